@@ -1,0 +1,33 @@
+# Each target does all the set-up it needs; a second run is quick.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/.demo
+	$(BIN)/python app.py
+
+test: .venv/.dev
+	$(BIN)/python -m pytest
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/.demo
+	$(BIN)/python -m specllava bench --prompts 100
+
+.venv/bin/python:
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=...')"
+	$(PYTHON) -m venv .venv
+
+.venv/.demo: requirements.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	touch $@
+
+.venv/.dev: requirements-dev.txt requirements.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
+	touch $@ .venv/.demo
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,7 @@
+"""``python -m specllava``."""
+
+import sys
+
+from specllava.cli import main
+
+sys.exit(main())

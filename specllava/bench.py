@@ -1,0 +1,151 @@
+"""The benchmark: every lane on the same prompts, in turn, in one process; numbers pooled by ``metrics``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers.generation.streamers import BaseStreamer
+
+from specllava.config import DecodingConfig
+from specllava.decoding import Lane
+from specllava.metrics import Comparison, Summary, compare, compare_ids, efficiency, speedup, summarise
+from specllava.models.prompt import Prompt, now
+from specllava.pair import Pair
+from specllava.toyworld.dialogue import DETAIL_PROMPTS, SUGGESTIONS
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.scene import Split, scenes
+from specllava.trace import DecodeTrace
+
+BENCH_START = 2_000_000  # scene numbers that neither training nor evaluation reaches
+REFERENCE = "target-only"
+TRANSFORMERS = "transformers"
+WARM_UP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LaneResult:
+    """A lane against the reference."""
+
+    summary: Summary
+    speedup: float
+    efficiency: float
+    mismatches: int
+    ties: int
+
+    def as_json(self) -> dict[str, float | int]:
+        return {
+            "tau": self.summary.tau,
+            "ms_per_token": 1e3 * self.summary.seconds_per_token,
+            "ms_prefill": 1e3 * self.summary.prefill_seconds / self.summary.runs,
+            "ms_per_token_end_to_end": 1e3 * self.summary.end_to_end_seconds_per_token,
+            "speedup": self.speedup,
+            "efficiency": self.efficiency,
+            "mismatches": self.mismatches,
+            "ties": self.ties,
+            "runs": self.summary.runs,
+            "tokens": self.summary.tokens,
+        }
+
+
+def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
+    """What is compared: nobody drafting, a chain, the entropy tree; all else equal."""
+    return {
+        REFERENCE: replace(config, drafter="none"),
+        "chain": replace(config, drafter="model", rule="chain"),
+        "entropy": replace(config, drafter="model", rule="entropy"),
+    }
+
+
+def toy_prompts(pair: Pair, split: Split, count: int) -> Iterable[Prompt]:
+    """Scenes with a request for a description or, every fourth time, a question."""
+    for number, scene in enumerate(scenes(split, BENCH_START, count)):
+        rng = random.Random(number)
+        text = rng.choice(SUGGESTIONS) if number % 4 == 3 else rng.choice(DETAIL_PROMPTS)
+        yield pair.prompt(draw_scene(scene, 256), text)
+
+
+def run_bench(pair: Pair, prompts: int, config: DecodingConfig, split: Split = "held-out") -> dict[str, LaneResult]:
+    """Run every lane on ``prompts`` prompts; the order of lanes rotates, so that none is always first."""
+    lanes = bench_lanes(config)
+    names = [*lanes, TRANSFORMERS]
+    traces: dict[str, list[DecodeTrace]] = {name: [] for name in lanes}
+    foreign: list[ForeignRun] = []
+    for number, prompt in enumerate(tqdm(toy_prompts(pair, split, prompts + WARM_UP), total=prompts + WARM_UP)):
+        order = names[number % len(names) :] + names[: number % len(names)]
+        for name in order:
+            if name == TRANSFORMERS:
+                foreign.append(run_transformers(pair, prompt, config))
+            else:
+                traces[name].append(pair.run(Lane(name, lanes[name], prompt)))
+    kept = {name: runs[WARM_UP:] for name, runs in traces.items()}
+    reference = summarise(kept[REFERENCE])
+    results = {
+        name: _result(reference, summarise(runs), [compare(a, b) for a, b in zip(kept[REFERENCE], runs, strict=True)])
+        for name, runs in kept.items()
+    }
+    return results | {TRANSFORMERS: _foreign_result(reference, kept[REFERENCE], foreign[WARM_UP:])}
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRun:
+    """What ``transformers``' own generate said and took."""
+
+    token_ids: tuple[int, ...]
+    prefill_seconds: float
+    decode_seconds: float
+
+
+@torch.inference_mode()
+def run_transformers(pair: Pair, prompt: Prompt, config: DecodingConfig) -> ForeignRun:
+    """Greedy ``generate`` of the same target on the same prompt; its prefill ends when the first token comes."""
+    target, device = pair.bundle.target, pair.bundle.device
+    ids = prompt.input_ids
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
+    if prompt.pixel_values is not None:
+        inputs["pixel_values"] = prompt.pixel_values
+    times: list[float] = []
+    started = now(device)
+    output = target.generate(**inputs, max_new_tokens=config.max_new_tokens, streamer=_Clock(device, times))
+    ended = now(device)
+    first = times[1]  # the streamer is first handed the prompt, then token after token
+    return ForeignRun(tuple(output[0, ids.shape[1] :].tolist()), first - started, ended - first)
+
+
+class _Clock(BaseStreamer):
+    """Notes when each piece of an answer arrives."""
+
+    def __init__(self, device: torch.device, times: list[float]) -> None:
+        self.device, self.times = device, times
+
+    def put(self, value: torch.Tensor) -> None:
+        self.times.append(now(self.device))
+
+    def end(self) -> None:
+        pass
+
+
+def _result(reference: Summary, summary: Summary, comparisons: Sequence[Comparison]) -> LaneResult:
+    differing = [c for c in comparisons if not c.identical]
+    ties = sum(c.near_tie for c in differing)
+    return LaneResult(
+        summary, speedup(reference, summary), efficiency(reference, summary), len(differing) - ties, ties
+    )
+
+
+def _foreign_result(reference: Summary, ours: Sequence[DecodeTrace], runs: Sequence[ForeignRun]) -> LaneResult:
+    tokens = sum(len(run.token_ids) for run in runs)
+    summary = Summary(
+        runs=len(runs),
+        tokens=tokens,
+        target_passes=tokens - len(runs),
+        drafted=0,
+        accepted=0,
+        decode_seconds=sum(run.decode_seconds for run in runs),
+        prefill_seconds=sum(run.prefill_seconds for run in runs),
+    )
+    return _result(reference, summary, [compare_ids(a, b.token_ids) for a, b in zip(ours, runs, strict=True)])

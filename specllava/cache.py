@@ -1,0 +1,92 @@
+"""The key/value cache that keeps a branch: preallocated, compacted in place, storage never moves.
+
+A verification pass writes one column per tree node behind the context. ``keep`` moves the accepted nodes'
+columns together and forgets the rest, which leaves what running the accepted tokens alone would have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+from transformers.cache_utils import CacheLayerMixin
+
+
+class BranchLayer(CacheLayerMixin):
+    """Keys and values of one attention layer, ``[batch, heads, capacity, head_dim]``; ``length`` columns count."""
+
+    is_compileable = False
+    is_croppable = False
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.length = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        batch, heads, _, dim = key_states.shape
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.keys = key_states.new_zeros((batch, heads, self.capacity, dim))
+        self.values = value_states.new_zeros((batch, heads, self.capacity, value_states.shape[-1]))
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append columns; returns views of everything that counts."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        end = self.length + key_states.shape[-2]
+        if end > self.capacity:
+            raise ValueError(f"the cache holds {self.capacity} columns, {end} are needed")
+        self.keys[:, :, self.length : end] = key_states
+        self.values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def keep(self, base: int, columns: Tensor | None, count: int) -> None:
+        """See :meth:`BranchCache.keep`; ``columns`` is ``None`` when the kept ones already stand in place."""
+        if columns is not None:
+            self.keys[:, :, base : base + count] = self.keys.index_select(2, columns)
+            self.values[:, :, base : base + count] = self.values.index_select(2, columns)
+        self.length = base + count
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+
+class BranchCache(Cache):
+    """One :class:`BranchLayer` per decoder layer.
+
+    Args:
+        layers: number of decoder layers.
+        capacity: columns that fit: prompt, answer and the largest tree.
+    """
+
+    def __init__(self, layers: int, capacity: int) -> None:
+        super().__init__(layers=[BranchLayer(capacity) for _ in range(layers)])
+
+    @property
+    def length(self) -> int:
+        return int(self.get_seq_length())
+
+    def keep(self, base: int, offsets: Sequence[int]) -> None:
+        """Keep the first ``base`` columns and, behind them, the columns ``base + offset``; forget all others.
+
+        Raises:
+            ValueError: an offset that lies behind the columns written.
+        """
+        if offsets and base + max(offsets) >= self.length:
+            raise ValueError(f"column {base + max(offsets)} was never written: the cache holds {self.length}")
+        columns = None
+        if list(offsets) != list(range(len(offsets))):
+            columns = torch.tensor(offsets, device=self.layers[0].keys.device) + base
+        for layer in self.layers:
+            layer.keep(base, columns, len(offsets))

@@ -1,0 +1,1 @@
+"""Training: one loop on accelerate, its losses, and the data that feed it."""

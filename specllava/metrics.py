@@ -1,0 +1,173 @@
+"""What a run was worth: pure functions of traces. No torch.
+
+Ratios over several runs are pooled: total over total, never a mean of means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from specllava.trace import DecodeTrace
+
+# Two passes of different width run different matrix kernels: logits differ in the last bits, and a
+# float32 near-tie within this margin may flip. A difference at a larger margin is a bug.
+NEAR_TIE_MARGIN = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Totals of one lane over one or more runs; every ratio is derived from them."""
+
+    runs: int
+    tokens: int
+    target_passes: int
+    drafted: int
+    accepted: int
+    decode_seconds: float
+    prefill_seconds: float
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens emitted by steps: all but the one that each prefill gives."""
+        return self.tokens - self.runs
+
+    @property
+    def tau(self) -> float:
+        """Tokens per target pass, the bonus token included; 1.0 for target-only, NaN with no step."""
+        return _ratio(self.step_tokens, self.target_passes)
+
+    @property
+    def acceptance(self) -> float:
+        """Share of drafted tokens that were accepted; NaN if none was drafted."""
+        return _ratio(self.accepted, self.drafted)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Decoding seconds per emitted token, prefill apart."""
+        return _ratio(self.decode_seconds, self.step_tokens)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return _ratio(self.step_tokens, self.decode_seconds)
+
+    @property
+    def end_to_end_seconds_per_token(self) -> float:
+        """Seconds per token with the prefill in it."""
+        return _ratio(self.decode_seconds + self.prefill_seconds, self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Whether two lanes said the same, and if not, where they part.
+
+    ``margin`` is the reference lane's logit distance between its first and second choice at the first
+    difference; ``position`` counts emitted tokens from 0. Both are ``None`` for identical outputs.
+    """
+
+    identical: bool
+    tokens: int
+    position: int | None = None
+    margin: float | None = None
+
+    @property
+    def near_tie(self) -> bool:
+        """The lanes part at a tie that rounding decides."""
+        return self.margin is not None and self.margin <= NEAR_TIE_MARGIN
+
+
+def summarise(traces: Iterable[DecodeTrace]) -> Summary:
+    """Pool runs of one lane."""
+    runs = tokens = passes = drafted = accepted = 0
+    decode, prefill = [], []
+    for trace in traces:
+        runs += 1
+        tokens += len(trace.token_ids)
+        passes += len(trace.steps)
+        drafted += sum(step.tree.drafted for step in trace.steps)
+        accepted += sum(len(step.verification.accepted) for step in trace.steps)
+        decode.append(trace.decode_seconds)
+        prefill.append(trace.prefill.total)
+    return Summary(runs, tokens, passes, drafted, accepted, math.fsum(decode), math.fsum(prefill))
+
+
+def speedup(reference: Summary, candidate: Summary) -> float:
+    """Reference seconds per token over candidate seconds per token, prefill apart."""
+    return _ratio(reference.seconds_per_token, candidate.seconds_per_token)
+
+
+def efficiency(reference: Summary, candidate: Summary) -> float:
+    """Speed-up over tau: 1.0 means that drafting and tree verification cost nothing."""
+    return _ratio(speedup(reference, candidate), candidate.tau)
+
+
+def compare(reference: DecodeTrace, candidate: DecodeTrace) -> Comparison:
+    """Compare the tokens of two lanes; the margin at a difference is the reference's."""
+    return compare_ids(reference, candidate.token_ids)
+
+
+def compare_ids(reference: DecodeTrace, theirs: Sequence[int]) -> Comparison:
+    """Compare a lane with bare token ids, such as another library gives."""
+    ours = reference.token_ids
+    shared = min(len(ours), len(theirs))
+    for position in range(shared):
+        if ours[position] != theirs[position]:
+            return Comparison(False, shared, position, _margin_at(reference, position))
+    if len(ours) == len(theirs):
+        return Comparison(True, shared)
+    return Comparison(False, shared, shared, None)
+
+
+def accepted_lengths(trace: DecodeTrace) -> tuple[int, ...]:
+    """Accepted drafted tokens of every step."""
+    return tuple(len(step.verification.accepted) for step in trace.steps)
+
+
+def acceptance_by_depth(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, int]]:
+    """``depth -> (accepted, tested)``: a step tests a depth when its branch got that far and had a guess there."""
+    counts: dict[int, tuple[int, int]] = {}
+    for trace in traces:
+        for step in trace.steps:
+            children = step.tree.children()
+            accepted = step.verification.accepted
+            for depth, node in enumerate(step.verification.path, start=1):
+                if children[node]:
+                    hits, tests = counts.get(depth, (0, 0))
+                    counts[depth] = (hits + (len(accepted) >= depth), tests + 1)
+    return dict(sorted(counts.items()))
+
+
+def acceptance_by_entropy(traces: Sequence[DecodeTrace], edges: Sequence[float]) -> list[tuple[int, int]]:
+    """``(accepted, tested)`` per entropy bin: did a reached, expanded node's children hold the target's choice?
+
+    ``edges`` are the inner bounds of ``len(edges) + 1`` bins, in nats.
+    """
+    bins = [(0, 0)] * (len(edges) + 1)
+    for trace in traces:
+        for step in trace.steps:
+            children = step.tree.children()
+            path = step.verification.path
+            for depth, node in enumerate(path):
+                entropy = step.tree.entropies[node]
+                if entropy is None or not children[node]:
+                    continue
+                index = sum(entropy > edge for edge in edges)
+                hits, tests = bins[index]
+                bins[index] = (hits + (depth + 1 < len(path)), tests + 1)
+    return bins
+
+
+def _margin_at(trace: DecodeTrace, position: int) -> float:
+    if position == 0:
+        return trace.prefill.first_margin
+    seen = 1
+    for step in trace.steps:
+        if position < seen + len(step.emitted):
+            return step.target.margins[step.verification.path[position - seen]]
+        seen += len(step.emitted)
+    raise IndexError(f"position {position} lies behind the {seen} emitted tokens")
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.nan

@@ -1,0 +1,1 @@
+"""Loading and adapting checkpoints: artefacts on disk, vision features, pairs and presets."""

@@ -1,0 +1,96 @@
+"""The public face: a target with its draft, ready to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from PIL import Image
+
+from specllava.config import DecodingConfig
+from specllava.decoding import Event, Lane, RaceEvent, collect, race, stream
+from specllava.models.bundle import DEVICE_AUTO, Bundle, DTypeName, load_bundle, presets
+from specllava.models.images import open_image
+from specllava.models.prompt import Messages, Prompt, build_prompt
+from specllava.trace import DecodeTrace, Setting
+
+Picture = Image.Image | str | Path | None
+TARGET_ONLY, SPECULATIVE = "target-only", "speculative"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target and a draft that guesses for it. Every answer is the target's own, token for token."""
+
+    bundle: Bundle
+
+    @classmethod
+    def from_preset(cls, name: str, device: str = DEVICE_AUTO, dtype: DTypeName = "auto") -> Pair:
+        """Load a pair that ships with the project.
+
+        Raises:
+            ValueError: unknown preset, or a device or files that are not there.
+        """
+        known = presets()
+        if name not in known:
+            raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(known)}")
+        return cls(load_bundle(name, known[name].target, known[name].draft, device, dtype))
+
+    @property
+    def setting(self) -> Setting:
+        """What is running: models, device, precision, versions."""
+        return self.bundle.setting
+
+    def prompt(self, image: Picture, messages: Messages) -> Prompt:
+        """Read a picture and a question (or a chat) once, for any number of runs."""
+        picture = None if image is None else open_image(image)
+        return build_prompt(self.bundle, picture, messages)
+
+    def stream(self, image: Picture, messages: Messages, config: DecodingConfig | None = None) -> Iterator[Event]:
+        """Decode step by step: a ``Prefill``, then a ``StepTrace`` per target pass."""
+        return stream(self.bundle, self.prompt(image, messages), config or DecodingConfig())
+
+    def generate(self, image: Picture, messages: Messages, config: DecodingConfig | None = None) -> DecodeTrace:
+        """Decode to the end; ``.text`` is the answer."""
+        lane = lane_of(config or DecodingConfig(), self.prompt(image, messages))
+        return self.run(lane)
+
+    def run(self, lane: Lane) -> DecodeTrace:
+        """Decode one lane to the end."""
+        return collect(self.bundle, lane, stream(self.bundle, lane.prompt, lane.config))
+
+    def race(
+        self, image: Picture, messages: Messages, config: DecodingConfig | None = None
+    ) -> Generator[RaceEvent]:
+        """Target-only against ``config``, side by side on one device with a clock each."""
+        prompt, chosen = self.prompt(image, messages), config or DecodingConfig()
+        return race(self.bundle, [lane_of(replace(chosen, drafter="none"), prompt), lane_of(chosen, prompt)])
+
+    def collect_race(self, events: Iterable[RaceEvent]) -> dict[str, DecodeTrace]:
+        """A trace per lane of a race, finished or stopped; lanes that did not start are left out."""
+        lanes: dict[str, Lane] = {}
+        items: dict[str, list[Event]] = {}
+        for event in events:
+            lanes[event.lane] = event.run
+            items.setdefault(event.lane, []).append(event.item)
+        return {name: collect(self.bundle, lane, items[name]) for name, lane in lanes.items()}
+
+    def compare(
+        self, image: Picture, messages: Messages, config: DecodingConfig | None = None
+    ) -> dict[str, DecodeTrace]:
+        """Run a race to its end: traces of ``target-only`` and ``speculative``."""
+        return self.collect_race(self.race(image, messages, config))
+
+    def text_of(self, token: int) -> str:
+        """What one token adds to a text."""
+        return self.bundle.text_of(token)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The answer that token ids spell."""
+        return self.bundle.decode(list(ids))
+
+
+def lane_of(config: DecodingConfig, prompt: Prompt) -> Lane:
+    """A lane with its ordinary name."""
+    return Lane(TARGET_ONLY if config.drafter == "none" else SPECULATIVE, config, prompt)

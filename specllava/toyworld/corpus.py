@@ -1,0 +1,102 @@
+"""Scenes and talk about them as token batches.
+
+Sample number ``i`` of a corpus is a pure function of ``i``; batches group samples of similar length so
+that little is padded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specllava.distill.losses import IGNORE
+from specllava.toyworld.dialogue import converse
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.language import Turn
+from specllava.toyworld.scene import Scene, Split, sample_scene
+
+GROUP = 16  # batches that are sorted by length together
+LENGTH_STEP = 64  # padded lengths are multiples of it, so that few shapes occur
+
+
+def conversation(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ...]]:
+    """Scene and conversation number ``index``."""
+    scene = sample_scene(index, split)
+    return scene, converse(scene, random.Random(f"specllava talk {split} {index}"))
+
+
+def messages(turns: tuple[Turn, ...]) -> list[dict[str, Any]]:
+    """A conversation as chat messages; the image belongs to the first question."""
+    chat: list[dict[str, Any]] = []
+    for number, turn in enumerate(turns):
+        image = [{"type": "image"}] if number == 0 else []
+        chat.append({"role": "user", "content": [*image, {"type": "text", "text": turn.question}]})
+        chat.append({"role": "assistant", "content": [{"type": "text", "text": turn.answer}]})
+    return chat
+
+
+def corpus_text(count: int) -> Iterator[str]:
+    """What the tokenizer is trained on: questions and answers of the first ``count`` conversations."""
+    for index in range(count):
+        for turn in conversation(index)[1]:
+            yield f"USER: {turn.question} ASSISTANT: {turn.answer}"
+
+
+class ChatBatches:
+    """Batch number to tensors: ``pixel_values [b, 3, h, w]``, ``input_ids`` and ``labels [b, length]``.
+
+    Only answers (and the token that ends them) carry a label. Padding is on the right, where causal attention
+    does not look, so that no mask is needed.
+    """
+
+    def __init__(self, processor: Any, batch: int, image_tokens: int, first_sample: int = 0) -> None:
+        self.processor, self.batch, self.image_tokens, self.first_sample = processor, batch, image_tokens, first_sample
+        self._group = lru_cache(maxsize=2)(self._make_group)
+
+    def __call__(self, number: int) -> dict[str, Tensor]:
+        group, member = divmod(number, GROUP)
+        samples = self._group(group)[member]
+        longest = max(len(ids) for _, ids, _ in samples)
+        length = -(-longest // LENGTH_STEP) * LENGTH_STEP
+        pad = self.processor.tokenizer.pad_token_id
+        input_ids = torch.full((len(samples), length), pad)
+        labels = torch.full((len(samples), length), IGNORE)
+        for row, (_, ids, wanted) in enumerate(samples):
+            input_ids[row, : len(ids)] = torch.tensor(ids)
+            labels[row, : len(ids)] = torch.tensor(wanted)
+        size = self.processor.image_processor.crop_size["height"]
+        pixels = self.processor.image_processor(
+            [draw_scene(scene, size) for scene, _, _ in samples], return_tensors="pt"
+        )["pixel_values"]
+        return {"pixel_values": pixels, "input_ids": input_ids, "labels": labels}
+
+    def _make_group(self, group: int) -> list[list[tuple[Scene, list[int], list[int]]]]:
+        size = GROUP * self.batch
+        first = self.first_sample + group * size
+        samples = sorted((self.sample(index) for index in range(first, first + size)), key=lambda s: len(s[1]))
+        rows = [samples[start : start + self.batch] for start in range(0, size, self.batch)]
+        random.Random(group).shuffle(rows)
+        return rows
+
+    def sample(self, index: int) -> tuple[Scene, list[int], list[int]]:
+        """Scene, token ids and labels of one conversation."""
+        scene, turns = conversation(index)
+        return scene, *encode_chat(self.processor.tokenizer, turns, self.image_tokens)
+
+
+def encode_chat(tokenizer: Any, turns: tuple[Turn, ...], image_tokens: int) -> tuple[list[int], list[int]]:
+    """Ids and labels of a conversation; the same ids as the chat template gives (a test holds them together)."""
+    ids = [tokenizer.bos_token_id]
+    labels = [IGNORE]
+    for number, turn in enumerate(turns):
+        image = "<image>" * image_tokens + "\n" if number == 0 else ""
+        question = tokenizer.encode(f"USER: {image}{turn.question} ASSISTANT:", add_special_tokens=False)
+        answer = [*tokenizer.encode(f" {turn.answer}", add_special_tokens=False), tokenizer.eos_token_id]
+        ids += question + answer
+        labels += [IGNORE] * len(question) + answer
+    return ids, labels

@@ -1,0 +1,86 @@
+"""How good the toy target is: it describes scenes that it never saw, and its text is read back."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from specllava.config import DecodingConfig
+from specllava.pair import Pair
+from specllava.toyworld.dialogue import DETAIL_PROMPTS
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.reading import read
+from specllava.toyworld.scene import HELD_OUT, Scene, Split, scenes
+
+EVALUATION_START = 1_000_000  # scene numbers that no training run reaches
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts over descriptions; every rate is derived."""
+
+    scenes: int = 0
+    place: int = 0
+    weather: int = 0
+    time: int = 0
+    count: int = 0
+    objects: int = 0
+    objects_named: int = 0
+    new_objects: int = 0
+    new_objects_named: int = 0
+    no_invention: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def rates(self) -> dict[str, float | int]:
+        """Shares by name: of scenes, of objects, and of objects in a combination that training never named."""
+        of_scenes = {name: getattr(self, name) / self.scenes for name in ("place", "weather", "time", "count")}
+        return {
+            "scenes": self.scenes,
+            **of_scenes,
+            "colour_and_kind": self.objects_named / self.objects,
+            "nothing_invented": self.no_invention / self.scenes,
+            **({"held_out_combinations": self.new_objects_named / self.new_objects} if self.new_objects else {}),
+        }
+
+
+def judge(scene: Scene, text: str) -> Tally:
+    """Hold one description against the scene; an object named twice must stand there twice."""
+    told = read(text)
+    there = Counter(thing.combination for thing in scene.things)
+    named = Counter(told.combinations)
+    right = there & named
+    return Tally(
+        scenes=1,
+        place=told.place == scene.place,
+        weather=told.weather == scene.weather,
+        time=told.time == scene.time,
+        count=told.count == len(scene.things),
+        objects=len(scene.things),
+        objects_named=right.total(),
+        new_objects=sum(n for combination, n in there.items() if combination in HELD_OUT),
+        new_objects_named=sum(n for combination, n in right.items() if combination in HELD_OUT),
+        no_invention=not (named - there) and not told.kinds,
+    )
+
+
+def evaluate(pair: Pair, split: Split, count: int, config: DecodingConfig | None = None) -> dict[str, Any]:
+    """Describe ``count`` scenes of a split greedily and tally what was right."""
+    config = config or DecodingConfig()
+    total = Tally()
+    for scene, prompt in tqdm(held_out_prompts(split, count), total=count, desc=f"describing, {split}"):
+        trace = pair.generate(draw_scene(scene, 256), prompt, config)
+        total += judge(scene, trace.text)
+    return {"split": split, **total.rates(), "counts": asdict(total), "setting": asdict(pair.setting)}
+
+
+def held_out_prompts(split: Split, count: int) -> Iterable[tuple[Scene, str]]:
+    """Scenes that training never reached, each with one of the plain requests for a description."""
+    for number, scene in enumerate(scenes(split, EVALUATION_START, count)):
+        yield scene, random.Random(number).choice(DETAIL_PROMPTS)

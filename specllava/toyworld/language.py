@@ -1,0 +1,317 @@
+"""Descriptions and captions of toy scenes: grammatical English, every statement true of the scene.
+
+A description names the place, the weather, the time of day, the total number of objects, and introduces every
+object exactly once in indefinite form with its colour; later mentions are definite ("the red cat"), which is what
+lets ``reading`` count. Everything is a function of (scene, rng). Wording leans on the content of the scene (the
+style on place and time, a verb on its kind and place, ...), so that it can be learnt, but only by a model that
+carries the whole scene along; the rest is left to chance.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from specllava.toyworld import phrases
+from specllava.toyworld.phrases import DETAIL_PROMPTS, NUMBERS, PLURALS, STYLES, Style
+from specllava.toyworld.scene import COLOURS, COLUMNS, KINDS, PLACES, ROWS, TIMES, WEATHERS, Scene, Thing
+
+__all__ = [
+    "DETAIL_PROMPTS",
+    "Turn",
+    "caption",
+    "describe",
+    "enumerate_words",
+    "name",
+    "number_of",
+    "polish",
+    "relation",
+    "step_between",
+    "where",
+]
+
+Option = TypeVar("Option")
+
+LEANING = 0.75  # how often the scene, not chance, decides a wording
+PLAIN_PROMPTS = 0.8  # how often a description is asked for without naming a style
+MAX_WORDS = 96
+MIN_WORDS = 38
+SHORTER_DRAWS = 4  # how many wordings of four objects to choose the shortest from, where they run too long
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One question about the picture and its answer."""
+
+    question: str
+    answer: str
+
+
+def describe(scene: Scene, rng: random.Random) -> Turn:
+    """A detailed description of the whole scene."""
+    if rng.random() < PLAIN_PROMPTS:
+        prompt = rng.choice(DETAIL_PROMPTS)
+        style = _lean(rng, STYLES, PLACES.index(scene.place) + 2 * TIMES.index(scene.time))
+    else:
+        style = rng.choice(STYLES)
+        prompt = rng.choice(style.prompts)
+    return Turn(prompt, _Writer(scene, rng, style).write())
+
+
+def caption(scene: Scene, rng: random.Random) -> Turn:
+    """One short sentence that introduces every object."""
+    groups = Counter(thing.combination for thing in scene.things)
+    parts = [number_of(count, f"{colour} {kind}", f"{colour} {PLURALS[kind]}")
+             for (colour, kind), count in groups.items()]  # fmt: skip
+    rng.shuffle(parts)
+    mood = rng.choice(phrases.WEATHER_MOODS[scene.weather])
+    tail = [rng.choice(phrases.PLACE_PHRASES[scene.place]).format(mood=mood)]
+    hour = phrases.HOURS[scene.time]
+    weather = rng.choice(phrases.WEATHER_PHRASES[scene.weather])
+    if rng.random() < 0.5:
+        tail.append(weather.format(hour=hour))
+    if rng.random() < 0.5 and hour not in tail[-1].split():
+        tail.append(rng.choice(phrases.TIME_PHRASES[scene.time]))
+    template = _lean(rng, phrases.CAPTIONS, PLACES.index(scene.place))
+    return Turn(
+        rng.choice(phrases.CAPTION_PROMPTS), polish(template.format(things=enumerate_words(parts), tail=" ".join(tail)))
+    )
+
+
+def enumerate_words(parts: Sequence[str]) -> str:
+    """ "x", "x and y" or "x, y and z"."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def number_of(count: int, singular: str, plural: str) -> str:
+    """ "a cat", "two cats" or "no cats"."""
+    return f"a {singular}" if count == 1 else f"{NUMBERS[count]} {plural}"
+
+
+_COMMAS = re.compile(r",(?=[.!?:,;])")
+_ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
+
+
+def polish(sentence: str) -> str:
+    """A sentence out of a filled template: capital, full stop, "an" before vowels, no comma before a stop."""
+    if sentence[-1] not in ".!?":
+        sentence += "."
+    return _ARTICLE.sub(r"\1n ", _COMMAS.sub("", sentence[0].upper() + sentence[1:]))
+
+
+def where(thing: Thing, rng: random.Random, with_row: bool = True) -> str:
+    """The position of an object in the picture, such as "on the left at the front"."""
+    column = rng.choice(phrases.COLUMN_PHRASES[thing.column])
+    if not with_row:
+        return column
+    row = rng.choice(phrases.ROW_PHRASES[thing.row])
+    return f"{column} {row}" if rng.random() < 0.5 else f"{row} {column}"
+
+
+def name(scene: Scene, thing: Thing, rng: random.Random) -> str:
+    """A definite name that fits only this object: with its colour, its size or its position where it needs them."""
+    kindred = [other for other in scene.things if other.kind == thing.kind and other != thing]
+    if not kindred and rng.random() < 0.4:
+        return f"the {thing.kind}"
+    twins = [other for other in kindred if other.colour == thing.colour]
+    if not twins:
+        return f"the {thing.colour} {thing.kind}"
+    if all(other.size != thing.size for other in twins):
+        return f"the {thing.size} {thing.colour} {thing.kind}"
+    if all(other.column != thing.column for other in twins):
+        return f"the {thing.colour} {thing.kind} {phrases.COLUMN_PHRASES[thing.column][0]}"
+    if all(other.row != thing.row for other in twins):
+        return f"the {thing.colour} {thing.kind} {phrases.ROW_PHRASES[thing.row][0]}"
+    return (f"the {thing.colour} {thing.kind} {phrases.ROW_PHRASES[thing.row][0]} "
+            f"{phrases.COLUMN_PHRASES[thing.column][0]}")  # fmt: skip
+
+
+def relation(thing: Thing, other: Thing) -> tuple[str, ...]:
+    """Every true thing to say of the first object with regard to the second, as verb phrases before its name."""
+    found: list[str] = []
+    step = COLUMNS.index(thing.column) - COLUMNS.index(other.column)
+    if step:
+        found.append("is to the left of" if step < 0 else "is to the right of")
+        if abs(step) == 1 and thing.row == other.row:
+            found += ["is next to", "is right beside"]
+    elif thing.row == "front":
+        found += ["is in front of", "stands in front of"]
+    else:
+        found += ["is behind", "is hidden a little behind"]
+    if thing.size != other.size:
+        found.append("is larger than" if thing.size == "large" else "is smaller than")
+    if thing.colour == other.colour:
+        found += ["has the same colour as", "shares its colour with"]
+    return tuple(found)
+
+
+def _lean(rng: random.Random, options: Sequence[Option], fact: int) -> Option:
+    """Mostly the option that the fact points at, else any."""
+    return options[fact % len(options)] if rng.random() < LEANING else rng.choice(options)
+
+
+def _order(scene: Scene, order: str) -> list[Thing]:
+    """The objects in an order of ``phrases.ORDER_PHRASES``."""
+    things = list(scene.things)  # left to right, and Python's sort is stable
+    if order in ("right", "left"):
+        return sorted(things, key=lambda t: COLUMNS.index(t.column), reverse=order == "right")
+    if order in ("front", "back"):
+        return sorted(things, key=lambda t: t.row != order)
+    return sorted(things, key=lambda t: t.size != order)
+
+
+def step_between(thing: Thing, before: Thing) -> str:
+    """The key of ``phrases.STEPS`` that leads from one object to the next."""
+    step = COLUMNS.index(thing.column) - COLUMNS.index(before.column)
+    if step == 0:
+        return "behind" if thing.row == "back" else "in front"
+    if abs(step) == 1 and thing.row == before.row:
+        return "next"
+    return "right" if step > 0 else "left"
+
+
+class _Writer:
+    """Writes one description in one style."""
+
+    def __init__(self, scene: Scene, rng: random.Random, style: Style) -> None:
+        self.scene, self.rng, self.style = scene, rng, style
+        self.place = PLACES.index(scene.place)
+        self.weather = WEATHERS.index(scene.weather)
+        self.time = TIMES.index(scene.time)
+
+    def write(self) -> str:
+        """Every part that must be there, then as many others as there is room for."""
+        layout = _lean(self.rng, self.style.layouts, self.weather)
+        parts = {"o": self.opening(), "s": self.sky(), "c": self.count(), "t": self.things()}
+        if sum(len(text.split()) for text in parts.values()) > MAX_WORDS:
+            parts["t"] = min((self.things() for _ in range(SHORTER_DRAWS)), key=len)
+        room = MAX_WORDS - sum(len(text.split()) for text in parts.values())
+        extras = {"r": self.facts(), "g": self.ground(), "e": self.closing()}
+        many = len(self.scene.things) > 1
+        for key, chance in (("r", 0.9 if many else 0.3), ("g", 0.5), ("e", 0.35)):
+            text = extras[key]
+            words = len(text.split())
+            short = MAX_WORDS - room < MIN_WORDS
+            if text and words <= room and (short or self.rng.random() < chance):
+                parts[key] = text
+                room -= words
+        return " ".join(parts[key] for key in layout if key in parts)
+
+    def opening(self) -> str:
+        if self.rng.random() < 0.6:
+            mood = _lean(self.rng, phrases.WEATHER_MOODS[self.scene.weather], self.place)
+        else:
+            mood = _lean(self.rng, phrases.TIME_MOODS[self.scene.time], self.place)
+        in_place = _lean(self.rng, phrases.PLACE_PHRASES[self.scene.place], self.weather).format(mood=mood)
+        place = _lean(self.rng, phrases.PLACE_NAMES[self.scene.place], self.time)
+        return polish(_lean(self.rng, self.style.openings, self.time).format(in_place=in_place, place=place))
+
+    def sky(self) -> str:
+        sky = _lean(self.rng, phrases.SKIES[self.scene.weather, self.scene.time], self.place)
+        weather = _lean(self.rng, phrases.WEATHER_NAMES[self.scene.weather], self.time)
+        template = _lean(self.rng, self.style.skies, self.place)
+        return polish(template.format(sky=sky, weather=weather, hour=phrases.HOURS[self.scene.time]))
+
+    def count(self) -> str:
+        total = len(self.scene.things)
+        noun = _lean(self.rng, phrases.COUNTED, self.place)
+        n = f"{NUMBERS[total]} {noun}s" if total > 1 else f"{_lean(self.rng, ('one', 'a single'), self.time)} {noun}"
+        template = _lean(self.rng, self.style.counts, self.weather)
+        return polish(template.format(n=n, are="are" if total > 1 else "is"))
+
+    def ground(self) -> str:
+        ground = _lean(self.rng, phrases.GROUNDS[self.scene.place, self.scene.weather], self.time)
+        template = _lean(self.rng, self.style.grounds, self.weather)
+        return polish(template.format(ground=ground))
+
+    def closing(self) -> str:
+        closing = _lean(self.rng, phrases.MOOD_CLOSINGS[self.scene.time], self.weather)
+        return polish(_lean(self.rng, self.style.closings, self.place).format(closing=closing))
+
+    def things(self) -> str:
+        """Introduces every object, in an order that is announced."""
+        style, scene = self.style, self.scene
+        if len(scene.things) == 1:
+            return self.introduce(scene.things[0], style.only, "")
+        orders = list(phrases.ORDER_PHRASES)
+        if len({thing.size for thing in scene.things}) == 1:
+            orders = orders[:4]
+        order = _lean(self.rng, orders, self.place + self.time)
+        sentences = []
+        if self.rng.random() < 0.75:
+            announced = _lean(self.rng, phrases.ORDER_PHRASES[order], self.time)
+            sentences.append(polish(_lean(self.rng, style.orders, self.place).format(order=announced)))
+        things = _order(scene, order)
+        for i, thing in enumerate(things):
+            if i and self.rng.random() < 0.35:
+                key = step_between(thing, things[i - 1])
+                step = _lean(self.rng, phrases.STEPS[key], KINDS.index(thing.kind))
+                if key in ("left", "right"):
+                    step += " " + self.rng.choice(phrases.ROW_PHRASES[thing.row])
+                sentences.append(self.introduce(thing, style.steps, step))
+            else:
+                last = i == len(things) - 1
+                templates = style.last if last else style.following if i else style.first
+                sentences.append(self.introduce(thing, templates, ""))
+        return " ".join(sentences)
+
+    def introduce(self, thing: Thing, templates: tuple[str, ...], step: str) -> str:
+        """The only sentence that names an object in indefinite form."""
+        kind = KINDS.index(thing.kind)
+        verb, ving = _lean(self.rng, phrases.VERBS[thing.kind], self.weather)
+        template = _lean(self.rng, templates, kind + self.place)
+        column = _lean(self.rng, phrases.COLUMN_PHRASES[thing.column], self.place)
+        row = _lean(self.rng, phrases.ROW_PHRASES[thing.row], self.time)
+        spots = (column, f"{column} {row}", f"{row} {column}")
+        spot = f"{phrases.ROW_ADJECTIVES[thing.row]} {thing.column}"
+        position = _lean(self.rng, spots, ROWS.index(thing.row) + 1)
+        a = self.noun_phrase(thing)
+        return polish(template.format(a=a, verb=verb, ving=ving, where=position, spot=spot, step=step))
+
+    def noun_phrase(self, thing: Thing) -> str:
+        size = _lean(self.rng, phrases.SIZE_WORDS[thing.size], KINDS.index(thing.kind))
+        form = self.rng.random()
+        if form < 0.72:
+            return f"a {size} {thing.colour} {thing.kind}"
+        if form < 0.84:
+            return f"a {thing.colour} {thing.kind}"
+        if form < 0.92:
+            return f"a {size} {thing.kind}, {thing.colour} in colour,"
+        return f"a {thing.colour} {thing.kind} of {thing.size} size"
+
+    def facts(self) -> str:
+        """One or two true statements about objects that have been introduced, or about free space."""
+        things = self.scene.things
+        facts: list[str] = []
+        if len(things) > 1:
+            thing, other = self.rng.sample(things, 2)
+            options = relation(thing, other)
+            verb = _lean(self.rng, options, KINDS.index(thing.kind))
+            facts.append(f"{name(self.scene, thing, self.rng)} {verb} {name(self.scene, other, self.rng)}")
+        others = self.overview()
+        if not facts:
+            facts += self.rng.sample(others, 2)  # a single object leaves two columns and a row free
+        elif others and self.rng.random() < 0.4:
+            facts.append(_lean(self.rng, others, self.place))
+        templates = self.style.relations
+        texts = [_lean(self.rng, templates, self.place + i).format(relation=fact) for i, fact in enumerate(facts)]
+        return " ".join(polish(text) for text in texts)
+
+    def overview(self) -> list[str]:
+        """Statements about the whole picture."""
+        things = self.scene.things
+        found: list[str] = []
+        for column in COLUMNS:
+            if all(thing.column != column for thing in things):
+                found.append(f"the {column} side stays empty" if column != "middle" else "the middle stays empty")
+        for row in ROWS:
+            if all(thing.row != row for thing in things):
+                found.append(f"the {row} row is free")
+        colours = Counter(thing.colour for thing in things)
+        found += [f"{colour} appears {'twice' if colours[colour] == 2 else 'again and again'}"
+                  for colour in COLOURS if colours[colour] > 1]  # fmt: skip
+        return found

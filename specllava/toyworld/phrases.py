@@ -1,0 +1,366 @@
+"""The wording of the toy world: nothing but constant tables, read by ``language``, ``dialogue`` and ``reading``.
+
+Templates are filled with ``str.format``. They say "a" before every word ("a {mood} city"); ``language.polish``
+turns it into "an" where a vowel follows. Names of places, weathers and times occur only where they are true,
+so that ``reading`` may trust single words; names of kinds and colours occur in no table but those of objects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from specllava.toyworld.scene import Column, Kind, Place, Row, Size, Time, Weather
+
+PLURALS: Final[dict[Kind, str]] = {
+    "cat": "cats", "dog": "dogs", "horse": "horses", "duck": "ducks", "car": "cars", "bus": "buses",
+    "bicycle": "bicycles", "boat": "boats", "house": "houses", "tent": "tents", "tree": "trees",
+    "mushroom": "mushrooms", "umbrella": "umbrellas", "ball": "balls", "chair": "chairs", "robot": "robots",
+}  # fmt: skip
+NUMBERS: Final[tuple[str, ...]] = ("no", "one", "two", "three", "four")
+COUNTED: Final[tuple[str, ...]] = ("thing", "object", "item", "figure")  # what a total counts, in the singular
+
+# What each kind does, as (present, participle).
+VERBS: Final[dict[Kind, tuple[tuple[str, str], ...]]] = {
+    "cat": (("sits", "sitting"), ("keeps watch", "keeping watch"), ("rests", "resting")),
+    "dog": (("waits", "waiting"), ("stands guard", "standing guard"), ("looks around", "looking around")),
+    "horse": (("stands", "standing"), ("waits", "waiting"), ("looks around", "looking around")),
+    "duck": (("rests", "resting"), ("waits", "waiting"), ("looks around", "looking around")),
+    "car": (("is parked", "parked"), ("stands", "standing"), ("waits", "waiting")),
+    "bus": (("stands", "standing"), ("is parked", "parked"), ("waits", "waiting")),
+    "bicycle": (("leans", "leaning"), ("stands", "standing"), ("is parked", "parked")),
+    "boat": (("rests", "resting"), ("lies", "lying"), ("is tied up", "tied up")),
+    "house": (("stands", "standing"), ("rises", "rising"), ("offers shelter", "offering shelter")),
+    "tent": (("is pitched", "pitched"), ("stands", "standing"), ("offers shelter", "offering shelter")),
+    "tree": (("grows", "growing"), ("rises", "rising"), ("spreads out", "spreading out")),
+    "mushroom": (("grows", "growing"), ("stands", "standing"), ("spreads out", "spreading out")),
+    "umbrella": (("stands open", "standing open"), ("leans", "leaning"), ("spreads out", "spreading out")),
+    "ball": (("lies", "lying"), ("rests", "resting"), ("has come to a stop", "lying still")),
+    "chair": (("stands", "standing"), ("waits", "waiting"), ("sits empty", "sitting empty")),
+    "robot": (("stands guard", "standing guard"), ("keeps watch", "keeping watch"), ("looks around", "looking around")),
+}  # fmt: skip
+SIZE_WORDS: Final[dict[Size, tuple[str, ...]]] = {
+    "large": ("large", "big", "huge"),
+    "small": ("small", "little", "tiny"),
+}
+
+COLUMN_PHRASES: Final[dict[Column, tuple[str, ...]]] = {
+    "left": ("on the left", "on the left side", "to the left"),
+    "middle": ("in the middle", "in the centre"),
+    "right": ("on the right", "on the right side", "to the right"),
+}
+ROW_PHRASES: Final[dict[Row, tuple[str, ...]]] = {
+    "front": ("at the front", "in the foreground", "close to us"),
+    "back": ("at the back", "in the background", "farther away"),
+}
+ROW_ADJECTIVES: Final[dict[Row, str]] = {"front": "front", "back": "back"}
+
+# Where a new object is, seen from the one named just before it.
+STEPS: Final[dict[str, tuple[str, ...]]] = {
+    "behind": ("behind it", "right behind it"),
+    "in front": ("in front of it", "right in front of it"),
+    "next": ("next to it", "beside it"),
+    "left": ("to its left", "more to the left"),
+    "right": ("to its right", "more to the right"),
+}
+
+PLACE_PHRASES: Final[dict[Place, tuple[str, ...]]] = {
+    "meadow": ("in a {mood} meadow", "on a {mood} field", "in the grass of a {mood} meadow"),
+    "beach": ("on a {mood} beach", "on a {mood} shore", "by the sea, on a {mood} beach"),
+    "desert": ("in a {mood} desert", "among the {mood} dunes of a desert", "in the {mood} dunes"),
+    "forest": ("in a {mood} forest", "in the {mood} woods", "deep in a {mood} forest"),
+    "city": ("in a {mood} city", "on a {mood} city street", "in a {mood} town"),
+    "mountains": ("in the {mood} mountains", "high among {mood} peaks", "in a {mood} mountain valley"),
+}
+PLACE_NAMES: Final[dict[Place, tuple[str, ...]]] = {
+    "meadow": ("a meadow", "a field"),
+    "beach": ("a beach", "a shore"),
+    "desert": ("a desert",),
+    "forest": ("a forest", "the woods"),
+    "city": ("a city", "a town"),
+    "mountains": ("the mountains", "a mountain valley"),
+}
+WEATHER_MOODS: Final[dict[Weather, tuple[str, ...]]] = {
+    "clear": ("calm", "open", "peaceful", "bright"),
+    "cloudy": ("grey", "dull", "quiet", "pale"),
+    "rainy": ("wet", "damp", "gloomy", "soaked"),
+    "snowy": ("frozen", "icy", "cold", "frosty"),
+}
+TIME_MOODS: Final[dict[Time, tuple[str, ...]]] = {
+    "day": ("wide", "lively", "pleasant"),
+    "sunset": ("glowing", "golden", "amber"),
+    "night": ("dark", "silent", "sleepy"),
+}
+TIME_PHRASES: Final[dict[Time, tuple[str, ...]]] = {
+    "day": ("during the day", "in full daylight", "by day"),
+    "sunset": ("at sunset", "in the evening", "at dusk"),
+    "night": ("at night", "in the middle of the night", "late at night"),
+}
+WEATHER_PHRASES: Final[dict[Weather, tuple[str, ...]]] = {
+    "clear": ("under a clear sky", "in clear weather"),
+    "cloudy": ("under a cloudy sky", "under heavy clouds"),
+    "rainy": ("in the rain", "on a rainy {hour}"),
+    "snowy": ("in the snow", "on a snowy {hour}"),
+}
+WEATHER_NAMES: Final[dict[Weather, tuple[str, ...]]] = {
+    "clear": ("clear", "clear and dry"), "cloudy": ("cloudy", "overcast"),
+    "rainy": ("rainy", "rainy and wet"), "snowy": ("snowy", "snowy and cold"),
+}  # fmt: skip
+HOURS: Final[dict[Time, str]] = {"day": "day", "sunset": "evening", "night": "night"}
+
+# Each clause names the weather and the time of day.
+SKIES: Final[dict[tuple[Weather, Time], tuple[str, ...]]] = {
+    ("clear", "day"): (
+        "it is a clear day full of warm light",
+        "the sky is clear and the daylight is strong",
+        "a cloudless day lies over everything",
+    ),
+    ("clear", "sunset"): (
+        "the sunset fills a clear sky with gold",
+        "a clear evening comes to its end",
+        "the low sun burns in the cloudless sky of dusk",
+    ),
+    ("clear", "night"): (
+        "the stars sparkle in a clear night sky",
+        "the night is clear and full of stars",
+        "a cloudless night lies over everything",
+    ),
+    ("cloudy", "day"): (
+        "heavy clouds hang over the day",
+        "it is a cloudy day without much light",
+        "the day is overcast and mild",
+    ),
+    ("cloudy", "sunset"): (
+        "clouds catch the last light of the sunset",
+        "the evening sky is overcast and heavy",
+        "dusk comes early under thick clouds",
+    ),
+    ("cloudy", "night"): (
+        "thick clouds cover the night sky",
+        "the night is cloudy and very still",
+        "an overcast night hides all light",
+    ),
+    ("rainy", "day"): (
+        "rain falls all through the day",
+        "it is a rainy day and everything drips",
+        "heavy rain falls through the daylight",
+    ),
+    ("rainy", "sunset"): (
+        "rain falls softly through the sunset",
+        "the evening is rainy and cool",
+        "at dusk the rain begins to whisper",
+    ),
+    ("rainy", "night"): (
+        "rain drums through the dark night",
+        "the night is rainy and rough",
+        "all night long the rain comes down",
+    ),
+    ("snowy", "day"): (
+        "snow falls softly on this day",
+        "it is a snowy day with soft light",
+        "soft snow comes down in the daylight",
+    ),
+    ("snowy", "sunset"): (
+        "snow glitters in the light of the sunset",
+        "the evening is snowy and hushed",
+        "at dusk the snow comes slowly down",
+    ),
+    ("snowy", "night"): (
+        "snow falls softly through the night",
+        "the night is snowy and cold",
+        "all night long soft snow comes down",
+    ),
+}  # fmt: skip
+
+# What the ground looks like, which depends on the place and the weather together.
+GROUNDS: Final[dict[tuple[Place, Weather], tuple[str, ...]]] = {
+    ("meadow", "clear"): ("the grass looks fresh and soft", "a light wind plays in the grass"),
+    ("meadow", "cloudy"): ("the grass bends in a light wind", "the grass looks dull and pale"),
+    ("meadow", "rainy"): ("puddles gather in the grass", "drops fall on the soft grass"),
+    ("meadow", "snowy"): ("the grass bends under its load", "the grass is icy and frozen"),
+    ("beach", "clear"): ("gentle waves roll over the sand", "the sand feels warm and the sea is flat"),
+    ("beach", "cloudy"): ("the sea is flat and grey", "gentle waves roll over the pale sand"),
+    ("beach", "rainy"): ("the wet sand shines", "the sea is rough and the sand is heavy"),
+    ("desert", "clear"): ("dry sand stretches to the horizon", "the dunes look soft and peaceful"),
+    ("desert", "cloudy"): ("the dunes look flat without shadows", "the dry sand waits for a storm"),
+    ("desert", "rainy"): ("the thirsty sand drinks every drop", "small streams run between the dunes"),
+    ("forest", "clear"): ("light falls between the trunks", "moss and leaves cover the ground"),
+    ("forest", "cloudy"): ("the trunks stand close in the dim light", "the moss looks dull and pale"),
+    ("forest", "rainy"): ("drops fall from every leaf", "the moss is soft and soaked"),
+    ("forest", "snowy"): ("the branches bend under their load", "the trunks are cold and icy"),
+    ("city", "clear"): ("the windows gleam between tall towers", "the pavement is dry and wide"),
+    ("city", "cloudy"): ("mist hides the tall towers", "the pavement looks dull and empty"),
+    ("city", "rainy"): ("the wet pavement shines", "small streams run over the pavement"),
+    ("city", "snowy"): ("the pavement is slippery", "the tall towers look cold"),
+    ("mountains", "clear"): ("the peaks look open and peaceful", "every ridge stands out"),
+    ("mountains", "cloudy"): ("mist hides the highest peaks", "the ridge lies in thick mist"),
+    ("mountains", "rainy"): ("small streams run down the rocks", "the rocks are dark and slippery"),
+    ("mountains", "snowy"): ("the rocks are covered with ice", "the ridge lies under the ice"),
+}
+
+MOOD_CLOSINGS: Final[dict[Time, tuple[str, ...]]] = {
+    "day": ("everything feels awake", "the mood is cheerful and easy", "nobody is in a hurry"),
+    "sunset": ("everything feels warm and tender", "the mood is dreamy", "soon the light will be gone"),
+    "night": ("everything feels mysterious", "the mood is hushed and secret", "only silence is missing a voice"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """The wording of one way to describe. Scene slots: {in_place} {at_time} {sky} {ground} {n} {are} {order} {mood}
+    {place} {weather} {hour}; object slots: {a} {verb} {ving} {where}."""
+
+    prompts: tuple[str, ...]
+    openings: tuple[str, ...]  # name the place
+    skies: tuple[str, ...]  # name the weather and the time
+    counts: tuple[str, ...]  # name the total
+    orders: tuple[str, ...]  # announce the order of two objects or more
+    only: tuple[str, ...]  # introduce a single object
+    first: tuple[str, ...]
+    following: tuple[str, ...]
+    last: tuple[str, ...]
+    steps: tuple[str, ...]  # introduce an object by its {step} from the one before
+    relations: tuple[str, ...]  # wrap a true {relation}
+    grounds: tuple[str, ...]
+    closings: tuple[str, ...]  # wrap a {closing} about the mood
+    layouts: tuple[str, ...]  # order of parts: o(pening) s(ky) c(ount) t(hings) g(round) r(elation) e(nd)
+
+
+INVENTORY: Final = Style(
+    prompts=("List what you see.", "Make a list of everything in this image."),
+    openings=("this picture was made {in_place}", "the setting is {place}", "the image shows a scene {in_place}"),
+    skies=("{sky}", "{sky}"),
+    counts=("there {are} {n} in total", "the picture contains exactly {n}", "I can count {n}"),
+    orders=("the list goes {order}", "here they are {order}", "they are named {order}"),
+    only=("there is {a} {where}", "it is {a} {where}", "{where} there is {a}"),
+    first=("first there is {a} {where}", "number one is {a} {where}", "{where} there is {a}"),
+    following=("there is also {a} {where}", "{where} there is {a}", "then comes {a} {where}"),
+    last=("finally there is {a} {where}", "the list ends with {a} {where}", "{where} there is {a}"),
+    steps=("{step} there is {a}", "{step} one finds {a}"),
+    relations=("{relation}", "note that {relation}", "also, {relation}"),
+    grounds=("{ground}", "around them {ground}"),
+    closings=("{closing}", "in short, {closing}"),
+    layouts=("osctrge", "cosgtre", "octrsge"),
+)
+STORY: Final = Style(
+    prompts=("Tell me a story about this picture.", "What story does this image tell?"),
+    openings=("our story begins {in_place}", "once more we find ourselves {in_place}",
+              "far from home, {in_place}, a small tale unfolds"),
+    skies=("{sky}", "that is how it is: {sky}", "listen, {sky}"),
+    counts=("this tale has {n} in it", "only {n} {are} awake to hear it", "fate has brought {n} here"),
+    orders=("let us meet them {order}", "we meet them one by one, {order}", "the tale visits them {order}"),
+    only=("{where}, {a} {verb} all alone", "{a} {verb} {where} and says nothing", "{where}, {a} {verb} in peace"),
+    first=("{where}, {a} {verb}", "the hero is {a} {ving} {where}", "it begins with {a} that {verb} {where}"),
+    following=("meanwhile {a} {verb} {where}", "not far off, {a} {verb} {where}",
+               "{where}, {a} {verb} and says nothing"),
+    last=("at the end of the tale, {a} {verb} {where}", "and {where}, {a} {verb} too",
+          "last of all, {a} {verb} {where}"),
+    steps=("{step}, {a} {verb}", "and {step}, {a} {verb}"),
+    relations=("people say that {relation}", "as luck would have it, {relation}", "strange but true: {relation}"),
+    grounds=("{ground}", "all around, {ground}"),
+    closings=("{closing}", "and so {closing}", "people say {closing}"),
+    layouts=("osgctre", "soctrge", "ogsctre"),
+)  # fmt: skip
+GUIDE: Final = Style(
+    prompts=("Show me around in this picture.", "Be my guide through this scene."),
+    openings=("welcome, dear visitors, we are now {in_place}", "please follow me, our walk takes us to {place}",
+              "here we are {in_place}"),
+    skies=("as you notice, {sky}", "please remember that {sky}", "{sky}, so dress well"),
+    counts=("you can admire {n} on this tour", "there {are} {n} for you to discover", "our tour includes {n}"),
+    orders=("we will visit them {order}", "I will present them {order}", "let me show them to you {order}"),
+    only=("{where} you will find {a}", "please turn to {a} {ving} {where}", "you cannot miss {a} {where}"),
+    first=("we start with {a} {where}", "{where} you will find {a}", "please turn to {a} {ving} {where}"),
+    following=("we move on to {a} {where}", "{where} you can see {a}", "another favourite is {a} {where}"),
+    last=("our tour ends at {a} {ving} {where}", "before we leave, notice {a} {where}", "{where} you can see {a}"),
+    steps=("{step} you will notice {a}", "{step} you can see {a} {ving}"),
+    relations=("you may have noticed that {relation}", "from here you see that {relation}",
+               "visitors often remark that {relation}"),
+    grounds=("watch your step: {ground}", "{ground}, as always at this spot"),
+    closings=("thank you, {closing}", "enjoy your visit, {closing}"),
+    layouts=("osctgre", "ocstrge", "ogcstre"),
+)  # fmt: skip
+NOTES: Final = Style(
+    prompts=("Describe the picture in short notes.", "Give me brief notes on this image."),
+    openings=("place: {place}", "location: {place}", "scene {in_place}"),
+    skies=("weather: {weather}. Time: {hour}", "{hour} scene, {weather} weather", "sky: {sky}"),
+    counts=("total: {n}", "{n} on view", "count: {n}"),
+    orders=("order: {order}", "read {order}", "sorted {order}"),
+    only=("object: {a}, {spot}", "{spot}: {a}", "{a}, {spot}"),
+    first=("{spot}: {a}", "{a}, {spot}", "one: {a}, {spot}"),
+    following=("{spot}: {a}", "{a}, {spot}", "then {a}, {spot}"),
+    last=("{spot}: {a}", "{a}, {spot}", "lastly {a}, {spot}"),
+    steps=("{step}: {a}", "{step}, {a}"),
+    relations=("{relation}", "remark: {relation}", "observed: {relation}"),
+    grounds=("ground: {ground}", "details: {ground}"),
+    closings=("mood: {closing}", "impression: {closing}"),
+    layouts=("osctrge", "cotsgre", "oscgtre"),
+)
+PLAYFUL: Final = Style(
+    prompts=("Describe this picture for a child.", "Describe this image in a funny way."),
+    openings=("guess where we are? We are {in_place}!", "hooray, today we play {in_place}!",
+              "look, somebody opened a toy box {in_place}!"),
+    skies=("{sky}, isn't that nice?", "oh, {sky}!", "grab your coat, {sky}!"),
+    counts=("can you find {n}?", "let us count: there {are} {n}!", "surprise, there {are} {n} to spot!"),
+    orders=("ready? We go {order}!", "let us hop {order}!", "follow your finger {order}!"),
+    only=("peekaboo, {a} {verb} {where}!", "do you see {a} {where}?", "{a} {verb} {where} and says hello!"),
+    first=("peekaboo, {a} {verb} {where}!", "do you see {a} {where}?", "{a} {verb} {where} and says hello!"),
+    following=("who else? Well, {a} {verb} {where}!", "psst, {a} {verb} {where}!", "and wow, {a} {where}!"),
+    last=("hurry, {a} still {verb} {where}!", "and who giggles {where}? It is {a}!", "the winner is {a} {where}!"),
+    steps=("{step}, {a} {verb}!", "and {step}? It is {a}!"),
+    relations=("did you know that {relation}?", "cross my heart, {relation}!", "funny, {relation}!"),
+    grounds=("yippee, {ground}!", "touch it: {ground}!"),
+    closings=("shh, {closing}!", "{closing}, what fun!"),
+    layouts=("osctrge", "ocsgtre", "sgoctre"),
+)  # fmt: skip
+CRITIC: Final = Style(
+    prompts=("Describe this picture like an art critic.", "Review this image as a work of art."),
+    openings=("the artist takes us to {place}", "this modest work is set {in_place}",
+              "a simple composition {in_place} meets the eye"),
+    skies=("{sky}, which sets the tone", "in the upper half {sky}", "{sky}, a bold choice"),
+    counts=("the composition rests on {n}", "with {n}, the canvas feels balanced",
+            "the painter needs no more than {n}"),
+    orders=("the eye wanders over them {order}", "they are arranged to be read {order}", "the work unfolds {order}"),
+    only=("the main role belongs to {a} {where}", "{a} {verb} {where} and rules the canvas",
+          "{where}, {a} sets the accent"),
+    first=("the eye falls on {a} {where}", "{where}, {a} sets the accent",
+           "the main role belongs to {a} {ving} {where}"),
+    following=("{a} {where} answers with contrast", "{where}, {a} adds rhythm",
+               "a counterweight is {a} {ving} {where}"),
+    last=("{a} {where} completes the work", "{where}, {a} closes the circle", "the final stroke is {a} {where}"),
+    steps=("{step}, {a} adds depth", "{step} the painter puts {a}"),
+    relations=("it is no accident that {relation}", "tension grows because {relation}",
+               "critics will argue that {relation}"),
+    grounds=("in fine detail, {ground}", "{ground}, painted with patience"),
+    closings=("in the end {closing}", "overall, {closing}"),
+    layouts=("osctrge", "ogsctre", "ocstrge"),
+)  # fmt: skip
+
+STYLES: Final[tuple[Style, ...]] = (INVENTORY, STORY, GUIDE, NOTES, PLAYFUL, CRITIC)
+
+DETAIL_PROMPTS: Final[tuple[str, ...]] = (
+    "Describe this image in detail.",
+    "What do you see in this picture?",
+    "Tell me everything about this scene.",
+    "Please describe the picture.",
+    "What is shown in this image?",
+    "Can you describe what is happening here?",
+    "Give me a detailed description of this image.",
+    "Explain what is in the picture.",
+)
+CAPTION_PROMPTS: Final[tuple[str, ...]] = (
+    "Write a short caption.",
+    "Caption this image.",
+    "Describe the picture in one sentence.",
+    "What would be a good title for this image?",
+)
+CAPTIONS: Final[tuple[str, ...]] = ("{things} {tail}", "we see {things} {tail}", "look at {things} {tail}")
+
+# Orders to name the objects in; the last one needs two sizes.
+ORDER_PHRASES: Final[dict[str, tuple[str, ...]]] = {
+    "left": ("from left to right", "from the left to the right"),
+    "right": ("from right to left", "from the right to the left"),
+    "front": ("from front to back", "from the front to the back"),
+    "back": ("from back to front", "from the back to the front"),
+    "large": ("from large to small", "by size, the largest first"),
+    "small": ("from small to large", "by size, the smallest first"),
+}

@@ -1,0 +1,114 @@
+"""The recipe of the toy pair: every size, step count and seed in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
+
+from specllava.distill.loop import LoopConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ToyRecipe:
+    """What ``toyworld train`` builds. The defaults made the shipped weights.
+
+    ``tiny`` gives the same stages at a size that trains in seconds, for tests of the recipe itself.
+    """
+
+    image_size: int = 128
+    patch_size: int = 16
+    vision_layers: int = 4
+    vision_hidden: int = 192
+    target_layers: int = 8
+    target_hidden: int = 384
+    draft_layers: int = 1
+    draft_hidden: int = 256
+    vocabulary: int = 1024
+    context: int = 1024
+    tokenizer_conversations: int = 20_000
+    vision_batch: int = 128
+    chat_batch: int = 32
+    kl_weight: float = 0.5
+    vision: LoopConfig = field(default_factory=lambda: LoopConfig(2_000, 1e-3))
+    target: LoopConfig = field(default_factory=lambda: LoopConfig(2_400, 1e-3, seed=1))
+    draft: LoopConfig = field(default_factory=lambda: LoopConfig(1_200, 2e-3, seed=2))
+    distill: LoopConfig = field(default_factory=lambda: LoopConfig(2_000, 2e-3, seed=3))
+
+    @classmethod
+    def tiny(cls, steps: int = 4) -> ToyRecipe:
+        loop = LoopConfig(steps, 1e-3, warmup=2, checkpoint_every=2)
+        return cls(
+            image_size=32, vision_layers=1, vision_hidden=32, target_layers=2, target_hidden=32, draft_hidden=32,
+            vocabulary=600, tokenizer_conversations=200, vision_batch=4, chat_batch=2,
+            vision=loop, target=loop, draft=loop, distill=loop,
+        )  # fmt: skip
+
+    @property
+    def image_tokens(self) -> int:
+        """Patches of one picture, so image slots in the prompt."""
+        return (self.image_size // self.patch_size) ** 2
+
+    def vision_config(self) -> CLIPVisionConfig:
+        return CLIPVisionConfig(
+            hidden_size=self.vision_hidden,
+            intermediate_size=4 * self.vision_hidden,
+            num_hidden_layers=self.vision_layers,
+            num_attention_heads=self.vision_hidden // 32,
+            image_size=self.image_size,
+            patch_size=self.patch_size,
+        )
+
+    def llava_config(self, layers: int, hidden: int, special: dict[str, int]) -> LlavaConfig:
+        """Configuration of target or draft; ``special`` maps token names to ids."""
+        text = LlamaConfig(
+            vocab_size=self.vocabulary,
+            hidden_size=hidden,
+            intermediate_size=8 * hidden // 3 // 32 * 32,
+            num_hidden_layers=layers,
+            num_attention_heads=max(1, hidden // 64),
+            num_key_value_heads=max(1, hidden // 64),
+            max_position_embeddings=self.context,
+            bos_token_id=special["<s>"],
+            eos_token_id=special["</s>"],
+            pad_token_id=special["<pad>"],
+        )
+        return LlavaConfig(
+            vision_config=self.vision_config(),
+            text_config=text,
+            image_token_index=special["<image>"],
+            image_seq_length=self.image_tokens,
+            vision_feature_layer=-1,
+            vision_feature_select_strategy="default",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Where a training run keeps its parts; a stage whose part exists is done."""
+
+    root: Path
+
+    @property
+    def processor(self) -> Path:
+        return self.root / "work" / "processor"
+
+    @property
+    def tower(self) -> Path:
+        return self.root / "work" / "tower"
+
+    @property
+    def target(self) -> Path:
+        return self.root / "target"
+
+    @property
+    def draft(self) -> Path:
+        return self.root / "draft"
+
+    @property
+    def draft_before(self) -> Path:
+        return self.root / "draft-before"
+
+    def checkpoints(self, stage: str) -> Path:
+        return self.root / "work" / "checkpoints" / stage

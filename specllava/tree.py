@@ -1,0 +1,103 @@
+"""The draft tree: tokens that a draft guessed, and which guess follows which. No torch.
+
+The parent list is the single source; depths, paths, scores and the attention mask are derived
+from it. Node 0 is the root: the last emitted token, chosen by the target and not yet in any cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+ROOT_PARENT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """A tree of guessed tokens; ``parents[i] < i``, so every prefix of the lists is itself a tree.
+
+    Args:
+        tokens: token id of every node; ``tokens[0]`` is the root's.
+        parents: parent node of every node; ``parents[0]`` is -1.
+        log_probs: ``log q(token | path)`` under the draft, in nats; 0.0 for the root.
+        entropies: entropy in nats of the draft's next-token distribution *after* each node, which
+            decided how the node branched; ``None`` where the draft was not asked (unexpanded leaves).
+
+    Raises:
+        ValueError: lists of different lengths, no root, or a parent that does not come first.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    entropies: tuple[float | None, ...]
+
+    def __post_init__(self) -> None:
+        lengths = (len(self.tokens), len(self.parents), len(self.log_probs), len(self.entropies))
+        if len(set(lengths)) != 1 or not self.tokens:
+            raise ValueError(f"a tree needs one entry per node in every list, at least the root: lengths {lengths}")
+        if self.parents[0] != ROOT_PARENT:
+            raise ValueError(f"node 0 is the root, its parent must be {ROOT_PARENT}, not {self.parents[0]}")
+        for node, parent in enumerate(self.parents[1:], start=1):
+            if not 0 <= parent < node:
+                raise ValueError(f"node {node} has parent {parent}: a parent must come before its child")
+
+    @classmethod
+    def only_root(cls, token: int) -> DraftTree:
+        """The tree of a drafter that proposes nothing."""
+        return cls((token,), (ROOT_PARENT,), (0.0,), (None,))
+
+    def __len__(self) -> int:
+        """Nodes, the root included: the columns of one verification pass."""
+        return len(self.tokens)
+
+    @property
+    def drafted(self) -> int:
+        """Guessed tokens: every node but the root."""
+        return len(self.tokens) - 1
+
+    def depths(self) -> tuple[int, ...]:
+        """Distance of every node from the root."""
+        depths = [0] * len(self)
+        for node in range(1, len(self)):
+            depths[node] = depths[self.parents[node]] + 1
+        return tuple(depths)
+
+    def scores(self) -> tuple[float, ...]:
+        """Cumulative log-prob of every node from the root, in nats."""
+        scores = [0.0] * len(self)
+        for node in range(1, len(self)):
+            scores[node] = scores[self.parents[node]] + self.log_probs[node]
+        return tuple(scores)
+
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Children of every node, in node order."""
+        children: list[list[int]] = [[] for _ in self.tokens]
+        for node in range(1, len(self)):
+            children[self.parents[node]].append(node)
+        return tuple(map(tuple, children))
+
+    def sibling_ranks(self) -> tuple[int, ...]:
+        """Position of every node among its siblings by draft probability, from 0."""
+        ranks = [0] * len(self)
+        for family in self.children():
+            for rank, node in enumerate(sorted(family, key=lambda n: -self.log_probs[n])):
+                ranks[node] = rank
+        return tuple(ranks)
+
+    def path(self, node: int) -> tuple[int, ...]:
+        """Nodes from the root down to ``node``, both included."""
+        path = []
+        while node != ROOT_PARENT:
+            path.append(node)
+            node = self.parents[node]
+        return tuple(reversed(path))
+
+    def ancestor_mask(self) -> npt.NDArray[np.bool_]:
+        """``mask[i, j]``: node ``j`` is node ``i`` or lies above it, so ``i`` may attend to it. ``[nodes, nodes]``."""
+        mask = np.eye(len(self), dtype=np.bool_)
+        for node in range(1, len(self)):
+            mask[node] |= mask[self.parents[node]]
+        return mask
