@@ -70,16 +70,28 @@ def toy_prompts(pair: Pair, split: Split, count: int) -> Iterable[Prompt]:
 
 
 def run_bench(pair: Pair, prompts: int, config: DecodingConfig, split: Split = "held-out") -> dict[str, LaneResult]:
-    """Run every lane on ``prompts`` prompts; the order of lanes rotates, so that none is always first."""
-    lanes = bench_lanes(config)
-    names = [*lanes, TRANSFORMERS]
+    """The ordinary lanes and ``transformers``, on ``prompts`` prompts."""
+    return run_lanes(pair, prompts, bench_lanes(config), split, foreign=True)
+
+
+def run_lanes(
+    pair: Pair, prompts: int, lanes: dict[str, DecodingConfig], split: Split, foreign: bool = False
+) -> dict[str, LaneResult]:
+    """Run every lane on the same prompts, one after the other; the order rotates, so that none is always first.
+
+    Args:
+        lanes: what to compare; ``target-only`` must be among them, the others are measured against it.
+        foreign: also time ``transformers``' own ``generate`` on the same target.
+    """
+    names = [*lanes, TRANSFORMERS] if foreign else list(lanes)
     traces: dict[str, list[DecodeTrace]] = {name: [] for name in lanes}
-    foreign: list[ForeignRun] = []
+    others: list[ForeignRun] = []
+    limit = lanes[REFERENCE]
     for number, prompt in enumerate(tqdm(toy_prompts(pair, split, prompts + WARM_UP), total=prompts + WARM_UP)):
-        order = names[number % len(names) :] + names[: number % len(names)]
-        for name in order:
+        start = number % len(names)
+        for name in names[start:] + names[:start]:
             if name == TRANSFORMERS:
-                foreign.append(run_transformers(pair, prompt, config))
+                others.append(run_transformers(pair, prompt, limit))
             else:
                 traces[name].append(pair.run(Lane(name, lanes[name], prompt)))
     kept = {name: runs[WARM_UP:] for name, runs in traces.items()}
@@ -88,7 +100,9 @@ def run_bench(pair: Pair, prompts: int, config: DecodingConfig, split: Split = "
         name: _result(reference, summarise(runs), [compare(a, b) for a, b in zip(kept[REFERENCE], runs, strict=True)])
         for name, runs in kept.items()
     }
-    return results | {TRANSFORMERS: _foreign_result(reference, kept[REFERENCE], foreign[WARM_UP:])}
+    if foreign:
+        results[TRANSFORMERS] = _foreign_result(reference, kept[REFERENCE], others[WARM_UP:])
+    return results
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -18,27 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from specllava.config import DecodingConfig, one_line
-
-DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
-Options = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
-REFERENCE = "target-only"
-
-
-@dataclass(frozen=True)
-class Running:
-    """Which pair, and on what."""
-
-    preset: str = "toy"
-    """Name of a shipped pair: toy, or toy-before (the draft as it was before distillation)."""
-
-    device: str = "auto"
-    """cpu, cuda or cuda:N; auto takes the GPU if there is one."""
-
-    dtype: DTypeName = "auto"
-    """Precision; auto is float32 on a CPU and bfloat16 elsewhere."""
-
-
-Place = Annotated[Running, tyro.conf.OmitArgPrefixes]
+from specllava.options import Options, Place, Running, load, write_json
+from specllava.toyworld.commands import Evaluate, Record, Render, Train
 
 
 @dataclass(frozen=True)
@@ -61,10 +41,10 @@ class Generate:
     decoding: Options = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
-        trace = _load(self.running).generate(self.image, self.prompt, self.decoding)
+        trace = load(self.running).generate(self.image, self.prompt, self.decoding)
         console.print(trace.text, markup=False, highlight=False)
         name = "target_only" if self.decoding.drafter == "none" else "speculative"
-        _write_json(self.json, {name: {"token_ids": list(trace.token_ids), "text": trace.text}})
+        write_json(self.json, {name: {"token_ids": list(trace.token_ids), "text": trace.text}})
         if self.trace:
             self.trace.write_bytes(trace.to_json())
 
@@ -91,7 +71,7 @@ class Compare:
     def run(self, console: Console) -> None:
         from specllava.metrics import compare, speedup, summarise
 
-        traces = _load(self.running).compare(self.image, self.prompt, replace(self.decoding, drafter="model"))
+        traces = load(self.running).compare(self.image, self.prompt, replace(self.decoding, drafter="model"))
         plain, fast = traces["target-only"], traces["speculative"]
         verdict, reference, candidate = compare(plain, fast), summarise([plain]), summarise([fast])
         for title, trace in (("target only", plain), ("speculative", fast)):
@@ -112,7 +92,7 @@ class Compare:
             f" {speedup(reference, candidate):.2f} times as fast"
         )
         lanes = {"target_only": plain, "speculative": fast}
-        _write_json(
+        write_json(
             self.json,
             {name: {"token_ids": list(t.token_ids), "text": t.text} for name, t in lanes.items()}
             | {"identical": verdict.identical},
@@ -143,7 +123,7 @@ class Bench:
 
         if self.prompts < 1:
             raise ValueError(f"--prompts is {self.prompts}: at least 1 is needed")
-        pair = _load(self.running)
+        pair = load(self.running)
         results = run_bench(pair, self.prompts, self.decoding, self.split)
         columns = ("lane", "τ", "ms/token", "speed-up", "efficiency", "mismatches", "near-ties", "prefill ms")
         table = Table(*columns, title=f"{self.prompts} prompts, {pair.setting.device}, {pair.setting.dtype}")
@@ -155,81 +135,7 @@ class Bench:
             )
         console.print(table)
         lanes = {name: lane.as_json() for name, lane in results.items()}
-        _write_json(self.json, {"lanes": lanes, "setting": asdict(pair.setting), "config": asdict(self.decoding)})
-
-
-@dataclass(frozen=True)
-class Train:
-    """Make the toy pair from nothing; may be killed and repeated."""
-
-    output: Path
-    """Directory of the run: target, draft and draft-before appear in it."""
-
-    tiny: bool = False
-    """The same stages at a size that takes seconds; the models learn nothing."""
-
-    def run(self, console: Console) -> None:
-        from specllava.toyworld.recipe import ToyRecipe
-        from specllava.toyworld.train import train
-
-        self.output.mkdir(parents=True, exist_ok=True)
-        train(self.output, ToyRecipe.tiny() if self.tiny else None)
-        console.print(f"done: {self.output}")
-
-
-@dataclass(frozen=True)
-class Render:
-    """Draw one scene and print what is in it."""
-
-    output: Path
-    """PNG file to write."""
-
-    seed: int = 0
-    """Number of the scene."""
-
-    split: Literal["train", "held-out"] = "train"
-    """Known combinations only, or one that training never named."""
-
-    size: int = 512
-    """Width and height in pixels."""
-
-    def run(self, console: Console) -> None:
-        from specllava.toyworld.draw import draw_scene
-        from specllava.toyworld.scene import sample_scene
-
-        if not 16 <= self.size <= 4096:
-            raise ValueError(f"--size is {self.size}: 16 to 4096 pixels can be drawn")
-        scene = sample_scene(self.seed, self.split)
-        draw_scene(scene, self.size).save(self.output, format="PNG")
-        console.print_json(data={"split": self.split, **scene.ground_truth()})
-
-
-@dataclass(frozen=True)
-class Evaluate:
-    """Let the target describe scenes that it never saw, and count what it got right."""
-
-    scenes: int = 500
-    """Scenes of each split."""
-
-    json: Path | None = None
-    """Write the rates to this file."""
-
-    running: Place = field(default_factory=Running)
-    decoding: Options = field(default_factory=DecodingConfig)
-
-    def run(self, console: Console) -> None:
-        from specllava.toyworld.evaluate import evaluate
-
-        if self.scenes < 1:
-            raise ValueError(f"--scenes is {self.scenes}: at least 1 is needed")
-        pair = _load(self.running)
-        results = [evaluate(pair, split, self.scenes, self.decoding) for split in ("held-out", "train")]
-        table = Table("measure", *(f"{result['split']} scenes" for result in results))
-        for name in results[0]:
-            if isinstance(results[0][name], float):
-                table.add_row(name, *(f"{result[name]:.3f}" if name in result else "" for result in results))
-        console.print(table)
-        _write_json(self.json, {"results": results})
+        write_json(self.json, {"lanes": lanes, "setting": asdict(pair.setting), "config": asdict(self.decoding)})
 
 
 Command = (
@@ -239,21 +145,11 @@ Command = (
     | Annotated[
         Annotated[Train, tyro.conf.subcommand("train")]
         | Annotated[Render, tyro.conf.subcommand("render")]
-        | Annotated[Evaluate, tyro.conf.subcommand("evaluate")],
+        | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+        | Annotated[Record, tyro.conf.subcommand("record")],
         tyro.conf.subcommand("toyworld", description="The world of the toy pair."),
     ]
 )
-
-
-def _load(running: Running) -> Any:
-    from specllava.pair import Pair
-
-    return Pair.from_preset(running.preset, running.device, running.dtype)
-
-
-def _write_json(path: Path | None, data: dict[str, Any]) -> None:
-    if path:
-        path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -78,7 +78,7 @@ def fit(
     torch.manual_seed(config.seed)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(
-        trainable, lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay
+        trainable, lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay, fused=True
     )
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, config.rate)
     model, optimizer = accelerator.prepare(model, optimizer)

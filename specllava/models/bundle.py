@@ -120,7 +120,7 @@ def load_bundle(
     for directory in (target, draft):
         if directory is not None and not (directory / "config.json").is_file():
             raise ValueError(f"no model at {directory}: a directory with config.json is expected")
-    place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == DEVICE_AUTO else device)
+    place = _device(device)
     precision = ("float32" if place.type == "cpu" else "bfloat16") if dtype == "auto" else dtype
     kwargs = {"dtype": getattr(torch, precision), "use_safetensors": True, "local_files_only": True}
     processor = AutoProcessor.from_pretrained(target, local_files_only=True)
@@ -131,6 +131,18 @@ def load_bundle(
         small = DraftLlava.from_pretrained(draft, **kwargs).to(place).eval()
         check_fit(big, small, processor, other)
     return Bundle(name, big, small, processor, target.name, draft.name if draft else "none")
+
+
+def _device(name: str) -> torch.device:
+    if name == DEVICE_AUTO:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N") from error
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {name} is not there: {torch.cuda.device_count()} GPUs are available")
+    return place
 
 
 def check_fit(

@@ -51,11 +51,17 @@ class Tally:
 
 
 def judge(scene: Scene, text: str) -> Tally:
-    """Hold one description against the scene; an object named twice must stand there twice."""
+    """Hold one description against the scene.
+
+    An object introduced twice must stand there twice; whatever is named again later ("the red cat", "the cat")
+    must be there too.
+    """
     told = read(text)
     there = Counter(thing.combination for thing in scene.things)
     named = Counter(told.combinations)
     right = there & named
+    kinds = {thing.kind for thing in scene.things}
+    invented = bool(named - there) or not set(told.mentions) <= set(there) or not set(told.kinds) <= kinds
     return Tally(
         scenes=1,
         place=told.place == scene.place,
@@ -66,7 +72,7 @@ def judge(scene: Scene, text: str) -> Tally:
         objects_named=right.total(),
         new_objects=sum(n for combination, n in there.items() if combination in HELD_OUT),
         new_objects_named=sum(n for combination, n in right.items() if combination in HELD_OUT),
-        no_invention=not (named - there) and not told.kinds,
+        no_invention=not invented,
     )
 
 

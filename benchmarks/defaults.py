@@ -1,0 +1,56 @@
+"""Where the defaults come from: a grid of tree settings on held-out toy prompts, one row each.
+
+    python benchmarks/defaults.py --prompts 20 --json benchmarks/results/defaults.json
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from itertools import product
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from specllava.bench import REFERENCE, run_lanes
+from specllava.config import DecodingConfig
+from specllava.options import write_json
+from specllava.pair import Pair
+
+
+def grid() -> dict[str, DecodingConfig]:
+    """Chains of several depths, and entropy trees over threshold, depth and node budget."""
+    base = DecodingConfig()
+    lanes = {REFERENCE: replace(base, drafter="none")}
+    for depth in (4, 6, 8, 10):
+        lanes[f"chain {depth}"] = replace(base, rule="chain", depth=depth, nodes=depth)
+    for threshold, depth, nodes, floor in product((0.3, 0.6, 1.0), (6, 8), (10, 16, 24), (-3.0, -5.0)):
+        name = f"entropy h={threshold} D={depth} n={nodes} floor={floor}"
+        lanes[name] = replace(
+            base, entropy_threshold=threshold, depth=depth, nodes=nodes, min_log_prob=floor, width=4, max_branches=3
+        )
+    return lanes
+
+
+def main(prompts: int = 20, json: Path | None = None, preset: str = "toy") -> None:
+    """Measure the grid.
+
+    Args:
+        prompts: held-out prompts per setting.
+        json: write the rows to this file.
+        preset: which pair.
+    """
+    pair = Pair.from_preset(preset)
+    results = run_lanes(pair, prompts, grid(), "held-out")
+    table = Table("setting", "τ", "ms/token", "speed-up", "efficiency", title=f"{prompts} prompts")
+    for name, lane in sorted(results.items(), key=lambda item: -item[1].speedup):
+        row = lane.as_json()
+        table.add_row(name, *(f"{row[key]:.2f}" for key in ("tau", "ms_per_token", "speedup", "efficiency")))
+    Console(width=100).print(table)
+    rows = {name: lane.as_json() for name, lane in results.items()}
+    write_json(json, {"lanes": rows, "setting": asdict(pair.setting), "prompts": prompts})
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

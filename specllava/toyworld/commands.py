@@ -1,0 +1,104 @@
+"""The commands of ``python -m specllava toyworld``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from specllava.config import DecodingConfig
+from specllava.options import Options, Place, Running, load, write_json
+from specllava.toyworld.scene import Split
+
+
+@dataclass(frozen=True)
+class Train:
+    """Make the toy pair from nothing; may be killed and repeated."""
+
+    output: Path
+    """Directory of the run: target, draft and draft-before appear in it."""
+
+    tiny: bool = False
+    """The same stages at a size that takes seconds; the models learn nothing."""
+
+    def run(self, console: Console) -> None:
+        from specllava.toyworld.recipe import ToyRecipe
+        from specllava.toyworld.train import train
+
+        self.output.mkdir(parents=True, exist_ok=True)
+        train(self.output, ToyRecipe.tiny() if self.tiny else None)
+        console.print(f"done: {self.output}")
+
+
+@dataclass(frozen=True)
+class Render:
+    """Draw one scene and print what is in it."""
+
+    output: Path
+    """PNG file to write."""
+
+    seed: int = 0
+    """Number of the scene."""
+
+    split: Split = "train"
+    """Known combinations only, or one that training never named."""
+
+    size: int = 512
+    """Width and height in pixels."""
+
+    def run(self, console: Console) -> None:
+        from specllava.toyworld.draw import draw_scene
+        from specllava.toyworld.scene import sample_scene
+
+        if not 16 <= self.size <= 4096:
+            raise ValueError(f"--size is {self.size}: 16 to 4096 pixels can be drawn")
+        scene = sample_scene(self.seed, self.split)
+        draw_scene(scene, self.size).save(self.output, format="PNG")
+        console.print_json(data={"split": self.split, **scene.ground_truth()})
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Let the target describe scenes that it never saw, and count what it got right."""
+
+    scenes: int = 500
+    """Scenes of each split."""
+
+    json: Path | None = None
+    """Write the rates to this file."""
+
+    running: Place = field(default_factory=Running)
+    decoding: Options = field(default_factory=DecodingConfig)
+
+    def run(self, console: Console) -> None:
+        from specllava.toyworld.evaluate import evaluate
+
+        if self.scenes < 1:
+            raise ValueError(f"--scenes is {self.scenes}: at least 1 is needed")
+        pair = load(self.running)
+        results = [evaluate(pair, split, self.scenes, self.decoding) for split in ("held-out", "train")]
+        table = Table("measure", *(f"{result['split']} scenes" for result in results))
+        for name in results[0]:
+            if isinstance(results[0][name], float):
+                table.add_row(name, *(f"{result[name]:.3f}" if name in result else "" for result in results))
+        console.print(table)
+        write_json(self.json, {"results": results})
+
+
+@dataclass(frozen=True)
+class Record:
+    """Record the races that the page shows before any model is loaded."""
+
+    output: Path
+    """Directory for pictures and traces."""
+
+    running: Place = field(default_factory=Running)
+    decoding: Options = field(default_factory=DecodingConfig)
+
+    def run(self, console: Console) -> None:
+        from specllava.toyworld.examples import record
+
+        for path in record(load(self.running), self.output, self.decoding):
+            console.print(str(path))

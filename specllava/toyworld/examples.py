@@ -1,0 +1,48 @@
+"""The recorded examples that the page shows before any model is loaded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from specllava.config import DecodingConfig
+from specllava.pair import SPECULATIVE, TARGET_ONLY, Pair
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.scene import Split, sample_scene
+
+PICTURE_SIZE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A scene and what is asked about it."""
+
+    name: str
+    seed: int
+    split: Split
+    prompt: str
+
+
+EXAMPLES = (
+    Example("1-describe", 2_000_013, "held-out", "Describe this image in detail."),
+    Example("2-story", 2_000_027, "train", "Tell me a story about this picture."),
+    Example("3-count", 2_000_040, "train", "How many objects are there?"),
+)
+
+
+def record(pair: Pair, directory: Path, config: DecodingConfig) -> list[Path]:
+    """Race every example; write its picture and both traces. The first race only warms the machine up."""
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for example in (EXAMPLES[0], *EXAMPLES):
+        picture = draw_scene(sample_scene(example.seed, example.split), PICTURE_SIZE)
+        picture.save(directory / f"{example.name}.png", format="PNG", optimize=True)
+        traces = pair.compare(picture, example.prompt, config)
+        lanes = {"target_only": traces[TARGET_ONLY], "speculative": traces[SPECULATIVE]}
+        parts = [f'"image":{json.dumps(example.name + ".png")}']
+        parts += [f'"{name}":{trace.to_json().decode()}' for name, trace in lanes.items()]
+        path = directory / f"{example.name}.json"
+        path.write_text("{" + ",".join(parts) + "}\n", encoding="utf-8")
+        written.append(path)
+    return written[1:]
