@@ -23,10 +23,15 @@ class DraftLlava(LlavaForConditionalGeneration):
         self.model.vision_tower = nn.Identity()
 
 
-def save(model: LlavaForConditionalGeneration, processor: LlavaProcessor, directory: Path) -> None:
-    """Write a checkpoint in bfloat16; beside first, then renamed, so that a directory that exists is whole."""
+def save(
+    model: LlavaForConditionalGeneration,
+    processor: LlavaProcessor,
+    directory: Path,
+    dtype: torch.dtype = torch.bfloat16,
+) -> None:
+    """Write a checkpoint; beside first, then renamed, so that a directory that exists is whole."""
     beside = directory.with_name(directory.name + ".writing")
     shutil.rmtree(beside, ignore_errors=True)
-    model.to("cpu", torch.bfloat16).save_pretrained(beside, max_shard_size=MAX_SHARD)
+    model.to("cpu", dtype).save_pretrained(beside, max_shard_size=MAX_SHARD)
     processor.save_pretrained(beside)
     beside.rename(directory)

@@ -24,6 +24,7 @@ class Engine:
 
     def __init__(self, model: LlavaForConditionalGeneration, capacity: int) -> None:
         self.model = model
+        self.decoder, self.head = model.model.language_model, model.lm_head
         self.device = model.get_input_embeddings().weight.device
         self.dtype = model.dtype
         self.cache = BranchCache(model.config.text_config.num_hidden_layers, capacity)
@@ -31,8 +32,8 @@ class Engine:
     def prefill(self, input_ids: Tensor, features: Tensor | None) -> Tensor:
         """Read the prompt ``[1, length]``; logits ``[vocab]`` after its last token."""
         embeds = merge_features(self.model, input_ids, features)
-        output = self.model(inputs_embeds=embeds, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
-        logits: Tensor = output.logits[0, -1]
+        output = self.decoder(inputs_embeds=embeds, past_key_values=self.cache, use_cache=True)
+        logits: Tensor = self.head(output.last_hidden_state[0, -1])
         return logits
 
     def forward(
@@ -60,13 +61,12 @@ class Engine:
             mask = mask.masked_fill_(hidden, torch.finfo(self.dtype).min)[None, None]  # [1, 1, tokens, columns]
         start = self.cache.length
         places = range(start, start + len(tokens)) if positions is None else positions
-        output = self.model(
+        output = self.decoder(
             input_ids=torch.tensor([list(tokens)], device=self.device),
             attention_mask=mask,
             position_ids=torch.tensor([list(places)], device=self.device),
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=last,
         )
-        logits: Tensor = output.logits[0]
+        logits: Tensor = self.head(output.last_hidden_state[0, -last:])
         return logits

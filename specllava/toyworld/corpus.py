@@ -7,7 +7,7 @@ that little is padded.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +28,17 @@ def conversation(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn,
     """Scene and conversation number ``index``."""
     scene = sample_scene(index, split)
     return scene, converse(scene, random.Random(f"specllava talk {split} {index}"))
+
+
+def roll_call(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ...]]:
+    """Scene number ``index`` and a bare list of what stands where: nearly every word needs the picture.
+
+    For aligning a fresh language model with the vision tower. In free talk few words need the picture, and a
+    model can be fluent for a long time before it looks.
+    """
+    scene = sample_scene(index, split)
+    listed = [f"{thing.column} {thing.row}: {thing.size} {thing.colour} {thing.kind}" for thing in scene.things]
+    return scene, (Turn("What is where?", ", ".join(listed) + "."),)
 
 
 def messages(turns: tuple[Turn, ...]) -> list[dict[str, Any]]:
@@ -54,8 +65,14 @@ class ChatBatches:
     does not look, so that no mask is needed.
     """
 
-    def __init__(self, processor: Any, batch: int, image_tokens: int, first_sample: int = 0) -> None:
-        self.processor, self.batch, self.image_tokens, self.first_sample = processor, batch, image_tokens, first_sample
+    def __init__(
+        self,
+        processor: Any,
+        batch: int,
+        image_tokens: int,
+        talk: Callable[[int], tuple[Scene, tuple[Turn, ...]]] = conversation,
+    ) -> None:
+        self.processor, self.batch, self.image_tokens, self.talk = processor, batch, image_tokens, talk
         self._group = lru_cache(maxsize=2)(self._make_group)
 
     def __call__(self, number: int) -> dict[str, Tensor]:
@@ -77,7 +94,7 @@ class ChatBatches:
 
     def _make_group(self, group: int) -> list[list[tuple[Scene, list[int], list[int]]]]:
         size = GROUP * self.batch
-        first = self.first_sample + group * size
+        first = group * size
         samples = sorted((self.sample(index) for index in range(first, first + size)), key=lambda s: len(s[1]))
         rows = [samples[start : start + self.batch] for start in range(0, size, self.batch)]
         random.Random(group).shuffle(rows)
@@ -85,7 +102,7 @@ class ChatBatches:
 
     def sample(self, index: int) -> tuple[Scene, list[int], list[int]]:
         """Scene, token ids and labels of one conversation."""
-        scene, turns = conversation(index)
+        scene, turns = self.talk(index)
         return scene, *encode_chat(self.processor.tokenizer, turns, self.image_tokens)
 
 

@@ -29,20 +29,22 @@ class ToyRecipe:
     context: int = 1024
     tokenizer_conversations: int = 20_000
     vision_batch: int = 128
+    align_batch: int = 64
     chat_batch: int = 32
     kl_weight: float = 0.5
     vision: LoopConfig = field(default_factory=lambda: LoopConfig(2_000, 1e-3))
-    target: LoopConfig = field(default_factory=lambda: LoopConfig(2_400, 1e-3, seed=1))
-    draft: LoopConfig = field(default_factory=lambda: LoopConfig(1_200, 2e-3, seed=2))
-    distill: LoopConfig = field(default_factory=lambda: LoopConfig(2_000, 2e-3, seed=3))
+    align: LoopConfig = field(default_factory=lambda: LoopConfig(700, 1e-3, seed=4))
+    target: LoopConfig = field(default_factory=lambda: LoopConfig(1_300, 1e-3, seed=1))
+    draft: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, seed=2))
+    distill: LoopConfig = field(default_factory=lambda: LoopConfig(900, 2e-3, seed=3))
 
     @classmethod
     def tiny(cls, steps: int = 4) -> ToyRecipe:
         loop = LoopConfig(steps, 1e-3, warmup=2, checkpoint_every=2)
         return cls(
             image_size=32, vision_layers=1, vision_hidden=32, target_layers=2, target_hidden=32, draft_hidden=32,
-            vocabulary=600, tokenizer_conversations=200, vision_batch=4, chat_batch=2,
-            vision=loop, target=loop, draft=loop, distill=loop,
+            vocabulary=600, tokenizer_conversations=200, vision_batch=4, align_batch=2, chat_batch=2,
+            vision=loop, align=loop, target=loop, draft=loop, distill=loop,
         )  # fmt: skip
 
     @property
@@ -97,6 +99,10 @@ class Workspace:
     @property
     def tower(self) -> Path:
         return self.root / "work" / "tower"
+
+    @property
+    def aligned(self) -> Path:
+        return self.root / "work" / "aligned"
 
     @property
     def target(self) -> Path:

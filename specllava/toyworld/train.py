@@ -24,7 +24,7 @@ from specllava.distill.losses import distillation_loss, next_token_loss
 from specllava.models.artefact import DraftLlava, save
 from specllava.models.vision import merge_features, tower_features
 from specllava.toyworld.build import build_processor, special_ids
-from specllava.toyworld.corpus import ChatBatches
+from specllava.toyworld.corpus import ChatBatches, roll_call
 from specllava.toyworld.recipe import ToyRecipe, Workspace
 from specllava.toyworld.vision import SceneBatches, Seer, seeing_accuracy, seeing_losses
 
@@ -50,6 +50,8 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
     processor: LlavaProcessor = AutoProcessor.from_pretrained(place.processor)
     if not place.tower.exists():
         _log(output, "vision tower", _timed(lambda: _train_tower(place, recipe, processor, accelerator, compiled)))
+    if not place.aligned.exists():
+        _log(output, "aligned target", _timed(lambda: _align(place, recipe, processor, accelerator, compiled)))
     if not place.target.exists():
         _log(output, "target", _timed(lambda: _train_target(place, recipe, processor, accelerator, compiled)))
     if not place.draft_before.exists():
@@ -74,17 +76,27 @@ def _train_tower(
     seer.tower.save_pretrained(place.tower)
 
 
-def _train_target(
+def _align(
     place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
 ) -> None:
-    set_seed(recipe.target.seed)
+    """A fresh target learns to look: bare lists of what stands where, the tower frozen."""
+    set_seed(recipe.align.seed)
     target = LlavaForConditionalGeneration(
         recipe.llava_config(recipe.target_layers, recipe.target_hidden, special_ids(processor))
     )
     target.model.vision_tower = CLIPVisionModel.from_pretrained(place.tower)
-    target.model.vision_tower.requires_grad_(False)
-    losses = corpus_losses(target)
-    _fit_chat("target", target, losses, recipe, recipe.target, place, processor, accelerator, compiled)
+    batches = ChatBatches(processor, recipe.align_batch, recipe.image_tokens, roll_call)
+    _fit_chat("aligned target", target, corpus_losses(target), batches, recipe.align, place, accelerator, compiled)
+    save(target, processor, place.aligned, torch.float32)
+
+
+def _train_target(
+    place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
+) -> None:
+    set_seed(recipe.target.seed)
+    target = LlavaForConditionalGeneration.from_pretrained(place.aligned, dtype=torch.float32)
+    batches = ChatBatches(processor, recipe.chat_batch, recipe.image_tokens)
+    _fit_chat("target", target, corpus_losses(target), batches, recipe.target, place, accelerator, compiled)
     save(target, processor, place.target)
 
 
@@ -94,8 +106,8 @@ def _train_draft(
     set_seed(recipe.draft.seed)
     target = LlavaForConditionalGeneration.from_pretrained(place.target).to(accelerator.device).eval()
     draft = DraftLlava(recipe.llava_config(recipe.draft_layers, recipe.draft_hidden, special_ids(processor)))
-    losses = corpus_losses(target)
-    _fit_chat("draft", draft, losses, recipe, recipe.draft, place, processor, accelerator, compiled)
+    batches = ChatBatches(processor, recipe.chat_batch, recipe.image_tokens)
+    _fit_chat("draft", draft, corpus_losses(target), batches, recipe.draft, place, accelerator, compiled)
     save(draft, processor, place.draft_before)
 
 
@@ -108,8 +120,9 @@ def _distil(
     draft = DraftLlava.from_pretrained(place.draft_before, dtype=torch.float32)
     if compiled:
         target.model.language_model.compile()
+    batches = ChatBatches(processor, recipe.chat_batch, recipe.image_tokens)
     losses = taught_losses(target, recipe.kl_weight)
-    _fit_chat("distilled draft", draft, losses, recipe, recipe.distill, place, processor, accelerator, compiled)
+    _fit_chat("distilled draft", draft, losses, batches, recipe.distill, place, accelerator, compiled)
     save(draft, processor, place.draft)
 
 
@@ -117,16 +130,15 @@ def _fit_chat(
     name: str,
     model: LlavaForConditionalGeneration,
     losses: ChatLosses,
-    recipe: ToyRecipe,
+    batches: ChatBatches,
     loop: LoopConfig,
     place: Workspace,
-    processor: LlavaProcessor,
     accelerator: Accelerator,
     compiled: bool,
 ) -> None:
+    model.model.vision_tower.requires_grad_(False)
     if compiled:
         model.model.language_model.compile()
-    batches = ChatBatches(processor, recipe.chat_batch, recipe.image_tokens)
     fit(name, model, losses, batches, loop, place.checkpoints(name.replace(" ", "-")), accelerator)
 
 

@@ -1,0 +1,39 @@
+"""What all tests share: the same examples on every machine, tiny random models, and the shipped pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import models
+import pytest
+from hypothesis import HealthCheck, settings
+
+from specllava.models.bundle import Bundle, DTypeName
+from specllava.pair import Pair
+
+settings.register_profile(
+    "specllava",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+settings.load_profile("specllava")
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Bundle:
+    """A tiny random pair whose draft agrees with its target now and then; nothing ends an answer."""
+    return models.bundle("mixed")
+
+
+@pytest.fixture(scope="session")
+def shipped() -> Callable[[DTypeName], Pair]:
+    """The toy pair as it ships, loaded once per precision."""
+
+    @cache
+    def load(dtype: DTypeName) -> Pair:
+        return Pair.from_preset("toy", device="cpu", dtype=dtype)
+
+    return load

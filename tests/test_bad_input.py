@@ -1,0 +1,268 @@
+"""Whatever cannot work is refused before any work, in one line that says what is wrong, with its numbers."""
+
+from __future__ import annotations
+
+import copy
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+import torch
+from PIL import Image
+from transformers import LlavaProcessor
+
+from specllava.config import DecodingConfig
+from specllava.decoding import Lane, collect
+from specllava.models.artefact import DraftLlava, save
+from specllava.models.bundle import Bundle, check_fit, load_bundle
+from specllava.models.images import MAX_PIXELS, open_image
+from specllava.models.vision import merge_features
+from specllava.pair import Pair
+from specllava.toyworld.build import build_processor, special_ids
+from specllava.toyworld.recipe import ToyRecipe
+
+
+def complaint(action: Callable[[], Any]) -> str:
+    """The one line of the ValueError that ``action`` must raise."""
+    with pytest.raises(ValueError, match=r".") as caught:
+        action()
+    line = str(caught.value)
+    assert "\n" not in line
+    assert 10 < len(line) < 300
+    return line
+
+
+# --------------------------------------------------------------------------------------------- prompts
+
+
+@pytest.mark.parametrize("question", ["", " ", "\n\t "])
+def test_an_empty_prompt_is_refused(tiny: Bundle, question: str):
+    pair = Pair(tiny)
+    assert complaint(lambda: pair.prompt(None, question)) == "the prompt is empty"
+    assert complaint(lambda: pair.prompt(models.picture(0), question)) == "the prompt is empty"
+
+
+@pytest.mark.parametrize("question", ["<image>", "What is in <image> here?", "a<image><image>"])
+def test_an_image_marker_in_the_text_is_refused(tiny: Bundle, question: str):
+    assert "contains <image>" in complaint(lambda: Pair(tiny).prompt(None, question))
+
+
+@pytest.mark.parametrize(
+    ("chat", "words"),
+    [
+        ([], "must end with a message of the user"),
+        ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}], "must end with a message"),
+        ([{"role": "system", "content": "Be kind"}, {"role": "user", "content": "Hi"}], "message 0 needs a role"),
+        ([{"role": "user", "content": None}], "message 0 needs a role (user or assistant) and its text"),
+        ([{"role": "user"}], "message 0 needs a role"),
+        ([{"role": "user", "content": " "}, {"role": "user", "content": "Hi"}], "message 0 is empty"),
+        ([{"role": "user", "content": "<image>"}, {"role": "user", "content": "Hi"}], "contains <image>"),
+    ],
+)
+def test_a_malformed_chat_is_refused(tiny: Bundle, chat: list[dict[str, Any]], words: str):
+    assert words in complaint(lambda: Pair(tiny).prompt(None, chat))
+
+
+def test_a_prompt_that_does_not_fit_is_refused_with_numbers_and_a_way_out(tiny: Bundle):
+    prompt = models.prompt(0)
+    free = tiny.context - prompt.length
+    line = complaint(lambda: models.decode(tiny, prompt, DecodingConfig(max_new_tokens=free + 1)))
+    assert f"{prompt.length} prompt tokens and {free + 1} new ones" in line
+    assert f"context of {tiny.context}" in line
+    assert f"ask for {free} at most" in line
+
+
+def test_a_prompt_that_just_fits_is_read(tiny: Bundle):
+    prompt = models.prompt(0)
+    events = Pair(tiny).stream(models.picture(0), models.messages(0), DecodingConfig(max_new_tokens=989))
+    assert prompt.length + 989 == tiny.context
+    assert next(events).prompt_tokens == prompt.length
+
+
+def test_a_prompt_longer_than_the_context_is_refused(tiny: Bundle):
+    line = complaint(lambda: Pair(tiny).generate(None, "why? " * 2_000, DecodingConfig(max_new_tokens=1)))
+    assert f"do not fit the context of {tiny.context}: shorten the prompt" in line
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10_000])
+def test_a_limit_that_is_none_is_refused(limit: int):
+    with pytest.raises(ValueError, match=r"max_new_tokens"):
+        DecodingConfig(max_new_tokens=limit)
+
+
+def test_drafting_without_a_draft_is_refused():
+    line = complaint(lambda: models.decode(models.bundle(None), models.prompt(0), DecodingConfig()))
+    assert 'the pair tiny has no draft: use drafter "none"' in line
+
+
+def test_a_run_without_a_prefill_is_no_run(tiny: Bundle):
+    complaint(lambda: collect(tiny, Lane("x", DecodingConfig(), models.prompt(0)), []))
+
+
+# -------------------------------------------------------------------------------------------- pictures
+
+
+def png(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds next to nothing."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(b"\0" * 64)), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path):
+    assert complaint(lambda: open_image(tmp_path / "no.png")) == f"no image file at {tmp_path / 'no.png'}"
+    assert "no image file" in complaint(lambda: open_image(tmp_path))
+
+
+@pytest.mark.parametrize("data", [b"", b"I am a text.\n", b"\x89PNG\r\n\x1a\n", b"%PDF-1.4 ..."])
+def test_a_file_that_is_no_picture_is_refused(tmp_path: Path, data: bytes):
+    file = tmp_path / "words.png"
+    file.write_bytes(data)
+    assert complaint(lambda: open_image(file)).startswith("words.png ")
+
+
+def test_a_text_file_is_told_which_formats_are_read(tmp_path: Path):
+    file = tmp_path / "words.txt"
+    file.write_text("I am a text.")
+    assert "is not a readable image: use one of PNG, JPEG" in complaint(lambda: open_image(file))
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("size", [(7_000, 7_000), (10_000, 10_000), (100_000, 100_000), (2**31 - 1, 2**31 - 1)])
+def test_an_absurdly_large_picture_is_refused_by_its_header(tmp_path: Path, size: tuple[int, int]):
+    """The file holds no such picture: whoever tried to decode it would complain of something else."""
+    assert size[0] * size[1] > MAX_PIXELS
+    file = tmp_path / "huge.png"
+    file.write_bytes(png(*size))
+    line = complaint(lambda: open_image(file))
+    assert line.startswith("huge.png ")
+    assert "pixels" in line
+
+
+def test_a_truncated_picture_is_refused(tmp_path: Path):
+    file = tmp_path / "half.png"
+    file.write_bytes(png(40, 40))
+    assert complaint(lambda: open_image(file)).startswith("half.png cannot be read as an image")
+
+
+@pytest.mark.parametrize("size", [(1, 21), (21, 1), (4, 900)])
+def test_a_very_narrow_picture_is_refused_with_its_size(tmp_path: Path, size: tuple[int, int]):
+    file = tmp_path / "narrow.png"
+    Image.new("RGB", size).save(file)
+    for source, name in ((file, "narrow.png"), (Image.new("RGB", size), "the image")):
+        line = complaint(lambda source=source: open_image(source))
+        assert line == f"{name} has {size[0]} x {size[1]} pixels: one side may be 20 times the other"
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16"])
+@pytest.mark.parametrize("size", [(1, 1), (20, 1), (300, 200)])
+def test_pictures_of_every_other_form_are_read(tiny: Bundle, mode: str, size: tuple[int, int]):
+    prompt = Pair(tiny).prompt(Image.new(mode, size), "What?")
+    assert prompt.image_size == size
+    assert prompt.features.shape[1] == models.RECIPE.image_tokens
+
+
+@pytest.mark.parametrize("slots", [0, 3, 5])
+def test_image_slots_must_match_the_features(slots: int):
+    model = models.target()
+    ids = torch.tensor([[1, *[model.config.image_token_id] * slots, 9]])
+    line = complaint(lambda: merge_features(model, ids, torch.zeros(1, 4, 32, dtype=torch.float64)))
+    assert line == f"{slots} image slots in the prompt but 4 vision features"
+    if slots:
+        assert "but 0 vision features" in complaint(lambda: merge_features(model, ids, None))
+
+
+# ----------------------------------------------------------------------------------------------- pairs
+
+
+def other_draft(recipe: ToyRecipe, processor: LlavaProcessor) -> DraftLlava:
+    return DraftLlava(recipe.llava_config(1, recipe.draft_hidden, special_ids(processor)))
+
+
+def recipe_with(**changes: Any) -> ToyRecipe:
+    return ToyRecipe(**{name: getattr(models.RECIPE, name) for name in models.RECIPE.__slots__} | changes)
+
+
+def test_a_fitting_draft_is_let_through():
+    check_fit(models.target(), models.draft("bad"), models.processor(), models.processor())
+
+
+def test_a_draft_with_another_tokenizer_is_refused():
+    other = build_processor(recipe_with(tokenizer_conversations=40))
+    ours, theirs = (set(p.tokenizer.get_vocab().items()) for p in (models.processor(), other))
+    line = complaint(lambda: check_fit(models.target(), models.draft("bad"), models.processor(), other))
+    assert line == f"the draft's tokenizer is not the target's: {len(ours ^ theirs)} entries differ"
+
+
+def test_a_draft_with_another_vocabulary_is_refused():
+    draft = other_draft(recipe_with(vocabulary=300), models.processor())
+    line = complaint(lambda: check_fit(models.target(), draft, models.processor(), models.processor()))
+    assert line == "draft vocabulary 300 does not cover the target's 280"
+
+
+def test_a_draft_for_other_vision_features_is_refused():
+    draft = other_draft(recipe_with(vision_hidden=64), models.processor())
+    line = complaint(lambda: check_fit(models.target(), draft, models.processor(), models.processor()))
+    assert line == "the draft reads vision features of size 64, the target's tower gives 32"
+
+
+def test_a_draft_for_another_vision_layer_is_refused():
+    draft = copy.copy(models.draft("bad"))
+    draft.config = copy.deepcopy(draft.config)
+    draft.config.vision_feature_layer = -2
+    line = complaint(lambda: check_fit(models.target(), draft, models.processor(), models.processor()))
+    assert line == "the draft reads vision layer -2, the target layer -1"
+
+
+@pytest.fixture(scope="module")
+def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny target, a draft that fits it, and one that does not."""
+    root = tmp_path_factory.mktemp("pair")
+    save(copy.deepcopy(models.target()), models.processor(), root / "target")
+    save(copy.deepcopy(models.draft("bad")), models.processor(), root / "draft")
+    recipe = recipe_with(vocabulary=300)
+    processor = build_processor(recipe)
+    save(other_draft(recipe, processor), processor, root / "stranger")
+    return root
+
+
+def test_a_saved_pair_loads_and_answers(on_disk: Path):
+    pair = Pair(load_bundle("saved", on_disk / "target", on_disk / "draft", "cpu", "float64"))
+    traces = pair.compare(models.picture(0), "What?", DecodingConfig(max_new_tokens=8))
+    assert traces["target-only"].token_ids == traces["speculative"].token_ids
+    assert pair.setting.dtype == "float64"
+
+
+def test_a_saved_target_answers_without_a_draft(on_disk: Path):
+    pair = Pair(load_bundle("alone", on_disk / "target", None, "cpu", "float32"))
+    assert pair.setting.draft == "none"
+    assert pair.generate(None, "What?", DecodingConfig(drafter="none", max_new_tokens=4)).token_ids
+
+
+def test_a_pair_that_does_not_fit_is_refused_when_it_is_loaded(on_disk: Path):
+    line = complaint(lambda: load_bundle("odd", on_disk / "target", on_disk / "stranger", "cpu"))
+    assert "the draft's tokenizer is not the target's" in line
+
+
+def test_a_missing_model_is_refused_by_its_place(on_disk: Path):
+    for target, draft in (("nowhere", "draft"), ("target", "nowhere")):
+        line = complaint(lambda t=target, d=draft: load_bundle("x", on_disk / t, on_disk / d, "cpu"))
+        assert line == f"no model at {on_disk / 'nowhere'}: a directory with config.json is expected"
+
+
+@pytest.mark.parametrize("device", ["banana", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(on_disk: Path, device: str):
+    assert device in complaint(lambda: load_bundle("x", on_disk / "target", on_disk / "draft", device))
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones():
+    line = complaint(lambda: Pair.from_preset("lava"))
+    assert line.startswith("unknown preset 'lava': choose one of toy")

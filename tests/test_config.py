@@ -1,0 +1,84 @@
+"""Options are checked when they are made, and a complaint names field, value and bound."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from specllava.config import DecodingConfig, one_line
+
+BOUNDS = [
+    ("max_new_tokens", 1, 4096),
+    ("depth", 1, 32),
+    ("nodes", 1, 256),
+    ("max_branches", 1, 16),
+    ("width", 1, 64),
+    ("entropy_threshold", 0.0, 12.0),
+    ("min_log_prob", -50.0, 0.0),
+]
+
+
+@pytest.mark.parametrize(("field", "low", "high"), BOUNDS)
+def test_bounds_themselves_are_allowed(field: str, low: float, high: float):
+    for value in (low, high):
+        assert getattr(DecodingConfig(**{field: value}), field) == value
+
+
+@pytest.mark.parametrize(("field", "low", "high"), BOUNDS)
+def test_what_lies_outside_is_refused_with_field_value_and_bound(field: str, low: float, high: float):
+    step = 1 if isinstance(low, int) else 0.25
+    for value, bound in ((low - step, low), (high + step, high)):
+        with pytest.raises(ValidationError) as caught:
+            DecodingConfig(**{field: value})
+        line = one_line(caught.value)
+        assert line.startswith(f"{field} = {value!r}: ")
+        assert line.endswith(f" {bound:g}")
+        assert "\n" not in line
+
+
+@pytest.mark.parametrize(("field", "value"), [(name, float("nan")) for name, *_ in BOUNDS] + [("depth", 2.5)])
+def test_values_that_are_no_such_number_are_refused(field: str, value: float):
+    with pytest.raises(ValidationError, match=field):
+        DecodingConfig(**{field: value})
+
+
+@pytest.mark.parametrize(("field", "value"), [("rule", "forest"), ("drafter", "oracle")])
+def test_unknown_names_are_refused_with_the_known_ones(field: str, value: str):
+    with pytest.raises(ValidationError) as caught:
+        DecodingConfig(**{field: value})
+    assert one_line(caught.value).startswith(f"{field} = {value!r}: input should be ")
+
+
+def test_unknown_options_are_refused():
+    with pytest.raises(ValidationError) as caught:
+        DecodingConfig(temperature=1.0)
+    assert "temperature" in one_line(caught.value)
+
+
+def test_one_line_names_three_complaints_and_counts_the_rest():
+    with pytest.raises(ValidationError) as caught:
+        DecodingConfig(depth=0, nodes=0, width=0, max_branches=0, max_new_tokens=0)
+    line = one_line(caught.value)
+    assert line.count("greater than or equal to 1") == 3
+    assert line.endswith("; and 2 more")
+
+
+def test_one_line_stays_short_whatever_was_given():
+    with pytest.raises(ValidationError) as caught:
+        DecodingConfig(rule="x\n" * 10_000)
+    line = one_line(caught.value)
+    assert "\n" not in line
+    assert len(line) < 200
+
+
+def test_a_configuration_does_not_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        DecodingConfig().depth = 3
+
+
+def test_every_option_has_a_help_text():
+    schema = TypeAdapter(DecodingConfig).json_schema()["properties"]
+    assert set(schema) == {field.name for field in dataclasses.fields(DecodingConfig)}
+    assert all(entry.get("description", "").endswith(".") for entry in schema.values())

@@ -1,0 +1,309 @@
+"""Speculative decoding says what the target alone says, token for token, whatever the draft and the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import models
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import DraftKind, configs, decode, expected
+
+from specllava.config import DecodingConfig
+from specllava.decoding import Event, Lane, RaceEvent, race, stream
+from specllava.drafters.model import ModelSession
+from specllava.metrics import compare, summarise
+from specllava.models.bundle import Bundle
+from specllava.models.engine import Engine
+from specllava.models.prompt import Prompt
+from specllava.pair import SPECULATIVE, TARGET_ONLY, Pair
+from specllava.trace import Prefill, StepTrace
+from specllava.tree import DraftTree
+from specllava.verify import verify_greedy
+
+CHATS = st.integers(0, len(models.CHATS) - 1)
+SEEDS = st.sampled_from(models.SEEDS)
+KINDS = st.sampled_from(models.KINDS)
+
+
+def tokens_of(events: Iterable[Event]) -> list[int]:
+    found: list[int] = []
+    for event in events:
+        found += [event.first_token] if isinstance(event, Prefill) else event.emitted
+    return found
+
+
+@given(CHATS, SEEDS, KINDS, configs(), st.none() | st.integers(0, models.LONGEST - 1))
+@settings(max_examples=70)
+def test_speculative_is_target_only_is_the_reference(
+    chat: int, seed: int, kind: DraftKind, config: DecodingConfig, ending: int | None
+):
+    """With an end of the answer at some place of it, or without."""
+    eos = None if ending is None else models.reference(chat, seed)[ending]
+    pair, prompt = models.bundle(kind, seed, eos), models.prompt(chat, seed)
+    wanted = expected(chat, seed, config.max_new_tokens, () if eos is None else (eos,))
+    speculative = decode(pair, prompt, config)
+    alone = decode(pair, prompt, replace(config, drafter="none"))
+    assert speculative.token_ids == wanted
+    assert alone.token_ids == wanted
+    assert compare(alone, speculative).identical
+    ended = eos is not None and wanted[-1] == eos
+    assert speculative.finish_reason == alone.finish_reason == ("eos" if ended else "length")
+
+
+@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6, 7, 8, 11, 16])
+def test_the_limit_is_met_exactly(kind: DraftKind, limit: int):
+    config = DecodingConfig(max_new_tokens=limit, depth=6, min_log_prob=-50.0, entropy_threshold=2.0)
+    trace = decode(models.bundle(kind), models.prompt(0), config)
+    assert trace.token_ids == expected(0, 0, limit)
+    assert trace.finish_reason == "length"
+
+
+@pytest.mark.parametrize("rule", ["entropy", "chain"])
+@pytest.mark.parametrize("ending", range(10))
+def test_nothing_follows_the_end_of_the_answer(rule, ending: int):
+    """The perfect draft guesses far beyond the end; none of that may get out."""
+    eos = models.reference(1)[ending]
+    pair = models.bundle("perfect", eos=[2, eos])
+    trace = decode(pair, models.prompt(1), DecodingConfig(rule=rule, depth=6, max_new_tokens=24, min_log_prob=-50.0))
+    assert trace.token_ids == expected(1, 0, 24, (2, eos))
+    assert trace.token_ids.index(eos) == len(trace.token_ids) - 1
+    assert trace.finish_reason == "eos"
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("chat", range(len(models.CHATS)))
+def test_a_perfect_chain_is_accepted_whole(depth: int, chat: int):
+    config = DecodingConfig(rule="chain", depth=depth, nodes=32, min_log_prob=-50.0, max_new_tokens=24)
+    trace = decode(models.bundle("perfect"), models.prompt(chat), config)
+    room = config.max_new_tokens - 1
+    for step in trace.steps:
+        drafted = min(depth, room - 1)
+        assert (step.tree.drafted, len(step.verification.accepted)) == (drafted, drafted)
+        room -= len(step.emitted)
+    assert room == 0
+
+
+def test_drafts_of_all_qualities_were_tried():
+    """Guards the tests above: a bad draft is mostly refused, a mixed one sometimes, a perfect one never on a chain."""
+    config = DecodingConfig(rule="chain", depth=4, min_log_prob=-50.0, max_new_tokens=24)
+
+    def tau(kind: DraftKind) -> float:
+        return summarise([decode(models.bundle(kind), models.prompt(chat), config) for chat in range(2)]).tau
+
+    assert tau("bad") < 1.3 < tau("mixed") < 3.5 < tau("perfect")
+
+
+@given(CHATS, SEEDS, KINDS, configs(), st.integers(1, 6))
+@settings(max_examples=25)
+@torch.inference_mode()
+def test_the_draft_remembers_exactly_what_was_emitted(
+    chat: int, seed: int, kind: DraftKind, config: DecodingConfig, rounds: int
+):
+    """After some steps the draft proposes what a draft proposes that reads prompt and answer afresh."""
+    pair, prompt = models.bundle(kind, seed), models.prompt(chat, seed)
+    answer = models.reference(chat, seed)
+    capacity = prompt.length + 200
+    session = ModelSession(pair.draft, prompt, capacity)
+    known = 1
+    for _ in range(rounds):
+        depth = min(config.depth, len(answer) - known - 1)
+        tree = session.propose(answer[known - 1], depth, config)
+        choices = [answer[known + level] for level in tree.depths()]
+        verdict = verify_greedy(tree, choices)
+        session.keep(verdict.path)
+        known += len(verdict.path)
+        if known == len(answer):
+            break
+    read = torch.cat([prompt.input_ids, torch.tensor([answer[: known - 1]], dtype=torch.long)], dim=1)
+    fresh = ModelSession(pair.draft, replace(prompt, input_ids=read), capacity)
+    ours = session.propose(answer[known - 1], config.depth, config)
+    theirs = fresh.propose(answer[known - 1], config.depth, config)
+    assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
+    assert ours.log_probs == pytest.approx(theirs.log_probs, abs=1e-5)
+    assert [h is None for h in ours.entropies] == [h is None for h in theirs.entropies]
+
+
+@pytest.mark.parametrize("seed", models.SEEDS)
+@pytest.mark.parametrize("chat", range(len(models.CHATS)))
+def test_target_only_is_what_transformers_generates(chat: int, seed: int):
+    inputs = models.plain_inputs(chat)
+    eos = models.reference(chat, seed)[15]
+    pair = models.bundle(None, seed, eos)
+    output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=20, pad_token_id=0)
+    generated = tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
+    trace = decode(pair, models.prompt(chat, seed), DecodingConfig(drafter="none", max_new_tokens=20))
+    assert trace.token_ids == generated
+
+
+@pytest.mark.parametrize("kept", range(5))
+def test_closing_early_leaves_nothing_behind(tiny: Bundle, kept: int):
+    config, prompt = DecodingConfig(max_new_tokens=16, depth=4), models.prompt(0)
+    events = stream(tiny, prompt, config)
+    begun = tokens_of([next(events) for _ in range(kept)])
+    events.close()
+    assert list(events) == []
+    assert tuple(begun) == expected(0, 0, len(begun))
+    assert decode(tiny, prompt, config).token_ids == expected(0, 0, 16)
+
+
+def test_two_runs_in_turn_do_not_mix(tiny: Bundle):
+    config = DecodingConfig(max_new_tokens=12, depth=3)
+    one, other = stream(tiny, models.prompt(0), config), stream(tiny, models.prompt(1), config)
+    texts: list[list[Event]] = [[], []]
+    running = [(one, texts[0]), (other, texts[1])]
+    while running:
+        events, seen = running.pop(0)
+        if (event := next(events, None)) is not None:
+            seen.append(event)
+            running.append((events, seen))
+    assert tuple(tokens_of(texts[0])) == expected(0, 0, 12)
+    assert tuple(tokens_of(texts[1])) == expected(1, 0, 12)
+
+
+def test_a_trace_shows_each_step_as_it_was(tiny: Bundle):
+    """Emitted tokens follow the root; the view's choices are the target's: along the branch they are the answer."""
+    config = DecodingConfig(max_new_tokens=20, depth=4, entropy_threshold=0.2)
+    trace = decode(tiny, models.prompt(2), config)
+    answer, seen = models.reference(2), 1
+    for step in trace.steps:
+        assert step.tree.tokens[0] == answer[seen - 1]
+        chosen = tuple(step.target.choices[node] for node in step.verification.path)
+        assert chosen == step.emitted == answer[seen : seen + len(chosen)]
+        assert all(step.target.token_ranks[node] == 0 for node in step.verification.path)
+        assert step.tree.drafted <= config.nodes
+        seen += len(step.emitted)
+    assert trace.prefill.prompt_tokens == models.plain_inputs(2)["input_ids"].shape[1]
+
+
+# ---------------------------------------------------------------------------------------------- races
+
+
+@dataclass
+class Stopwatch:
+    """Time that only passes when a model works or a test says so."""
+
+    seconds: float = 0.0
+    target: float = 1.0
+    draft: float = 0.25
+
+    def now(self, device: torch.device) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
+    watch = Stopwatch()
+    monkeypatch.setattr("specllava.decoding.now", watch.now)
+    monkeypatch.setattr("specllava.models.prompt.now", watch.now)
+    for method in ("prefill", "forward"):
+        plain = getattr(Engine, method)
+
+        def timed(engine: Engine, *args, plain=plain, **kwargs):
+            watch.seconds += watch.draft if type(engine.model) is type(models.draft("mixed")) else watch.target
+            return plain(engine, *args, **kwargs)
+
+        monkeypatch.setattr(Engine, method, timed)
+    return watch
+
+
+def lanes(prompt: Prompt, config: DecodingConfig) -> list[Lane]:
+    return [Lane(TARGET_ONLY, replace(config, drafter="none"), prompt), Lane(SPECULATIVE, config, prompt)]
+
+
+@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("draft_cost", [0.0, 0.25, 3.0])
+def test_a_race_moves_the_lane_whose_clock_is_behind(stopwatch: Stopwatch, kind: DraftKind, draft_cost: float):
+    stopwatch.draft = draft_cost
+    prompt = models.prompt(0)
+    clocks = dict.fromkeys((TARGET_ONLY, SPECULATIVE), 0.0)
+    running = set(clocks)
+    said: dict[str, list[Event]] = {name: [] for name in clocks}
+    for event in race(models.bundle(kind), lanes(prompt, DecodingConfig(max_new_tokens=12, depth=3))):
+        assert clocks[event.lane] == min(clocks[name] for name in running)
+        assert event.clock >= clocks[event.lane]
+        clocks[event.lane] = event.clock
+        said[event.lane].append(event.item)
+        if event.finished:
+            running.remove(event.lane)
+    assert not running
+    assert {tuple(tokens_of(items)) for items in said.values()} == {expected(0, 0, 12)}
+
+
+def test_a_clock_counts_the_lanes_own_compute_and_nothing_else(stopwatch: Stopwatch):
+    """Hours pass between the events; a lane's clock shows its own passes only, with the picture's encoding in it."""
+    prompt = replace(models.prompt(0), vision_seconds=0.5)
+    own = {TARGET_ONLY: 0.0, SPECULATIVE: 0.0}
+    for event in race(models.bundle("mixed"), lanes(prompt, DecodingConfig(max_new_tokens=10, depth=3))):
+        if isinstance(event.item, Prefill):
+            spent = prompt.vision_seconds + stopwatch.target + (stopwatch.draft if event.lane == SPECULATIVE else 0)
+            assert event.item.total == pytest.approx(spent)
+        else:
+            levels = event.item.seconds.draft / stopwatch.draft
+            assert levels == pytest.approx(round(levels))
+            assert (levels == 0) == (event.lane == TARGET_ONLY or event.item.tree.drafted == 0)
+            assert event.item.seconds.verify == pytest.approx(stopwatch.target)
+            assert event.item.seconds.rest == 0.0
+            spent = event.item.seconds.total
+        own[event.lane] += spent
+        assert event.clock == pytest.approx(own[event.lane])
+        stopwatch.seconds += 3600.0
+
+
+def test_a_stopped_race_gives_what_was_said_so_far():
+    pair = Pair(models.bundle("mixed"))
+    events = pair.race(models.picture(0), models.messages(0), DecodingConfig(max_new_tokens=20, depth=3))
+    begun: list[RaceEvent] = [next(events) for _ in range(6)]
+    events.close()
+    traces = pair.collect_race(begun)
+    assert set(traces) == {TARGET_ONLY, SPECULATIVE}
+    for name, trace in traces.items():
+        assert trace.finish_reason == "stopped"
+        assert trace.token_ids == expected(0, 0, len(trace.token_ids))
+        assert len(trace.steps) + 1 == sum(event.lane == name for event in begun)
+    assert set(pair.collect_race(begun[:1])) == {begun[0].lane}
+    assert pair.collect_race([]) == {}
+
+
+def test_the_picture_is_encoded_once_for_both_lanes():
+    pair = Pair(models.bundle("mixed"))
+    calls: list[torch.nn.Module] = []
+    hook = pair.bundle.target.model.vision_tower.register_forward_hook(lambda module, *_: calls.append(module))
+    try:
+        traces = pair.compare(models.picture(0), models.messages(0), DecodingConfig(max_new_tokens=8))
+    finally:
+        hook.remove()
+    assert len(calls) == 1
+    assert {trace.token_ids for trace in traces.values()} == {expected(0, 0, 8)}
+
+
+def test_the_picture_matters():
+    """Guards the tests above: another picture, another answer."""
+    config = DecodingConfig(max_new_tokens=12)
+    pair = Pair(models.bundle("mixed"))
+    answers = {pair.generate(models.picture(seed), "What?", config).token_ids for seed in range(4)}
+    assert len(answers) > 1
+
+
+def test_all_ways_to_run_agree():
+    pair, config = Pair(models.bundle("mixed")), DecodingConfig(max_new_tokens=10)
+    picture, chat = models.picture(0), models.messages(0)
+    streamed = list(pair.stream(picture, chat, config))
+    assert isinstance(streamed[0], Prefill)
+    assert all(isinstance(step, StepTrace) for step in streamed[1:])
+    trace = pair.generate(picture, chat, config)
+    assert tuple(tokens_of(streamed)) == trace.token_ids == expected(0, 0, 10)
+    assert trace.text == pair.decode(trace.token_ids)
+    assert trace.lane == SPECULATIVE
+    assert pair.generate(picture, chat, replace(config, drafter="none")).lane == TARGET_ONLY
+    assert all(trace.texts[token] == pair.text_of(token) for token in trace.texts)
+
+
+def test_nobody_proposes_nothing():
+    trace = decode(models.bundle(None), models.prompt(0), DecodingConfig(drafter="none", max_new_tokens=6))
+    assert all(step.tree == DraftTree.only_root(step.tree.tokens[0]) for step in trace.steps)
+    assert summarise([trace]).tau == 1.0

@@ -1,0 +1,179 @@
+"""Measures of traces whose numbers were worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from specllava.config import DecodingConfig
+from specllava.metrics import (
+    NEAR_TIE_MARGIN,
+    acceptance_by_depth,
+    acceptance_by_entropy,
+    accepted_lengths,
+    compare,
+    efficiency,
+    speedup,
+    summarise,
+)
+from specllava.trace import DecodeTrace, Prefill, Setting, StepSeconds, StepTrace, TargetView, Verification
+from specllava.tree import DraftTree
+
+
+def step(tree: DraftTree, accepted: tuple[int, ...], following: int, spent: StepSeconds, emit: int = 99) -> StepTrace:
+    """A step; the margin at node ``n`` is ``n + 0.5``."""
+    nodes = len(tree)
+    emitted = (*(tree.tokens[node] for node in accepted), following)[:emit]
+    margins = tuple(node + 0.5 for node in range(nodes))
+    view = TargetView((0,) * nodes, (0.5,) * nodes, margins, (0.5,) * nodes, (0,) * nodes)
+    return StepTrace(tree, Verification(accepted, following), emitted, view, spent)
+
+
+def run(first: int, steps: tuple[StepTrace, ...], prefill: float, margin: float = 9.0) -> DecodeTrace:
+    return DecodeTrace(
+        lane="test",
+        setting=Setting("pair", "target", "draft", "cpu", "float32", 1),
+        config=DecodingConfig(),
+        prompt="?",
+        image=None,
+        prefill=Prefill(4, first, margin, prefill / 2, prefill / 4, prefill / 4),
+        steps=steps,
+        finish_reason="length",
+        text="",
+        texts={token: str(token) for token in range(30)},
+    )
+
+
+# root 10 ─┬─ 11 ── 13 ── 14        root 14 ── 15        root 16
+#          └─ 12
+BRANCHING = DraftTree(
+    (10, 11, 12, 13, 14), (-1, 0, 0, 1, 3), (0.0, -0.1, -2.0, -0.2, -0.3), (0.4, 1.2, None, 2.0, None)
+)
+CHAIN = DraftTree((14, 15), (-1, 0), (0.0, -0.1), (0.1, None))
+
+SPECULATIVE = run(
+    10,
+    (
+        step(BRANCHING, (1, 3), 14, StepSeconds(0.1, 0.2, 0.1)),  # emits 11, 13, 14
+        step(CHAIN, (), 16, StepSeconds(0.1, 0.1, 0.0)),  # emits 16
+        step(DraftTree.only_root(16), (), 17, StepSeconds(0.0, 0.2, 0.0)),  # emits 17
+    ),
+    prefill=2.0,
+)
+SHORT = run(10, (step(BRANCHING, (1, 3, 4), 15, StepSeconds(0.1, 0.1, 0.0), emit=2),), prefill=1.0)  # emits 11, 13
+PLAIN = run(
+    10,
+    tuple(
+        step(DraftTree.only_root(root), (), following, StepSeconds(0.0, 0.3, 0.1))
+        for root, following in ((10, 11), (11, 13), (13, 14), (14, 16), (16, 17))
+    ),
+    prefill=1.5,
+)
+
+
+def test_the_answer_is_the_first_token_and_what_steps_emitted():
+    assert SPECULATIVE.token_ids == (10, 11, 13, 14, 16, 17)
+    assert SHORT.token_ids == (10, 11, 13)
+    assert SPECULATIVE.decode_seconds == pytest.approx(0.8)
+
+
+def test_summary_of_one_run():
+    summary = summarise([SPECULATIVE])
+    assert (summary.runs, summary.tokens, summary.step_tokens, summary.target_passes) == (1, 6, 5, 3)
+    assert (summary.drafted, summary.accepted) == (5, 2)
+    assert summary.tau == pytest.approx(5 / 3)
+    assert summary.acceptance == pytest.approx(2 / 5)
+    assert summary.seconds_per_token == pytest.approx(0.8 / 5)
+    assert summary.tokens_per_second == pytest.approx(5 / 0.8)
+    assert summary.end_to_end_seconds_per_token == pytest.approx(2.8 / 6)
+
+
+def test_runs_are_pooled_total_over_total():
+    summary = summarise(iter([SPECULATIVE, SHORT]))
+    assert (summary.runs, summary.tokens, summary.target_passes) == (2, 9, 4)
+    assert summary.tau == pytest.approx(7 / 4)  # the mean of the means would be (5/3 + 2) / 2
+    assert summary.acceptance == pytest.approx(5 / 9)  # the verdict counts, not what the limit let through
+    assert summary.prefill_seconds == pytest.approx(3.0)
+    assert summary.seconds_per_token == pytest.approx(1.0 / 7)
+
+
+def test_target_only_has_tau_one_and_no_acceptance():
+    summary = summarise([PLAIN])
+    assert summary.tau == 1.0
+    assert math.isnan(summary.acceptance)
+
+
+def test_nothing_measured_is_not_a_number():
+    nothing = summarise([])
+    assert (nothing.runs, nothing.tokens) == (0, 0)
+    for value in (nothing.tau, nothing.acceptance, nothing.seconds_per_token, nothing.end_to_end_seconds_per_token):
+        assert math.isnan(value)
+
+
+def test_a_run_that_ends_with_its_first_token_has_no_tau():
+    assert math.isnan(summarise([run(2, (), prefill=1.0)]).tau)
+
+
+def test_speedup_is_seconds_per_token_over_seconds_per_token():
+    plain, speculative = summarise([PLAIN]), summarise([SPECULATIVE])
+    assert speedup(plain, speculative) == pytest.approx((2.0 / 5) / (0.8 / 5))
+    assert efficiency(plain, speculative) == pytest.approx(2.5 / (5 / 3))
+    assert speedup(plain, plain) == 1.0
+    assert math.isnan(speedup(plain, summarise([])))
+
+
+def test_equal_answers_are_identical():
+    verdict = compare(PLAIN, SPECULATIVE)
+    assert (verdict.identical, verdict.tokens, verdict.position, verdict.margin) == (True, 6, None, None)
+    assert not verdict.near_tie
+
+
+@pytest.mark.parametrize(("position", "margin"), [(1, 0.5), (2, 1.5), (3, 3.5), (4, 0.5), (5, 0.5)])
+def test_the_first_difference_comes_with_the_margin_of_the_node_that_chose(position: int, margin: float):
+    """Position 3 of the reference was chosen at node 3, the last accepted one."""
+    other = list(SPECULATIVE.token_ids)
+    other[position] = 29
+    steps = tuple(step(DraftTree.only_root(a), (), b, StepSeconds()) for a, b in pairwise(other))
+    candidate = run(10, steps, prefill=1.0)
+    verdict = compare(SPECULATIVE, candidate)
+    assert (verdict.identical, verdict.tokens, verdict.position, verdict.margin) == (False, 6, position, margin)
+    assert not verdict.near_tie
+
+
+def test_a_difference_in_the_first_token_has_the_prefills_margin():
+    verdict = compare(replace(SPECULATIVE, prefill=replace(SPECULATIVE.prefill, first_margin=0.25)), run(11, (), 1.0))
+    assert (verdict.tokens, verdict.position, verdict.margin) == (1, 0, 0.25)
+
+
+@pytest.mark.parametrize(("longer", "shorter"), [(SPECULATIVE, SHORT), (SHORT, SPECULATIVE)])
+def test_another_length_is_a_difference_without_a_margin(longer: DecodeTrace, shorter: DecodeTrace):
+    verdict = compare(longer, shorter)
+    assert (verdict.identical, verdict.tokens, verdict.position, verdict.margin) == (False, 3, 3, None)
+    assert not verdict.near_tie
+
+
+@pytest.mark.parametrize(("margin", "near"), [(0.0, True), (NEAR_TIE_MARGIN, True), (2 * NEAR_TIE_MARGIN, False)])
+def test_a_near_tie_is_within_the_margin(margin: float, near: bool):
+    assert compare(run(10, (), 1.0, margin), run(11, (), 1.0)).near_tie is near
+
+
+def test_accepted_lengths_per_step():
+    assert accepted_lengths(SPECULATIVE) == (2, 0, 0)
+
+
+def test_acceptance_by_depth_counts_where_a_guess_was_reached():
+    """Depth 1: two steps guessed, one was right. Depth 2: one of one. Depth 3: a guess stood there and was wrong."""
+    assert acceptance_by_depth([SPECULATIVE]) == {1: (1, 2), 2: (1, 1), 3: (0, 1)}
+    assert acceptance_by_depth([SPECULATIVE, SHORT]) == {1: (2, 3), 2: (2, 2), 3: (1, 2)}
+    assert acceptance_by_depth([PLAIN]) == {}
+
+
+def test_acceptance_by_entropy_counts_reached_and_expanded_nodes():
+    """Reached: 0.4 hit, 1.2 hit, 2.0 miss in the first step; 0.1 miss in the second."""
+    assert acceptance_by_entropy([SPECULATIVE], edges=[0.5, 1.5]) == [(1, 2), (1, 1), (0, 1)]
+    assert acceptance_by_entropy([SPECULATIVE, SHORT], edges=[1.5]) == [(4, 5), (1, 2)]
+    assert acceptance_by_entropy([SPECULATIVE], edges=[]) == [(2, 4)]
+    assert acceptance_by_entropy([PLAIN], edges=[1.0]) == [(0, 0), (0, 0)]

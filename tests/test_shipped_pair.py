@@ -1,0 +1,82 @@
+"""The pair that ships: the draft never changes a token, whatever is asked of whatever picture."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from PIL import Image
+
+from specllava.config import RULES, DecodingConfig
+from specllava.decoding import Lane
+from specllava.metrics import Comparison, compare
+from specllava.models.bundle import DTypeName
+from specllava.pair import Pair
+from specllava.toyworld.dialogue import DETAIL_PROMPTS, SUGGESTIONS
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.scene import SPLITS, sample_scene
+
+Load = Callable[[DTypeName], Pair]
+QUESTIONS = (*SUGGESTIONS, *DETAIL_PROMPTS)
+BLOCK = 20
+MOST_NEW_TOKENS = 48
+
+
+def asked(pair: Pair, rng: random.Random) -> tuple[Image.Image, str]:
+    """A picture of a scene from either split, in the size that the tower reads, and a question."""
+    side = pair.bundle.target.config.vision_config.image_size
+    return draw_scene(sample_scene(rng.randrange(100_000), rng.choice(SPLITS)), side), rng.choice(QUESTIONS)
+
+
+def any_config(rng: random.Random) -> DecodingConfig:
+    return DecodingConfig(
+        rule=rng.choice(RULES),
+        max_new_tokens=MOST_NEW_TOKENS,
+        depth=rng.randint(1, 10),
+        width=rng.randint(1, 6),
+        nodes=rng.randint(1, 40),
+        max_branches=rng.randint(1, 6),
+        entropy_threshold=rng.uniform(0, 2),
+        min_log_prob=rng.choice((-50.0, -8.0, -5.0, -2.0)),
+    )
+
+
+def outcome(pair: Pair, number: int) -> Comparison:
+    """Case ``number``: what comparing both lanes gives."""
+    rng = random.Random(f"shipped pair {number}")
+    traces = pair.compare(*asked(pair, rng), any_config(rng))
+    return compare(traces["target-only"], traces["speculative"])
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_in_float64_the_answers_are_identical(shipped: Load, block: int):
+    pair = shipped("float64")
+    for number in range(block * BLOCK, (block + 1) * BLOCK):
+        assert outcome(pair, number).identical, f"case {number}"
+
+
+@pytest.mark.parametrize("block", range(5, 15))
+def test_in_float32_the_answers_part_at_near_ties_only(shipped: Load, block: int):
+    pair = shipped("float32")
+    for number in range(block * BLOCK, (block + 1) * BLOCK):
+        verdict = outcome(pair, number)
+        assert verdict.identical or verdict.near_tie, f"case {number}: {verdict}"
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_target_only_is_what_transformers_generates(shipped: Load, block: int):
+    """Inputs and loop are transformers' own; only pictures and questions are ours."""
+    pair = shipped("float32")
+    processor, model = pair.bundle.processor, pair.bundle.target
+    for number in range(block * 10, (block + 1) * 10):
+        picture, question = asked(pair, random.Random(f"generate {number}"))
+        content = [{"type": "image"}, {"type": "text", "text": question}]
+        text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        inputs = processor(images=picture, text=text, return_tensors="pt")
+        with torch.inference_mode():
+            output = model.generate(**inputs, do_sample=False, max_new_tokens=32)
+        generated = tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
+        lane = Lane("target-only", DecodingConfig(drafter="none", max_new_tokens=32), pair.prompt(picture, question))
+        assert pair.run(lane).token_ids == generated, f"case {number}"

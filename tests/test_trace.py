@@ -1,0 +1,252 @@
+"""The file format: what is written comes back, byte for byte, and nothing else is taken for a trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import models
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import trees
+
+import specllava.trace
+from specllava.config import DecodingConfig
+from specllava.models.bundle import Bundle
+from specllava.trace import (
+    DecodeTrace,
+    Prefill,
+    Setting,
+    StepSeconds,
+    StepTrace,
+    TargetView,
+    Verification,
+)
+from specllava.tree import DraftTree
+
+VOCABULARY = 6
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+seconds = st.floats(0, 1e6)
+tokens = st.integers(0, VOCABULARY - 1)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> StepTrace:
+    tree = draw(trees(vocabulary=VOCABULARY))
+    nodes = len(tree)
+    last = draw(st.integers(0, nodes - 1))
+    verdict = Verification(tree.path(last)[1:], draw(tokens))
+    whole = (*(tree.tokens[node] for node in verdict.accepted), verdict.next_token)
+
+    def each(values: st.SearchStrategy[Any]) -> tuple[Any, ...]:
+        return tuple(draw(st.lists(values, min_size=nodes, max_size=nodes)))
+
+    view = TargetView(
+        each(tokens), each(st.floats(0, 1)), each(st.floats(0, 100)), each(st.floats(0, 1)), each(st.integers(0, 300))
+    )
+    emitted = whole[: draw(st.integers(1, len(whole)))]
+    return StepTrace(tree, verdict, emitted, view, StepSeconds(draw(seconds), draw(seconds), draw(seconds)))
+
+
+traces = st.builds(
+    DecodeTrace,
+    lane=words,
+    setting=st.builds(
+        Setting, words, words, words, words, words, st.integers(1, 64), st.dictionaries(words, words, max_size=3)
+    ),
+    config=models.configs(),
+    prompt=words,
+    image=st.none() | words,
+    prefill=st.builds(Prefill, st.integers(1, 4096), tokens, st.floats(0, 100), seconds, seconds, seconds),
+    steps=st.lists(steps(), max_size=3).map(tuple),
+    finish_reason=st.sampled_from(("eos", "length", "stopped")),
+    text=words,
+    texts=st.fixed_dictionaries(dict.fromkeys(range(VOCABULARY), words)),
+    eos_token_ids=st.lists(tokens, max_size=2).map(tuple),
+)
+
+
+@pytest.fixture(scope="module")
+def real(tiny: Bundle) -> DecodeTrace:
+    """A run of models with accepted, rejected and unexpanded nodes."""
+    config = DecodingConfig(max_new_tokens=20, nodes=10, depth=4, entropy_threshold=0.3)
+    trace = models.decode(tiny, models.prompt(0), config)
+    assert any(step.verification.accepted for step in trace.steps)
+    return trace
+
+
+@given(traces)
+@settings(max_examples=60)
+def test_any_trace_comes_back_equal_and_writes_the_same_bytes(trace: DecodeTrace):
+    written = trace.to_json()
+    again = DecodeTrace.from_json(written)
+    assert again == trace
+    assert again.to_json() == written
+    assert DecodeTrace.from_json(written.decode()) == trace
+
+
+@pytest.mark.parametrize("drafter", ["model", "none"])
+@pytest.mark.parametrize("rule", ["entropy", "chain"])
+@pytest.mark.parametrize("chat", range(len(models.CHATS)))
+def test_real_traces_come_back_equal_and_write_the_same_bytes(tiny: Bundle, drafter, rule, chat: int):
+    config = DecodingConfig(drafter=drafter, rule=rule, max_new_tokens=10)
+    trace = models.decode(tiny, models.prompt(chat), config)
+    written = trace.to_json()
+    assert DecodeTrace.from_json(written) == trace
+    assert DecodeTrace.from_json(written).to_json() == written
+
+
+def refused(data: bytes | str) -> str:
+    """The one line that refuses a file."""
+    with pytest.raises(ValueError, match=r"trace") as caught:
+        DecodeTrace.from_json(data)
+    assert type(caught.value) is ValueError
+    line = str(caught.value)
+    assert "\n" not in line
+    assert len(line) < 700
+    return line
+
+
+def places(data: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Ways to every object of a JSON document, those with free keys apart."""
+    if isinstance(data, dict) and way[-1:] not in (("texts",), ("versions",)):
+        yield way
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        yield from places(value, (*way, key))
+
+
+def changed(trace: DecodeTrace, way: tuple[Any, ...], change: Callable[[Any], None]) -> str:
+    """The trace's JSON with the object at ``way`` changed."""
+    document = json.loads(trace.to_json())
+    spot = document
+    for key in way:
+        spot = spot[key]
+    change(spot)
+    return json.dumps(document)
+
+
+def kinds_of_places(trace: DecodeTrace) -> list[tuple[Any, ...]]:
+    """One way per kind of object: the first of equal ways but for list positions."""
+    found = {tuple("*" if isinstance(k, int) else k for k in way): way for way in places(json.loads(trace.to_json()))}
+    return list(found.values())
+
+
+def test_a_truncated_file_is_refused(real: DecodeTrace):
+    written = real.to_json()
+    for cut in range(0, len(written), max(1, len(written) // 40)):
+        assert refused(written[:cut]).startswith("not a specllava trace (schema 1): ")
+
+
+@pytest.mark.parametrize("data", [b"null", b"[]", b"{}", b'"text"', b"\xff\xfe", b"[" * 100_000, b"1" * 10_000])
+def test_other_files_are_refused(data: bytes):
+    refused(data)
+
+
+@pytest.mark.parametrize("version", [0, 2, "1.0", None])
+def test_another_schema_version_is_refused(real: DecodeTrace, version):
+    line = refused(changed(real, (), lambda document: document.update(schema_version=version)))
+    assert f"schema_version = {version!r}" in line
+
+
+def test_unknown_keys_are_refused_at_every_place(real: DecodeTrace):
+    ways = kinds_of_places(real)
+    assert len(ways) == 9  # document, setting, config, prefill, step; tree, verdict, view, seconds
+    for way in ways:
+        assert "surprise" in refused(changed(real, way, lambda spot: spot.update(surprise=1)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_are_none_are_refused_at_every_place(real: DecodeTrace, value: float):
+    def spoil(key: str) -> Callable[[Any], None]:
+        def change(spot: Any) -> None:
+            if isinstance(spot[key], list):
+                spot[key][0] = value
+            else:
+                spot[key] = value
+
+        return change
+
+    tried = 0
+    for way in kinds_of_places(real):
+        spot = json.loads(real.to_json())
+        for key in way:
+            spot = spot[key]
+        for key, old in spot.items():
+            first = old[0] if isinstance(old, list) and old else old
+            if key == "entropies" or isinstance(first, int | float):
+                refused(changed(real, way, spoil(key)))
+                tried += 1
+    assert tried > 20
+
+
+def step_changed(trace: DecodeTrace, number: int, **changes: Any) -> str:
+    return changed(trace, ("steps", number), lambda step: [step[key].update(value) for key, value in changes.items()])
+
+
+def accepting_step(trace: DecodeTrace) -> int:
+    return next(number for number, step in enumerate(trace.steps) if len(step.verification.accepted) >= 1)
+
+
+def test_accepted_nodes_must_be_a_branch(real: DecodeTrace):
+    number = accepting_step(real)
+    step = real.steps[number]
+    stranger = next(n for n in range(1, len(step.tree)) if step.tree.parents[n] != 0)
+    for accepted in ([stranger], [0], [-1], [len(step.tree)], [1, 1]):
+        line = refused(step_changed(real, number, verification={"accepted": accepted}))
+        assert "are not a branch of the tree" in line
+
+
+@pytest.mark.parametrize("emitted", [[], [-7]])
+def test_emitted_tokens_must_be_a_beginning_of_the_verdict(real: DecodeTrace, emitted: list[int]):
+    line = refused(changed(real, ("steps", 0), lambda step: step.update(emitted=emitted)))
+    assert "is not a beginning of accepted tokens and next token" in line
+
+
+def test_more_than_the_verdict_cannot_be_emitted(real: DecodeTrace):
+    line = refused(changed(real, ("steps", 0), lambda step: step["emitted"].append(step["emitted"][-1])))
+    assert "is not a beginning" in line
+
+
+def test_a_view_must_cover_every_node(real: DecodeTrace):
+    for key in ("choices", "choice_probs", "margins", "token_probs", "token_ranks"):
+        line = refused(changed(real, ("steps", 0, "target"), lambda view, key=key: view[key].pop()))
+        assert f"one entry for each of the {len(real.steps[0].tree)} nodes" in line
+
+
+def test_a_parent_must_come_before_its_child(real: DecodeTrace):
+    line = refused(changed(real, ("steps", 0, "tree"), lambda tree: tree["parents"].__setitem__(1, 1)))
+    assert "node 1 has parent 1" in line
+
+
+def test_probabilities_and_seconds_stay_in_their_range(real: DecodeTrace):
+    refused(changed(real, ("steps", 0, "target"), lambda view: view["token_probs"].__setitem__(0, 1.5)))
+    refused(changed(real, ("steps", 0, "target"), lambda view: view["choice_probs"].__setitem__(0, -0.5)))
+    refused(changed(real, ("steps", 0, "seconds"), lambda spent: spent.update(draft=-1.0)))
+
+
+def test_every_token_needs_its_text(real: DecodeTrace):
+    token = real.steps[0].tree.tokens[-1]
+    line = refused(changed(real, ("texts",), lambda texts: texts.pop(str(token))))
+    assert f"no text for token ids [{token}]" in line
+
+
+def test_a_file_that_is_too_large_is_not_parsed(real: DecodeTrace, monkeypatch: pytest.MonkeyPatch):
+    written = real.to_json()
+    monkeypatch.setattr(specllava.trace, "MAX_FILE_BYTES", len(written) - 1)
+    assert refused(written) == f"the trace has {len(written):,} bytes, more than the {len(written) - 1:,} that are read"
+    monkeypatch.setattr(specllava.trace, "MAX_FILE_BYTES", len(written))
+    assert DecodeTrace.from_json(written) == real
+
+
+def test_a_step_that_is_made_wrong_is_refused_at_once():
+    """Not only files: the decode loop cannot make an inconsistent step either."""
+    tree = DraftTree((1, 2), (-1, 0), (0.0, -0.5), (0.7, None))
+    view = TargetView((2, 3), (0.9, 0.8), (1.0, 1.0), (1.0, 0.9), (0, 0))
+    good = StepTrace(tree, Verification((1,), 3), (2, 3), view, StepSeconds())
+    for change in ({"emitted": (3,)}, {"verification": Verification((1, 1), 3)}, {"tree": DraftTree.only_root(1)}):
+        with pytest.raises(ValueError, match=r"branch|beginning|nodes"):
+            replace(good, **change)
