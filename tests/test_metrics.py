@@ -34,6 +34,7 @@ def step(tree: DraftTree, accepted: tuple[int, ...], following: int, spent: Step
 
 def run(first: int, steps: tuple[StepTrace, ...], prefill: float, margin: float = 9.0) -> DecodeTrace:
     return DecodeTrace(
+        schema_version=1,
         lane="test",
         setting=Setting("pair", "target", "draft", "cpu", "float32", 1),
         config=DecodingConfig(),

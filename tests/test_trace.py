@@ -250,3 +250,7 @@ def test_a_step_that_is_made_wrong_is_refused_at_once():
     for change in ({"emitted": (3,)}, {"verification": Verification((1, 1), 3)}, {"tree": DraftTree.only_root(1)}):
         with pytest.raises(ValueError, match=r"branch|beginning|nodes"):
             replace(good, **change)
+
+
+def test_a_file_that_does_not_say_its_schema_version_is_refused(real: DecodeTrace):
+    assert "schema_version: field required" in refused(changed(real, (), lambda spot: spot.pop("schema_version")))

@@ -1,0 +1,313 @@
+"""The page: layout, handlers, launch. No tensors, no maths: races come from a backend, pictures from ``visual``.
+
+Run ``python app.py``: the page is up at once with a recorded race, while the models load behind it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import random
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported: no visit is reported
+
+import gradio as gr
+from PIL import Image
+from pydantic import ValidationError
+
+from specllava.config import DecodingConfig, one_line
+from specllava.models.images import open_image
+from specllava.toyworld.dialogue import SUGGESTIONS
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.scene import sample_scene
+from specllava.trace import DecodeTrace, Setting
+from visual import pieces
+from visual.controls import decoding_config, settings_card
+from visual.live import follow
+from visual.player import component_arguments, recorded_frames, static_paths
+from visual.recorded import Recorded, load_recorded
+
+EXAMPLES = Path(__file__).parent / "assets" / "examples"
+SCENE_PIXELS = 384
+SHOWN_SUGGESTIONS = 4
+SHOWN_EXAMPLES = 6
+COMPUTE = "compute"
+QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+log = logging.getLogger("specllava.page")
+
+
+class Backend(Protocol):
+    """What the page needs of a pair of models: ``specllava.Pair``, or a stand-in in tests."""
+
+    @property
+    def setting(self) -> Setting: ...
+
+    def race(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
+        """Events of both lanes. Bad input raises a ``ValueError`` that a visitor can read."""
+
+    def collect_race(self, events: Iterable[Any]) -> dict[str, DecodeTrace]:
+        """The traces so far, by lane."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a visitor asks about: a file, or a scene of the toy world, drawn when it is needed."""
+
+    file: str | None = None
+    seed: int = 0
+    split: Literal["train", "held-out"] = "train"
+
+    def open(self) -> Image.Image:
+        """As the models get it: scenes are drawn at the size of their training."""
+        return open_image(self.file) if self.file else draw_scene(sample_scene(self.seed, self.split))
+
+    def shown(self) -> Image.Image:
+        """As the visitor sees it."""
+        return open_image(self.file) if self.file else draw_scene(sample_scene(self.seed, self.split), SCENE_PIXELS)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One running page and what its visitors share: the models, the recorded races, and the list of who is racing.
+
+    Args:
+        backend: waits for the models; raises if they could not be loaded.
+        recorded: races to show before anything runs; the first is the first paint.
+        toy: the pair knows the toy world, so the page offers drawn scenes.
+        racing: sessions whose race is wanted; a session that leaves the set stops at its next step.
+    """
+
+    backend: Callable[[], Backend]
+    recorded: Sequence[Recorded] = ()
+    toy: bool = True
+    racing: set[str] = field(default_factory=set)
+
+
+# --- what the page does -------------------------------------------------------------------------------------------
+
+
+def race(
+    site: Site, picture: Picture | None, question: str, values: Sequence[Any], session: str
+) -> Iterator[tuple[list[str], str]]:
+    """Stream a race to one visitor: ``(frames, notice)``. It ends early on stop, on error and at the deadline."""
+    stream: Generator[Any] | None = None
+    try:
+        if session not in site.racing:
+            return
+        config = decoding_config(values)
+        if picture is None:
+            raise ValueError("choose a picture first")
+        yield [], "Getting ready: models, picture, question."
+        backend = site.backend()
+        stream = backend.race(picture.open(), question, config)
+        yield from follow(stream, backend.collect_race, lambda: session not in site.racing)
+    except ValidationError as error:
+        yield [], f"Please change the settings: {one_line(error)}"
+    except ValueError as error:
+        yield [], f"This cannot run: {error}"
+    except Exception:
+        log.exception("a race failed")
+        yield [], "Something went wrong and the race was stopped. Please try again."
+    finally:
+        if stream is not None:
+            stream.close()
+        site.racing.discard(session)
+
+
+def enter(site: Site, session: str) -> tuple[Any, Any, str]:
+    """A visitor wants to race: swap Run for Stop, and say so if others come first."""
+    others = len(site.racing - {session})
+    site.racing.add(session)
+    waiting = f"{others} other race{'s' if others > 1 else ''} before yours; it starts by itself." if others else ""
+    return gr.update(interactive=False), gr.update(interactive=True), waiting
+
+
+def new_scene(unseen: bool) -> tuple[Picture, Image.Image]:
+    """A scene that nobody has drawn before; ``unseen`` ones hold a combination that training never showed."""
+    picture = Picture(seed=random.randrange(10**9), split="held-out" if unseen else "train")
+    return picture, picture.shown()
+
+
+def uploaded(path: str) -> tuple[Any, Any, str]:
+    """Take a visitor's file if it is a picture; otherwise keep the present one and say why."""
+    try:
+        return Picture(file=path), Picture(file=path).shown(), ""
+    except ValueError as error:
+        return gr.skip(), gr.skip(), f"This picture cannot be used: {error}"
+
+
+# --- what the page looks like -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Widgets:
+    """What a visitor can touch or see change."""
+
+    chip: gr.HTML
+    picture: gr.State
+    shown: gr.Image
+    examples: list[gr.Button]
+    question: gr.Textbox
+    run: gr.Button
+    stop: gr.Button
+    notice: gr.HTML
+    settings: list[Any]
+    player: gr.HTML
+
+
+def build_page(site: Site) -> gr.Blocks:
+    """The whole page. Building it registers the player's files with gradio and touches no model."""
+    page: gr.Blocks
+    gr.set_static_paths(static_paths())
+    first = site.recorded[0] if site.recorded else None
+    with gr.Blocks(title="specllava", fill_width=True, delete_cache=(3600, 3600)) as page:
+        with gr.Row(elem_id="masthead"):
+            gr.HTML(**pieces.constant_arguments(pieces.masthead()), elem_id="title")
+            chip = gr.HTML(**pieces.text_arguments("models are loading", pieces.CHIP), elem_id="running")
+        with gr.Row(elem_id="columns"):
+            with gr.Column(elem_id="ask", min_width=270):
+                notice = gr.HTML(**pieces.text_arguments("", pieces.NOTICE), elem_id="notice", render=False)
+                picture, shown, examples = _picture_card(site, first, notice)
+                question, run, stop = _question_card(site, first, notice)
+                settings = settings_card()
+                gr.HTML(**pieces.constant_arguments(pieces.legend()), elem_id="legend")
+            with gr.Column(elem_id="show", min_width=270):
+                frames = recorded_frames(first.target_only, first.speculative) if first else []
+                player = gr.HTML(**component_arguments(frames), elem_id="player")
+        _connect(site, page, Widgets(chip, picture, shown, examples, question, run, stop, notice, settings, player))
+    return page
+
+
+def _picture_card(site: Site, first: Recorded | None, notice: gr.HTML) -> tuple[gr.State, gr.Image, list[gr.Button]]:
+    """The picture and where to get another: drawn, uploaded, or with a recorded race to it."""
+    picture = gr.State(Picture(file=str(first.image)) if first else None)
+    with gr.Column(elem_classes="card picture-card"):
+        shown = gr.Image(
+            str(first.image) if first else None, interactive=False, show_label=False, container=False, buttons=[],
+            label="Picture", alt_text="The picture that the models look at", elem_id="picture",
+        )  # fmt: skip
+        with gr.Row(elem_classes="chips"):
+            if site.toy:
+                scene = gr.Button("New scene", size="sm", elem_classes="pill")
+            upload = gr.UploadButton("Upload", size="sm", file_types=["image"], elem_classes="pill", elem_id="upload")
+            upload.upload(uploaded, upload, [picture, shown, notice], **QUICK)
+        if site.toy:
+            mix = "with a mix never seen in training"
+            unseen = gr.Checkbox(False, label=mix, container=False, elem_classes="unseen")
+            scene.click(new_scene, unseen, [picture, shown], **QUICK)
+        with gr.Row(elem_classes="chips examples"):
+            examples = [
+                gr.Button(race.prompt, size="sm", icon=str(race.image), elem_classes="example", min_width=60)
+                for race in site.recorded[:SHOWN_EXAMPLES]
+            ]
+    return picture, shown, examples
+
+
+def _question_card(site: Site, first: Recorded | None, notice: gr.HTML) -> tuple[gr.Textbox, gr.Button, gr.Button]:
+    with gr.Column(elem_classes="card question-card"):
+        gr.HTML(**pieces.constant_arguments('<h2 class="eyebrow">Question</h2>'))
+        question = gr.Textbox(
+            first.prompt if first else SUGGESTIONS[0], label="Question", show_label=False, container=False, lines=1,
+            max_lines=5, max_length=2000, placeholder="Ask about the picture", elem_id="question",
+        )  # fmt: skip
+        with gr.Row(elem_classes="chips"):
+            for suggestion in SUGGESTIONS[:SHOWN_SUGGESTIONS] if site.toy else ():
+                chip = gr.Button(suggestion, size="sm", elem_classes="pill")
+                chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
+        with gr.Row(elem_classes="actions"):
+            run = gr.Button("Run the race", variant="primary", elem_id="run")
+            stop = gr.Button("Stop", interactive=False, elem_id="stop", min_width=60)
+        notice.render()
+    return question, run, stop
+
+
+def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
+    """Which click does what. Everything that computes shares one slot; everything else is instant."""
+
+    def begin(request: gr.Request) -> tuple[Any, Any, str]:
+        return enter(site, request.session_hash or "")
+
+    def compute(request: gr.Request, picture: Picture | None, question: str, *values: Any) -> Iterator[dict[Any, Any]]:
+        for frames, note in race(site, picture, question, values, request.session_hash or ""):
+            yield {on.player: frames, on.notice: note} if frames else {on.notice: note}
+
+    def leave(request: gr.Request) -> tuple[Any, Any]:
+        site.racing.discard(request.session_hash or "")
+        return gr.update(interactive=True), gr.update(interactive=False)
+
+    def gone(request: gr.Request) -> None:
+        site.racing.discard(request.session_hash or "")
+
+    racing = gr.on([on.run.click, on.question.submit], begin, None, [on.run, on.stop, on.notice], **QUICK).then(
+        compute, [on.picture, on.question, *on.settings], [on.player, on.notice], concurrency_id=COMPUTE,
+        concurrency_limit=1, show_progress="hidden", api_visibility="private",
+    )  # fmt: skip
+    racing.then(leave, None, [on.run, on.stop], **QUICK)
+    on.stop.click(leave, None, [on.run, on.stop], **QUICK)
+    for button, recorded in zip(on.examples, site.recorded, strict=False):
+        button.click(_replay(site, recorded), None, [on.picture, on.shown, on.question, on.player, on.notice], **QUICK)
+    page.unload(gone)
+    page.load(lambda: running(site), None, on.chip, show_progress="hidden", api_visibility="private")
+
+
+def _replay(site: Site, recorded: Recorded) -> Callable[[gr.Request], tuple[Any, ...]]:
+    def show(request: gr.Request) -> tuple[Any, ...]:
+        site.racing.discard(request.session_hash or "")
+        frames = recorded_frames(recorded.target_only, recorded.speculative)
+        return Picture(file=str(recorded.image)), str(recorded.image), recorded.prompt, frames, ""
+
+    return show
+
+
+def running(site: Site) -> str:
+    """What is running, once the models are there."""
+    try:
+        setting = site.backend().setting
+    except Exception:
+        log.exception("the models could not be loaded")
+        return "recorded races only: the models could not be loaded"
+    return f"{setting.pair} · {setting.device.upper()} · {setting.dtype}"
+
+
+# --- launch -------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Parse the flags, load the models in the background, serve."""
+    on_space = bool(os.environ.get("SPACE_ID"))
+    parser = argparse.ArgumentParser(description="Watch lossless tree speculative decoding of a vision-language model.")
+    parser.add_argument("--host", default="0.0.0.0" if on_space else "127.0.0.1")
+    parser.add_argument("--port", type=int, default=7860)
+    parser.add_argument("--preset", default="toy", help="which pair of models to race")
+    flags = parser.parse_args()
+    loading = ThreadPoolExecutor(1, "models").submit(_load, flags.preset)
+    site = Site(loading.result, load_recorded(EXAMPLES), toy=flags.preset == "toy")
+    serve(build_page(site), host=flags.host, port=flags.port)
+
+
+def _load(preset: str) -> Backend:
+    from specllava import Pair
+
+    return Pair.from_preset(preset)
+
+
+def serve(page: gr.Blocks, host: str, port: int, block: bool = True) -> str:
+    """Serve the page, to everybody who can reach ``host``; gives its address."""
+    page.queue(max_size=16)
+    _, address, _ = page.launch(
+        server_name=host, server_port=port, prevent_thread_lock=not block, quiet=not block, show_error=False,
+        ssr_mode=False, run_history=False, footer_links=[], max_file_size="20mb", favicon_path=str(pieces.FAVICON),
+        theme=pieces.page_theme(), css=pieces.stylesheet(), head=pieces.HEAD,
+    )  # fmt: skip
+    return address
+
+
+if __name__ == "__main__":
+    main()

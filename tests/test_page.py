@@ -1,0 +1,294 @@
+"""The page in a browser: what a visitor sees and does, against a stand-in for the models.
+
+``FakeBackend`` streams synthetic races, so these tests are about the page alone. A machine without Chromium skips
+them and says so; in CI that is a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from visual_traces import FakeBackend, synthetic_recorded
+
+IN_CI = bool(os.environ.get("CI"))
+if not IN_CI:
+    pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: the page was not tested in a browser"
+    )
+from playwright import sync_api  # noqa: E402 - in CI a missing playwright is an error, not a skip
+
+SECOND = 1000
+HOSTILE = {5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}", 11: " `<b>x</b>"}
+
+
+@dataclass
+class Server:
+    """A page that is being served, and the backend behind it."""
+
+    address: str
+    backend: FakeBackend
+
+
+@dataclass
+class Visit:
+    """One visitor's tab, with everything that went wrong in it."""
+
+    page: Any
+    errors: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)
+
+    def text(self, selector: str) -> str:
+        return str(self.page.inner_text(selector))
+
+    def step(self) -> int:
+        return int(self.text(".step-name").split()[1])
+
+    def tree(self) -> list[dict[str, Any]]:
+        """The figure's data as Plotly holds it."""
+        drawn = "JSON.stringify(document.querySelector('.tree').data.map(({name, x, y, text}) => ({name, x, y, text})))"
+        return list(json.loads(self.page.evaluate(drawn)))
+
+    def wait(self, condition: str, seconds: float = 20) -> None:
+        self.page.wait_for_function(condition, timeout=seconds * SECOND)
+
+    def run(self, question: str) -> None:
+        self.page.fill("#question textarea", question)
+        self.page.click("#run")
+
+
+Visitor = Callable[..., Visit]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The page over a stand-in; for real models give ``Pair.from_preset("toy")`` to ``Site`` instead."""
+    import app
+
+    backend = FakeBackend(pace=0.012, texts={})
+    site = app.Site(lambda: backend, synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2))
+    page = app.build_page(site)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    yield Server(app.serve(page, "127.0.0.1", port, block=False), backend)
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        message = "no Chromium on this machine: the page was not tested in a browser"
+        pytest.fail(message) if IN_CI else pytest.skip(message)
+    with sync_api.sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
+        chromium = playwright.chromium.launch(executable_path=path, args=flags)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(server: Server, browser: Any) -> Iterator[Visitor]:
+    """Open the page as a new visitor; at the end no tab may have asked another host or logged an error."""
+    made: list[Visit] = []
+
+    def open_page(query: str = "", **context: Any) -> Visit:
+        context.setdefault("viewport", {"width": 1280, "height": 900})
+        page = browser.new_context(**context).new_page()
+        tab = Visit(page)
+        made.append(tab)
+        page.on("console", lambda message: tab.errors.extend([message.text] if message.type == "error" else []))
+        page.on("pageerror", lambda error: tab.errors.append(str(error)))
+        page.on("request", lambda request: tab.hosts.add(urlsplit(request.url).netloc))
+        page.on("request", lambda request: tab.calls.append(request.url))
+        page.goto(server.address + query)
+        page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+        return tab
+
+    yield open_page
+    for tab in made:
+        tab.page.context.close()
+        assert not tab.errors, tab.errors
+        assert tab.hosts <= {urlsplit(server.address).netloc, ""}, f"asked another host: {tab.hosts}"
+
+
+FINISHED = (
+    "document.querySelector('.same').dataset.state === 'same'"
+    " && document.querySelector('.origin').textContent.includes('live')"
+)
+
+
+def test_the_first_paint_teaches_without_a_click(visit: Visitor) -> None:
+    tab = visit()
+    assert "recorded run" in tab.text(".origin")
+    assert "identical" in tab.text(".same")
+    assert "accepted" in tab.text(".sentence")
+    assert {"judged", "next-edge"} <= {trace["name"] for trace in tab.tree()}
+    tab.wait("document.querySelector('.chip').textContent.includes('synthetic pair')")
+
+
+def test_a_race_runs_to_its_end_and_says_identical(visit: Visitor) -> None:
+    tab = visit()
+    tab.page.select_option(".speed", "1")
+    tab.run("What is on the left?")
+    tab.wait(FINISHED, 30)
+    tab.page.click("[data-do=last]")
+    lanes = [tab.text(f"[data-lane={lane}] .words").replace("■", "").split() for lane in ("target-only", "speculative")]
+    assert lanes[0] == lanes[1]
+    assert "What is on the left?" in tab.text(".asked")
+
+
+def test_scrubbing_redraws_the_tree_without_asking_the_server(visit: Visitor) -> None:
+    tab = visit()
+    tab.page.wait_for_timeout(500)  # let the page's own start-up requests pass
+    before, calls = tab.tree(), len(tab.calls)
+    box = tab.page.locator(".scrub").bounding_box()
+    for share in (0.2, 0.35):
+        tab.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+    tab.wait(f"JSON.stringify(document.querySelector('.tree').data[0].x) !== {json.dumps(json.dumps(before[0]['x']))}")
+    assert len(tab.calls) == calls
+    words = tab.page.locator("[data-lane=speculative] .word:not(.later)").count()
+    assert 0 < words < tab.page.locator("[data-lane=speculative] .word").count()
+
+
+def test_keys_step_through_the_race(visit: Visitor) -> None:
+    tab = visit()
+    tab.page.focus(".stage")
+    tab.page.keyboard.press("Home")
+    assert tab.step() == 1
+    for _ in range(3):
+        tab.page.keyboard.press("ArrowRight")
+    assert tab.step() == 4
+    tab.page.keyboard.press("ArrowLeft")
+    assert tab.step() == 3
+    word = tab.text(".node-word")
+    tab.page.keyboard.press("ArrowDown")
+    tab.page.keyboard.press("ArrowDown")
+    assert tab.text(".node-word") != word or tab.text(".node-path")
+    tab.page.keyboard.press("End")
+    assert tab.page.locator(".word.later").count() == 0
+    tab.page.keyboard.press("Home")
+    tab.page.keyboard.press("Space")
+    assert tab.text(".play") == "Pause"
+    tab.wait("!document.querySelector('.step-name').textContent.startsWith('Step 1 ')")
+
+
+def test_a_word_and_a_block_lead_to_their_step(visit: Visitor) -> None:
+    tab = visit()
+    tab.page.click("[data-do=last]")
+    tab.page.locator("[data-lane=speculative] .word[data-item='2']").first.click()
+    assert tab.step() == 2
+    tab.page.locator(".track[data-lane=speculative] .lap[data-item='3']").click()
+    assert tab.step() == 3
+    tab.page.locator(".table summary").click()
+    tab.page.wait_for_selector(".table tbody tr")
+    rows = tab.page.locator(".table tbody tr").count()
+    assert rows == len(tab.page.evaluate("document.querySelector('.tree').data.flatMap((t) => t.customdata ?? [])"))
+
+
+def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: Server) -> None:
+    tab = visit()
+    tab.run("A question to be stopped")
+    tab.wait("document.querySelector('.asked').textContent.includes('to be stopped')")
+    tab.wait("document.querySelectorAll('[data-lane=target-only] .word').length > 5")
+    tab.page.click("#stop")
+    tab.wait("document.querySelector('#notice').textContent.includes('Stopped')")
+    tab.wait("!document.querySelector('#run').disabled")
+    assert 5 < tab.page.locator("[data-lane=target-only] .word").count() < 64
+    assert "so far" in tab.text(".same")
+    assert "A question to be stopped" in server.backend.closed
+    assert tab.page.locator("[data-do=save]").is_enabled()
+
+
+def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:
+    one, two = visit(), visit()
+    for tab in (one, two):
+        tab.page.select_option(".speed", "1")
+    one.run("The question of one visitor")
+    one.wait("document.querySelector('.asked').textContent.includes('one visitor')")
+    two.run("The question of the other")
+    one.wait(FINISHED, 30)
+    two.wait(FINISHED, 30)
+    assert "one visitor" in one.text(".asked")
+    assert "the other" in two.text(".asked")
+
+
+@pytest.mark.parametrize(("question", "words"), [("   ", "prompt is empty"), ("fail now", "Something went wrong")])
+def test_errors_are_words_and_the_run_on_show_stays(visit: Visitor, question: str, words: str) -> None:
+    tab = visit()
+    tab.run(question)
+    tab.wait(f"document.querySelector('#notice').textContent.includes({json.dumps(words)})")
+    assert "secret" not in tab.text("body")
+    assert "recorded run" in tab.text(".origin")
+    tab.wait("!document.querySelector('#run').disabled")
+
+
+def test_a_file_that_is_no_picture_is_refused(visit: Visitor, tmp_path: Path) -> None:
+    bad = tmp_path / "not-a-picture.png"
+    bad.write_bytes(b"nothing to see")
+    tab = visit()
+    tab.page.set_input_files("input[type=file]", str(bad))
+    tab.wait("document.querySelector('#notice').textContent.includes('cannot be used')")
+
+
+def test_words_of_the_model_never_become_markup(visit: Visitor, server: Server) -> None:
+    server.backend.texts.update(HOSTILE)
+    try:
+        tab = visit()
+        tab.page.select_option(".speed", "1")
+        tab.run("Words that bite")
+        tab.wait(FINISHED, 30)
+        tab.page.click("[data-do=first]")
+        for _ in range(4):
+            tab.page.click("[data-do=next]")
+        assert "<img src=x" in tab.text("[data-lane=speculative] .words")
+        assert "${6*7}" in tab.text("[data-lane=speculative] .words")
+        assert tab.page.evaluate("window.hacked") is None
+        assert tab.page.locator(".player img").count() == 0
+    finally:
+        server.backend.texts.clear()
+
+
+def test_a_new_scene_and_a_recorded_race_change_the_picture(visit: Visitor) -> None:
+    tab = visit()
+    source = "document.querySelector('#picture img').src"
+    first = tab.page.evaluate(source)
+    tab.page.get_by_role("button", name="New scene").click()
+    tab.wait(f"{source} !== {json.dumps(first)}")
+    tab.page.locator("button.example").nth(1).click()
+    tab.wait(f"{source}.includes('race-1')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [375, 1280])
+def test_it_fits_in_light_and_dark(visit: Visitor, scheme: str, width: int) -> None:
+    tab = visit(color_scheme=scheme, viewport={"width": width, "height": 800})
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+    brightness = tab.page.evaluate(
+        "getComputedStyle(document.querySelector('.card')).backgroundColor.match(/\\d+/g)[0]"
+    )
+    assert (int(brightness) < 80) == (scheme == "dark")
+    assert tab.page.locator("footer").count() == 0 or not tab.page.locator("footer").first.is_visible()
+
+
+def test_the_trace_on_show_can_be_saved(visit: Visitor, tmp_path: Path) -> None:
+    from visual.recorded import read_recorded
+
+    tab = visit()
+    with tab.page.expect_download() as download:
+        tab.page.click("[data-do=save]")
+    saved = tmp_path / "race.json"
+    download.value.save_as(saved)
+    parts = json.loads(saved.read_text())
+    (tmp_path / parts["image"]).write_bytes(b"")
+    assert read_recorded(saved).speculative.prompt == parts["speculative"]["prompt"]

@@ -1,0 +1,285 @@
+"""What the page draws and says, from hand-made and synthetic runs. No model, no browser."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from visual_traces import SETTING, first_steps, retexted, synthetic_race, synthetic_recorded
+
+from specllava.config import DecodingConfig
+from specllava.trace import DecodeTrace, Prefill, StepSeconds, StepTrace, TargetView, Verification
+from specllava.tree import DraftTree
+from visual import theme
+from visual.headline import headline, headline_at, until
+from visual.layout import tidy_heights
+from visual.player import Reel, component_arguments, playing_speed, recorded_frames
+from visual.recorded import load_recorded
+from visual.tree_figure import PlacedStep, tree_figure
+from visual.words import END_MARK, node_reason, step_sentence, token_label
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS = {0: "", 1: " left", 2: " side", 3: " of", 4: " and", 5: " big", 6: " ", 7: "\n", 8: " a"}
+
+
+def hand_made(tree: DraftTree, accepted: tuple[int, ...], next_token: int, choice_prob: float = 0.97) -> DecodeTrace:
+    """A run of one step, with the words of ``WORDS`` and an end token 0."""
+    path, nodes = (0, *accepted), len(tree)
+    choices = [next_token] * nodes
+    for parent, child in itertools.pairwise(path):
+        choices[parent] = tree.tokens[child]
+    view = TargetView(tuple(choices), (choice_prob,) * nodes, (3.0,) * nodes, (0.02,) * nodes, (1,) * nodes)
+    emitted = (*(tree.tokens[n] for n in accepted), next_token)
+    step = StepTrace(tree, Verification(accepted, next_token), emitted, view, StepSeconds(0.001, 0.004, 0.0005))
+    prefill = Prefill(10, tree.tokens[0], 1.0)
+    return DecodeTrace(
+        "speculative", SETTING, DecodingConfig(), "?", None, prefill, (step,), "eos", "", WORDS, (0,), schema_version=1
+    )
+
+
+def speculative_steps(seeds: range = range(6)) -> Iterator[tuple[DecodeTrace, StepTrace]]:
+    for seed in seeds:
+        trace = synthetic_race(seed)["speculative"]
+        for step in trace.steps:
+            yield trace, step
+
+
+# --- layout ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0, 1, exclude_max=True), max_size=60))
+def test_edges_never_cross_and_nodes_keep_their_distance(choices: list[float]) -> None:
+    parents = [-1, *(int(choice * (i + 1)) for i, choice in enumerate(choices))]
+    children: list[list[int]] = [[] for _ in parents]
+    depths = [0] * len(parents)
+    for node in range(1, len(parents)):
+        children[parents[node]].append(node)
+        depths[node] = depths[parents[node]] + 1
+    heights = tidy_heights(children, depths)
+    for depth in range(1, max(depths) + 1):
+        level = sorted((heights[n], heights[parents[n]]) for n in range(len(parents)) if depths[n] == depth)
+        for (low, low_parent), (high, high_parent) in itertools.pairwise(level):
+            assert high - low >= 1 - 1e-9, "two nodes of one depth touch"
+            assert low_parent <= high_parent, "edges cross"
+    for node, family in enumerate(children):
+        assert not family or heights[family[0]] == heights[node], "the favourite child stands level with its parent"
+
+
+def test_the_emitted_branch_is_a_straight_line() -> None:
+    for trace, step in speculative_steps():
+        placed = PlacedStep(trace, step)
+        spine = (*step.verification.path, placed.next_node)
+        assert {placed.heights[node] for node in spine} == {0.0}
+        assert [placed.depths[node] for node in spine] == list(range(len(spine)))
+
+
+# --- figure ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_figure_shows_every_node_once_with_its_verdict() -> None:
+    for trace, step in speculative_steps():
+        placed = PlacedStep(trace, step)
+        drawn = {trace.name: trace for trace in tree_figure(trace, step).data}
+        nodes = [*drawn["unreached"].customdata, *drawn["judged"].customdata]
+        assert sorted(nodes) == list(range(len(step.tree) + 1))
+        for node, symbol in zip(drawn["judged"].customdata, drawn["judged"].marker.symbol, strict=True):
+            expected = {"root": "circle", "accepted": "circle", "rejected": "square-x", "next": "diamond"}
+            assert symbol == expected[placed.verdicts[node]]
+        if step.verification.accepted:
+            assert drawn["branch"].line.color == theme.ACCEPTED
+        assert drawn["next-edge"].line.dash
+
+
+def test_axes_and_colours_are_the_same_all_through_a_run() -> None:
+    trace = synthetic_race(2)["speculative"]
+    ranges = {tuple(tree_figure(trace, step).layout.xaxis.range) for step in trace.steps}
+    assert len(ranges) == 1
+    assert theme.entropy_fill(0.3, 2.0) == theme.entropy_fill(0.3, 2.0) != theme.entropy_fill(1.3, 2.0)
+    assert theme.entropy_fill(9.0, 2.0) == theme.entropy_fill(2.0, 2.0)
+    assert theme.entropy_fill(None, 2.0) == theme.UNKNOWN
+
+
+@pytest.mark.parametrize("token", ["<img src=x onerror=alert(1)>", "<b>bold</b>", "${6*7}", "{{x}}", "&lt;", "a" * 500])
+def test_labels_are_escaped_and_short(token: str) -> None:
+    trace = synthetic_race(0)["speculative"]
+    trace = retexted(trace, dict.fromkeys(trace.texts, token))
+    for drawn in tree_figure(trace, trace.steps[3]).data:
+        for label in drawn.text or ():
+            bare = label.removeprefix("<b>").removesuffix("</b>")
+            assert not {"<", ">"} & set(bare)
+            assert len(html.unescape(bare)) <= 10
+
+
+def test_a_step_stays_small() -> None:
+    lanes = synthetic_race(1)
+    frames = recorded_frames(lanes["target-only"], lanes["speculative"])
+    assert max(len(frame) for frame in frames if '"figure"' in frame) < 20_000
+    assert max(len(frame) for frame in frames if '"lane":"target-only"' in frame) < 400
+
+
+def test_a_bushy_tree_drops_labels_before_they_overlap() -> None:
+    tokens, parents = [8] + [1] * 60, [-1] + [0] * 30 + list(range(1, 31))
+    tree = DraftTree(tuple(tokens), tuple(parents), (0.0, *[-1.0] * 60), (1.0,) * 61)
+    trace = hand_made(tree, (), 4)
+    unreached = next(drawn for drawn in tree_figure(trace, trace.steps[0]).data if drawn.name == "unreached")
+    assert unreached.mode == "markers"
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def said(trace: DecodeTrace) -> str:
+    return "".join(text for _, text in step_sentence(trace, trace.steps[0]))
+
+
+def test_sentences_on_hand_made_steps() -> None:
+    branching = DraftTree(
+        (8, 1, 2, 3, 5), (-1, 0, 1, 2, 0), (0.0, -0.1, -0.1, math.log(0.9), -2.0), (0.7, 0.1, 0.2, None, None)
+    )
+    assert said(hand_made(branching, (1, 2), 4)) == (
+        "Drafted 4 tokens on 2 branches; 2 accepted. "
+        "After left side the draft expected of (0.90); the target wanted and (0.97)."
+    )
+    chain = DraftTree((8, 1), (-1, 0), (0.0, -0.1), (0.1, None))
+    assert said(hand_made(chain, (1,), 4)) == (
+        "Drafted 1 token on 1 branch; 1 accepted. "
+        "The whole branch was right; after a left the target went on with and (0.97)."
+    )
+    assert said(hand_made(chain, (), 4)) == (
+        "Drafted 1 token on 1 branch; none accepted. "
+        "After a the draft expected left (0.90); the target wanted and (0.97)."
+    )
+    assert said(hand_made(chain, (1,), 0)).endswith("After a left the target ended the answer (0.97).")
+    assert said(hand_made(DraftTree.only_root(8), (), 4)) == "Nothing was drafted; the target said and."
+
+
+def test_reasons_name_what_the_target_wanted() -> None:
+    tree = DraftTree((8, 1, 5, 3), (-1, 0, 0, 2), (0.0, -0.1, -2.0, -0.5), (0.9, None, 0.1, None))
+    trace = hand_made(tree, (1,), 4)
+    step = trace.steps[0]
+    assert "unsure here (0.90 nats), so it tried 2 words" in node_reason(trace, step, 2, "rejected")
+    assert "The target wanted left (0.97)." in node_reason(trace, step, 2, "rejected")
+    assert "left at big" in node_reason(trace, step, 3, "unreached")
+    assert "it stands" in node_reason(trace, step, 1, "accepted")
+
+
+def test_labels_make_blanks_visible() -> None:
+    trace = hand_made(DraftTree((8, 6, 7, 1), (-1, 0, 1, 2), (0.0, -1.0, -1.0, -1.0), (None,) * 4), (), 0)
+    assert [token_label(trace, token) for token in (6, 7, 1, 0)] == ["␣", "⏎", "left", END_MARK]
+
+
+# --- headline -------------------------------------------------------------------------------------------------------
+
+
+def test_the_headline_of_a_finished_race() -> None:
+    lanes = synthetic_race(1)
+    shown = headline(lanes["target-only"], lanes["speculative"], finished=True)
+    assert (shown["same"], shown["same_state"]) == ("identical ✓", "same")
+    assert shown["passes"] == str(len(lanes["speculative"].steps))
+    assert shown["instead"] == f"instead of {len(lanes['target-only'].steps)}"
+
+
+def test_a_running_race_claims_nothing_more_than_it_knows() -> None:
+    lanes = synthetic_race(1)
+    early = headline_at(lanes["target-only"], lanes["speculative"], clock=0.06)
+    assert (early["same"], early["same_state"]) == ("same so far", "open")
+    before_any_step = headline(
+        first_steps(lanes["target-only"], 0), first_steps(lanes["speculative"], 0), finished=False
+    )
+    assert before_any_step["speedup"] == before_any_step["tau"] == "–"
+
+
+def test_a_difference_is_shown_with_its_margin() -> None:
+    lanes = synthetic_race(1)
+    odd = lanes["target-only"]
+    last = odd.steps[20]
+    swapped = replace(last, emitted=(3,), verification=Verification((), 3))
+    odd = replace(odd, steps=(*odd.steps[:20], swapped, *odd.steps[21:]))
+    shown = headline(odd, lanes["speculative"], finished=True)
+    assert (shown["same"], shown["same_state"]) == ("differs at 22 ✗", "differs")
+    assert "more than rounding" in shown["same_note"]
+
+
+def test_the_clock_cuts_a_lane_where_its_steps_end() -> None:
+    trace = synthetic_race(1)["target-only"]
+    assert len(until(trace, 0.0).steps) == 0
+    assert len(until(trace, trace.prefill.total + trace.steps[0].seconds.total).steps) == 1
+    assert len(until(trace, 1e9).steps) == len(trace.steps)
+
+
+# --- player ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_reel_only_appends_and_ends_like_the_recorded_one() -> None:
+    lanes = synthetic_race(1)
+    reel, before = Reel("live run", live=True), list[str]()
+    for count in range(0, 70, 7):
+        traces = {
+            "target-only": first_steps(lanes["target-only"], count),
+            "speculative": first_steps(lanes["speculative"], count // 5),
+        }
+        frames = list(reel.update(traces))
+        assert frames[: len(before)] == before
+        before = frames
+    live = [json.loads(frame) for frame in reel.update(lanes, "finished")]
+    recorded = [json.loads(frame) for frame in recorded_frames(lanes["target-only"], lanes["speculative"])]
+    for lane in ("target-only", "speculative"):
+        assert [f["tokens"] for f in live if f.get("lane") == lane] == [
+            f["tokens"] for f in recorded if f.get("lane") == lane
+        ]
+    assert live[-1]["totals"] == recorded[-1]["totals"]
+
+
+def test_tokens_say_where_they_came_from() -> None:
+    trace = synthetic_race(1)["speculative"]
+    frames = [json.loads(frame) for frame in recorded_frames(synthetic_race(1)["target-only"], trace)]
+    steps = [frame for frame in frames if frame.get("lane") == "speculative" and frame["kind"] == "step"]
+    for frame, step in zip(steps, trace.steps, strict=True):
+        sources = [source.split()[0] for _, source in frame["tokens"]]
+        assert sources == ["accepted"] * len(step.verification.accepted) + ["target"]
+
+
+def test_slow_pairs_play_in_real_time_and_fast_ones_slowly() -> None:
+    trace = synthetic_race(0)["target-only"]
+    assert playing_speed(trace) == 0.05
+    slow = replace(trace, steps=tuple(replace(s, seconds=StepSeconds(0, 1.0, 0)) for s in trace.steps))
+    assert playing_speed(slow) == 1.0
+
+
+def test_the_template_holds_nothing_that_gradio_would_run() -> None:
+    template = component_arguments([])["html_template"]
+    assert not any(mark in template for mark in ("${", "{{", "`", "\\"))
+
+
+# --- recorded -------------------------------------------------------------------------------------------------------
+
+
+def test_recorded_races_are_read_and_checked(tmp_path: Path) -> None:
+    synthetic_recorded(tmp_path, 2)
+    assert [race.name for race in load_recorded(tmp_path)] == ["race-0", "race-1"]
+    assert load_recorded(tmp_path / "nowhere") == ()
+    (tmp_path / "race-1.png").unlink()
+    with pytest.raises(ValueError, match=r"race-1.json .* picture"):
+        load_recorded(tmp_path)
+    (tmp_path / "race-1.json").write_text('{"image": "x"}')
+    with pytest.raises(ValueError, match=r"race-1.json is not a recorded race"):
+        load_recorded(tmp_path)
+
+
+def test_drawing_needs_no_torch() -> None:
+    code = (
+        "import sys, visual.player, visual.recorded, visual.headline, visual.tree_figure, visual.words\n"
+        "assert 'torch' not in sys.modules and 'gradio' not in sys.modules\n"
+        "import visual.pieces\nassert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,0 +1,57 @@
+"""The options of decoding as controls of the page: made from the fields of ``DecodingConfig``, no second list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import gradio as gr
+from annotated_types import Ge, Le
+from pydantic.fields import FieldInfo
+
+from specllava.config import DecodingConfig
+from visual import pieces
+
+# Who drafts is what the two lanes of a race differ in, so it is no choice of the visitor's.
+FIELDS: dict[str, FieldInfo] = {
+    name: info for name, info in vars(DecodingConfig)["__pydantic_fields__"].items() if name != "drafter"
+}
+SUMMARY = "{rule} rule · branches above {entropy_threshold} nats · depth {depth} · at most {nodes} nodes"
+
+
+def settings_card() -> list[Any]:
+    """A folded card with one control per field, and a summary that stays in view; gives the controls in field order."""
+    with gr.Column(elem_classes="card settings-card"):
+        with gr.Accordion("How the tree grows", open=False):
+            controls = [_control(name, info) for name, info in FIELDS.items()]
+        now = SUMMARY.format(**{name: info.default for name, info in FIELDS.items()})
+        summary = gr.HTML(**pieces.text_arguments(now, pieces.SUMMARY))
+    changes = [control.change for control in controls]
+    gr.on(changes, None, controls, summary, js=_summary_js(), show_progress="hidden", api_visibility="private")
+    return controls
+
+
+def decoding_config(values: Sequence[Any]) -> DecodingConfig:
+    """The controls' values as a configuration. The sliders are a courtesy; this is the check.
+
+    Raises:
+        pydantic.ValidationError: a value outside its bounds.
+    """
+    return DecodingConfig(**dict(zip(FIELDS, values, strict=True)))
+
+
+def _control(name: str, info: FieldInfo) -> Any:
+    label = name.replace("_", " ")
+    if choices := get_args(info.annotation):
+        return gr.Radio(list(choices), value=info.default, label=label, info=info.description)
+    low: Any = next(bound.ge for bound in info.metadata if isinstance(bound, Ge))
+    high: Any = next(bound.le for bound in info.metadata if isinstance(bound, Le))
+    step = 1 if info.annotation is int else 0.1
+    return gr.Slider(low, high, value=info.default, step=step, label=label, info=info.description)
+
+
+def _summary_js() -> str:
+    """Fills the summary in the browser; its arguments are the controls' values in field order."""
+    template, names = json.dumps(SUMMARY, ensure_ascii=False), json.dumps(list(FIELDS))
+    return f"(...values) => {template}.replace(/{{(\\w+)}}/g, (_, name) => values[{names}.indexOf(name)])"

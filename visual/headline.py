@@ -1,0 +1,62 @@
+"""The four numbers above a race, as the strings that the page shows. All arithmetic is ``specllava.metrics``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from specllava.metrics import Comparison, compare, speedup, summarise
+from specllava.trace import DecodeTrace
+
+Headline = dict[str, str]
+DASH = "–"
+
+
+def headline(alone: DecodeTrace, together: DecodeTrace, finished: bool) -> Headline:
+    """Speed-up, tau, target passes and sameness of a race that is running, stopped or finished."""
+    reference, candidate = summarise([alone]), summarise([together])
+    big, small, state = _sameness(compare(alone, together), alone, finished)
+    return {
+        "speedup": _number(speedup(reference, candidate), "{:.1f}×"),
+        "tau": _number(candidate.tau, "{:.1f}"),
+        "passes": str(candidate.target_passes),
+        "instead": f"instead of {candidate.step_tokens}",
+        "same": big,
+        "same_note": small,
+        "same_state": state,
+        "rate_target-only": _number(reference.tokens_per_second, "{:.0f} tokens/s"),
+        "rate_speculative": _number(candidate.tokens_per_second, "{:.0f} tokens/s"),
+    }
+
+
+def headline_at(alone: DecodeTrace, together: DecodeTrace, clock: float) -> Headline:
+    """The same numbers as they stood when both lanes' clocks showed ``clock`` seconds."""
+    return headline(until(alone, clock), until(together, clock), finished=False)
+
+
+def until(trace: DecodeTrace, clock: float) -> DecodeTrace:
+    """The steps that a lane had finished at ``clock`` seconds on its own clock, the prefill included."""
+    now, count = trace.prefill.total, 0
+    for step in trace.steps:
+        now += step.seconds.total
+        if now > clock + 1e-9:
+            break
+        count += 1
+    return replace(trace, steps=trace.steps[:count])
+
+
+def _sameness(result: Comparison, alone: DecodeTrace, finished: bool) -> tuple[str, str, str]:
+    if result.identical and finished:
+        return "identical ✓", f"{result.tokens} of {result.tokens} tokens", "same"
+    parted = result.position is not None and result.position < result.tokens
+    if not parted and not finished:
+        return "same so far", f"{result.tokens} of {result.tokens} tokens", "open"
+    if result.margin is None:
+        return "one stopped", f"the first {result.tokens} tokens are the same", "differs"
+    kind = "a near-tie, rounding decides" if result.near_tie else "more than rounding"
+    assert result.position is not None  # a margin belongs to a position
+    return f"differs at {result.position + 1} ✗", f"target's margin there {result.margin:.1e}: {kind}", "differs"
+
+
+def _number(value: float, form: str) -> str:
+    return DASH if math.isnan(value) or math.isinf(value) else form.format(value)

@@ -1,0 +1,45 @@
+"""A race that is happening, as updates for the player: bundled in time, stopped on request, never without end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from specllava.trace import DecodeTrace
+from visual.player import Ending, Reel
+
+SECONDS_PER_RUN = 120.0
+SECONDS_PER_UPDATE = 0.12  # often enough to look alive, seldom enough to leave the lanes' clocks alone
+NOTES: dict[Ending, str] = {
+    "finished": "",
+    "stopped": "Stopped. What was said so far stays here.",
+    "deadline": f"Stopped after {SECONDS_PER_RUN:.0f} seconds. What was said so far stays here.",
+}
+
+
+def follow(
+    events: Iterable[Any],
+    collect: Callable[[list[Any]], dict[str, DecodeTrace]],
+    stopped: Callable[[], bool],
+) -> Iterator[tuple[list[str], str]]:
+    """``(frames, notice)`` while the race runs, and once when it ended, was stopped or ran out of time.
+
+    Args:
+        events: what the lanes do; only drawn from, never closed here.
+        collect: the traces that events amount to so far.
+        stopped: asked at every event.
+    """
+    reel, seen = Reel("live run", live=True), list[Any]()
+    started, shown = time.monotonic(), 0.0
+    ending: Ending = "finished"
+    for event in events:
+        seen.append(event)
+        now = time.monotonic()
+        if stopped() or now - started > SECONDS_PER_RUN:
+            ending = "stopped" if stopped() else "deadline"
+            break
+        if now - shown >= SECONDS_PER_UPDATE:
+            shown = now
+            yield reel.update(collect(seen)), ""
+    yield reel.update(collect(seen), ending), NOTES[ending]

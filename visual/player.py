@@ -1,0 +1,220 @@
+"""The player's material: one race as a growing list of JSON strings, and how its component is made.
+
+The list is the value of a single ``gr.HTML``. Strings are only ever appended, so that each update sends the new ones;
+the browser parses them once and never asks the server while it plays. The elements, by their ``kind``:
+
+* ``run`` (first): what ran, where it plays from, the scale of the entropies;
+* ``prefill`` and ``step``: what a lane emitted and how long it took; speculative steps carry the figure,
+  the sentence, the nodes and the headline as of that moment;
+* ``end`` (last): the final headline and the two traces, for saving.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import plotly
+
+from specllava.metrics import summarise
+from specllava.trace import DecodeTrace, StepTrace
+from visual.headline import headline, headline_at
+from visual.theme import entropy_ceiling
+from visual.tree_figure import PlacedStep, tree_figure
+from visual.words import next_reason, node_reason, path_text, step_sentence, token_label
+
+ALONE, TOGETHER = "target-only", "speculative"
+STATIC = Path(__file__).parent / "static"
+PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+MODULES = ("race.js", "step.js", "player.js")
+SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
+WATCHABLE = 0.09  # seconds that one target step should last on the screen
+MOUNT = """
+const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
+Promise.all(props.modules.map(load))
+  .then(([race, step, player]) => player.mount({ element, props, watch, race, step }));
+"""
+
+Ending = Literal["finished", "stopped", "deadline"]
+
+
+class Reel:
+    """One race on its way to the player. ``frames`` only ever grows.
+
+    Args:
+        source: words for where the run comes from, such as ``recorded run``.
+        live: the run is happening now, so the player follows it.
+    """
+
+    def __init__(self, source: str, live: bool) -> None:
+        self._source = source
+        self._live = live
+        self._steps = {ALONE: 0, TOGETHER: 0}
+        self._clock = {ALONE: 0.0, TOGETHER: 0.0}
+        self.frames: list[str] = []
+
+    def update(self, traces: Mapping[str, DecodeTrace], ending: Ending | None = None) -> list[str]:
+        """Append what is new in the traces; the whole list so far. ``ending`` closes the reel."""
+        if ALONE not in traces or TOGETHER not in traces:
+            return []
+        alone, together = traces[ALONE], traces[TOGETHER]
+        if not self.frames:
+            if not alone.steps and ending is None:
+                return []  # the first target step decides how slowly the run is worth watching
+            self._open(alone, together)
+        self._append_steps(ALONE, alone, alone)
+        self._append_steps(TOGETHER, together, alone)
+        if ending is not None:
+            self._close(alone, together, ending)
+        return list(self.frames)
+
+    def _add(self, kind: str, **data: object) -> None:
+        self.frames.append(
+            json.dumps({"kind": kind, **data}, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        )
+
+    def _open(self, alone: DecodeTrace, together: DecodeTrace) -> None:
+        config, setting = together.config, together.setting
+        self._add(
+            "run", id=uuid.uuid4().hex, source=self._source, live=self._live, prompt=together.prompt,
+            setting=f"{setting.pair} · {setting.device} · {setting.dtype}", speed=playing_speed(alone),
+            threshold=config.entropy_threshold, ceiling=entropy_ceiling(config), columns=config.depth + 2,
+        )  # fmt: skip
+        for lane, trace in ((ALONE, alone), (TOGETHER, together)):
+            token = _words(trace, (trace.prefill.first_token,), 0 if lane == TOGETHER else None)
+            self._clock[lane] = trace.prefill.total
+            self._add("prefill", lane=lane, seconds=trace.prefill.total, tokens=token)
+
+    def _append_steps(self, lane: str, trace: DecodeTrace, alone: DecodeTrace) -> None:
+        for step in trace.steps[self._steps[lane] :]:
+            self._steps[lane] += 1
+            self._clock[lane] += step.seconds.total
+            times = [step.seconds.draft, step.seconds.verify, step.seconds.rest]
+            if lane == ALONE:
+                self._add("step", lane=lane, seconds=times, tokens=_words(trace, step.emitted, None))
+            else:
+                totals = headline_at(alone, trace, self._clock[lane])
+                words = _words(trace, step.emitted, len(step.verification.accepted))
+                self._add("step", lane=lane, seconds=times, tokens=words, totals=totals, **picture(trace, step))
+
+    def _close(self, alone: DecodeTrace, together: DecodeTrace, ending: Ending) -> None:
+        self._add(
+            "end", ending=ending, totals=headline(alone, together, ending == "finished"),
+            show=instructive_step(together), image=together.image,
+            traces={"target_only": _text(alone), "speculative": _text(together)},
+        )  # fmt: skip
+
+
+def recorded_frames(alone: DecodeTrace, together: DecodeTrace, source: str = "recorded run") -> list[str]:
+    """A finished race as the player's whole list."""
+    return Reel(source, live=False).update({ALONE: alone, TOGETHER: together}, "finished")
+
+
+def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
+    """What the page draws of one speculative step: figure, sentence, nodes, the node to look at first."""
+    placed = PlacedStep(trace, step)
+    nodes = [_node(placed, n) for n in range(placed.next_node)] + [_next_node(placed)]
+    last = step.verification.path[-1]
+    rivals = step.tree.children()[last]
+    focus = max(rivals, key=lambda n: step.tree.log_probs[n]) if rivals else placed.next_node
+    return {
+        "figure": tree_figure(trace, step).to_plotly_json(),
+        "say": step_sentence(trace, step),
+        "nodes": nodes,
+        "focus": focus,
+    }
+
+
+def _node(placed: PlacedStep, node: int) -> dict[str, object]:
+    trace, step, tree = placed.trace, placed.step, placed.step.tree
+    seen, entropy = step.target, tree.entropies[node]
+    root = node == 0
+    return {
+        "label": token_label(trace, tree.tokens[node]),
+        "path": path_text(trace, step, node),
+        "verdict": placed.verdicts[node],
+        "depth": placed.depths[node],
+        "draft": None if root else round(math.exp(tree.log_probs[node]), 4),
+        "rank": None if root else tree.sibling_ranks()[node] + 1,
+        "entropy": None if entropy is None else round(entropy, 3),
+        "target": None if root else round(seen.token_probs[node], 4),
+        "target_rank": None if root else seen.token_ranks[node] + 1,
+        "choice": token_label(trace, seen.choices[node]),
+        "choice_prob": round(seen.choice_probs[node], 4),
+        "reason": node_reason(trace, step, node, placed.verdicts[node]),
+    }
+
+
+def _next_node(placed: PlacedStep) -> dict[str, object]:
+    trace, step = placed.trace, placed.step
+    last = step.verification.path[-1]
+    label = token_label(trace, step.verification.next_token)
+    return {
+        "label": label, "path": f"{path_text(trace, step, last, 3)} {label}", "verdict": "next",
+        "depth": placed.depths[-1], "draft": None, "rank": None, "entropy": None,
+        "target": round(step.target.choice_probs[last], 4), "target_rank": 1,
+        "choice": None, "choice_prob": None, "reason": next_reason(step),
+    }  # fmt: skip
+
+
+def instructive_step(trace: DecodeTrace) -> int:
+    """The step to open a recorded run with: some words accepted, a rival rejected, branches to look at."""
+
+    def interest(index: int) -> float:
+        step = trace.steps[index]
+        accepted, family = step.verification.accepted, step.tree.children()[step.verification.path[-1]]
+        branches = sum(len(children) > 1 for children in step.tree.children())
+        middle = 1 - abs(2 * index / len(trace.steps) - 1)
+        return min(len(accepted), 5) + 3 * bool(family) * bool(accepted) + min(branches, 4) + middle
+
+    return max(range(len(trace.steps)), key=interest, default=0)
+
+
+def playing_speed(alone: DecodeTrace) -> float:
+    """The fastest speed at which one can still watch: a target step lasts long enough to be seen."""
+    pace = summarise([alone]).seconds_per_token
+    if math.isnan(pace):
+        return 1.0
+    return next((speed for speed in SPEEDS if pace / speed >= WATCHABLE), SPEEDS[-1])
+
+
+def component_arguments(frames: list[str]) -> dict[str, Any]:
+    """Arguments of the ``gr.HTML`` that is the player; every file it needs is in ``static_paths``."""
+    return {
+        "value": frames,
+        "html_template": (STATIC / "player.html").read_text(encoding="utf-8"),
+        "js_on_load": MOUNT,
+        "apply_default_css": False,
+        "assets": STATIC.as_posix(),
+        "modules": list(MODULES),
+        "plotly": PLOTLY_JS.as_posix(),
+        "version": _version(),
+    }
+
+
+def static_paths() -> list[Path]:
+    """Files that the browser may fetch: our own, and Plotly as its wheel ships it."""
+    return [STATIC, PLOTLY_JS]
+
+
+def _version() -> str:
+    """Changes with any script, so that no browser runs an old one against a new page."""
+    return hashlib.sha256(b"".join((STATIC / name).read_bytes() for name in MODULES)).hexdigest()[:12]
+
+
+def _words(trace: DecodeTrace, tokens: tuple[int, ...], accepted: int | None) -> list[list[str]]:
+    """``[text, source]`` of each emitted token; ``accepted`` of them come from the draft, ``None``: no draft at all."""
+    words = []
+    for place, token in enumerate(tokens):
+        source = "plain" if accepted is None else "accepted" if place < accepted else "target"
+        words.append(["", f"{source} end"] if token in trace.eos_token_ids else [trace.texts[token], source])
+    return words
+
+
+def _text(trace: DecodeTrace) -> str:
+    return trace.to_json().decode()

@@ -1,0 +1,184 @@
+// The player: one clock that moves race, timeline and tree together. It follows the recorded clocks of the two
+// lanes, runs in the browser alone, and takes new frames as they are appended to the component's value.
+
+export function mount({ element, props, watch, race, step }) {
+  const root = element.querySelector(".player");
+  const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
+  const player = new Player(root, race.createRace(root), step.createStep(root, plotly), race.duration);
+  watch("value", () => player.feed(props.value ?? []));
+  player.feed(props.value ?? []);
+}
+
+const calm = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+class Player {
+  constructor(root, race, step, duration) {
+    Object.assign(this, { root, race, step, duration, run: null, seen: 0, time: 0, playing: false, end: null, firstPass: false,
+      opened: false, paced: false });
+    this.scrub = this.find(".scrub");
+    this.speed = this.find(".speed");
+    this.actions = {
+      first: () => this.jump(0),
+      previous: () => this.jump(this.index() - 1),
+      next: () => this.jump(this.index() + 1),
+      last: () => this.seek(this.race.total()),
+      play: () => this.toggle(),
+      save: () => this.save(),
+    };
+    this.listen();
+  }
+
+  find(selector) {
+    return this.root.querySelector(selector);
+  }
+
+  // --- frames -------------------------------------------------------------------------------
+
+  feed(list) {
+    if (!list.length) return;
+    const first = JSON.parse(list[0]);
+    if (first.id !== this.run?.id) this.begin(first);
+    for (; this.seen < list.length; this.seen++) this.take(JSON.parse(list[this.seen]));
+    this.race.place();
+    if (this.end && !this.run.live && !this.opened) this.jump(this.end.show);
+    else if (this.run.live && calm()) this.seek(this.race.total());
+    else this.render();
+    if (this.run.live && !this.opened && !calm()) this.play();
+    this.opened = true;
+  }
+
+  begin(run) {
+    Object.assign(this, { run, seen: 1, time: 0, end: null, firstPass: run.live, opened: false });
+    this.pause();
+    this.race.reset();
+    this.step.reset(run.columns);
+    if (!this.paced) this.speed.value = String(run.speed);
+    this.find(".origin").textContent = `${run.source} · ${run.setting}`;
+    this.find(".asked").textContent = run.prompt;
+    this.find(".save").disabled = true;
+    document.documentElement.style.setProperty("--threshold", `${(100 * run.threshold) / run.ceiling}%`);
+    for (const [name, nats] of [["threshold", run.threshold], ["ceiling", run.ceiling]]) {
+      for (const place of document.querySelectorAll(`[data-scale="${name}"]`)) place.textContent = nats.toFixed(1);
+    }
+  }
+
+  take(frame) {
+    if (frame.kind === "end") {
+      this.end = frame;
+      this.find(".save").disabled = false;
+    } else {
+      this.race.add(frame);
+    }
+  }
+
+  // --- the clock ----------------------------------------------------------------------------
+
+  index() {
+    return Math.max(0, this.race.stepsAt(this.time) - 1); // of the step on show, from 0
+  }
+
+  jump(index) {
+    const steps = this.race.lane("speculative");
+    const item = steps[Math.min(Math.max(index, 0) + 1, steps.length - 1)];
+    if (item) this.seek(item.end);
+  }
+
+  seek(time) {
+    this.pause();
+    this.firstPass = false;
+    this.time = time;
+    this.render();
+  }
+
+  toggle() {
+    if (this.playing) return this.pause();
+    if (this.time >= this.race.total() - 1e-9) this.time = 0;
+    this.play();
+  }
+
+  play() {
+    this.playing = true;
+    this.mark();
+    let before = performance.now();
+    const tick = (now) => {
+      if (!this.playing) return;
+      this.time = Math.min(this.time + ((now - before) / 1000) * Number(this.speed.value), this.race.total());
+      before = now;
+      if (this.end && this.time >= this.race.total()) this.seek(this.race.total());
+      else this.render();
+      requestAnimationFrame(tick);
+    };
+    requestAnimationFrame(tick);
+  }
+
+  pause() {
+    this.playing = false;
+    this.mark();
+  }
+
+  mark() {
+    const button = this.find(".play");
+    button.classList.toggle("playing", this.playing);
+    button.querySelector("span").textContent = this.playing ? "Pause" : "Play";
+  }
+
+  // --- what is shown ------------------------------------------------------------------------
+
+  render() {
+    const steps = this.race.lane("speculative");
+    const total = this.race.total();
+    this.race.show(this.time);
+    const shown = steps[this.index() + 1];
+    if (shown) this.step.show(shown.frame, this.index() + 1, steps.length - 1, this.playing);
+    this.find(".when").textContent = total ? `, at ${this.duration(this.time)}` : "";
+    this.find(".count").textContent = shown ? `step ${this.index() + 1} of ${steps.length - 1}` : "";
+    this.scrub.value = total ? (1000 * this.time) / total : 0;
+    this.scrub.style.setProperty("--done", `${total ? (100 * this.time) / total : 0}%`);
+    this.scrub.setAttribute("aria-valuetext", shown ? `${this.duration(this.time)}, ${this.find(".count").textContent}` : "");
+    this.headline(this.firstPass ? shown?.frame.totals : (this.end ?? steps.at(-1)?.frame)?.totals);
+  }
+
+  headline(totals) {
+    for (const place of this.root.querySelectorAll("[data-total]")) {
+      const text = totals?.[place.dataset.total] ?? (place.closest(".rate, small") ? "" : "–");
+      if (place.textContent !== text) place.textContent = text;
+    }
+    this.find(".same").dataset.state = totals?.same_state ?? "open";
+  }
+
+  // --- what the visitor does ------------------------------------------------------------------
+
+  listen() {
+    this.root.addEventListener("click", (event) => {
+      const action = event.target.closest("[data-do]")?.dataset.do;
+      const item = event.target.closest("[data-item]")?.dataset.item;
+      if (action) this.actions[action]();
+      else if (item) this.seek(this.race.lane(event.target.closest("[data-lane]").dataset.lane)[item].end);
+    });
+    this.scrub.addEventListener("input", () => this.seek((this.scrub.value / 1000) * this.race.total()));
+    this.speed.addEventListener("change", () => (this.paced = true)); // a speed once chosen outlives the run
+    this.find(".stage").addEventListener("keydown", (event) => this.key(event));
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select")) return;
+    if (event.key === " " && event.target.closest("button, summary")) return;
+    if (event.target.matches(".scroller, .table-scroll") && event.target.scrollWidth > event.target.clientWidth) return; // it scrolls itself
+    const { first, previous, next, last, play } = this.actions;
+    const keys = { " ": play, ArrowLeft: previous, ArrowRight: next, Home: first, End: last,
+      ArrowUp: () => this.step.move(-1), ArrowDown: () => this.step.move(1) };
+    if (!(event.key in keys)) return;
+    event.preventDefault();
+    keys[event.key]();
+  }
+
+  save() {
+    const { image, traces } = this.end;
+    const text = `{"image":${JSON.stringify(image)},"target_only":${traces.target_only},"speculative":${traces.speculative}}`;
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+    link.download = "specllava-race.json";
+    link.click();
+    URL.revokeObjectURL(link.href);
+  }
+}

@@ -1,0 +1,65 @@
+"""Colours and verdicts of the page: one table that figures, legend and stylesheet share.
+
+Okabe-Ito colours, each paired with a symbol or a line style, so that no meaning hangs on colour alone. The
+stylesheet reads them as custom properties (``css_variables``); figures use them as they are, because they have
+enough contrast on the light and on the dark card alike.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Literal
+
+from plotly.colors import sample_colorscale
+
+from specllava.config import DecodingConfig
+from specllava.trace import StepTrace
+
+Verdict = Literal["root", "accepted", "rejected", "unreached", "next"]
+
+ACCEPTED: Final = "#0072B2"
+DRAFTING: Final = "#56B4E9"
+REJECTED: Final = "#D55E00"
+TARGET: Final = "#009E73"
+QUIET: Final = "#8b9096"
+COLOURS: Final[dict[str, str]] = {
+    "accepted": ACCEPTED,
+    "drafting": DRAFTING,
+    "rejected": REJECTED,
+    "target": TARGET,
+    "quiet": QUIET,
+}
+COLOURSCALE: Final = "cividis"
+UNKNOWN: Final = "rgba(139,144,150,0.18)"  # the draft was never asked what follows this node
+
+
+def css_variables() -> str:
+    """The colours and the entropy scale as a ``:root`` rule for the stylesheet."""
+    stops = ", ".join(sample_colorscale(COLOURSCALE, [i / 6 for i in range(7)]))
+    lines = [f"--{name}: {colour};" for name, colour in COLOURS.items()]
+    return ":root { " + " ".join([*lines, f"--entropy-scale: linear-gradient(90deg, {stops});"]) + " }"
+
+
+def entropy_ceiling(config: DecodingConfig) -> float:
+    """Nats at the bright end of the scale: fixed for a run, with its threshold in the left half."""
+    return max(2.0, math.ceil(2 * config.entropy_threshold))
+
+
+def entropy_fill(entropy: float | None, ceiling: float) -> str:
+    """Fill of a node: ``#rrggbb`` on the scale, or a pale grey where the entropy is unknown."""
+    if entropy is None:
+        return UNKNOWN
+    (colour,) = sample_colorscale(COLOURSCALE, [min(max(entropy / ceiling, 0.0), 1.0)], colortype="tuple")
+    return "#" + "".join(f"{round(255 * channel):02x}" for channel in colour)
+
+
+def verdicts(step: StepTrace) -> tuple[Verdict, ...]:
+    """One verdict per node: a node was judged only if the accepted branch reached its parent."""
+    path = set(step.verification.path)
+    names: list[Verdict] = ["root"]
+    for node in range(1, len(step.tree)):
+        if node in path:
+            names.append("accepted")
+        else:
+            names.append("rejected" if step.tree.parents[node] in path else "unreached")
+    return tuple(names)

@@ -1,0 +1,103 @@
+"""What the page says about a step, in words: plain sentences made from a trace, as styled segments.
+
+A segment is ``[style, text]``; the page puts its text into the document as text, never as markup. Styles are
+``plain``, ``strong``, ``em``, ``rejected`` and ``target``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from specllava.trace import DecodeTrace, StepTrace
+from visual.theme import Verdict
+
+Segments = list[list[str]]
+VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+END_MARK = "■ end"
+
+
+def token_label(trace: DecodeTrace, token: int, most: int = 24) -> str:
+    """A token as a short label: trimmed, whitespace made visible, the end of the answer named."""
+    if token in trace.eos_token_ids:
+        return END_MARK
+    text = trace.texts[token]
+    if not text.strip():
+        return "".join(VISIBLE.get(c, f"U+{ord(c):04X}") for c in text) or "∅"
+    shown = "".join(c if c.isprintable() else VISIBLE.get(c, "�") for c in text.strip())
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def path_text(trace: DecodeTrace, step: StepTrace, node: int, words: int = 4) -> str:
+    """The last tokens of the branch down to ``node``, as running text."""
+    path = step.tree.path(node)[-words:]
+    text = "".join(trace.texts[step.tree.tokens[n]] for n in path).strip()
+    return text.lstrip(".,;: ") or text or token_label(trace, step.tree.tokens[node])
+
+
+def step_sentence(trace: DecodeTrace, step: StepTrace) -> Segments:
+    """What happened in this step and why the branch ended where it did."""
+    tree, accepted = step.tree, step.verification.accepted
+    if tree.drafted == 0:
+        said = token_label(trace, step.verification.next_token)
+        return [["plain", "Nothing was drafted; the target said "], ["target", said], ["plain", "."]]
+    leaves = sum(not family for family in tree.children())
+    start: Segments = [
+        ["plain", f"Drafted {_count(tree.drafted, 'token')} on {_count(leaves, 'branch')}; "],
+        ["strong", f"{len(accepted) or 'none'} accepted"],
+        ["plain", ". "],
+    ]
+    return start + _ending(trace, step)
+
+
+def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
+    last = step.verification.path[-1]
+    wanted = token_label(trace, step.verification.next_token)
+    sure = f" ({step.target.choice_probs[last]:.2f})."
+    after: Segments = [["em", path_text(trace, step, last, 2)]]
+    family = step.tree.children()[last]
+    if step.verification.next_token in trace.eos_token_ids and not family:
+        return [["plain", "After "], *after, ["plain", " the target ended the answer"], ["plain", sure]]
+    if not family:
+        return [["plain", "The whole branch was right; after "], *after, ["plain", " the target went on with "],
+                ["target", wanted], ["plain", sure]]  # fmt: skip
+    best = max(family, key=lambda node: step.tree.log_probs[node])
+    return [
+        ["plain", "After "], *after, ["plain", " the draft expected "],
+        ["rejected", token_label(trace, step.tree.tokens[best])],
+        ["plain", f" ({math.exp(step.tree.log_probs[best]):.2f}); the target wanted "],
+        ["target", wanted], ["plain", sure],
+    ]  # fmt: skip
+
+
+def node_reason(trace: DecodeTrace, step: StepTrace, node: int, verdict: Verdict) -> str:
+    """Why this node fared as it did."""
+    tree, threshold = step.tree, trace.config.entropy_threshold
+    if verdict == "root":
+        return "The last token of the step before, chosen by the target. The tree grows from here."
+    parent = tree.parents[node]
+    siblings = len(tree.children()[parent])
+    entropy = tree.entropies[parent]
+    doubt = ""
+    if siblings > 1 and entropy is not None and entropy > threshold:
+        doubt = f"The draft was unsure here ({entropy:.2f} nats), so it tried {siblings} words. "
+    elif siblings == 1 and entropy is not None and entropy <= threshold:
+        doubt = f"The draft was sure here ({entropy:.2f} nats), so it tried one word. "
+    wanted = token_label(trace, step.target.choices[parent])
+    if verdict == "accepted":
+        return doubt + "It is the target's own choice, so it stands."
+    if verdict == "rejected":
+        return doubt + f"The target wanted {wanted} ({step.target.choice_probs[parent]:.2f})."
+    left = next(n for n in tree.path(node) if n not in step.verification.path)
+    return f"Never judged: its branch had already been left at {token_label(trace, tree.tokens[left])}."
+
+
+def next_reason(step: StepTrace) -> str:
+    """Why the target's own token is there."""
+    if len(step.emitted) <= len(step.verification.accepted):
+        return "The answer had already ended or reached its limit, so this token was not used."
+    return "The target's own word: the same pass that judges the tree also says what comes next."
+
+
+def _count(number: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("ch") else "s")
+    return f"{number} {noun if number == 1 else plural}"
