@@ -20,7 +20,7 @@ from specllava.drafters.nobody import Nobody
 from specllava.models.bundle import Bundle
 from specllava.models.engine import Engine
 from specllava.models.prompt import Prompt, now
-from specllava.trace import DecodeTrace, FinishReason, Prefill, StepSeconds, StepTrace
+from specllava.trace import SCHEMA_VERSION, DecodeTrace, FinishReason, Prefill, StepSeconds, StepTrace
 from specllava.tree import DraftTree
 from specllava.verify import clip, target_view, verify_greedy
 
@@ -130,6 +130,7 @@ def collect(bundle: Bundle, lane: Lane, events: Iterable[Event]) -> DecodeTrace:
         *({*s.tree.tokens, *s.target.choices, s.verification.next_token} for s in trace_steps)
     )
     return DecodeTrace(
+        schema_version=SCHEMA_VERSION,
         lane=lane.name,
         setting=bundle.setting,
         config=lane.config,

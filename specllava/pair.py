@@ -63,8 +63,14 @@ class Pair:
     def race(
         self, image: Picture, messages: Messages, config: DecodingConfig | None = None
     ) -> Generator[RaceEvent]:
-        """Target-only against ``config``, side by side on one device with a clock each."""
+        """Target-only against ``config``, side by side on one device with a clock each.
+
+        Raises:
+            ValueError: ``config`` drafts nothing, so there is nobody to race against.
+        """
         prompt, chosen = self.prompt(image, messages), config or DecodingConfig()
+        if chosen.drafter == "none":
+            raise ValueError('both lanes would be target-only: a race needs drafter "model"')
         return race(self.bundle, [lane_of(replace(chosen, drafter="none"), prompt), lane_of(chosen, prompt)])
 
     def collect_race(self, events: Iterable[RaceEvent]) -> dict[str, DecodeTrace]:

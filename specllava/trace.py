@@ -160,7 +160,7 @@ class DecodeTrace(_Record):
     text: str
     texts: dict[int, str]
     eos_token_ids: tuple[int, ...] = ()
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = field(kw_only=True)  # no default: a file must say it
 
     def __post_init__(self) -> None:
         missing = {token for token in self._tokens_used() if token not in self.texts}

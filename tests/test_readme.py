@@ -38,7 +38,8 @@ def test_every_printed_command_is_understood(command, tmp_path):
     if "--image" in words:
         render = [sys.executable, "-m", "specllava", "toyworld", "render", "--output", str(scene)]
         subprocess.run(render, cwd=ROOT, check=True, capture_output=True, timeout=120)
-    small = {"100": "2", "500": "2", "scene.png": str(scene), "race.json": str(tmp_path / "r"), "runs/toy": str(tmp_path)}
+    small = {"100": "2", "500": "2", "scene.png": str(scene), "race.json": str(tmp_path / "r")}
+    small |= {"runs/toy": str(tmp_path / "run")}
     words = [small.get(word, word) for word in words] + (["--tiny"] if "train" in words else [])
     done = subprocess.run(
         [sys.executable, "-m", "specllava", *words], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False

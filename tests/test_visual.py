@@ -22,7 +22,7 @@ from specllava.trace import DecodeTrace, Prefill, StepSeconds, StepTrace, Target
 from specllava.tree import DraftTree
 from visual import theme
 from visual.headline import headline, headline_at, until
-from visual.layout import tidy_heights
+from visual.layout import ordered_tree, tidy_heights
 from visual.player import Reel, component_arguments, playing_speed, recorded_frames
 from visual.recorded import load_recorded
 from visual.tree_figure import PlacedStep, tree_figure
@@ -65,7 +65,7 @@ def test_edges_never_cross_and_nodes_keep_their_distance(choices: list[float]) -
     for node in range(1, len(parents)):
         children[parents[node]].append(node)
         depths[node] = depths[parents[node]] + 1
-    heights = tidy_heights(children, depths)
+    heights = tidy_heights(ordered_tree(children))
     for depth in range(1, max(depths) + 1):
         level = sorted((heights[n], heights[parents[n]]) for n in range(len(parents)) if depths[n] == depth)
         for (low, low_parent), (high, high_parent) in itertools.pairwise(level):

@@ -7,8 +7,10 @@ their order at every depth, so edges between two depths cannot cross.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import networkx as nx
 
 
 @dataclass(slots=True)
@@ -19,29 +21,31 @@ class _Block:
     offsets: list[tuple[int, float]]
 
 
-def tidy_heights(children: Sequence[Sequence[int]], depths: Sequence[int]) -> tuple[float, ...]:
-    """Height of every node in slots, upwards positive, the root at 0.
+def ordered_tree(children: Sequence[Sequence[int]]) -> nx.DiGraph:
+    """Children lists, favourite first, as a graph whose successors keep that order. Node 0 is the root."""
+    tree = nx.DiGraph()
+    tree.add_nodes_from(range(len(children)))
+    tree.add_edges_from((node, child) for node, family in enumerate(children) for child in family)
+    return tree
 
-    Args:
-        children: children of every node, favourite first; a child comes after its parent.
-        depths: depth of every node.
-    """
-    blocks: list[_Block | None] = [None] * len(children)
-    for node in reversed(range(len(children))):
-        blocks[node] = _assemble(children[node], depths[node], blocks)
-    heights = [0.0] * len(children)
-    for node, block in enumerate(blocks):
-        assert block is not None  # every node was assembled above
-        for child, offset in block.offsets:
+
+def tidy_heights(tree: nx.DiGraph) -> tuple[float, ...]:
+    """Height of every node of an ordered tree in slots, upwards positive, the root 0 at 0."""
+    depths = nx.single_source_shortest_path_length(tree, 0)
+    blocks: dict[int, _Block] = {}
+    for node in nx.dfs_postorder_nodes(tree, 0):
+        blocks[node] = _assemble(tree.successors(node), depths[node], blocks)
+    heights = {0: 0.0}
+    for node in nx.dfs_preorder_nodes(tree, 0):
+        for child, offset in blocks[node].offsets:
             heights[child] = heights[node] + offset
-    return tuple(heights)
+    return tuple(heights[node] for node in range(len(heights)))
 
 
-def _assemble(family: Sequence[int], depth: int, blocks: Sequence[_Block | None]) -> _Block:
+def _assemble(family: Iterable[int], depth: int, blocks: Mapping[int, _Block]) -> _Block:
     whole = _Block({}, [])
     for child in family:
         block = blocks[child]
-        assert block is not None  # children come after their parent, so they are assembled first
         shared = whole.room.keys() & block.room.keys()
         up = max((whole.room[d][1] - block.room[d][0] + 1 for d in shared), default=0.0)
         down = min((whole.room[d][0] - block.room[d][1] - 1 for d in shared), default=0.0)

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 
 from specllava.trace import DecodeTrace, StepTrace
 from visual import theme
-from visual.layout import tidy_heights
+from visual.layout import ordered_tree, tidy_heights
 from visual.theme import Verdict, entropy_ceiling, entropy_fill, verdicts
 from visual.words import token_label
 
@@ -74,7 +74,7 @@ class PlacedStep:
         for node, parent in enumerate(self.parents[1:], start=1):
             families[parent].append(node)
         ordered = [sorted(family, key=lambda n: (n not in emitted, -likely[n])) for family in families]
-        return tidy_heights(ordered, self.depths)
+        return tidy_heights(ordered_tree(ordered))
 
 
 def tree_figure(trace: DecodeTrace, step: StepTrace) -> go.Figure:
