@@ -25,7 +25,7 @@ def grid() -> dict[str, DecodingConfig]:
     lanes = {REFERENCE: replace(base, drafter="none")}
     for depth in (4, 6, 8, 10):
         lanes[f"chain {depth}"] = replace(base, rule="chain", depth=depth, nodes=depth)
-    for threshold, depth, nodes, floor in product((0.3, 0.6, 1.0), (6, 8), (10, 16, 24), (-3.0, -5.0)):
+    for threshold, depth, nodes, floor in product((0.3, 0.8), (5, 8), (8, 12, 20), (-2.5, -4.0)):
         name = f"entropy h={threshold} D={depth} n={nodes} floor={floor}"
         lanes[name] = replace(
             base, entropy_threshold=threshold, depth=depth, nodes=nodes, min_log_prob=floor, width=4, max_branches=3

@@ -1,0 +1,68 @@
+"""The page as a user starts it: ``python app.py`` with the shipped pair and the recorded examples."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from test_page import FINISHED, SECOND, Visit, browser  # noqa: F401 - a fixture is used by its name
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def address(browser: Any) -> Iterator[str]:  # noqa: F811 - without a browser no server is started
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "app.py", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    address = f"http://127.0.0.1:{port}/"
+    try:
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(address, timeout=2).close()
+                break
+            except OSError:
+                assert process.poll() is None, "app.py ended by itself"
+                time.sleep(0.5)
+        yield address
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def test_the_shipped_pair_races_on_the_page(browser: Any, address: str) -> None:  # noqa: F811
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    errors: list[str] = []
+    hosts: set[str] = set()
+    page.on("console", lambda message: errors.extend([message.text] if message.type == "error" else []))
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+    page.goto(address)
+    page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+    tab = Visit(page)
+    assert "recorded run" in tab.text(".origin") and "identical" in tab.text(".same")
+    tab.wait("document.querySelector('.chip').textContent.includes('toy')", 60)
+    page.click("text=New scene")
+    page.select_option(".speed", "1")
+    tab.run("Describe this image in detail.")
+    tab.wait(FINISHED, 60)
+    page.click("[data-do=last]")
+    lanes = [tab.text(f"[data-lane={lane}] .words").replace("■", "").split() for lane in ("target-only", "speculative")]
+    assert lanes[0] == lanes[1] and len(lanes[0]) > 20
+    assert float(tab.text("[data-total=tau]")) > 1.5
+    assert not errors, errors
+    assert hosts <= {urlsplit(address).netloc, ""}, hosts
