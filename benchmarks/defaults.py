@@ -1,6 +1,6 @@
 """Where the defaults come from: a grid of tree settings on held-out toy prompts, one row each.
 
-    python benchmarks/defaults.py --prompts 20 --json benchmarks/results/defaults.json
+    python -m benchmarks.defaults --prompts 4 --json benchmarks/results/defaults.json
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pictures of the page for the README: light, dark and phone width, of the recorded run that a visitor sees first.
 
-    python app.py --port 7861 &  python benchmarks/screenshots.py --address http://127.0.0.1:7861/
+    python app.py --port 7861 &  python -m benchmarks.screenshots --address http://127.0.0.1:7861/
 """
 
 from __future__ import annotations

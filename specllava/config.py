@@ -39,19 +39,19 @@ class DecodingConfig:
     depth: Annotated[int, Field(ge=1, le=32)] = 8
     """Tokens that the draft looks ahead at most; each level costs one draft pass."""
 
-    nodes: Annotated[int, Field(ge=1, le=256)] = 24
+    nodes: Annotated[int, Field(ge=1, le=256)] = 12
     """Guessed tokens sent to the target at most; the best by cumulative log-probability are kept."""
 
-    entropy_threshold: Annotated[float, Field(ge=0.0, le=12.0)] = 0.5
+    entropy_threshold: Annotated[float, Field(ge=0.0, le=12.0)] = 0.3
     """Nats. Below it the draft counts as sure and a node gets one child; above it the node branches."""
 
-    max_branches: Annotated[int, Field(ge=1, le=16)] = 4
+    max_branches: Annotated[int, Field(ge=1, le=16)] = 3
     """Children of an unsure node at most; it gets as many as exp(entropy), rounded up."""
 
     width: Annotated[int, Field(ge=1, le=64)] = 4
     """Nodes of one level that may grow children: the best by cumulative log-probability."""
 
-    min_log_prob: Annotated[float, Field(ge=-50.0, le=0.0)] = -5.0
+    min_log_prob: Annotated[float, Field(ge=-50.0, le=0.0)] = -2.5
     """Nats. Branches whose cumulative log-probability falls below this are not followed."""
 
 
