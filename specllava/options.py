@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -36,9 +37,13 @@ Place = Annotated[Running, tyro.conf.OmitArgPrefixes]
 
 
 def load(running: Running) -> Pair:
-    """The pair that the options name."""
+    """The pair that the options name. Progress bars are for people: a log or a pipe gets none."""
+    from transformers.utils.logging import disable_progress_bar
+
     from specllava.pair import Pair
 
+    if not sys.stderr.isatty():
+        disable_progress_bar()
     return Pair.from_preset(running.preset, running.device, running.dtype)
 
 

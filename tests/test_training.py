@@ -131,7 +131,8 @@ def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
     command = [sys.executable, "-m", "specllava", "toyworld", "train", "--output", str(tmp_path), "--tiny"]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     stages = [json.loads(line)["stage"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert stages == ["tokenizer", "vision accuracy", "vision tower", "target", "draft", "distilled draft"]
+    learnt = ["vision tower", "aligned target", "target", "draft", "distilled draft"]
+    assert stages == ["tokenizer", "vision accuracy", *learnt]
     for draft in ("draft", "draft-before"):
         bundle = load_bundle("tiny", tmp_path / "target", tmp_path / draft, dtype="float64")
         traces = Pair(bundle).compare(draw_scene(sample_scene(1), 64), "What is this?")
