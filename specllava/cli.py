@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 from pydantic import ValidationError
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -125,8 +126,10 @@ class Bench:
             raise ValueError(f"--prompts is {self.prompts}: at least 1 is needed")
         pair = load(self.running)
         results = run_bench(pair, self.prompts, self.decoding, self.split)
-        columns = ("lane", "τ", "ms/token", "speed-up", "efficiency", "mismatches", "near-ties", "prefill ms")
-        table = Table(*columns, title=f"{self.prompts} prompts, {pair.setting.device}, {pair.setting.dtype}")
+        title = f"{self.prompts} prompts, {pair.setting.device}, {pair.setting.dtype}"
+        table = Table(box=SIMPLE, collapse_padding=True, pad_edge=False, title=title)
+        for column in ("lane", "τ", "ms/token", "speed-up", "efficiency", "differ", "ties", "prefill ms"):
+            table.add_column(column, no_wrap=True)  # a heading that is cut off tells nothing
         for name, lane in results.items():
             row = lane.as_json()
             numbers = (row["tau"], row["ms_per_token"], row["speedup"], row["efficiency"])
