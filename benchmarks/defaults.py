@@ -13,19 +13,27 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from specllava.bench import REFERENCE, run_lanes
+from specllava.bench import REFERENCE, bench_lanes, run_lanes
 from specllava.config import DecodingConfig
 from specllava.options import write_json
 from specllava.pair import Pair
 
 
 def grid() -> dict[str, DecodingConfig]:
-    """Chains of several depths, and entropy trees over threshold, depth and node budget."""
+    """Every rule over the options that matter to it."""
     base = DecodingConfig()
     lanes = {REFERENCE: replace(base, drafter="none")}
     for depth in (4, 6, 8, 10):
         lanes[f"chain {depth}"] = replace(base, rule="chain", depth=depth, nodes=depth)
-    for threshold, depth, nodes, floor in product((0.3, 0.8), (5, 8), (8, 12, 20), (-2.5, -4.0)):
+    for width, depth, nodes in product((2, 4), (5, 8), (12, 24)):
+        lanes[f"topk w={width} D={depth} n={nodes}"] = replace(base, rule="topk", width=width, depth=depth, nodes=nodes)
+    for depth, nodes in product((5, 8), (8, 16, 24)):
+        lanes[f"sequoia D={depth} n={nodes}"] = replace(base, rule="sequoia", depth=depth, nodes=nodes)
+    for branching in ((2, 1, 1, 1), (3, 2, 1, 1, 1), (2, 2, 1, 1, 1, 1)):
+        name = f"fixed {'-'.join(map(str, branching))}"
+        lanes[name] = replace(base, rule="fixed", branching=branching, nodes=64)
+    lanes["cost-aware"] = bench_lanes(base)["cost-aware"]
+    for threshold, depth, nodes, floor in product((0.3, 0.8), (5, 8), (8, 16, 24), (-2.5, -4.0)):
         name = f"entropy h={threshold} D={depth} n={nodes} floor={floor}"
         lanes[name] = replace(
             base, entropy_threshold=threshold, depth=depth, nodes=nodes, min_log_prob=floor, width=4, max_branches=3

@@ -9,14 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from specllava.chat import Chat
     from specllava.config import DecodingConfig
     from specllava.pair import Pair
     from specllava.trace import DecodeTrace, StepTrace
 
 __version__ = "0.1.0"
-__all__ = ["DecodeTrace", "DecodingConfig", "Pair", "StepTrace", "__version__"]
+__all__ = ["Chat", "DecodeTrace", "DecodingConfig", "Pair", "StepTrace", "__version__"]
 
 _HOMES = {
+    "Chat": "specllava.chat",
     "DecodingConfig": "specllava.config",
     "DecodeTrace": "specllava.trace",
     "StepTrace": "specllava.trace",

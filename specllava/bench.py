@@ -11,10 +11,11 @@ import torch
 from tqdm.auto import tqdm
 from transformers.generation.streamers import BaseStreamer
 
-from specllava.config import DecodingConfig
+from specllava.config import RULES, DecodingConfig
 from specllava.decoding import Lane
 from specllava.metrics import Comparison, Summary, compare, compare_ids, efficiency, speedup, summarise
-from specllava.models.prompt import Prompt, now
+from specllava.models.prompt import Prompt
+from specllava.models.timing import now
 from specllava.pair import Pair
 from specllava.toyworld.dialogue import DETAIL_PROMPTS, SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
@@ -25,19 +26,27 @@ BENCH_START = 2_000_000  # scene numbers that neither training nor evaluation re
 REFERENCE = "target-only"
 TRANSFORMERS = "transformers"
 WARM_UP = 2
+FREE_NODES, FREE_DEPTH = 64, 16
 
 
 @dataclass(frozen=True, slots=True)
 class LaneResult:
-    """A lane against the reference."""
+    """A lane against the reference.
+
+    Args:
+        mismatches, ties: runs whose tokens differ, by whether the target's margin at the first difference is that
+            of a near-tie.
+        margins: the target's margins there, ``None`` where one answer is the beginning of the other.
+    """
 
     summary: Summary
     speedup: float
     efficiency: float
     mismatches: int
     ties: int
+    margins: tuple[float | None, ...]
 
-    def as_json(self) -> dict[str, float | int]:
+    def as_json(self) -> dict[str, Any]:
         return {
             "tau": self.summary.tau,
             "ms_per_token": 1e3 * self.summary.seconds_per_token,
@@ -47,18 +56,24 @@ class LaneResult:
             "efficiency": self.efficiency,
             "mismatches": self.mismatches,
             "ties": self.ties,
+            "margins": list(self.margins),
             "runs": self.summary.runs,
             "tokens": self.summary.tokens,
         }
 
 
 def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
-    """What is compared: nobody drafting, a chain, the entropy tree; all else equal."""
-    return {
-        REFERENCE: replace(config, drafter="none"),
-        "chain": replace(config, drafter="model", rule="chain"),
-        "entropy": replace(config, drafter="model", rule="entropy"),
-    }
+    """What is compared: nobody drafting, every tree rule, and lookup without a model; all else equal.
+
+    Raises:
+        ValueError: a temperature; tokens drawn by chance cannot be compared.
+    """
+    if config.temperature > 0:
+        raise ValueError(f"temperature is {config.temperature}: the benchmark compares tokens, so it must be 0")
+    rules: dict[str, DecodingConfig] = {r: replace(config, drafter="model", rule=r) for r in RULES}
+    wide = replace(rules["cost-aware"], nodes=FREE_NODES, depth=FREE_DEPTH)  # it finds its own limits
+    lookup = replace(config, drafter="prompt-lookup")
+    return {REFERENCE: replace(config, drafter="none"), **rules, "cost-aware": wide, "prompt-lookup": lookup}
 
 
 def toy_prompts(pair: Pair, split: Split, count: int) -> Iterable[Prompt]:
@@ -69,9 +84,11 @@ def toy_prompts(pair: Pair, split: Split, count: int) -> Iterable[Prompt]:
         yield pair.prompt(draw_scene(scene, 256), text)
 
 
-def run_bench(pair: Pair, prompts: int, config: DecodingConfig, split: Split = "held-out") -> dict[str, LaneResult]:
-    """The ordinary lanes and ``transformers``, on ``prompts`` prompts."""
-    return run_lanes(pair, prompts, bench_lanes(config), split, foreign=True)
+def run_bench(
+    pair: Pair, prompts: int, config: DecodingConfig, split: Split = "held-out", foreign: bool = True
+) -> dict[str, LaneResult]:
+    """The ordinary lanes and, if ``foreign``, ``transformers``, on ``prompts`` prompts."""
+    return run_lanes(pair, prompts, bench_lanes(config), split, foreign)
 
 
 def run_lanes(
@@ -147,7 +164,12 @@ def _result(reference: Summary, summary: Summary, comparisons: Sequence[Comparis
     differing = [c for c in comparisons if not c.identical]
     ties = sum(c.near_tie for c in differing)
     return LaneResult(
-        summary, speedup(reference, summary), efficiency(reference, summary), len(differing) - ties, ties
+        summary,
+        speedup(reference, summary),
+        efficiency(reference, summary),
+        len(differing) - ties,
+        ties,
+        tuple(c.margin for c in differing),
     )
 
 

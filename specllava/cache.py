@@ -1,7 +1,8 @@
 """The key/value cache that keeps a branch: preallocated, compacted in place, storage never moves.
 
 A verification pass writes one column per tree node behind the context. ``keep`` moves the accepted nodes'
-columns together and forgets the rest, which leaves what running the accepted tokens alone would have left.
+columns together and forgets the rest, which leaves what running the accepted tokens alone would have left. Each
+column is labelled with what it shows, and labels move with their columns: cache and text cannot disagree.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
+
+Label = int | str | None  # a token; in an image slot, the picture's key, or None for a picture without one
 
 
 class BranchLayer(CacheLayerMixin):
@@ -72,10 +75,20 @@ class BranchCache(Cache):
 
     def __init__(self, layers: int, capacity: int) -> None:
         super().__init__(layers=[BranchLayer(capacity) for _ in range(layers)])
+        self.capacity = capacity
+        self.labels: list[Label] = []  # one per column; whoever runs a pass adds them
 
     @property
     def length(self) -> int:
         return int(self.get_seq_length())
+
+    def shared(self, labels: Sequence[Label]) -> int:
+        """Columns from the start that show what a text with these labels begins with; an unnamed picture never does."""
+        pairs = zip(self.labels, labels, strict=False)
+        return next(
+            (place for place, (held, wanted) in enumerate(pairs) if held != wanted or held is None),
+            min(len(self.labels), len(labels)),
+        )
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
         """Keep the first ``base`` columns and, behind them, the columns ``base + offset``; forget all others.
@@ -90,3 +103,4 @@ class BranchCache(Cache):
             columns = torch.tensor(offsets, device=self.layers[0].keys.device) + base
         for layer in self.layers:
             layer.keep(base, columns, len(offsets))
+        self.labels[base:] = [self.labels[base + offset] for offset in offsets]

@@ -7,7 +7,7 @@ import io
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -72,13 +72,15 @@ class Compare:
     def run(self, console: Console) -> None:
         from specllava.metrics import compare, speedup, summarise
 
-        traces = load(self.running).compare(self.image, self.prompt, replace(self.decoding, drafter="model"))
+        traces = load(self.running).compare(self.image, self.prompt, self.decoding)
         plain, fast = traces["target-only"], traces["speculative"]
         verdict, reference, candidate = compare(plain, fast), summarise([plain]), summarise([fast])
         for title, trace in (("target only", plain), ("speculative", fast)):
             console.print(f"[bold]{title}[/]")
             console.print(trace.text + "\n", markup=False, highlight=False)
-        if verdict.identical:
+        if self.decoding.temperature > 0:
+            console.print("drawn by chance: both answers have the target's distribution")
+        elif verdict.identical:
             console.print(f"identical: {verdict.tokens} of {verdict.tokens} tokens")
         else:
             where = "near-tie" if verdict.near_tie else "DIFFERENT"
@@ -105,13 +107,16 @@ class Compare:
 
 @dataclass(frozen=True)
 class Bench:
-    """Time every lane on held-out toy prompts and print one table."""
+    """Time every lane on held-out toy prompts, compare their tokens, and print one table."""
 
     prompts: int = 100
     """How many prompts."""
 
     split: Literal["train", "held-out"] = "held-out"
     """Scenes with known combinations only, or each with one that training never named."""
+
+    identity: bool = False
+    """About tokens, not time: without transformers, and every margin of the target where a lane differs is printed."""
 
     json: Path | None = None
     """Write the table to this file."""
@@ -125,7 +130,7 @@ class Bench:
         if self.prompts < 1:
             raise ValueError(f"--prompts is {self.prompts}: at least 1 is needed")
         pair = load(self.running)
-        results = run_bench(pair, self.prompts, self.decoding, self.split)
+        results = run_bench(pair, self.prompts, self.decoding, self.split, foreign=not self.identity)
         title = f"{self.prompts} prompts, {pair.setting.device}, {pair.setting.dtype}"
         table = Table(box=SIMPLE, collapse_padding=True, pad_edge=False, title=title)
         for column in ("lane", "τ", "ms/token", "speed-up", "efficiency", "differ", "ties", "prefill ms"):
@@ -137,6 +142,9 @@ class Bench:
                 name, *(f"{n:.2f}" for n in numbers), str(lane.mismatches), str(lane.ties), f"{row['ms_prefill']:.1f}"
             )
         console.print(table)
+        for name, lane in results.items() if self.identity else ():
+            for margin in lane.margins:
+                console.print(f"{name} differs: {'one answer goes on' if margin is None else f'margin {margin:.2g}'}")
         lanes = {name: lane.as_json() for name, lane in results.items()}
         write_json(self.json, {"lanes": lanes, "setting": asdict(pair.setting), "config": asdict(self.decoding)})
 

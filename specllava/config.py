@@ -6,14 +6,15 @@ text, the bounds are its slider.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Final, Literal, Self, get_args
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
-RuleName = Literal["entropy", "chain"]
-DrafterName = Literal["model", "none"]
+RuleName = Literal["entropy", "chain", "fixed", "topk", "sequoia", "cost-aware"]
+DrafterName = Literal["model", "prompt-lookup", "none"]
 RULES: tuple[RuleName, ...] = get_args(RuleName)
+SHAPED: Final = ("fixed", "sequoia")  # rules whose trees do not depend on which tokens are guessed
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
@@ -28,10 +29,19 @@ class DecodingConfig:
     """
 
     drafter: DrafterName = "model"
-    """Who proposes tokens: the draft model, or nobody (target-only decoding in the same loop)."""
+    """Who proposes tokens.
+
+    model: the draft. prompt-lookup: what followed the same words earlier in the text, no model. none: nobody, which
+    is target-only decoding in the same loop.
+    """
 
     rule: RuleName = "entropy"
-    """How the tree grows: branch where the draft is unsure (Spec-LLaVA), or one chain of best guesses."""
+    """How the tree grows.
+
+    entropy: branch where the draft is unsure (Spec-LLaVA). chain: one best guess after the other. fixed: so many
+    children per level (Medusa). topk: a beam, re-ranked (EAGLE-2). sequoia: the best shape for measured acceptance.
+    cost-aware: whatever pays on this machine, learnt while decoding.
+    """
 
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
     """Stop after this many tokens, if the answer has not ended before."""
@@ -53,6 +63,46 @@ class DecodingConfig:
 
     min_log_prob: Annotated[float, Field(ge=-50.0, le=0.0)] = -2.5
     """Nats. Branches whose cumulative log-probability falls below this are not followed."""
+
+    branching: Annotated[tuple[Annotated[int, Field(ge=1, le=16)], ...], Field(min_length=1)] = (3, 2, 1, 1, 1)
+    """Children of every node by level, for the fixed rule."""
+
+    rank_acceptance: Annotated[tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...], Field(min_length=1)] = (0.85, 0.08)
+    """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
+
+    temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 0.0
+    """0 always takes the target's most likely token; above it, tokens are drawn from its distribution."""
+
+    top_p: Annotated[float, Field(ge=0.01, le=1.0)] = 1.0
+    """Draw from the most likely tokens that together reach this probability; 1 draws from all."""
+
+    top_k: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Draw from that many of the most likely tokens; 0 draws from all."""
+
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Of whatever is drawn: same seed, same answer."""
+
+    children: Literal["best", "drawn"] = "best"
+    """Guesses are the draft's best, or drawn from it without replacement (only with a temperature)."""
+
+    verifier: Literal["token", "traversal"] = "token"
+    """Drawn guesses are judged token by token from the root (Sequoia), or branch by branch from the leaves."""
+
+    ngram: Annotated[int, Field(ge=1, le=8)] = 3
+    """Last tokens that prompt-lookup looks for in the text before, at most."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.children == "drawn" and self.temperature == 0:
+            raise ValueError("drawn children need a temperature above 0")
+        if self.children == "drawn" and self.rule not in SHAPED:
+            raise ValueError(
+                f"the {self.rule} rule drops guesses for what they are, which bends the distribution of drawn ones:"
+                f" use {' or '.join(SHAPED)}, or best children"
+            )
+        if self.verifier == "traversal" and self.children != "drawn":
+            raise ValueError("the traversal verifier gains nothing with best children: set children to drawn")
+        return self
 
 
 def one_line(error: ValidationError, most: int = 3) -> str:

@@ -14,15 +14,21 @@ import torch
 from torch import Tensor
 
 from specllava.config import DecodingConfig
+from specllava.costs import Costs
 from specllava.drafters import DraftSession
+from specllava.drafters.lookup import LookupSession
 from specllava.drafters.model import ModelSession
 from specllava.drafters.nobody import Nobody
+from specllava.judges import judge_of
 from specllava.models.bundle import Bundle
 from specllava.models.engine import Engine
-from specllava.models.prompt import Prompt, now
+from specllava.models.memory import Memory
+from specllava.models.prompt import Prompt, check_room
+from specllava.models.timing import now
+from specllava.sampling import Chance, SeededChance
 from specllava.trace import SCHEMA_VERSION, DecodeTrace, FinishReason, Prefill, StepSeconds, StepTrace
 from specllava.tree import DraftTree
-from specllava.verify import clip, target_view, verify_greedy
+from specllava.verify import clip, target_view
 
 Event = Prefill | StepTrace
 
@@ -58,27 +64,42 @@ class RaceEvent:
 
 
 @torch.inference_mode()
-def stream(bundle: Bundle, prompt: Prompt, config: DecodingConfig) -> Generator[Event]:
+def stream(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memory | None = None) -> Generator[Event]:
     """Decode one answer: a :class:`Prefill`, then a :class:`StepTrace` per target pass.
 
-    Greedy and lossless: the emitted tokens are those of the target alone. Close the generator to stop early.
+    Lossless: the emitted tokens are those of the target alone, or with a temperature, have its distribution. Close
+    the generator to stop early.
+
+    Args:
+        memory: caches of earlier answers, for this one to go on with; what the prompt shares with them is not read
+            again. Without it the answer stands alone.
 
     Raises:
-        ValueError: prompt and limit do not fit the context, or no draft to draft with.
+        ValueError: prompt and limit do not fit the context, no draft to draft with, or a memory in use.
     """
-    _check_room(bundle, prompt, config)
+    check_room(bundle, prompt.length, config.max_new_tokens, prompt.turn)
+    alone = prompt.length + config.max_new_tokens
+    held, longest = (Memory(), alone) if memory is None else (memory, bundle.context)
+    with held.lent():
+        yield from _decode(bundle, prompt, config, held, longest + config.nodes + 1)
+
+
+def _decode(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memory, capacity: int) -> Generator[Event]:
+    """The loop itself, in caches of at least ``capacity`` columns."""
     device, eos = bundle.device, bundle.eos_token_ids
-    capacity = prompt.length + config.max_new_tokens + config.nodes + 1
+    chance = SeededChance(config.seed)
+    judge = judge_of(config, chance)
+    costs = bundle.costs if config.rule == "cost-aware" and config.drafter == "model" else None  # outside the clock
 
     # 1. Both models read the prompt; the target's first token becomes the root.
     started = now(device)
-    target = Engine(bundle.target, capacity)
-    logits = target.prefill(prompt.input_ids, prompt.features)
-    root = int(logits.argmax())
+    target = memory.engine(bundle.target, capacity)
+    reading = target.prefill(prompt.input_ids, prompt.features, prompt.pictures)
+    root = judge.first(reading.logits)
     read = now(device)
-    session = _open(bundle, prompt, config, capacity)
+    session = _open(bundle, prompt, config, memory, capacity, costs, chance)
     drafted = now(device)
-    best = logits.topk(2).values.double()
+    best = reading.logits.topk(2).values.double()
     yield Prefill(
         prompt_tokens=prompt.length,
         first_token=root,
@@ -86,24 +107,24 @@ def stream(bundle: Bundle, prompt: Prompt, config: DecodingConfig) -> Generator[
         vision_seconds=prompt.vision_seconds,
         target_seconds=read - started,
         draft_seconds=drafted - read,
+        reused_tokens=reading.reused,
     )
     room = config.max_new_tokens - 1
     ended = root in eos
     while room > 0 and not ended:
         # 2. The draft grows a tree below the root; deeper than the room that is left would be wasted.
         started = now(device)
-        tree = session.propose(root, min(config.depth, room - 1), config)
+        tree = session.propose(root, min(config.depth, room - 1))
         grown = now(device)
-        # 3. The target scores every node in one pass: each sees the context and its own ancestors.
+        # 3. The target scores every node in one pass: each sees the context and its own ancestors. The longest
+        #    branch that it agrees with stands, and its own token behind it.
         base = target.cache.length
         logits = _score(target, tree)  # [nodes, vocab]
-        choices = logits.argmax(-1).tolist()
+        verdict = judge.verify(tree, logits, session.drawn)
         scored = now(device)
-        # 4. The longest branch that the target agrees with, and the target's own token behind it.
-        verdict = verify_greedy(tree, choices)
         tokens = [*(tree.tokens[node] for node in verdict.accepted), verdict.next_token]
         emitted = clip(tokens, room, eos)
-        # 5. Both caches keep that branch and forget the rest; the new root is in neither.
+        # 4. Both caches keep that branch and forget the rest; the new root is in neither.
         target.cache.keep(base, verdict.path)
         session.keep(verdict.path)
         kept = now(device)
@@ -111,7 +132,7 @@ def stream(bundle: Bundle, prompt: Prompt, config: DecodingConfig) -> Generator[
             tree=tree,
             verification=verdict,
             emitted=emitted,
-            target=target_view(tree, logits),
+            target=target_view(tree, logits, judge.probs(logits)),
             seconds=StepSeconds(draft=grown - started, verify=scored - grown, rest=kept - scored),
         )
         root = emitted[-1]
@@ -135,13 +156,14 @@ def collect(bundle: Bundle, lane: Lane, events: Iterable[Event]) -> DecodeTrace:
         setting=bundle.setting,
         config=lane.config,
         prompt=lane.prompt.text,
-        image=None if lane.prompt.image_size is None else "{} x {} pixels".format(*lane.prompt.image_size),
+        image=", ".join("{} x {} pixels".format(*size) for size in lane.prompt.image_sizes) or None,
         prefill=first,
         steps=trace_steps,
         finish_reason=_finish_reason(bundle, lane, ids),
         text=bundle.decode(ids),
         texts={token: bundle.text_of(token) for token in sorted(used)},
         eos_token_ids=tuple(sorted(bundle.eos_token_ids)),
+        turn=lane.prompt.turn,
     )
 
 
@@ -178,22 +200,23 @@ def _score(target: Engine, tree: DraftTree) -> Tensor:
     return target.forward(tree.tokens, visible, [base + depth for depth in tree.depths()])
 
 
-def _open(bundle: Bundle, prompt: Prompt, config: DecodingConfig, capacity: int) -> DraftSession:
+def _open(
+    bundle: Bundle,
+    prompt: Prompt,
+    config: DecodingConfig,
+    memory: Memory,
+    capacity: int,
+    costs: Costs | None,
+    chance: Chance,
+) -> DraftSession:
     if config.drafter == "none":
         return Nobody()
+    if config.drafter == "prompt-lookup":
+        return LookupSession(prompt.input_ids[0].tolist(), config, frozenset({bundle.target.config.image_token_id}))
     if bundle.draft is None:
         raise ValueError(f'the pair {bundle.name} has no draft: use drafter "none"')
-    widest = capacity + config.depth * config.width
-    return ModelSession(bundle.draft, prompt, widest)
-
-
-def _check_room(bundle: Bundle, prompt: Prompt, config: DecodingConfig) -> None:
-    wanted = prompt.length + config.max_new_tokens
-    if wanted > bundle.context:
-        raise ValueError(
-            f"{prompt.length} prompt tokens and {config.max_new_tokens} new ones do not fit the context of"
-            f" {bundle.context}: shorten the prompt or ask for {max(0, bundle.context - prompt.length)} at most"
-        )
+    widest = capacity + max(config.depth * config.width, config.nodes)  # a beam's levels, or a whole shape
+    return ModelSession(memory.engine(bundle.draft, widest), prompt, config, chance, costs)
 
 
 def _finish_reason(bundle: Bundle, lane: Lane, ids: Sequence[int]) -> FinishReason:

@@ -1,17 +1,15 @@
-"""How a draft tree grows. Asks a model only through ``expand``; the rules see log-probabilities, nothing else.
+"""How a draft tree grows: level by level, asking a model only through ``expand``.
 
-Growth goes level by level. The loop is one for all rules: a rule says only how many children a node gets.
+The loop is one for all rules. A rule (``rules``) says how many children a node gets, which nodes of a level are
+asked next, and which nodes go to the target; it sees log-probabilities and nothing else.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from specllava.config import DecodingConfig, RuleName
 from specllava.tree import ROOT_PARENT, DraftTree
 
 
@@ -34,113 +32,82 @@ class Guess:
 Expand = Callable[[Sequence[int], Sequence[int], Sequence[int]], list[Guess]]
 
 
+@dataclass(slots=True)
+class Sprout:
+    """A tree under construction; node 0 is the root. ``scores`` are cumulative log-probabilities."""
+
+    tokens: list[int]
+    parents: list[int] = field(default_factory=lambda: [ROOT_PARENT])
+    depths: list[int] = field(default_factory=lambda: [0])
+    ranks: list[int] = field(default_factory=lambda: [0])
+    log_probs: list[float] = field(default_factory=lambda: [0.0])
+    scores: list[float] = field(default_factory=lambda: [0.0])
+    entropies: list[float | None] = field(default_factory=lambda: [None])
+
+    def add(self, token: int, parent: int, rank: int, log_prob: float) -> int:
+        """A new node, the child number ``rank`` of its parent; its id."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1)
+        self.ranks.append(rank)
+        self.log_probs.append(log_prob)
+        self.scores.append(self.scores[parent] + log_prob)
+        self.entropies.append(None)
+        return len(self.tokens) - 1
+
+
 class GrowthRule(Protocol):
-    """Who gets children, and how many."""
+    """Who gets children, when to stop, and what the target gets to see. One per answer: it may learn as it goes."""
 
     @property
     def most(self) -> int:
         """The largest number of children that the rule may ask for."""
         ...
 
-    def branches(self, entropy: float) -> int:
-        """Children of a node after which the draft's entropy is ``entropy`` nats."""
+    def branches(self, sprout: Sprout, node: int, guess: Guess) -> int:
+        """Children of ``node``, after which the draft expects ``guess``."""
+        ...
+
+    def frontier(self, sprout: Sprout, level: Sequence[int]) -> list[int]:
+        """The nodes of the newest level whose children the draft shall guess; none ends the growth."""
+        ...
+
+    def kept(self, sprout: Sprout) -> list[int]:
+        """The nodes for the target to check, in growing order, without the root; parents are kept with children."""
+        ...
+
+    def learn(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """The target kept ``path`` (the root first) of the last tree."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class EntropyRule:
-    """Spec-LLaVA: a sure node gets one child, an unsure one ``min(most, ceil(exp H))``, its number of real choices."""
-
-    threshold: float
-    most: int
-
-    def branches(self, entropy: float) -> int:
-        return 1 if entropy <= self.threshold else min(self.most, math.ceil(math.exp(entropy)))
-
-
-@dataclass(frozen=True, slots=True)
-class ChainRule:
-    """One child each: the draft's single best guess, level after level."""
-
-    most: int = 1
-
-    def branches(self, entropy: float) -> int:
-        return 1
-
-
-def growth_rule(config: DecodingConfig) -> GrowthRule:
-    """The rule that a configuration names."""
-    rules: dict[RuleName, GrowthRule] = {
-        "entropy": EntropyRule(config.entropy_threshold, config.max_branches),
-        "chain": ChainRule(),
-    }
-    return rules[config.rule]
-
-
-@dataclass(slots=True)
-class _Sprout:
-    """A tree under construction."""
-
-    tokens: list[int]
-    parents: list[int] = field(default_factory=lambda: [ROOT_PARENT])
-    log_probs: list[float] = field(default_factory=lambda: [0.0])
-    scores: list[float] = field(default_factory=lambda: [0.0])
-    entropies: list[float | None] = field(default_factory=lambda: [None])
-
-    def add(self, token: int, parent: int, log_prob: float) -> int:
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.log_probs.append(log_prob)
-        self.scores.append(self.scores[parent] + log_prob)
-        self.entropies.append(None)
-        return len(self.tokens) - 1
-
-    def worst_kept(self, budget: int) -> float:
-        """Score that a guess must beat to be among the ``budget`` best."""
-        if len(self.scores) <= budget:
-            return -math.inf
-        return heapq.nlargest(budget, self.scores[1:])[-1]
-
-
-def grow(
-    root: int, expand: Expand, rule: GrowthRule, config: DecodingConfig, depth: int
-) -> tuple[DraftTree, list[int]]:
-    """Grow a tree below ``root`` and keep its best nodes.
-
-    A level's ``width`` best nodes by cumulative log-probability may grow children; growth ends at ``depth``
-    or when no node is left that could still matter: log-probabilities never rise along a path, so below a
-    node that is not among the ``nodes`` best, nothing is.
+def grow(root: int, expand: Expand, rule: GrowthRule, depth: int) -> tuple[DraftTree, list[int]]:
+    """Grow a tree below ``root``, at most ``depth`` levels deep.
 
     Args:
         expand: called once per level with nodes whose parents were expanded before.
-        depth: levels at most; the caller's room may be smaller than ``config.depth``.
 
     Returns:
         The tree, and for each of its nodes the number that ``expand`` knew it by.
     """
-    sprout = _Sprout([root])
+    sprout = Sprout([root])
     frontier = [0]
     for _ in range(depth):
-        level: list[int] = []
         asked = expand(frontier, [sprout.tokens[n] for n in frontier], [sprout.parents[n] for n in frontier])
+        level: list[int] = []
         for node, guess in zip(frontier, asked, strict=True):
             sprout.entropies[node] = guess.entropy
-            wanted = rule.branches(guess.entropy)
-            for token, log_prob in zip(guess.tokens[:wanted], guess.log_probs[:wanted], strict=True):
-                level.append(sprout.add(token, node, log_prob))
-        floor = max(config.min_log_prob, sprout.worst_kept(config.nodes))
-        alive = [node for node in level if sprout.scores[node] >= floor]
-        frontier = heapq.nlargest(config.width, alive, key=lambda node: sprout.scores[node])
+            wanted = rule.branches(sprout, node, guess)
+            best = zip(guess.tokens[:wanted], guess.log_probs[:wanted], strict=True)
+            level += [sprout.add(token, node, rank, log_prob) for rank, (token, log_prob) in enumerate(best)]
+        frontier = rule.frontier(sprout, level)
         if not frontier:
             break
-    return _prune(sprout, config)
+    return _harvest(sprout, rule)
 
 
-def _prune(sprout: _Sprout, config: DecodingConfig) -> tuple[DraftTree, list[int]]:
-    """The ``nodes`` best by score, in the order in which they grew; ties go to the elder, so parents are kept too."""
-    worthy = [node for node in range(1, len(sprout.tokens)) if sprout.scores[node] >= config.min_log_prob]
-    best = sorted(worthy, key=lambda node: (-sprout.scores[node], node))[: config.nodes]
-    kept = [0, *sorted(best)]
+def _harvest(sprout: Sprout, rule: GrowthRule) -> tuple[DraftTree, list[int]]:
+    kept = [0, *rule.kept(sprout)] if len(sprout.tokens) > 1 else [0]
     place = {node: index for index, node in enumerate(kept)} | {ROOT_PARENT: ROOT_PARENT}
     tree = DraftTree(
         tokens=tuple(sprout.tokens[node] for node in kept),

@@ -138,6 +138,19 @@ def acceptance_by_depth(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, i
     return dict(sorted(counts.items()))
 
 
+def acceptance_by_rank(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, int]]:
+    """``rank -> (accepted, tested)``: a guess is tested when its parent stands; rank 0 is the draft's best sibling."""
+    counts: dict[int, tuple[int, int]] = {}
+    for trace in traces:
+        for step in trace.steps:
+            path, ranks = set(step.verification.path), step.tree.sibling_ranks()
+            for node in range(1, len(step.tree)):
+                if step.tree.parents[node] in path:
+                    hits, tests = counts.get(ranks[node], (0, 0))
+                    counts[ranks[node]] = (hits + (node in path), tests + 1)
+    return dict(sorted(counts.items()))
+
+
 def acceptance_by_entropy(traces: Sequence[DecodeTrace], edges: Sequence[float]) -> list[tuple[int, int]]:
     """``(accepted, tested)`` per entropy bin: did a reached, expanded node's children hold the target's choice?
 

@@ -42,35 +42,39 @@ class Pair:
         """What is running: models, device, precision, versions."""
         return self.bundle.setting
 
-    def prompt(self, image: Picture, messages: Messages) -> Prompt:
-        """Read a picture and a question (or a chat) once, for any number of runs."""
+    def prompt(self, image: Picture, messages: Messages, new_tokens: int = 0) -> Prompt:
+        """Read a picture and a question (or a chat, see :func:`build_prompt`) once, for any number of runs.
+
+        Raises:
+            ValueError: bad input, or it does not fit the context together with ``new_tokens``.
+        """
         picture = None if image is None else open_image(image)
-        return build_prompt(self.bundle, picture, messages)
+        return build_prompt(self.bundle, picture, messages, new_tokens)
 
     def stream(self, image: Picture, messages: Messages, config: DecodingConfig | None = None) -> Iterator[Event]:
         """Decode step by step: a ``Prefill``, then a ``StepTrace`` per target pass."""
-        return stream(self.bundle, self.prompt(image, messages), config or DecodingConfig())
+        chosen = config or DecodingConfig()
+        return stream(self.bundle, self.prompt(image, messages, chosen.max_new_tokens), chosen)
 
     def generate(self, image: Picture, messages: Messages, config: DecodingConfig | None = None) -> DecodeTrace:
         """Decode to the end; ``.text`` is the answer."""
-        lane = lane_of(config or DecodingConfig(), self.prompt(image, messages))
-        return self.run(lane)
+        chosen = config or DecodingConfig()
+        return self.run(lane_of(chosen, self.prompt(image, messages, chosen.max_new_tokens)))
 
     def run(self, lane: Lane) -> DecodeTrace:
         """Decode one lane to the end."""
         return collect(self.bundle, lane, stream(self.bundle, lane.prompt, lane.config))
 
-    def race(
-        self, image: Picture, messages: Messages, config: DecodingConfig | None = None
-    ) -> Generator[RaceEvent]:
+    def race(self, image: Picture, messages: Messages, config: DecodingConfig | None = None) -> Generator[RaceEvent]:
         """Target-only against ``config``, side by side on one device with a clock each.
 
         Raises:
             ValueError: ``config`` drafts nothing, so there is nobody to race against.
         """
-        prompt, chosen = self.prompt(image, messages), config or DecodingConfig()
+        chosen = config or DecodingConfig()
         if chosen.drafter == "none":
             raise ValueError('both lanes would be target-only: a race needs drafter "model"')
+        prompt = self.prompt(image, messages, chosen.max_new_tokens)
         return race(self.bundle, [lane_of(replace(chosen, drafter="none"), prompt), lane_of(chosen, prompt)])
 
     def collect_race(self, events: Iterable[RaceEvent]) -> dict[str, DecodeTrace]:

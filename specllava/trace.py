@@ -83,7 +83,12 @@ class StepSeconds(_Record):
 
 @dataclass(frozen=True, slots=True)
 class Prefill(_Record):
-    """The prompt's pass: the target's first token, and what it took."""
+    """The prompt's pass: the target's first token, and what it took.
+
+    Args:
+        prompt_tokens: length of the whole prompt.
+        reused_tokens: those at its start that the target's cache held from an earlier turn, so that no pass was needed.
+    """
 
     prompt_tokens: int
     first_token: int
@@ -91,6 +96,7 @@ class Prefill(_Record):
     vision_seconds: Seconds = 0.0
     target_seconds: Seconds = 0.0
     draft_seconds: Seconds = 0.0
+    reused_tokens: int = 0
 
     @property
     def total(self) -> float:
@@ -147,6 +153,7 @@ class DecodeTrace(_Record):
         text: the answer, special tokens left out.
         texts: text of every token id that occurs in the trace.
         eos_token_ids: ids that end an answer.
+        turn: messages of the user before the one that is answered.
     """
 
     lane: str
@@ -160,6 +167,7 @@ class DecodeTrace(_Record):
     text: str
     texts: dict[int, str]
     eos_token_ids: tuple[int, ...] = ()
+    turn: int = 0
     schema_version: Literal[1] = field(kw_only=True)  # no default: a file must say it
 
     def __post_init__(self) -> None:

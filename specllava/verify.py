@@ -39,24 +39,24 @@ def clip(tokens: Sequence[int], room: int, eos: frozenset[int]) -> tuple[int, ..
     return tuple(tokens[:room])
 
 
-def target_view(tree: DraftTree, logits: Tensor) -> TargetView:
+def target_view(tree: DraftTree, logits: Tensor, probs: Tensor) -> TargetView:
     """What the target thought of every node, for explaining the step; not needed to decode.
 
     Args:
         logits: ``[nodes, vocab]``, after each node.
+        probs: the distributions that the judge went by, ``[nodes, vocab]``.
     """
-    log_probs = torch.log_softmax(logits.double(), dim=-1)  # [nodes, vocab]
     choices = logits.argmax(-1, keepdim=True)  # the walk's own choice at a tie; topk may break it differently
     best = logits.topk(2, dim=-1).values.double()
     parents = torch.tensor(tree.parents[1:], device=logits.device, dtype=torch.long)
     tokens = torch.tensor(tree.tokens[1:], device=logits.device, dtype=torch.long)
-    seen = log_probs[parents]  # [nodes - 1, vocab]: the distribution each guess was drawn against
+    seen = probs[parents]  # [nodes - 1, vocab]: the distribution each guess was drawn against
     own = seen.gather(1, tokens.unsqueeze(1))
     return TargetView(
         choices=tuple(choices[:, 0].tolist()),
-        choice_probs=_rounded(log_probs.gather(1, choices).exp().squeeze(1)),
+        choice_probs=_rounded(probs.gather(1, choices).squeeze(1)),
         margins=_rounded(best[:, 0] - best[:, 1]),
-        token_probs=(1.0, *_rounded(own.exp().squeeze(1))),
+        token_probs=(1.0, *_rounded(own.squeeze(1))),
         token_ranks=(0, *(seen > own).sum(-1).tolist()),
     )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 
 import models
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 from specllava.models.bundle import Bundle, DTypeName
@@ -20,6 +22,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 settings.load_profile("specllava")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # a process per core already
 
 
 @pytest.fixture(scope="session")

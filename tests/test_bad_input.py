@@ -166,7 +166,7 @@ def test_a_very_narrow_picture_is_refused_with_its_size(tmp_path: Path, size: tu
 @pytest.mark.parametrize("size", [(1, 1), (20, 1), (300, 200)])
 def test_pictures_of_every_other_form_are_read(tiny: Bundle, mode: str, size: tuple[int, int]):
     prompt = Pair(tiny).prompt(Image.new(mode, size), "What?")
-    assert prompt.image_size == size
+    assert prompt.image_sizes == (size,)
     assert prompt.features.shape[1] == models.RECIPE.image_tokens
 
 

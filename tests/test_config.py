@@ -53,8 +53,8 @@ def test_unknown_names_are_refused_with_the_known_ones(field: str, value: str):
 
 def test_unknown_options_are_refused():
     with pytest.raises(ValidationError) as caught:
-        DecodingConfig(temperature=1.0)
-    assert "temperature" in one_line(caught.value)
+        DecodingConfig(warmth=1.0)
+    assert "warmth" in one_line(caught.value)
 
 
 def test_one_line_names_three_complaints_and_counts_the_rest():

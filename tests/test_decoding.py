@@ -20,6 +20,7 @@ from specllava.models.bundle import Bundle
 from specllava.models.engine import Engine
 from specllava.models.prompt import Prompt
 from specllava.pair import SPECULATIVE, TARGET_ONLY, Pair
+from specllava.sampling import SeededChance
 from specllava.trace import Prefill, StepTrace
 from specllava.tree import DraftTree
 from specllava.verify import verify_greedy
@@ -98,7 +99,8 @@ def test_drafts_of_all_qualities_were_tried():
     assert tau("bad") < 1.3 < tau("mixed") < 3.5 < tau("perfect")
 
 
-@given(CHATS, SEEDS, KINDS, configs(), st.integers(1, 6))
+# cost-aware learns from verdicts, so a fresh one rightly grows other trees
+@given(CHATS, SEEDS, KINDS, configs().filter(lambda config: config.rule != "cost-aware"), st.integers(1, 6))
 @settings(max_examples=25)
 @torch.inference_mode()
 def test_the_draft_remembers_exactly_what_was_emitted(
@@ -108,11 +110,11 @@ def test_the_draft_remembers_exactly_what_was_emitted(
     pair, prompt = models.bundle(kind, seed), models.prompt(chat, seed)
     answer = models.reference(chat, seed)
     capacity = prompt.length + 200
-    session = ModelSession(pair.draft, prompt, capacity)
+    session = ModelSession(Engine(pair.draft, capacity), prompt, config, SeededChance(0))
     known = 1
     for _ in range(rounds):
         depth = min(config.depth, len(answer) - known - 1)
-        tree = session.propose(answer[known - 1], depth, config)
+        tree = session.propose(answer[known - 1], depth)
         choices = [answer[known + level] for level in tree.depths()]
         verdict = verify_greedy(tree, choices)
         session.keep(verdict.path)
@@ -120,9 +122,9 @@ def test_the_draft_remembers_exactly_what_was_emitted(
         if known == len(answer):
             break
     read = torch.cat([prompt.input_ids, torch.tensor([answer[: known - 1]], dtype=torch.long)], dim=1)
-    fresh = ModelSession(pair.draft, replace(prompt, input_ids=read), capacity)
-    ours = session.propose(answer[known - 1], config.depth, config)
-    theirs = fresh.propose(answer[known - 1], config.depth, config)
+    fresh = ModelSession(Engine(pair.draft, capacity), replace(prompt, input_ids=read), config, SeededChance(0))
+    ours = session.propose(answer[known - 1], config.depth)
+    theirs = fresh.propose(answer[known - 1], config.depth)
     assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
     assert ours.log_probs == pytest.approx(theirs.log_probs, abs=1e-5)
     assert [h is None for h in ours.entropies] == [h is None for h in theirs.entropies]

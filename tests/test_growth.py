@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllava.config import DecodingConfig
-from specllava.growth import EntropyRule, GrowthRule, Guess, grow, growth_rule
+from specllava.growth import GrowthRule, Guess, Sprout, grow
+from specllava.rules import EntropyRule, growth_rule
 from specllava.tree import DraftTree
 
 ROOT = 3
@@ -55,6 +56,11 @@ def described(tree: DraftTree) -> list[tuple[tuple[int, ...], float, float | Non
     return list(zip(paths, tree.log_probs, tree.entropies, strict=True))
 
 
+def wanted(rule: GrowthRule, guess: Guess) -> int:
+    """Children by a rule that looks at nothing but the guess."""
+    return rule.branches(Sprout([ROOT]), 0, guess)
+
+
 def best_of_everything(
     table: Table, rule: GrowthRule, config: DecodingConfig, depth: int
 ) -> list[tuple[tuple[int, ...], float, float | None]]:
@@ -67,11 +73,12 @@ def best_of_everything(
         for node in frontier:
             guess = table.guess(node[path])
             node[entropy] = guess.entropy
-            for token, value in list(zip(guess.tokens, guess.log_probs, strict=True))[: rule.branches(guess.entropy)]:
+            for token, value in list(zip(guess.tokens, guess.log_probs, strict=True))[: wanted(rule, guess)]:
                 level.append([(*node[path], token), node[score] + value, value, None])
         everything += level
         allowed = [node for node in level if node[score] >= config.min_log_prob]
-        frontier = heapq.nlargest(config.width, allowed, key=lambda node: node[score])
+        width = config.width if config.rule == "entropy" else 1
+        frontier = heapq.nlargest(width, allowed, key=lambda node: node[score])
     places = range(1, len(everything))
     worthy = [place for place in places if everything[place][score] >= config.min_log_prob]
     best = sorted(worthy, key=lambda place: (-everything[place][score], place))[: config.nodes]
@@ -95,14 +102,14 @@ rules = st.builds(
 @settings(max_examples=150)
 def test_the_kept_nodes_are_the_best_of_everything(table: Table, config: DecodingConfig, depth: int):
     rule = growth_rule(config)
-    tree, _ = grow(ROOT, table.expand, rule, config, depth)
+    tree, _ = grow(ROOT, table.expand, rule, depth)
     assert described(tree) == best_of_everything(Table(table.seed, table.sharpness), rule, config, depth)
 
 
 @given(tables, rules, st.integers(0, 6))
 @settings(max_examples=100)
 def test_a_tree_stays_within_nodes_depth_width_and_floor(table: Table, config: DecodingConfig, depth: int):
-    tree, _ = grow(ROOT, table.expand, growth_rule(config), config, depth)
+    tree, _ = grow(ROOT, table.expand, growth_rule(config), depth)
     assert tree.drafted <= config.nodes
     assert max(tree.depths()) <= depth
     assert min(tree.scores()) >= config.min_log_prob - 1e-5
@@ -114,7 +121,7 @@ def test_a_tree_stays_within_nodes_depth_width_and_floor(table: Table, config: D
 @settings(max_examples=100)
 def test_kept_nodes_keep_the_number_that_expand_knew(table: Table, config: DecodingConfig, depth: int):
     """The draft finds the cache column of an accepted node by this number."""
-    tree, kept = grow(ROOT, table.expand, growth_rule(config), config, depth)
+    tree, kept = grow(ROOT, table.expand, growth_rule(config), depth)
     assert len(kept) == len(tree)
     assert kept == sorted(set(kept))
     for (path, _, entropy), number in zip(described(tree), kept, strict=True):
@@ -125,7 +132,7 @@ def test_kept_nodes_keep_the_number_that_expand_knew(table: Table, config: Decod
 @given(tables, rules, st.integers(0, 6))
 @settings(max_examples=50)
 def test_siblings_differ_and_come_best_first(table: Table, config: DecodingConfig, depth: int):
-    tree, _ = grow(ROOT, table.expand, growth_rule(config), config, depth)
+    tree, _ = grow(ROOT, table.expand, growth_rule(config), depth)
     for family in tree.children():
         assert len({tree.tokens[node] for node in family}) == len(family)
         values = [tree.log_probs[node] for node in family]
@@ -138,12 +145,12 @@ def test_an_unsure_node_gets_exp_entropy_children_and_a_sure_one_gets_one(table:
     config = DecodingConfig(
         entropy_threshold=threshold, max_branches=most, nodes=256, width=64, min_log_prob=-50.0, rule="entropy"
     )
-    tree, _ = grow(ROOT, table.expand, growth_rule(config), config, depth=2)
+    tree, _ = grow(ROOT, table.expand, growth_rule(config), depth=2)
     for node, family in enumerate(tree.children()):
         if (entropy := tree.entropies[node]) is not None:
             choices = math.exp(table.guess(tuple(tree.tokens[n] for n in tree.path(node))).entropy)
-            wanted = 1 if entropy <= threshold else min(most, math.ceil(choices))
-            assert len(family) == min(wanted, VOCABULARY)
+            number = 1 if entropy <= threshold else min(most, math.ceil(choices))
+            assert len(family) == min(number, VOCABULARY)
 
 
 @pytest.mark.parametrize(
@@ -151,14 +158,15 @@ def test_an_unsure_node_gets_exp_entropy_children_and_a_sure_one_gets_one(table:
     [(0.0, 1), (0.5, 1), (0.501, 2), (0.69, 2), (0.70, 3), (1.09, 3), (1.10, 4), (1.39, 5), (3.0, 5), (11.0, 5)],
 )
 def test_children_by_entropy(entropy: float, children: int):
-    assert EntropyRule(threshold=0.5, most=5).branches(entropy) == children
+    rule = EntropyRule(width=1, nodes=1, floor=0.0, threshold=0.5, most=5)
+    assert wanted(rule, Guess((), (), entropy)) == children
 
 
 @given(tables, rules, st.integers(1, 12))
 @settings(max_examples=50)
 def test_a_chain_is_the_greedy_continuation(table: Table, config: DecodingConfig, depth: int):
     config = DecodingConfig(rule="chain", nodes=config.nodes, min_log_prob=config.min_log_prob)
-    tree, _ = grow(ROOT, table.expand, growth_rule(config), config, depth)
+    tree, _ = grow(ROOT, table.expand, growth_rule(config), depth)
     assert tree.parents == tuple(range(-1, tree.drafted))
     for node in range(tree.drafted):
         assert tree.tokens[node + 1] == table.log_probs(tree.tokens[: node + 1]).argmax()
@@ -168,7 +176,7 @@ def test_a_chain_is_the_greedy_continuation(table: Table, config: DecodingConfig
 
 def test_no_depth_means_no_question_to_the_draft():
     table = Table(0, 1.0)
-    tree, kept = grow(ROOT, table.expand, growth_rule(DecodingConfig()), DecodingConfig(), depth=0)
+    tree, kept = grow(ROOT, table.expand, growth_rule(DecodingConfig()), depth=0)
     assert (tree, kept, table.calls) == (DraftTree.only_root(ROOT), [0], [])
 
 
@@ -176,6 +184,6 @@ def test_growth_stops_when_deeper_nodes_cannot_matter():
     """A full budget of equally likely guesses: nothing below them can be kept, so the draft is not asked again."""
     flat = Table(0, 0.0)
     config = DecodingConfig(nodes=2, max_branches=4, entropy_threshold=0.0, width=4, min_log_prob=-50.0)
-    tree, _ = grow(ROOT, flat.expand, growth_rule(config), config, depth=6)
+    tree, _ = grow(ROOT, flat.expand, growth_rule(config), depth=6)
     assert tree.drafted == 2
     assert len(flat.calls) < 6

@@ -13,6 +13,7 @@ from specllava.metrics import (
     NEAR_TIE_MARGIN,
     acceptance_by_depth,
     acceptance_by_entropy,
+    acceptance_by_rank,
     accepted_lengths,
     compare,
     efficiency,
@@ -178,3 +179,8 @@ def test_acceptance_by_entropy_counts_reached_and_expanded_nodes():
     assert acceptance_by_entropy([SPECULATIVE, SHORT], edges=[1.5]) == [(4, 5), (1, 2)]
     assert acceptance_by_entropy([SPECULATIVE], edges=[]) == [(2, 4)]
     assert acceptance_by_entropy([PLAIN], edges=[1.0]) == [(0, 0), (0, 0)]
+
+
+def test_acceptance_by_rank_counts_where_the_parent_stands():
+    """11, 13 taken; 14, 15 refused as best guesses and 12 as a second one."""
+    assert acceptance_by_rank([SPECULATIVE]) == {0: (2, 4), 1: (0, 1)}

@@ -131,7 +131,7 @@ def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
     command = [sys.executable, "-m", "specllava", "toyworld", "train", "--output", str(tmp_path), "--tiny"]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     stages = [json.loads(line)["stage"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    learnt = ["vision tower", "aligned target", "target", "draft", "distilled draft"]
+    learnt = ["vision tower", "aligned target", "talking target", "target", "draft", "distilled draft"]
     assert stages == ["tokenizer", "vision accuracy", *learnt]
     for draft in ("draft", "draft-before"):
         bundle = load_bundle("tiny", tmp_path / "target", tmp_path / draft, dtype="float64")
@@ -140,3 +140,9 @@ def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
     subprocess.run(command, check=True, capture_output=True, timeout=120)  # nothing left to do
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == len(stages)
     assert not list(tmp_path.rglob("model.safetensors.writing"))
+    further = tmp_path / "further"
+    go_on = [*command[:5], "--output", str(further), "--start", str(tmp_path), "--tiny"]
+    subprocess.run(go_on, check=True, capture_output=True, timeout=300)
+    stages = [json.loads(line)["stage"] for line in (further / "log.jsonl").read_text().splitlines()]
+    assert stages == ["target", "draft", "distilled draft"]
+    assert load_bundle("further", further / "target", further / "draft")

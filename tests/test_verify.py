@@ -70,7 +70,7 @@ def test_clip_knows_every_token_that_ends_an_answer(end: int):
 def test_the_view_is_what_softmax_says(seed: int):
     tree = random_tree(seed)
     logits = np.random.default_rng(seed).normal(scale=3, size=(len(tree), 280))
-    view = target_view(tree, torch.from_numpy(logits))
+    view = target_view(tree, torch.from_numpy(logits), torch.from_numpy(logits).softmax(-1))
     for node, row in enumerate(logits):
         probs = np.exp(row) / np.exp(row).sum()
         assert view.choices[node] == row.argmax()
@@ -89,11 +89,11 @@ def test_at_a_tie_the_view_shows_the_choice_that_was_made(seed: int):
     """Half precision ties often; the page must not name another token than the one that was emitted."""
     tree = random_tree(seed)
     logits = torch.randint(0, 3, (len(tree), 280), generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)
-    view = target_view(tree, logits)
+    view = target_view(tree, logits, logits.double().softmax(-1))
     assert view.choices == tuple(logits.argmax(-1).tolist())
     assert set(view.margins) == {0.0}
 
 
 def test_a_tree_without_guesses_has_a_view_too():
-    view = target_view(DraftTree.only_root(3), torch.tensor([[0.0, 2.0, 1.0]]))
+    view = target_view(DraftTree.only_root(3), logits := torch.tensor([[0.0, 2.0, 1.0]]), logits.softmax(-1))
     assert (view.choices, view.margins, view.token_probs) == ((1,), (1.0,), (1.0,))

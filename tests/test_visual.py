@@ -167,10 +167,18 @@ def test_reasons_name_what_the_target_wanted() -> None:
     tree = DraftTree((8, 1, 5, 3), (-1, 0, 0, 2), (0.0, -0.1, -2.0, -0.5), (0.9, None, 0.1, None))
     trace = hand_made(tree, (1,), 4)
     step = trace.steps[0]
-    assert "unsure here (0.90 nats), so it tried 2 words" in node_reason(trace, step, 2, "rejected")
-    assert "The target wanted left (0.97)." in node_reason(trace, step, 2, "rejected")
-    assert "left at big" in node_reason(trace, step, 3, "unreached")
-    assert "it stands" in node_reason(trace, step, 1, "accepted")
+    assert "unsure here (0.90 nats), so it tried 2 words" in node_reason(trace, step, 2)
+    assert "The target wanted left (0.97)." in node_reason(trace, step, 2)
+    assert "left at big" in node_reason(trace, step, 3)
+    assert "it stands" in node_reason(trace, step, 1)
+
+
+def test_reasons_of_a_drawn_answer_give_both_probabilities() -> None:
+    tree = DraftTree((8, 1, 5), (-1, 0, 0), (0.0, -0.1, -2.0), (0.9, None, None))
+    trace = hand_made(tree, (1,), 4)
+    trace = replace(trace, config=replace(trace.config, temperature=1.0))
+    assert "the draft 0.14; chance decided against it" in node_reason(trace, trace.steps[0], 2)
+    assert "chance decided for it" in node_reason(trace, trace.steps[0], 1)
 
 
 def test_labels_make_blanks_visible() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import gradio as gr
 from annotated_types import Ge, Le
@@ -38,17 +38,26 @@ def decoding_config(values: Sequence[Any]) -> DecodingConfig:
     Raises:
         pydantic.ValidationError: a value outside its bounds.
     """
-    return DecodingConfig(**dict(zip(FIELDS, values, strict=True)))
+    given = dict(zip(FIELDS, values, strict=True))
+    listed = {name: [part.strip() for part in str(given[name]).split(",")] for name in FIELDS if _is_list(FIELDS[name])}
+    return DecodingConfig(**(given | listed))
 
 
 def _control(name: str, info: FieldInfo) -> Any:
     label = name.replace("_", " ")
+    if _is_list(info):
+        return gr.Textbox(", ".join(map(str, info.default)), label=label, info=info.description, max_lines=1)
     if choices := get_args(info.annotation):
         return gr.Radio(list(choices), value=info.default, label=label, info=info.description)
     low: Any = next(bound.ge for bound in info.metadata if isinstance(bound, Ge))
     high: Any = next(bound.le for bound in info.metadata if isinstance(bound, Le))
     step = 1 if info.annotation is int else 0.1
     return gr.Slider(low, high, value=info.default, step=step, label=label, info=info.description)
+
+
+def _is_list(info: FieldInfo) -> bool:
+    """Typed as values with commas between them."""
+    return get_origin(info.annotation) is tuple
 
 
 def _summary_js() -> str:

@@ -46,6 +46,8 @@ def until(trace: DecodeTrace, clock: float) -> DecodeTrace:
 
 
 def _sameness(result: Comparison, alone: DecodeTrace, finished: bool) -> tuple[str, str, str]:
+    if alone.config.temperature > 0:
+        return "drawn by chance", "both lanes have the target's distribution", "open"
     if result.identical and finished:
         return "identical ✓", f"{result.tokens} of {result.tokens} tokens", "same"
     parted = result.position is not None and result.position < result.tokens

@@ -146,7 +146,7 @@ def _node(placed: PlacedStep, node: int) -> dict[str, object]:
         "target_rank": None if root else seen.token_ranks[node] + 1,
         "choice": token_label(trace, seen.choices[node]),
         "choice_prob": round(seen.choice_probs[node], 4),
-        "reason": node_reason(trace, step, node, placed.verdicts[node]),
+        "reason": node_reason(trace, step, node),
     }
 
 

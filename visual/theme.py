@@ -13,6 +13,7 @@ from typing import Final, Literal
 from plotly.colors import sample_colorscale
 
 from specllava.config import DecodingConfig
+from specllava.reasons import Reason, reasons
 from specllava.trace import StepTrace
 
 Verdict = Literal["root", "accepted", "rejected", "unreached", "next"]
@@ -54,12 +55,6 @@ def entropy_fill(entropy: float | None, ceiling: float) -> str:
 
 
 def verdicts(step: StepTrace) -> tuple[Verdict, ...]:
-    """One verdict per node: a node was judged only if the accepted branch reached its parent."""
-    path = set(step.verification.path)
-    names: list[Verdict] = ["root"]
-    for node in range(1, len(step.tree)):
-        if node in path:
-            names.append("accepted")
-        else:
-            names.append("rejected" if step.tree.parents[node] in path else "unreached")
-    return tuple(names)
+    """One verdict per node, as it is drawn."""
+    drawn: dict[Reason, Verdict] = {"root": "root", "accepted": "accepted", "parent-rejected": "unreached"}
+    return tuple(drawn.get(reason, "rejected") for reason in reasons(step, sampled=False))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
+from specllava.reasons import reasons
 from specllava.trace import DecodeTrace, StepTrace
-from visual.theme import Verdict
 
 Segments = list[list[str]]
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
@@ -52,7 +52,8 @@ def step_sentence(trace: DecodeTrace, step: StepTrace) -> Segments:
 def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
     last = step.verification.path[-1]
     wanted = token_label(trace, step.verification.next_token)
-    sure = f" ({step.target.choice_probs[last]:.2f})."
+    drawn = step.verification.next_token != step.target.choices[last]  # only with a temperature
+    sure = "." if drawn else f" ({step.target.choice_probs[last]:.2f})."
     after: Segments = [["em", path_text(trace, step, last, 2)]]
     family = step.tree.children()[last]
     if step.verification.next_token in trace.eos_token_ids and not family:
@@ -69,23 +70,32 @@ def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
     ]  # fmt: skip
 
 
-def node_reason(trace: DecodeTrace, step: StepTrace, node: int, verdict: Verdict) -> str:
+def node_reason(trace: DecodeTrace, step: StepTrace, node: int) -> str:
     """Why this node fared as it did."""
     tree, threshold = step.tree, trace.config.entropy_threshold
-    if verdict == "root":
+    sampled = trace.config.temperature > 0
+    reason = reasons(step, sampled)[node]
+    if reason == "root":
         return "The last token of the step before, chosen by the target. The tree grows from here."
     parent = tree.parents[node]
     siblings = len(tree.children()[parent])
     entropy = tree.entropies[parent]
     doubt = ""
+    if trace.config.rule != "entropy":
+        entropy = None
     if siblings > 1 and entropy is not None and entropy > threshold:
         doubt = f"The draft was unsure here ({entropy:.2f} nats), so it tried {siblings} words. "
     elif siblings == 1 and entropy is not None and entropy <= threshold:
         doubt = f"The draft was sure here ({entropy:.2f} nats), so it tried one word. "
     wanted = token_label(trace, step.target.choices[parent])
-    if verdict == "accepted":
+    if reason == "chance-against":
+        said, guessed = step.target.token_probs[node], math.exp(tree.log_probs[node])
+        return doubt + f"The target gives it {said:.2f}, the draft {guessed:.2f}; chance decided against it."
+    if reason == "accepted" and sampled:
+        return doubt + f"The target gives it {step.target.token_probs[node]:.2f}, and chance decided for it."
+    if reason == "accepted":
         return doubt + "It is the target's own choice, so it stands."
-    if verdict == "rejected":
+    if reason == "another-wanted":
         return doubt + f"The target wanted {wanted} ({step.target.choice_probs[parent]:.2f})."
     left = next(n for n in tree.path(node) if n not in step.verification.path)
     return f"Never judged: its branch had already been left at {token_label(trace, tree.tokens[left])}."

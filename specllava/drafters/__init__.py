@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from specllava.config import DecodingConfig
+from torch import Tensor
+
 from specllava.tree import DraftTree
 
 
 class DraftSession(Protocol):
     """Drafting for one answer. ``propose`` and ``keep`` take turns."""
 
-    def propose(self, root: int, depth: int, config: DecodingConfig) -> DraftTree:
+    @property
+    def drawn(self) -> Tensor | None:
+        """The distributions that the children of the last tree's nodes were drawn from, ``[nodes, vocab]``; ``None`` if
+        they were chosen. Rows of nodes without children mean nothing."""
+        ...
+
+    def propose(self, root: int, depth: int) -> DraftTree:
         """A tree of guesses below ``root``, the last emitted token, at most ``depth`` deep."""
         ...
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specllava.config import DecodingConfig
+from torch import Tensor
+
 from specllava.tree import DraftTree
 
 
 class Nobody:
     """A session without guesses; the target decodes one token per pass."""
 
-    def propose(self, root: int, depth: int, config: DecodingConfig) -> DraftTree:
+    drawn: Tensor | None = None
+
+    def propose(self, root: int, depth: int) -> DraftTree:
         return DraftTree.only_root(root)
 
     def keep(self, path: Sequence[int]) -> None:

@@ -1,8 +1,14 @@
-"""One model and its cache: tokens in, logits out. Target and draft both run through it."""
+"""One model and its cache: tokens in, logits out. Target and draft both run through it.
+
+The cache's columns are labelled with what they show, so a prompt is read only from where it differs from what was read
+or said before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +16,21 @@ import torch
 from torch import Tensor
 from transformers import LlavaForConditionalGeneration
 
-from specllava.cache import BranchCache
+from specllava.cache import BranchCache, Label
 from specllava.models.vision import merge_features
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A prompt was read.
+
+    Args:
+        logits: ``[vocab]``, after its last token.
+        reused: columns that the cache held already, so that no pass was needed for them.
+    """
+
+    logits: Tensor
+    reused: int
 
 
 class Engine:
@@ -29,12 +48,29 @@ class Engine:
         self.dtype = model.dtype
         self.cache = BranchCache(model.config.text_config.num_hidden_layers, capacity)
 
-    def prefill(self, input_ids: Tensor, features: Tensor | None) -> Tensor:
-        """Read the prompt ``[1, length]``; logits ``[vocab]`` after its last token."""
-        embeds = merge_features(self.model, input_ids, features)
+    def prefill(self, input_ids: Tensor, features: Tensor | None, pictures: Sequence[str] = ()) -> Reading:
+        """Read a prompt ``[1, length]``, in place of what the cache holds; what both begin with is not read again.
+
+        Args:
+            features: ``[images, patches, vision_hidden]`` of all the prompt's pictures; ``None`` if it has none.
+            pictures: a key for each picture, which equal ones share; one without a key is always read anew.
+
+        Raises:
+            ValueError: as many image slots as no features fit.
+        """
+        ids, marker = input_ids[0].tolist(), self.model.config.image_token_id
+        patches = 0 if features is None else features.shape[1]
+        keys = chain.from_iterable(repeat(key, patches) for key in pictures)
+        labels: list[Label] = [next(keys, None) if token == marker else token for token in ids]
+        kept = self.cache.shared(labels[:-1])  # the last token is always read: its logits are wanted
+        seen, begun = divmod(ids[:kept].count(marker), patches) if patches else (0, 0)
+        kept -= begun  # a picture is read whole
+        self.cache.keep(kept, [])
+        rest = None if features is None or seen == len(features) else features[seen:]
+        embeds = merge_features(self.model, input_ids[:, kept:], rest)
         output = self.decoder(inputs_embeds=embeds, past_key_values=self.cache, use_cache=True)
-        logits: Tensor = self.head(output.last_hidden_state[0, -1])
-        return logits
+        self.cache.labels += labels[kept:]
+        return Reading(self.head(output.last_hidden_state[0, -1]), kept)
 
     def forward(
         self,
@@ -68,5 +104,6 @@ class Engine:
             past_key_values=self.cache,
             use_cache=True,
         )
+        self.cache.labels += tokens
         logits: Tensor = self.head(output.last_hidden_state[0, -last:])
         return logits

@@ -1,10 +1,11 @@
-"""From picture and chat to what the models read; the picture is encoded once, for target and draft together."""
+"""From pictures and chat to what the models read; a picture is encoded once, for target and draft and later turns."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,10 +13,13 @@ from PIL import Image
 from torch import Tensor
 
 from specllava.models.bundle import Bundle
+from specllava.models.images import open_image
+from specllava.models.timing import now
 from specllava.models.vision import tower_features
 
 Message = dict[str, Any]
 Messages = str | Sequence[Message]
+IMAGE_MARKER = "<image>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +31,20 @@ class Prompt:
         input_ids: ``[1, length]``, with image slots.
         pixel_values: ``[images, 3, height, width]`` as the vision tower reads them, or ``None``.
         features: ``[images, patches, vision_hidden]`` or ``None``.
-        image_size: width and height of the picture as it came, or ``None``.
-        vision_seconds: what encoding the picture took.
+        pictures: a key for each picture; equal keys mean equal pixels.
+        image_sizes: width and height of each picture as it came.
+        vision_seconds: what encoding the pictures took, those left out whose features were known.
+        turn: messages of the user before the last one.
     """
 
     text: str
     input_ids: Tensor
     pixel_values: Tensor | None
     features: Tensor | None
-    image_size: tuple[int, int] | None
+    pictures: tuple[str, ...]
+    image_sizes: tuple[tuple[int, int], ...]
     vision_seconds: float
+    turn: int = 0
 
     @property
     def length(self) -> int:
@@ -44,57 +52,118 @@ class Prompt:
 
 
 @torch.inference_mode()
-def build_prompt(bundle: Bundle, image: Image.Image | None, messages: Messages) -> Prompt:
-    """Tokenise a chat and encode its picture.
+def build_prompt(
+    bundle: Bundle,
+    image: Image.Image | None,
+    messages: Messages,
+    new_tokens: int = 0,
+    known: Mapping[str, Tensor] | None = None,
+) -> Prompt:
+    """Tokenise a chat and encode its pictures.
 
     Args:
-        messages: one question, or messages with ``role`` and ``content`` (text) that end with the user's.
-            The picture belongs to the first of them.
+        image: belongs to the first message of the user.
+        messages: one question, or messages with ``role`` and ``content`` that end with the user's. A content is text,
+            or parts ``{"type": "text", "text": …}`` and, from the user, ``{"type": "image", "image": picture or
+            path}``; pictures stand before the text of their message, as in LLaVA's own chats.
+        new_tokens: room that an answer will need.
+        known: features ``[patches, vision_hidden]`` of pictures by key, which are then not encoded again.
 
     Raises:
-        ValueError: an empty prompt, a malformed chat, an image marker in the text, or as many image slots as no
-            features fit.
+        ValueError: an empty prompt, a malformed chat, a picture that cannot be read, an image marker in the text, or
+            a prompt and ``new_tokens`` that do not fit the context; before any model runs.
     """
-    chat = as_chat(messages, with_image=image is not None)
+    chat, images = as_chat(messages, image)
     text = bundle.processor.apply_chat_template(chat, add_generation_prompt=True)
-    inputs = bundle.processor(images=image, text=text, return_tensors="pt")
+    inputs = bundle.processor(images=images or None, text=text, return_tensors="pt")
+    input_ids, turn = inputs["input_ids"], sum(message["role"] == "user" for message in chat) - 1
+    check_room(bundle, input_ids.shape[1], new_tokens, turn)
+    keys: tuple[str, ...] = ()
     pixels, features, seconds = None, None, 0.0
-    if image is not None:
+    if images:
+        keys = tuple(hashlib.sha256(one.numpy().tobytes()).hexdigest() for one in inputs["pixel_values"])
         pixels = inputs["pixel_values"].to(bundle.device, bundle.target.dtype)
         start = now(bundle.device)
-        features = tower_features(bundle.target, pixels)
+        features = _features(bundle, keys, pixels, known or {})
         seconds = now(bundle.device) - start
     return Prompt(
         text=chat[-1]["content"][-1]["text"],
-        input_ids=inputs["input_ids"].to(bundle.device),
+        input_ids=input_ids.to(bundle.device),
         pixel_values=pixels,
         features=features,
-        image_size=image.size if image is not None else None,
+        pictures=keys,
+        image_sizes=tuple(one.size for one in images),
         vision_seconds=seconds,
+        turn=turn,
     )
 
 
-def as_chat(messages: Messages, with_image: bool) -> list[Message]:
-    """Messages in the form that chat templates read, the picture in front of the first."""
+def _features(bundle: Bundle, keys: Sequence[str], pixels: Tensor, known: Mapping[str, Tensor]) -> Tensor:
+    """Features ``[images, patches, vision_hidden]``; only pictures that are not known run through the tower."""
+    new = {key: place for place, key in enumerate(keys) if key not in known}
+    if not new:
+        return torch.stack([known[key] for key in keys])
+    found = {**known, **dict(zip(new, tower_features(bundle.target, pixels[list(new.values())]), strict=True))}
+    return torch.stack([found[key] for key in keys])
+
+
+def check_room(bundle: Bundle, length: int, new_tokens: int, turn: int = 0) -> None:
+    """Refuse what does not fit the context.
+
+    Raises:
+        ValueError: with the numbers, and what would fit.
+    """
+    if length + new_tokens <= bundle.context:
+        return
+    ways = ["shorten the prompt"]
+    if turn:
+        ways.append("edit an earlier turn or begin a new chat")
+    if length < bundle.context:
+        ways.append(f"ask for {bundle.context - length} at most")
+    raise ValueError(
+        f"{length} prompt tokens and {new_tokens} new ones do not fit the context of {bundle.context}:"
+        f" {', or '.join(ways)}"
+    )
+
+
+def as_chat(messages: Messages, image: Image.Image | None = None) -> tuple[list[Message], list[Image.Image]]:
+    """Messages in the form that chat templates read, each with its pictures in front; and the pictures in order."""
     plain = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
     if not plain or plain[-1].get("role") != "user":
         raise ValueError("a chat must end with a message of the user")
     chat: list[Message] = []
+    images: list[Image.Image] = []
+    waiting = [] if image is None else [image]
     for number, message in enumerate(plain):
-        role, content = message.get("role"), message.get("content")
-        if role not in ("user", "assistant") or not isinstance(content, str):
-            raise ValueError(f"message {number} needs a role (user or assistant) and its text as content")
-        if not content.strip():
+        role, text, shown = _parts(number, message)
+        if not text and role == "user":  # an assistant may have said nothing
             raise ValueError("the prompt is empty" if number == len(plain) - 1 else f"message {number} is empty")
-        if "<image>" in content:
-            raise ValueError("the prompt contains <image>: the picture's place is set by the chat, not in the text")
-        image = [{"type": "image"}] if with_image and number == 0 else []
-        chat.append({"role": role, "content": [*image, {"type": "text", "text": content.strip()}]})
-    return chat
+        if IMAGE_MARKER in text:
+            raise ValueError(
+                f"the prompt contains {IMAGE_MARKER}: the picture's place is set by the chat, not in the text"
+            )
+        if role == "user":
+            shown, waiting = waiting + shown, []
+        images += shown
+        chat.append({"role": role, "content": [{"type": "image"}] * len(shown) + [{"type": "text", "text": text}]})
+    return chat, images
 
 
-def now(device: torch.device) -> float:
-    """Wall-clock seconds after all work given to the device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+def _parts(number: int, message: Message) -> tuple[str, str, list[Image.Image]]:
+    """Role, text and pictures of a message; several texts are joined by a space."""
+    role, content = message.get("role"), message.get("content")
+    if role not in ("user", "assistant") or not isinstance(content, str | list | tuple):
+        raise ValueError(f"message {number} needs a role (user or assistant) and its text or parts as content")
+    texts: list[str] = []
+    shown: list[Image.Image] = []
+    for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        match part:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text.strip())
+            case {"type": "image", "image": Image.Image() | str() | Path() as source} if role == "user":
+                shown.append(open_image(source))
+            case _:
+                raise ValueError(
+                    f"message {number} has a part that is neither a text nor a picture of the user: {str(part)[:80]!r}"
+                )
+    return role, " ".join(filter(None, texts)), shown

@@ -20,6 +20,9 @@ class Train:
     output: Path
     """Directory of the run: target, draft and draft-before appear in it."""
 
+    start: Path | None = None
+    """An earlier run to go on from: its target replaces all stages but the target's last, its draft the fresh one."""
+
     tiny: bool = False
     """The same stages at a size that takes seconds; the models learn nothing."""
 
@@ -28,7 +31,7 @@ class Train:
         from specllava.toyworld.train import train
 
         self.output.mkdir(parents=True, exist_ok=True)
-        train(self.output, ToyRecipe.tiny() if self.tiny else None)
+        train(self.output, ToyRecipe.tiny() if self.tiny else None, self.start)
         console.print(f"done: {self.output}")
 
 

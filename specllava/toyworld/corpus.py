@@ -17,10 +17,12 @@ from torch import Tensor
 from specllava.distill.losses import IGNORE
 from specllava.toyworld.dialogue import converse
 from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.language import Turn
-from specllava.toyworld.scene import Scene, Split, sample_scene
+from specllava.toyworld.language import Turn, polish, where
+from specllava.toyworld.phrases import SIZE_WORDS
+from specllava.toyworld.scene import COLOURS, KINDS, Scene, Split, sample_scene
 
 GROUP = 16  # batches that are sorted by length together
+REFRESHER_START = 20_000_000
 LENGTH_STEP = 64  # padded lengths are multiples of it, so that few shapes occur
 
 
@@ -39,6 +41,34 @@ def roll_call(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ..
     scene = sample_scene(index, split)
     listed = [f"{thing.column} {thing.row}: {thing.size} {thing.colour} {thing.kind}" for thing in scene.things]
     return scene, (Turn("What is where?", ", ".join(listed) + "."),)
+
+
+def register(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ...]]:
+    """The roll call again, in the words that descriptions use for places, and in any order.
+
+    The order says nothing here about which object is next, so the place does: this ties the words for a place to
+    what stands there.
+    """
+    scene = sample_scene(index, split)
+    rng = random.Random(f"specllava register {split} {index}")
+    things = rng.sample(scene.things, len(scene.things))
+    listed = [
+        f"{where(thing, rng)}: a {rng.choice(SIZE_WORDS[thing.size])} {thing.colour} {thing.kind}" for thing in things
+    ]
+    return scene, (Turn("Name every place and what is there.", polish("; ".join(listed))),)
+
+
+def refresher(index: int) -> tuple[Scene, tuple[Turn, ...]]:
+    """Conversations from numbers that no earlier stage reaches, and as many registers."""
+    number = REFRESHER_START + index
+    return register(number) if index % 2 == 0 else conversation(number)
+
+
+def content_ids(tokenizer: Any) -> list[int]:
+    """Tokens that begin a word which the picture decides: kinds, colours, and where things are."""
+    places = ("left", "middle", "centre", "right", "front", "back", "foreground", "background")
+    words = (*KINDS, *COLOURS, *places)
+    return sorted({tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in words})
 
 
 def messages(turns: tuple[Turn, ...]) -> list[dict[str, Any]]:

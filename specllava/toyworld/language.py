@@ -67,7 +67,6 @@ def caption(scene: Scene, rng: random.Random) -> Turn:
     groups = Counter(thing.combination for thing in scene.things)
     parts = [number_of(count, f"{colour} {kind}", f"{colour} {PLURALS[kind]}")
              for (colour, kind), count in groups.items()]  # fmt: skip
-    rng.shuffle(parts)
     mood = rng.choice(phrases.WEATHER_MOODS[scene.weather])
     tail = [rng.choice(phrases.PLACE_PHRASES[scene.place]).format(mood=mood)]
     hour = phrases.HOURS[scene.time]
@@ -154,18 +153,8 @@ def _lean(rng: random.Random, options: Sequence[Option], fact: int) -> Option:
     return options[fact % len(options)] if rng.random() < LEANING else rng.choice(options)
 
 
-def _order(scene: Scene, order: str) -> list[Thing]:
-    """The objects in an order of ``phrases.ORDER_PHRASES``."""
-    things = list(scene.things)  # left to right, and Python's sort is stable
-    if order in ("right", "left"):
-        return sorted(things, key=lambda t: COLUMNS.index(t.column), reverse=order == "right")
-    if order in ("front", "back"):
-        return sorted(things, key=lambda t: t.row != order)
-    return sorted(things, key=lambda t: t.size != order)
-
-
 def step_between(thing: Thing, before: Thing) -> str:
-    """The key of ``phrases.STEPS`` that leads from one object to the next."""
+    """How one object lies from another; some ways are keys of ``phrases.STEPS``."""
     step = COLUMNS.index(thing.column) - COLUMNS.index(before.column)
     if step == 0:
         return "behind" if thing.row == "back" else "in front"
@@ -233,25 +222,19 @@ class _Writer:
         return polish(_lean(self.rng, self.style.closings, self.place).format(closing=closing))
 
     def things(self) -> str:
-        """Introduces every object, in an order that is announced."""
+        """Introduces every object, left to right, back before front."""
         style, scene = self.style, self.scene
         if len(scene.things) == 1:
             return self.introduce(scene.things[0], style.only, "")
-        orders = list(phrases.ORDER_PHRASES)
-        if len({thing.size for thing in scene.things}) == 1:
-            orders = orders[:4]
-        order = _lean(self.rng, orders, self.place + self.time)
         sentences = []
         if self.rng.random() < 0.75:
-            announced = _lean(self.rng, phrases.ORDER_PHRASES[order], self.time)
+            announced = _lean(self.rng, phrases.ORDER_PHRASES, self.time)
             sentences.append(polish(_lean(self.rng, style.orders, self.place).format(order=announced)))
-        things = _order(scene, order)
+        things = scene.things
         for i, thing in enumerate(things):
-            if i and self.rng.random() < 0.35:
-                key = step_between(thing, things[i - 1])
+            key = step_between(thing, things[i - 1]) if i else ""
+            if key in phrases.STEPS and self.rng.random() < 0.35:
                 step = _lean(self.rng, phrases.STEPS[key], KINDS.index(thing.kind))
-                if key in ("left", "right"):
-                    step += " " + self.rng.choice(phrases.ROW_PHRASES[thing.row])
                 sentences.append(self.introduce(thing, style.steps, step))
             else:
                 last = i == len(things) - 1
@@ -266,9 +249,8 @@ class _Writer:
         template = _lean(self.rng, templates, kind + self.place)
         column = _lean(self.rng, phrases.COLUMN_PHRASES[thing.column], self.place)
         row = _lean(self.rng, phrases.ROW_PHRASES[thing.row], self.time)
-        spots = (column, f"{column} {row}", f"{row} {column}")
         spot = f"{phrases.ROW_ADJECTIVES[thing.row]} {thing.column}"
-        position = _lean(self.rng, spots, ROWS.index(thing.row) + 1)
+        position = _lean(self.rng, (f"{column} {row}", f"{row} {column}"), ROWS.index(thing.row))
         a = self.noun_phrase(thing)
         return polish(template.format(a=a, verb=verb, ving=ving, where=position, spot=spot, step=step))
 

@@ -57,11 +57,8 @@ ROW_ADJECTIVES: Final[dict[Row, str]] = {"front": "front", "back": "back"}
 
 # Where a new object is, seen from the one named just before it.
 STEPS: Final[dict[str, tuple[str, ...]]] = {
-    "behind": ("behind it", "right behind it"),
     "in front": ("in front of it", "right in front of it"),
     "next": ("next to it", "beside it"),
-    "left": ("to its left", "more to the left"),
-    "right": ("to its right", "more to the right"),
 }
 
 PLACE_PHRASES: Final[dict[Place, tuple[str, ...]]] = {
@@ -208,7 +205,10 @@ MOOD_CLOSINGS: Final[dict[Time, tuple[str, ...]]] = {
 @dataclass(frozen=True, slots=True)
 class Style:
     """The wording of one way to describe. Scene slots: {in_place} {at_time} {sky} {ground} {n} {are} {order} {mood}
-    {place} {weather} {hour}; object slots: {a} {verb} {ving} {where}."""
+    {place} {weather} {hour}; object slots: {a} {verb} {ving} {where} {spot}.
+
+    Where an object is comes before what it is: a model that says the place first has only to look there.
+    """
 
     prompts: tuple[str, ...]
     openings: tuple[str, ...]  # name the place
@@ -232,10 +232,10 @@ INVENTORY: Final = Style(
     skies=("{sky}", "{sky}"),
     counts=("there {are} {n} in total", "the picture contains exactly {n}", "I can count {n}"),
     orders=("the list goes {order}", "here they are {order}", "they are named {order}"),
-    only=("there is {a} {where}", "it is {a} {where}", "{where} there is {a}"),
-    first=("first there is {a} {where}", "number one is {a} {where}", "{where} there is {a}"),
-    following=("there is also {a} {where}", "{where} there is {a}", "then comes {a} {where}"),
-    last=("finally there is {a} {where}", "the list ends with {a} {where}", "{where} there is {a}"),
+    only=("{where} there is {a}", "{where} I see {a}", "{where} one finds {a}"),
+    first=("first, {where}, there is {a}", "number one, {where}: {a}", "{where} there is {a}"),
+    following=("{where} there is also {a}", "{where} there is {a}", "then, {where}, comes {a}"),
+    last=("finally, {where}, there is {a}", "the list ends {where} with {a}", "{where} there is {a}"),
     steps=("{step} there is {a}", "{step} one finds {a}"),
     relations=("{relation}", "note that {relation}", "also, {relation}"),
     grounds=("{ground}", "around them {ground}"),
@@ -249,12 +249,12 @@ STORY: Final = Style(
     skies=("{sky}", "that is how it is: {sky}", "listen, {sky}"),
     counts=("this tale has {n} in it", "only {n} {are} awake to hear it", "fate has brought {n} here"),
     orders=("let us meet them {order}", "we meet them one by one, {order}", "the tale visits them {order}"),
-    only=("{where}, {a} {verb} all alone", "{a} {verb} {where} and says nothing", "{where}, {a} {verb} in peace"),
-    first=("{where}, {a} {verb}", "the hero is {a} {ving} {where}", "it begins with {a} that {verb} {where}"),
-    following=("meanwhile {a} {verb} {where}", "not far off, {a} {verb} {where}",
+    only=("{where}, {a} {verb} all alone", "{where} {a} {verb} and says nothing", "{where}, {a} {verb} in peace"),
+    first=("{where}, {a} {verb}", "the hero waits {where}: {a}", "it begins {where}, where {a} {verb}"),
+    following=("meanwhile, {where}, {a} {verb}", "not far off, {where}, {a} {verb}",
                "{where}, {a} {verb} and says nothing"),
-    last=("at the end of the tale, {a} {verb} {where}", "and {where}, {a} {verb} too",
-          "last of all, {a} {verb} {where}"),
+    last=("at the end of the tale, {where}, {a} {verb}", "and {where}, {a} {verb} too",
+          "last of all, {where}, {a} {verb}"),
     steps=("{step}, {a} {verb}", "and {step}, {a} {verb}"),
     relations=("people say that {relation}", "as luck would have it, {relation}", "strange but true: {relation}"),
     grounds=("{ground}", "all around, {ground}"),
@@ -268,10 +268,10 @@ GUIDE: Final = Style(
     skies=("as you notice, {sky}", "please remember that {sky}", "{sky}, so dress well"),
     counts=("you can admire {n} on this tour", "there {are} {n} for you to discover", "our tour includes {n}"),
     orders=("we will visit them {order}", "I will present them {order}", "let me show them to you {order}"),
-    only=("{where} you will find {a}", "please turn to {a} {ving} {where}", "you cannot miss {a} {where}"),
-    first=("we start with {a} {where}", "{where} you will find {a}", "please turn to {a} {ving} {where}"),
-    following=("we move on to {a} {where}", "{where} you can see {a}", "another favourite is {a} {where}"),
-    last=("our tour ends at {a} {ving} {where}", "before we leave, notice {a} {where}", "{where} you can see {a}"),
+    only=("{where} you will find {a}", "please look {where}, at {a}", "{where} you cannot miss {a}"),
+    first=("we start {where} with {a}", "{where} you will find {a}", "please look {where}, at {a} {ving} there"),
+    following=("{where} we come to {a}", "{where} you can see {a}", "another favourite waits {where}: {a}"),
+    last=("our tour ends {where} at {a}", "before we leave, look {where}, at {a}", "{where} you can see {a}"),
     steps=("{step} you will notice {a}", "{step} you can see {a} {ving}"),
     relations=("you may have noticed that {relation}", "from here you see that {relation}",
                "visitors often remark that {relation}"),
@@ -285,10 +285,10 @@ NOTES: Final = Style(
     skies=("weather: {weather}. Time: {hour}", "{hour} scene, {weather} weather", "sky: {sky}"),
     counts=("total: {n}", "{n} on view", "count: {n}"),
     orders=("order: {order}", "read {order}", "sorted {order}"),
-    only=("object: {a}, {spot}", "{spot}: {a}", "{a}, {spot}"),
-    first=("{spot}: {a}", "{a}, {spot}", "one: {a}, {spot}"),
-    following=("{spot}: {a}", "{a}, {spot}", "then {a}, {spot}"),
-    last=("{spot}: {a}", "{a}, {spot}", "lastly {a}, {spot}"),
+    only=("{spot}: {a}", "{spot}, {a}", "{spot}, only {a}"),
+    first=("{spot}: {a}", "{spot}, {a}", "one, {spot}: {a}"),
+    following=("{spot}: {a}", "{spot}, {a}", "then, {spot}: {a}"),
+    last=("{spot}: {a}", "{spot}, {a}", "lastly, {spot}: {a}"),
     steps=("{step}: {a}", "{step}, {a}"),
     relations=("{relation}", "remark: {relation}", "observed: {relation}"),
     grounds=("ground: {ground}", "details: {ground}"),
@@ -302,10 +302,10 @@ PLAYFUL: Final = Style(
     skies=("{sky}, isn't that nice?", "oh, {sky}!", "grab your coat, {sky}!"),
     counts=("can you find {n}?", "let us count: there {are} {n}!", "surprise, there {are} {n} to spot!"),
     orders=("ready? We go {order}!", "let us hop {order}!", "follow your finger {order}!"),
-    only=("peekaboo, {a} {verb} {where}!", "do you see {a} {where}?", "{a} {verb} {where} and says hello!"),
-    first=("peekaboo, {a} {verb} {where}!", "do you see {a} {where}?", "{a} {verb} {where} and says hello!"),
-    following=("who else? Well, {a} {verb} {where}!", "psst, {a} {verb} {where}!", "and wow, {a} {where}!"),
-    last=("hurry, {a} still {verb} {where}!", "and who giggles {where}? It is {a}!", "the winner is {a} {where}!"),
+    only=("peekaboo, {where} {a} {verb}!", "who is {where}? It is {a}!", "{where} {a} {verb} and says hello!"),
+    first=("peekaboo, {where} {a} {verb}!", "who is {where}? It is {a}!", "{where} {a} {verb} and says hello!"),
+    following=("who else? Well, {where} {a} {verb}!", "psst, {where} {a} {verb}!", "and wow, {where}, {a}!"),
+    last=("hurry, {where} {a} still {verb}!", "and who giggles {where}? It is {a}!", "the winner is {where}: {a}!"),
     steps=("{step}, {a} {verb}!", "and {step}? It is {a}!"),
     relations=("did you know that {relation}?", "cross my heart, {relation}!", "funny, {relation}!"),
     grounds=("yippee, {ground}!", "touch it: {ground}!"),
@@ -320,13 +320,13 @@ CRITIC: Final = Style(
     counts=("the composition rests on {n}", "with {n}, the canvas feels balanced",
             "the painter needs no more than {n}"),
     orders=("the eye wanders over them {order}", "they are arranged to be read {order}", "the work unfolds {order}"),
-    only=("the main role belongs to {a} {where}", "{a} {verb} {where} and rules the canvas",
+    only=("{where}, the main role belongs to {a}", "{where} {a} {verb} and rules the canvas",
           "{where}, {a} sets the accent"),
-    first=("the eye falls on {a} {where}", "{where}, {a} sets the accent",
-           "the main role belongs to {a} {ving} {where}"),
-    following=("{a} {where} answers with contrast", "{where}, {a} adds rhythm",
-               "a counterweight is {a} {ving} {where}"),
-    last=("{a} {where} completes the work", "{where}, {a} closes the circle", "the final stroke is {a} {where}"),
+    first=("the eye falls, {where}, on {a}", "{where}, {a} sets the accent",
+           "{where}, the main role belongs to {a}"),
+    following=("{where}, {a} answers with contrast", "{where}, {a} adds rhythm",
+               "a counterweight, {where}: {a} {ving}"),
+    last=("{where}, {a} completes the work", "{where}, {a} closes the circle", "the final stroke, {where}: {a}"),
     steps=("{step}, {a} adds depth", "{step} the painter puts {a}"),
     relations=("it is no accident that {relation}", "tension grows because {relation}",
                "critics will argue that {relation}"),
@@ -355,12 +355,5 @@ CAPTION_PROMPTS: Final[tuple[str, ...]] = (
 )
 CAPTIONS: Final[tuple[str, ...]] = ("{things} {tail}", "we see {things} {tail}", "look at {things} {tail}")
 
-# Orders to name the objects in; the last one needs two sizes.
-ORDER_PHRASES: Final[dict[str, tuple[str, ...]]] = {
-    "left": ("from left to right", "from the left to the right"),
-    "right": ("from right to left", "from the right to the left"),
-    "front": ("from front to back", "from the front to the back"),
-    "back": ("from back to front", "from the back to the front"),
-    "large": ("from large to small", "by size, the largest first"),
-    "small": ("from small to large", "by size, the smallest first"),
-}
+# Objects are named in the order in which a page is read; it is announced in one of these ways, or not at all.
+ORDER_PHRASES: Final[tuple[str, ...]] = ("from left to right", "from the left to the right")

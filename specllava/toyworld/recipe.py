@@ -31,20 +31,25 @@ class ToyRecipe:
     vision_batch: int = 128
     align_batch: int = 64
     chat_batch: int = 32
+    refine_batch: int = 16
+    distill_batch: int = 16
     kl_weight: float = 0.5
+    content_weight: float = 4.0
     vision: LoopConfig = field(default_factory=lambda: LoopConfig(2_000, 1e-3))
     align: LoopConfig = field(default_factory=lambda: LoopConfig(700, 1e-3, seed=4))
     target: LoopConfig = field(default_factory=lambda: LoopConfig(1_300, 1e-3, seed=1))
-    draft: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, seed=2))
-    distill: LoopConfig = field(default_factory=lambda: LoopConfig(900, 2e-3, seed=3))
+    refine: LoopConfig = field(default_factory=lambda: LoopConfig(1_600, 8e-4, warmup=50, seed=6))
+    draft: LoopConfig = field(default_factory=lambda: LoopConfig(300, 2e-3, warmup=50, seed=2))
+    distill: LoopConfig = field(default_factory=lambda: LoopConfig(700, 1e-3, warmup=50, seed=3))
 
     @classmethod
     def tiny(cls, steps: int = 4) -> ToyRecipe:
         loop = LoopConfig(steps, 1e-3, warmup=2, checkpoint_every=2)
         return cls(
             image_size=32, vision_layers=1, vision_hidden=32, target_layers=2, target_hidden=32, draft_hidden=32,
-            vocabulary=600, tokenizer_conversations=200, vision_batch=4, align_batch=2, chat_batch=2,
-            vision=loop, align=loop, target=loop, draft=loop, distill=loop,
+            vocabulary=600, tokenizer_conversations=200, vision_batch=4, align_batch=2, chat_batch=2, refine_batch=2,
+            distill_batch=2,
+            vision=loop, align=loop, target=loop, refine=loop, draft=loop, distill=loop,
         )  # fmt: skip
 
     @property
@@ -103,6 +108,14 @@ class Workspace:
     @property
     def aligned(self) -> Path:
         return self.root / "work" / "aligned"
+
+    @property
+    def talking(self) -> Path:
+        return self.root / "work" / "talking"
+
+    @property
+    def first_draft(self) -> Path:
+        return self.root / "work" / "first-draft"
 
     @property
     def target(self) -> Path:

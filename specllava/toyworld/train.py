@@ -24,7 +24,7 @@ from specllava.distill.losses import distillation_loss, next_token_loss
 from specllava.models.artefact import DraftLlava, save
 from specllava.models.vision import merge_features, tower_features
 from specllava.toyworld.build import build_processor, special_ids
-from specllava.toyworld.corpus import ChatBatches, roll_call
+from specllava.toyworld.corpus import ChatBatches, content_ids, refresher, roll_call
 from specllava.toyworld.recipe import ToyRecipe, Workspace
 from specllava.toyworld.vision import SceneBatches, Seer, seeing_accuracy, seeing_losses
 
@@ -32,32 +32,64 @@ ChatLosses = Callable[[Any, Batch], Losses]
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
 
 
-def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None = None) -> None:
+def train(
+    output: Path, recipe: ToyRecipe | None = None, start: Path | None = None, compiled: bool | None = None
+) -> None:
     """Run every stage that is not done yet.
 
     Args:
         output: directory of the run; ``target``, ``draft`` and ``draft-before`` appear in it.
+        start: an earlier run or pair to go on from. Its target takes the place of every stage before the last one
+            of the target, and the draft begins as its ``draft-before``.
         compiled: compile the language models (about 1.4 times faster on two cores); default: where a C++
             compiler is found or on a GPU.
     """
     recipe = recipe or ToyRecipe()
     place = Workspace(output)
-    accelerator = Accelerator(mixed_precision="bf16")
+    accelerator = Accelerator(mixed_precision="bf16" if _bfloat16_is_fast() else "no")
+    if start is not None:
+        _go_on_from(start, place)
     if compiled is None:
         compiled = accelerator.device.type != "cpu" or shutil.which("g++") is not None
     if not place.processor.exists():
         _log(output, "tokenizer", _timed(lambda: build_processor(recipe).save_pretrained(place.processor)))
     processor: LlavaProcessor = AutoProcessor.from_pretrained(place.processor)
-    if not place.tower.exists():
-        _log(output, "vision tower", _timed(lambda: _train_tower(place, recipe, processor, accelerator, compiled)))
-    if not place.aligned.exists():
-        _log(output, "aligned target", _timed(lambda: _align(place, recipe, processor, accelerator, compiled)))
+    if not place.talking.exists():
+        _first_stages(place, recipe, processor, accelerator, compiled)
     if not place.target.exists():
-        _log(output, "target", _timed(lambda: _train_target(place, recipe, processor, accelerator, compiled)))
+        _log(output, "target", _timed(lambda: _refine(place, recipe, processor, accelerator, compiled)))
     if not place.draft_before.exists():
         _log(output, "draft", _timed(lambda: _train_draft(place, recipe, processor, accelerator, compiled)))
     if not place.draft.exists():
         _log(output, "distilled draft", _timed(lambda: _distil(place, recipe, processor, accelerator, compiled)))
+
+
+def _bfloat16_is_fast() -> bool:
+    """Without its own instructions a CPU multiplies bfloat16 several times slower than float32."""
+    return torch.cuda.is_available() or bool(torch.cpu.get_capabilities().get("amx_bf16"))
+
+
+def _go_on_from(start: Path, place: Workspace) -> None:
+    """Put the models of an earlier run where the stages that are left look for them, unless this run has begun."""
+    if place.talking.exists():
+        return
+    processor = AutoProcessor.from_pretrained(start / "target")
+    processor.save_pretrained(place.processor)
+    first = DraftLlava.from_pretrained(start / "draft-before", dtype=torch.float32)
+    save(first, processor, place.first_draft, torch.float32)
+    target = LlavaForConditionalGeneration.from_pretrained(start / "target", dtype=torch.float32)
+    save(target, processor, place.talking, torch.float32)
+
+
+def _first_stages(
+    place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
+) -> None:
+    """From nothing to a target that talks."""
+    if not place.tower.exists():
+        _log(place.root, "vision tower", _timed(lambda: _train_tower(place, recipe, processor, accelerator, compiled)))
+    if not place.aligned.exists():
+        _log(place.root, "aligned target", _timed(lambda: _align(place, recipe, processor, accelerator, compiled)))
+    _log(place.root, "talking target", _timed(lambda: _talk(place, recipe, processor, accelerator, compiled)))
 
 
 def _train_tower(
@@ -90,13 +122,27 @@ def _align(
     save(target, processor, place.aligned, torch.float32)
 
 
-def _train_target(
+def _talk(
     place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
 ) -> None:
     set_seed(recipe.target.seed)
     target = LlavaForConditionalGeneration.from_pretrained(place.aligned, dtype=torch.float32)
     batches = ChatBatches(processor, recipe.chat_batch, recipe.image_tokens)
-    _fit_chat("target", target, corpus_losses(target), batches, recipe.target, place, accelerator, compiled)
+    _fit_chat("talking target", target, corpus_losses(target), batches, recipe.target, place, accelerator, compiled)
+    save(target, processor, place.talking, torch.float32)
+
+
+def _refine(
+    place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
+) -> None:
+    """The target goes on with fresh talk and registers, and what the picture decides counts more than the wording."""
+    set_seed(recipe.refine.seed)
+    target = LlavaForConditionalGeneration.from_pretrained(place.talking, dtype=torch.float32)
+    batches = ChatBatches(processor, recipe.refine_batch, recipe.image_tokens, refresher)
+    weight = torch.ones(recipe.vocabulary, device=accelerator.device)
+    weight[content_ids(processor.tokenizer)] = recipe.content_weight
+    losses = corpus_losses(target, weight)
+    _fit_chat("target", target, losses, batches, recipe.refine, place, accelerator, compiled)
     save(target, processor, place.target)
 
 
@@ -104,8 +150,12 @@ def _train_draft(
     place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
 ) -> None:
     set_seed(recipe.draft.seed)
-    target = LlavaForConditionalGeneration.from_pretrained(place.target).to(accelerator.device).eval()
-    draft = DraftLlava(recipe.llava_config(recipe.draft_layers, recipe.draft_hidden, special_ids(processor)))
+    target = LlavaForConditionalGeneration.from_pretrained(place.target, dtype=torch.float32).to(accelerator.device)
+    target.eval()
+    if place.first_draft.exists():
+        draft = DraftLlava.from_pretrained(place.first_draft, dtype=torch.float32)
+    else:
+        draft = DraftLlava(recipe.llava_config(recipe.draft_layers, recipe.draft_hidden, special_ids(processor)))
     batches = ChatBatches(processor, recipe.chat_batch, recipe.image_tokens)
     _fit_chat("draft", draft, corpus_losses(target), batches, recipe.draft, place, accelerator, compiled)
     save(draft, processor, place.draft_before)
@@ -116,11 +166,12 @@ def _distil(
 ) -> None:
     """The second draft goes on from the first, taught by the target's distributions as well as the corpus."""
     set_seed(recipe.distill.seed)
-    target = LlavaForConditionalGeneration.from_pretrained(place.target).to(accelerator.device).eval()
+    target = LlavaForConditionalGeneration.from_pretrained(place.target, dtype=torch.float32).to(accelerator.device)
+    target.eval()
     draft = DraftLlava.from_pretrained(place.draft_before, dtype=torch.float32)
     if compiled:
         target.model.language_model.compile()
-    batches = ChatBatches(processor, recipe.chat_batch, recipe.image_tokens)
+    batches = ChatBatches(processor, recipe.distill_batch, recipe.image_tokens)
     losses = taught_losses(target, recipe.kl_weight)
     _fit_chat("distilled draft", draft, losses, batches, recipe.distill, place, accelerator, compiled)
     save(draft, processor, place.draft)
@@ -142,13 +193,17 @@ def _fit_chat(
     fit(name, model, losses, batches, loop, place.checkpoints(name.replace(" ", "-")), accelerator)
 
 
-def corpus_losses(seeing: LlavaForConditionalGeneration) -> ChatLosses:
-    """Cross-entropy on the corpus' answers; pictures are seen through the tower of ``seeing``."""
+def corpus_losses(seeing: LlavaForConditionalGeneration, weight: Tensor | None = None) -> ChatLosses:
+    """Cross-entropy on the corpus' answers; pictures are seen through the tower of ``seeing``.
+
+    Args:
+        weight: of each token, ``[vocab]``.
+    """
 
     def losses(model: LlavaForConditionalGeneration, batch: Batch) -> Losses:
         with torch.no_grad():
             features = tower_features(seeing, batch["pixel_values"])
-        return {"loss": next_token_loss(chat_logits(model, batch, features), batch["labels"])}
+        return {"loss": next_token_loss(chat_logits(model, batch, features), batch["labels"], weight)}
 
     return losses
 

@@ -1,0 +1,84 @@
+"""One picture of the measured settings, tokens per target pass against speed-up: a longer tree is not yet a faster one.
+
+    python -m benchmarks.picture --results benchmarks/results/defaults.json --output docs/rules.png
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import plotly.graph_objects as go
+import tyro
+from playwright.sync_api import sync_playwright
+
+WIDTH, HEIGHT = 900, 560
+# Okabe and Ito's colours with a symbol each, so that colour never tells apart alone.
+LOOKS = {
+    "chain": ("#0072B2", "circle"),
+    "entropy": ("#D55E00", "diamond"),
+    "topk": ("#009E73", "square"),
+    "sequoia": ("#CC79A7", "triangle-up"),
+    "fixed": ("#56B4E9", "cross"),
+    "cost-aware": ("#000000", "star"),
+    "prompt-lookup": ("#E69F00", "x"),
+}
+
+
+def figure(lanes: dict[str, dict[str, float]], title: str) -> go.Figure:
+    """A point per setting; the first word of a lane's name is its rule. The fastest of each rule is named."""
+    drawn = go.Figure()
+    for rule, (colour, symbol) in LOOKS.items():
+        points = sorted((row["speedup"], row["tau"], name) for name, row in lanes.items() if name.split()[0] == rule)
+        if not points:
+            continue
+        best = points[-1][2]
+        drawn.add_scatter(
+            x=[tau for _, tau, _ in points],
+            y=[speedup for speedup, _, _ in points],
+            text=[name if name == best else "" for _, _, name in points],
+            textposition="top center",
+            textfont={"size": 11, "color": colour},
+            mode="markers+text",
+            marker={"color": colour, "symbol": symbol, "size": 11, "line": {"width": 1, "color": "white"}},
+            name=rule,
+        )
+    drawn.add_hline(y=1.0, line={"color": "#8b9096", "dash": "dot"}, annotation_text="target-only")
+    drawn.update_layout(
+        template="plotly_white",
+        title={"text": title, "font": {"size": 15}},
+        xaxis_title="τ, tokens per target pass",
+        yaxis_title="speed-up over target-only",
+        width=WIDTH,
+        height=HEIGHT,
+        margin={"l": 60, "r": 20, "t": 60, "b": 50},
+        legend={"orientation": "h", "y": -0.14},
+    )
+    return drawn
+
+
+def main(results: Path, output: Path) -> None:
+    """Draw a results file of ``benchmarks.defaults`` or ``bench --json``.
+
+    Args:
+        results: JSON with ``lanes``.
+        output: PNG file to write.
+    """
+    data = json.loads(results.read_text(encoding="utf-8"))
+    setting = data["setting"]
+    title = f"{setting['pair']} pair, {setting['device']}, {setting['dtype']}, {setting['threads']} threads"
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        page_file = Path(folder) / "picture.html"
+        figure(data["lanes"], title).write_html(page_file, include_plotlyjs=True, config={"staticPlot": True})
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=2)
+        page.goto(page_file.as_uri())
+        page.wait_for_selector(".main-svg")
+        page.locator(".js-plotly-plot").screenshot(path=output)
+        browser.close()
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,153 @@
+"""A dialogue: what was read and said before is not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from PIL import Image
+from torch import Tensor
+
+from specllava.config import DecodingConfig
+from specllava.decoding import Event, Lane, collect, stream
+from specllava.models.images import open_image
+from specllava.models.memory import Memory
+from specllava.models.prompt import IMAGE_MARKER, Message, build_prompt
+from specllava.pair import Pair, Picture, lane_of
+from specllava.trace import DecodeTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A message of the user and its answer.
+
+    Args:
+        images: the pictures that came with this message.
+        trace: how it was answered; ``trace.turn`` is the turn's number, so tau per turn is ``summarise`` of its traces.
+    """
+
+    text: str
+    images: tuple[Image.Image, ...]
+    trace: DecodeTrace
+
+    @property
+    def answer(self) -> str:
+        return self.trace.text
+
+
+class Chat:
+    """A dialogue with a pair. Every answer is what ``pair.generate(None, chat.messages)`` would give, without reading
+    everything again: both caches go on from where the new prompt differs from what they hold, and a picture's features
+    are kept.
+
+    A turn that fails, or is refused, leaves the chat as it was. One that is stopped (its generator closed) is kept
+    with what was said so far; a new question stops the answer before it. Earlier answers are read back as text, so a
+    chat can be written down and taken up again: where the text has other tokens than were said, reading starts there.
+
+    Caches are allocated for the whole context, see :class:`~specllava.models.memory.Memory`. Not for two threads.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self._bundle = pair.bundle
+        self._memory = Memory()
+        self._features: dict[str, Tensor] = {}  # [patches, vision_hidden] of the last prompt's pictures, by key
+        self._turns: tuple[Turn, ...] = ()
+        self._running: Generator[Event] | None = None
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """What was asked and answered, a turn that is still running left out."""
+        return self._turns
+
+    @property
+    def messages(self) -> list[Message]:
+        """The dialogue so far, as ``Pair`` reads it when a question is added."""
+        return _messages(self._turns)
+
+    def ask(
+        self, text: str, image: Picture | Sequence[Picture] = None, config: DecodingConfig | None = None
+    ) -> DecodeTrace:
+        """Say something and get an answer; ``.text`` is what was said.
+
+        Raises:
+            ValueError: the chat and ``config.max_new_tokens`` do not fit the context, or bad input; in one line, before
+                any computing.
+        """
+        return self._finish(self.stream(text, image, config))
+
+    def stream(
+        self, text: str, image: Picture | Sequence[Picture] = None, config: DecodingConfig | None = None
+    ) -> Generator[Event]:
+        """``ask``, step by step: a ``Prefill``, then a ``StepTrace`` per target pass. Close it to stop."""
+        self._stop()
+        given = image if isinstance(image, Sequence) and not isinstance(image, str) else [image]
+        images = tuple(open_image(one) for one in given if one is not None)
+        return self._begin(len(self._turns), text, images, config)
+
+    def edit(self, turn: int, text: str, config: DecodingConfig | None = None) -> DecodeTrace:
+        """Say something else, with the same pictures, in place of message number ``turn`` (from 0), and get an answer.
+
+        That message and everything after it is dropped as soon as the new answer is there.
+
+        Raises:
+            ValueError: as ``ask``, or there is no such turn.
+        """
+        return self._finish(self.stream_edit(turn, text, config))
+
+    def stream_edit(self, turn: int, text: str, config: DecodingConfig | None = None) -> Generator[Event]:
+        """``edit``, step by step."""
+        self._stop()
+        if not 0 <= turn < len(self._turns):
+            raise ValueError(f"there is no turn {turn} to edit: the chat has {len(self._turns)}, counted from 0")
+        return self._begin(turn, text, self._turns[turn].images, config)
+
+    def _begin(
+        self, turn: int, text: str, images: tuple[Image.Image, ...], config: DecodingConfig | None
+    ) -> Generator[Event]:
+        chosen = config or DecodingConfig()
+        messages = [*_messages(self._turns[:turn]), _message(text, images)]
+        prompt = build_prompt(self._bundle, None, messages, chosen.max_new_tokens, self._features)
+        self._features = {} if prompt.features is None else dict(zip(prompt.pictures, prompt.features, strict=True))
+        self._running = self._answer(lane_of(chosen, prompt), images)
+        return self._running
+
+    def _answer(self, lane: Lane, images: tuple[Image.Image, ...]) -> Generator[Event]:
+        said: list[Event] = []
+        with closing(stream(self._bundle, lane.prompt, lane.config, self._memory)) as events:
+            try:
+                for event in events:
+                    said.append(event)
+                    yield event
+            except GeneratorExit:
+                self._keep(lane, images, said)
+                raise
+        self._keep(lane, images, said)
+
+    def _keep(self, lane: Lane, images: tuple[Image.Image, ...], said: Sequence[Event]) -> None:
+        turn = Turn(lane.prompt.text, images, collect(self._bundle, lane, said))
+        self._turns = (*self._turns[: lane.prompt.turn], turn)
+
+    def _finish(self, events: Generator[Event]) -> DecodeTrace:
+        for _ in events:
+            pass
+        return self._turns[-1].trace
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+
+def _message(text: str, images: Sequence[Image.Image]) -> Message:
+    shown = [{"type": "image", "image": one} for one in images]
+    return {"role": "user", "content": [*shown, {"type": "text", "text": text}]}
+
+
+def _messages(turns: Sequence[Turn]) -> list[Message]:
+    found: list[Message] = []
+    for turn in turns:
+        # A model that spells the marker must not make a place for a picture.
+        answer = turn.answer.replace(IMAGE_MARKER, IMAGE_MARKER.replace("<", "< "))
+        found += [_message(turn.text, turn.images), {"role": "assistant", "content": answer}]
+    return found

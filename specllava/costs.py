@@ -1,0 +1,159 @@
+"""The cost-aware rule: a tree is worth what it saves. Costs are measured, the draft's honesty is learnt on the way.
+
+Let ``P_v`` be the probability that node ``v`` is accepted. A step yields ``1 + sum(P_v)`` tokens and takes
+``t(n) + levels``. Decoding is fastest where ``tokens - R * seconds`` is largest, ``R`` being the rate of the whole
+run (Dinkelbach's method for ratios); so a node stays if ``P_v`` exceeds ``R`` times what its column costs, and a
+level is drafted if it promises more than ``R`` times what it costs.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specllava.growth import Guess, Sprout
+from specllava.tree import DraftTree
+
+EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)  # bins of the draft's probability
+TRUST = 8.0  # verdicts in a bin that weigh as much as the draft's own word
+FIRST_CHANCE = 0.8  # of a best guess, until there are verdicts
+FIRST_TOKENS = 2.0  # tokens per step to begin with
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of one pass by its number of tokens: entry ``n - 1`` is for ``n`` tokens.
+
+    Args:
+        verify: of the target; a tree of ``n`` guesses takes ``n + 1`` tokens.
+        draft: of the draft, for one level.
+    """
+
+    verify: tuple[float, ...]
+    draft: tuple[float, ...]
+
+    @classmethod
+    def through(cls, verify: dict[int, float], draft: dict[int, float]) -> Costs:
+        """Straight lines through measured points; more tokens never cost less."""
+        return cls(_line(verify), _line(draft))
+
+    def check(self, guesses: int) -> float:
+        """Seconds of verifying that many guesses."""
+        return self.verify[min(guesses, len(self.verify) - 1)]
+
+    def level(self, width: int) -> float:
+        """Seconds of drafting below ``width`` nodes at once."""
+        return self.draft[min(width, len(self.draft)) - 1]
+
+
+def _line(points: dict[int, float]) -> tuple[float, ...]:
+    known = sorted(points)
+    values = np.maximum.accumulate([points[n] for n in known])
+    return tuple(np.interp(range(1, known[-1] + 1), known, values).tolist())
+
+
+@dataclass(slots=True)
+class Calibration:
+    """How often the target takes a guess to which the draft gave probability ``q``, learnt from its verdicts."""
+
+    taken: list[float] = field(default_factory=lambda: [0.0] * (len(EDGES) + 1))
+    seen: list[float] = field(default_factory=lambda: [0.0] * (len(EDGES) + 1))
+
+    def chance(self, q: float) -> float:
+        """Between the draft's own word and the share that was taken, by how many verdicts there are."""
+        box = bisect(EDGES, q)
+        return (TRUST * q + self.taken[box]) / (TRUST + self.seen[box])
+
+    def add(self, q: float, taken: bool) -> None:
+        box = bisect(EDGES, q)
+        self.taken[box] += taken
+        self.seen[box] += 1
+
+
+@dataclass(slots=True)
+class CostAwareRule:
+    """Grows while a level promises more than it costs, and keeps what the target's pass is worth.
+
+    Args:
+        costs: of passes, on this machine.
+        width, nodes: limits of a level and of a tree.
+        most: children of a node at most.
+    """
+
+    costs: Costs
+    width: int
+    nodes: int
+    most: int
+    calibration: Calibration = field(default_factory=Calibration)
+    _chances: list[float] = field(default_factory=lambda: [1.0])  # P_v of the tree that is growing
+    _widths: list[int] = field(default_factory=list)  # of its levels
+    _tokens: float = FIRST_TOKENS
+    _seconds: float = 0.0
+    _best_taken: float = FIRST_CHANCE * TRUST  # best guesses below accepted nodes that were taken, and their number
+    _best_seen: float = TRUST
+
+    def __post_init__(self) -> None:
+        self._seconds = self.costs.check(0) + self.costs.level(1)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second, so far."""
+        return self._tokens / self._seconds
+
+    def branches(self, sprout: Sprout, node: int, guess: Guess) -> int:
+        if node == 0:
+            self._chances, self._widths = [1.0], [1]
+        for log_prob in guess.log_probs[: self.most]:
+            self._chances.append(self._chances[node] * self.calibration.chance(math.exp(log_prob)))
+        return self.most
+
+    def frontier(self, sprout: Sprout, level: Sequence[int]) -> list[int]:
+        """The best nodes of the level, as many as pay; none if none do.
+
+        Looking one level ahead is enough: promises shrink from level to level and the cost does not.
+        """
+        best = sorted(level, key=lambda node: -self._chances[node])[: self.width]
+        kept = len(choose(sorted(self._chances[1:], reverse=True)[: self.nodes], self.rate, self.costs))
+        often = self._best_taken / self._best_seen
+        promise, gains = 0.0, []
+        for width, node in enumerate(best, start=1):
+            promise += often * self._chances[node]
+            seconds = self.costs.level(width) + self.costs.check(kept + width) - self.costs.check(kept)
+            gains.append(promise - self.rate * seconds)
+        if not gains or max(gains) <= 0:
+            return []
+        self._widths.append(gains.index(max(gains)) + 1)
+        return best[: self._widths[-1]]
+
+    def kept(self, sprout: Sprout) -> list[int]:
+        """Nodes by falling chance, as many as make the step's balance best; ties go to the elder, so to parents."""
+        order = sorted(range(1, len(sprout.tokens)), key=lambda node: (-self._chances[node], node))[: self.nodes]
+        return sorted(order[: len(choose([self._chances[node] for node in order], self.rate, self.costs))])
+
+    def learn(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """Verdicts count where the parent was accepted: only there does the chance of a node matter."""
+        accepted = set(path)
+        best: set[int] = set()
+        for node in range(1, len(tree)):
+            parent = tree.parents[node]
+            if parent not in accepted:
+                continue
+            taken = node in accepted
+            self.calibration.add(math.exp(tree.log_probs[node]), taken)
+            if parent not in best:  # siblings stand best first
+                best.add(parent)
+                self._best_taken += taken
+                self._best_seen += 1
+        self._tokens += len(path)
+        self._seconds += self.costs.check(tree.drafted) + sum(self.costs.level(width) for width in self._widths)
+
+
+def choose(chances: Sequence[float], rate: float, costs: Costs) -> Sequence[float]:
+    """The beginning of falling ``chances`` with the best ``sum - rate * seconds``: nodes worth verifying."""
+    totals = np.cumsum([0.0, *chances])
+    balance = totals - rate * np.array([costs.check(count) for count in range(len(totals))])
+    return chances[: int(balance.argmax())]

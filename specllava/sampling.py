@@ -1,0 +1,230 @@
+"""Verification that samples: the emitted tokens have exactly the target's distribution. Knows no model and no cache.
+
+Why it is lossless: below any node of any tree, one more child, drawn from what is left of the draft's distribution
+there (or chosen, see :func:`verify_drawn`), leaves the distribution of what is emitted as it was. A tree may
+therefore grow in any way that looks only at what was drawn before; but a drawn child must stay: to drop it because
+of which token it is bends the distribution (:func:`verify_top` alone does not mind).
+
+Distributions come from :func:`warp`, the draft's too, if children are drawn from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from specllava.trace import Verification
+from specllava.tree import DraftTree
+
+
+class Chance(Protocol):
+    """The only source of randomness."""
+
+    def accept(self, probability: float) -> bool:
+        """True with this probability: always at 1.0, never at 0.0."""
+        ...
+
+    def draw(self, probs: Tensor) -> int:
+        """A token from ``probs``, ``[vocab]``, which add up to one; never one of probability zero."""
+        ...
+
+
+class SeededChance:
+    """Chance from a seed: the same questions get the same answers, on whatever device the probabilities are."""
+
+    def __init__(self, seed: int) -> None:
+        self._source = torch.Generator().manual_seed(seed)
+
+    def accept(self, probability: float) -> bool:
+        return self._uniform() < probability
+
+    def draw(self, probs: Tensor) -> int:
+        possible = probs.nonzero().squeeze(1)  # rounding in the sum cannot hit a token that is not in here
+        edges = probs[possible].double().cumsum(0)
+        place = int(torch.searchsorted(edges, edges[-1] * self._uniform(), right=True))
+        return int(possible[min(place, len(possible) - 1)])
+
+    def _uniform(self) -> float:
+        """From 0.0 up to, but not including, 1.0."""
+        return float(torch.rand((), generator=self._source, dtype=torch.float64))
+
+
+def warp(logits: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> Tensor:
+    """The distributions that are sampled from, by transformers' own warpers in the order of its ``generate``.
+
+    Args:
+        logits: ``[rows, vocab]``.
+        temperature: above zero.
+        top_p: keep the most likely tokens that together reach this probability; 1.0 keeps all.
+        top_k: keep this many of the most likely tokens; 0 keeps all.
+
+    Returns:
+        ``[rows, vocab]`` in float64, on the device of ``logits``.
+
+    Raises:
+        ValueError: a value that the warpers refuse.
+    """
+    warpers = [TemperatureLogitsWarper(float(temperature))]
+    if top_k != 0:
+        warpers.append(TopKLogitsWarper(top_k))
+    if top_p != 1.0:
+        warpers.append(TopPLogitsWarper(top_p))
+    scores = logits.double()
+    for warper in warpers:
+        scores = warper(None, scores)  # none of them looks at the tokens so far
+    return scores.softmax(-1)
+
+
+def draw_children(draft_probs: Tensor, count: int, chance: Chance) -> list[int]:
+    """Different tokens drawn from the draft, one after the other, in the order in which they must be verified.
+
+    Args:
+        draft_probs: the draft's distribution after their parent, ``[vocab]``.
+        count: tokens wanted; fewer come back if the draft thinks fewer possible.
+    """
+    tokens: list[int] = []
+    while len(tokens) < count and bool(draft_probs.any()):
+        tokens.append(chance.draw(draft_probs))
+        draft_probs = _without(draft_probs, tokens[-1])
+    return tokens
+
+
+def verify_top(tree: DraftTree, probs: Tensor, chance: Chance) -> Verification:
+    """Verify children that were chosen, not drawn, such as the draft's most likely ones.
+
+    A chosen child has ``q = 1``: it is accepted with the probability ``p`` that the target gives it, else ruled out
+    and the next sibling tried with what remains. Exact for every tree on its own, however it came about, and for
+    a chosen tree no rule accepts more: each node is accepted as often as the target itself would say it.
+
+    Args:
+        probs: the target's distribution after each node, ``[nodes, vocab]``.
+
+    Raises:
+        ValueError: siblings with the same token, or not one row for each node.
+    """
+    _check(tree, probs)
+    return _walk(tree, probs, probs.new_zeros(1).expand_as(probs), chance)
+
+
+def verify_drawn(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: Chance) -> Verification:
+    """Verify children that were drawn from the draft without replacement (Sequoia, arXiv 2402.12374).
+
+    From the root down: a child is accepted with ``min(1, p / q)``; else the target keeps ``max(p - q, 0)``, the
+    draft loses the token, both are scaled to one again, and the next sibling is tried. A token to which ``q`` gives
+    nothing, because the draft ran out of tokens or never had it, cannot have been drawn; it counts as chosen.
+
+    Args:
+        probs: the target's distribution after each node, ``[nodes, vocab]``.
+        draft_probs: the distribution that each node's children were drawn from in node order, ``[nodes, vocab]``;
+            rows of nodes without children are not read.
+
+    Raises:
+        ValueError: siblings with the same token, or not one row for each node.
+    """
+    _check(tree, probs, draft_probs)
+    return _walk(tree, probs, draft_probs, chance)
+
+
+def verify_traversal(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: Chance) -> Verification:
+    """Verify drawn children from the leaves to the root (Traversal Verification, arXiv 2505.12398).
+
+    A branch is judged as a whole: a node's credit is ``min(1, credit of its parent · p / q)``, so what one token
+    has too much makes up for what the next one lacks. The first leaf is kept with its credit; if it is refused, its
+    parent goes on with what remains, a smaller credit included, to the next child, and once there is none, is
+    itself kept or refused like a leaf.
+
+    Arguments and errors are those of :func:`verify_drawn`; chosen children are verified as well, but gain nothing.
+    """
+    _check(tree, probs, draft_probs)
+    children = tree.children()
+    path = [0]
+    rests = [_Rest(probs[0], draft_probs[0])]
+    waiting = [iter(children[0])]
+    while True:
+        child = next(waiting[-1], None)
+        if child is not None:
+            credit = rests[-1].acceptance(tree.tokens[child])
+            path.append(child)
+            rests.append(_Rest(probs[child], draft_probs[child], credit))
+            waiting.append(iter(children[child]))
+        elif len(path) == 1 or chance.accept(rests[-1].credit):  # the root's credit stays 1: nothing to ask
+            return Verification(tuple(path[1:]), chance.draw(rests[-1].target))
+        else:
+            refused = tree.tokens[path.pop()]
+            rests.pop()
+            waiting.pop()
+            rests[-1] = rests[-1].without(refused)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """What is left to settle at a node after some of its children were refused.
+
+    Args:
+        target: the target's distribution of the next token, given that, ``[vocab]``.
+        draft: the draft's distribution of the next child, ``[vocab]``; all zero once it ran out of tokens.
+        credit: probability with which the node or something below it is to be accepted.
+    """
+
+    target: Tensor
+    draft: Tensor
+    credit: float = 1.0
+
+    def acceptance(self, token: int) -> float:
+        """Probability of accepting the child ``token``, or something below it."""
+        wanted = self.credit * float(self.target[token])
+        offered = float(self.draft[token]) or 1.0  # a token that cannot have been drawn was chosen
+        return 1.0 if wanted >= offered else wanted / offered
+
+    def without(self, token: int) -> _Rest:
+        """What is left when the child ``token`` and all below it are refused."""
+        offered = self.draft
+        if not offered[token] > 0:
+            offered = torch.zeros_like(self.target)
+            offered[token] = 1.0
+        residual = (self.credit * self.target - offered).clamp(min=0.0)
+        mass = float(residual.sum())
+        draft = _without(self.draft, token)
+        if mass == 0.0:  # the draft offered all that was wanted; with full credit only rounding can have refused it
+            return _Rest(self.target, draft, 1.0 if self.credit == 1.0 else 0.0)
+        return _Rest(residual / mass, draft, mass / (mass + (1.0 - self.credit)))
+
+
+def _walk(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: Chance) -> Verification:
+    """From the root down, one token at a time; a node that was reached is kept, so its credit is 1."""
+    children = tree.children()
+    accepted: list[int] = []
+    node = 0
+    while True:
+        rest = _Rest(probs[node], draft_probs[node])
+        for child in children[node]:
+            if chance.accept(rest.acceptance(tree.tokens[child])):
+                break
+            rest = rest.without(tree.tokens[child])
+        else:
+            return Verification(tuple(accepted), chance.draw(rest.target))
+        accepted.append(child)
+        node = child
+
+
+def _without(probs: Tensor, token: int) -> Tensor:
+    """A distribution ``[vocab]`` that rules out ``token``; all zero if nothing else was possible."""
+    rest = probs.clone()
+    rest[token] = 0.0
+    mass = float(rest.sum())
+    return rest / mass if mass > 0.0 else rest
+
+
+def _check(tree: DraftTree, *distributions: Tensor) -> None:
+    for rows in distributions:
+        if rows.dim() != 2 or len(rows) != len(tree):
+            raise ValueError(f"{len(tree)} nodes need one row of probabilities each, not shape {list(rows.shape)}")
+    seen: dict[tuple[int, int], int] = {}
+    for node, family in enumerate(zip(tree.parents, tree.tokens, strict=True)):
+        elder = seen.setdefault(family, node)
+        if elder != node:
+            raise ValueError(f"nodes {elder} and {node} are siblings with the same token {tree.tokens[node]}")

@@ -1,0 +1,197 @@
+"""A chat says what a fresh run on the whole conversation says, turn by turn, whatever happened before."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import models
+import pytest
+import torch
+from chats import ALONE, QUESTIONS, SHORT, Shown, ask, check_last, columns_of, talker
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import DraftKind
+from test_bad_input import complaint
+
+from specllava.chat import Chat
+from specllava.config import DecodingConfig
+from specllava.metrics import summarise
+from specllava.models.bundle import Bundle
+from specllava.models.prompt import build_prompt
+from specllava.pair import Pair
+from specllava.trace import DecodeTrace
+
+# ---------------------------------------------------------------------------------------- the same answers
+
+SHOWN = st.sampled_from([(), (0,), (1,), (0, 1)])
+TURNS = st.lists(st.tuples(st.sampled_from(QUESTIONS), SHOWN), min_size=2, max_size=3)
+
+
+@given(st.sampled_from(models.SEEDS), st.sampled_from(models.KINDS), TURNS, st.lists(models.configs(), min_size=3))
+@settings(max_examples=12)
+def test_every_turn_says_what_the_target_alone_says_of_the_whole_conversation(
+    seed: int, kind: DraftKind, turns: list[tuple[str, Shown]], configs: list[DecodingConfig]
+):
+    """With other trees in every turn, which may need larger caches."""
+    chat = Chat(Pair(models.bundle(kind, seed)))
+    for (text, shown), config in zip(turns, configs, strict=False):
+        ask(chat, text, shown, replace(config, max_new_tokens=min(10, config.max_new_tokens)))
+
+
+@pytest.mark.parametrize("drafter", ["none", "prompt-lookup"])
+def test_who_drafts_may_change_from_turn_to_turn(drafter):
+    chat = Chat(Pair(models.bundle("mixed")))
+    for number in range(3):
+        trace = ask(chat, QUESTIONS[number], (number,), replace(SHORT, drafter=drafter) if number != 1 else SHORT)
+        assert (trace.prefill.reused_tokens > 0) == (number > 0)
+
+
+def test_pictures_in_several_turns_are_what_transformers_makes_of_them():
+    """Two pictures in the first turn and one in the second, against ``generate`` on inputs made without our code."""
+    pair, spelled = models.bundle("mixed"), []
+    chat = Chat(Pair(pair))
+    pictures = [models.picture(seed) for seed in range(3)]
+    for text, shown in (("Compare.", pictures[:2]), ("And this?", pictures[2:])):
+        trace = chat.ask(text, shown, SHORT)
+        spelled.append({"role": "user", "content": [*[{"type": "image"}] * len(shown), {"type": "text", "text": text}]})
+        seen = pictures[: sum(len(turn.images) for turn in chat.turns)]
+        template = models.processor().apply_chat_template(spelled, add_generation_prompt=True)
+        inputs = models.processor()(images=seen, text=template, return_tensors="pt")
+        inputs["pixel_values"] = inputs["pixel_values"].double()
+        output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=8, pad_token_id=0)
+        assert trace.token_ids == tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
+        spelled.append({"role": "assistant", "content": [{"type": "text", "text": trace.text}]})
+    assert trace.image == "48 x 40 pixels, 48 x 40 pixels, 48 x 40 pixels"
+
+
+# -------------------------------------------------------------------------------------- when a turn goes wrong
+
+
+@pytest.mark.parametrize("events", [1, 2, 3])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_stopped_turn_is_kept_with_what_was_said(events: int, closed: bool):
+    """Closed, or left alone until the next question."""
+    chat = Chat(Pair(models.bundle("mixed")))
+    ask(chat, "What?", (0,))
+    answer = chat.stream("Where?", models.picture(1), replace(SHORT, max_new_tokens=30))
+    said = [next(answer) for _ in range(events)]
+    if closed:
+        answer.close()
+        check_last(chat)
+        assert chat.turns[1].trace.finish_reason == "stopped"
+    ask(chat, "And now?")
+    assert [turn.text for turn in chat.turns] == ["What?", "Where?", "And now?"]
+    assert (chat.turns[1].trace.prefill, *chat.turns[1].trace.steps) == tuple(said)
+
+
+def test_a_turn_that_was_not_begun_was_not_asked():
+    chat = Chat(Pair(models.bundle("mixed")))
+    chat.stream("What?", None, SHORT)
+    trace = ask(chat, "Where?")
+    assert (len(chat.turns), trace.turn) == (1, 0)
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3, 4, 5])
+def test_a_turn_that_fails_leaves_the_chat_as_it_was(failing: int):
+    """A pass breaks off between two layers, so that the cache is torn."""
+    chat = Chat(Pair(models.bundle("mixed")))
+    ask(chat, "What?", (0,))
+    before, layers, passes = chat.turns, chat._bundle.target.model.language_model.layers, []
+
+    def tear(module: torch.nn.Module, inputs: Any) -> None:
+        passes.append(1)
+        if len(passes) == failing:
+            raise RuntimeError("out of memory")
+
+    hook = layers[1].register_forward_pre_hook(tear)
+    try:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            chat.ask("Where?", models.picture(1), ALONE)
+    finally:
+        hook.remove()
+    assert chat.turns == before
+    ask(chat, "Where?", (1,))
+
+
+def test_a_chat_that_overflows_is_refused_before_any_computing_with_numbers_and_a_way_out():
+    chat = Chat(Pair(models.bundle("mixed")))
+    ask(chat, "What? " * 80)
+    seen: list[int] = []
+    tower = chat._bundle.target.model.vision_tower.register_forward_pre_hook(lambda *_: seen.append(1))
+    asked = [*chat.messages, {"role": "user", "content": "Why? " * 20}]
+    length, context = build_prompt(chat._bundle, models.picture(0), asked).length, chat._bundle.context
+    seen.clear()
+    with columns_of(chat._bundle.target) as passes:
+        line = complaint(lambda: chat.ask("Why? " * 20, models.picture(0), replace(SHORT, max_new_tokens=900)))
+        far = complaint(lambda: chat.ask("Why? " * 900, models.picture(0), SHORT))
+        near = complaint(lambda: chat.edit(0, "Why? " * 900, SHORT))
+    tower.remove()
+    assert line.startswith(f"{length} prompt tokens and 900 new ones do not fit the context of {context}: shorten")
+    assert line.endswith(f"or edit an earlier turn or begin a new chat, or ask for {context - length} at most")
+    assert far.endswith("or edit an earlier turn or begin a new chat")
+    assert near.endswith("shorten the prompt")
+    assert (passes, seen, len(chat.turns)) == ([], [], 1)
+    ask(chat, "Why?")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([], "the prompt is empty"),
+        ([{"type": "image", "image": models.picture(0)}], "the prompt is empty"),
+        ([{"type": "text"}], "message 0 has a part that is neither a text nor a picture of the user"),
+        ([{"type": "image", "image": None}], "neither a text nor a picture"),
+        ([{"type": "image", "image": "nowhere.png"}], "no image file at nowhere.png"),
+        ([{"type": "text", "text": "a <image>"}], "contains <image>"),
+    ],
+)
+def test_malformed_parts_are_complaint(tiny: Bundle, content: list[dict[str, Any]], words: str):
+    assert words in complaint(lambda: Pair(tiny).prompt(None, [{"role": "user", "content": content}]))
+
+
+def test_an_assistant_shows_no_pictures(tiny: Bundle):
+    said = {"role": "assistant", "content": [{"type": "image", "image": models.picture(0)}]}
+    chat = [{"role": "user", "content": "Hi"}, said, {"role": "user", "content": "Hi"}]
+    assert "message 1 has a part" in complaint(lambda: Pair(tiny).prompt(None, chat))
+
+
+def test_other_refusals_leave_the_chat_as_it_was():
+    chat = Chat(Pair(models.bundle("mixed")))
+    assert complaint(lambda: chat.edit(0, "Hi")) == "there is no turn 0 to edit: the chat has 0, counted from 0"
+    assert complaint(lambda: chat.ask(" ")) == "the prompt is empty"
+    assert "no image file" in complaint(lambda: chat.ask("Hi", "nowhere.png"))
+    assert chat.turns == ()
+
+
+@pytest.mark.parametrize("answer", ["", "an <image> <image>"])
+def test_an_answer_without_words_or_with_an_image_marker_can_be_read_back(answer: str, monkeypatch: pytest.MonkeyPatch):
+    chat = Chat(Pair(models.bundle("mixed")))
+    with monkeypatch.context() as patched:
+        patched.setattr(Bundle, "decode", lambda self, ids: answer)
+        chat.ask("What?", models.picture(0), SHORT)
+    assert chat.turns[0].answer == answer
+    ask(chat, "Where?")
+
+
+# ---------------------------------------------------------------------------------------------- the record
+
+
+def test_tau_of_each_turn_can_be_read_off_the_traces():
+    traces: list[DecodeTrace] = []
+    for seed in range(2):
+        chat = Chat(Pair(talker()))
+        traces += [chat.ask(text, models.picture(seed) if not chat.turns else None, SHORT) for text in QUESTIONS]
+    for turn in range(3):
+        of_turn = [trace for trace in traces if trace.turn == turn]
+        assert len(of_turn) == 2
+        assert summarise(of_turn).tau > 1.5  # the draft is the target, in later turns too
+    assert all(DecodeTrace.from_json(trace.to_json()) == trace for trace in traces)
+
+
+def test_traces_from_before_there_were_chats_are_read():
+    trace = models.decode(models.bundle("mixed"), models.prompt(0), SHORT)
+    document = json.loads(trace.to_json())
+    assert (document.pop("turn"), document["prefill"].pop("reused_tokens")) == (0, 0)
+    assert DecodeTrace.from_json(json.dumps(document)) == trace

@@ -1,0 +1,171 @@
+"""The rules' choices against brute force: no other tree of the same kind is better."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import COSTS
+from test_growth import ROOT, Table, tables
+
+from specllava.config import RULES, DecodingConfig
+from specllava.costs import Calibration, CostAwareRule, Costs, choose
+from specllava.growth import grow
+from specllava.rules import growth_rule
+from specllava.shapes import Shape, best_shape, expected_accepted, fixed_shape, size
+from specllava.tree import DraftTree
+
+
+def shapes(nodes: int, depth: int, most: int) -> Iterator[Shape]:
+    """Every shape of at most ``nodes`` nodes."""
+    yield ()
+    if depth == 0 or most == 0:
+        return
+    for count in range(1, min(nodes, most) + 1):
+        for sizes in itertools.product(range(nodes - count + 1), repeat=count):
+            if sum(sizes) + count <= nodes:
+                families = [[s for s in shapes(n, depth - 1, most) if size(s) == n] for n in sizes]
+                yield from itertools.product(*families)
+
+
+@given(
+    st.lists(st.floats(0.01, 0.9), min_size=1, max_size=3).map(lambda values: tuple(sorted(values, reverse=True))),
+    st.integers(1, 3),
+    st.integers(1, 6),
+)
+@settings(max_examples=30, deadline=None)
+def test_sequoias_shape_promises_more_than_any_other(acceptance: tuple[float, ...], depth: int, nodes: int):
+    best = best_shape(acceptance, depth, nodes)
+    promise = max(expected_accepted(shape, acceptance) for shape in shapes(nodes, depth, len(acceptance)))
+    assert size(best) <= nodes
+    assert expected_accepted(best, acceptance) == pytest.approx(promise)
+
+
+@pytest.mark.parametrize(
+    ("branching", "depth", "nodes", "shape"),
+    [
+        ((2, 1), 9, 99, (((),), ((),))),
+        ((2, 1), 1, 99, ((), ())),
+        ((2, 1), 9, 3, (((),), ())),
+        ((3,), 9, 2, ((), ())),
+        ((1, 1, 1), 2, 99, (((),),)),
+    ],
+)
+def test_a_fixed_shape_by_hand(branching: tuple[int, ...], depth: int, nodes: int, shape: Shape):
+    assert fixed_shape(branching, depth, nodes) == shape
+
+
+@given(tables, st.integers(1, 3), st.integers(1, 4), st.integers(1, 8))
+@settings(max_examples=60)
+def test_a_shaped_tree_has_its_shape_and_the_best_guesses(table: Table, depth: int, widest: int, nodes: int):
+    config = DecodingConfig(rule="fixed", branching=(widest, 2, 1), depth=depth, nodes=nodes)
+    tree, _ = grow(ROOT, table.expand, growth_rule(config), depth)
+
+    def shape_of(node: int) -> Shape:
+        return tuple(shape_of(child) for child in tree.children()[node])
+
+    assert shape_of(0) == fixed_shape(config.branching, depth, nodes)
+    for node, family in enumerate(tree.children()):
+        best = table.guess(tuple(tree.tokens[n] for n in tree.path(node))).tokens
+        assert [tree.tokens[child] for child in family] == list(best)[: len(family)]
+
+
+@given(tables, st.integers(1, 3), st.integers(1, 3), st.integers(1, 6))
+@settings(max_examples=30, deadline=None)
+def test_topk_keeps_the_most_probable_subtree(table: Table, depth: int, width: int, nodes: int):
+    """Of everything that the beam saw, no other set of nodes closed under parents has a larger sum of probabilities."""
+    rule = growth_rule(DecodingConfig(rule="topk", width=width, nodes=nodes))
+    wide = growth_rule(DecodingConfig(rule="topk", width=width, nodes=256))
+    tree, _ = grow(ROOT, table.expand, rule, depth)
+    everything, _ = grow(ROOT, Table(table.seed, table.sharpness).expand, wide, depth)
+    best = max(closed_sums(everything, nodes))
+    assert sum(map(math.exp, tree.scores()[1:])) == pytest.approx(best, abs=1e-5)
+
+
+def closed_sums(tree: DraftTree, nodes: int) -> Iterator[float]:
+    """Sum of probabilities of every subset of at most ``nodes`` nodes that holds each node's parent."""
+    chances = [math.exp(score) for score in tree.scores()]
+
+    def extend(node: int, chosen: frozenset[int], total: float) -> Iterator[float]:
+        yield total
+        for later in range(node, len(tree)):
+            if len(chosen) < nodes and tree.parents[later] in chosen | {0}:
+                yield from extend(later + 1, chosen | {later}, total + chances[later])
+
+    return extend(1, frozenset(), 0.0)
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0), max_size=12).map(lambda values: sorted(values, reverse=True)),
+    st.floats(0.05, 5.0),
+)
+def test_the_cost_aware_choice_is_the_best_of_all_sets(chances: list[float], rate: float):
+    def balance(chosen: tuple[float, ...]) -> float:
+        return sum(chosen) - rate * COSTS.check(len(chosen))
+
+    ours = balance(tuple(choose(chances, rate, COSTS)))
+    for count in range(len(chances) + 1):
+        for chosen in itertools.combinations(chances, count):
+            assert ours >= balance(chosen) - 1e-9
+
+
+@given(tables, st.integers(0, 8), st.integers(1, 6), st.integers(1, 20))
+@settings(max_examples=60)
+def test_a_cost_aware_tree_stays_within_its_limits(table: Table, depth: int, width: int, nodes: int):
+    rule = CostAwareRule(COSTS, width, nodes, most=3)
+    tree, kept = grow(ROOT, table.expand, rule, depth)
+    assert tree.drafted <= nodes and max(tree.depths()) <= depth and len(kept) == len(tree)
+    assert all(len(level) <= width for level in table.calls)
+
+
+def test_cost_aware_drafts_deeper_when_guesses_are_taken_and_less_when_they_are_not():
+    sure = Table(3, 6.0)
+    sizes = {}
+    for name, taken in (("taken", True), ("refused", False)):
+        rule = CostAwareRule(COSTS, 4, 64, most=3)
+        for _ in range(40):
+            tree, _ = grow(ROOT, Table(sure.seed, sure.sharpness).expand, rule, 12)
+            first_line = [0]
+            while taken and (children := tree.children()[first_line[-1]]):
+                first_line.append(children[0])
+            rule.learn(tree, first_line)
+        sizes[name] = max(tree.depths()), tree.drafted
+    assert sizes["taken"][0] > sizes["refused"][0]
+
+
+def test_when_drafting_costs_more_than_it_can_bring_nothing_is_drafted_deeper():
+    dear = Costs.through({1: 1.0, 64: 1.0}, {1: 50.0})
+    table = Table(0, 2.0)
+    grow(ROOT, table.expand, CostAwareRule(dear, 4, 64, most=3), 12)
+    assert len(table.calls) == 1
+
+
+def test_the_calibration_moves_from_the_drafts_word_to_what_was_seen():
+    known = Calibration()
+    assert known.chance(0.72) == pytest.approx(0.72)
+    for _ in range(1000):
+        known.add(0.72, taken=False)
+    assert known.chance(0.72) < 0.01
+    assert known.chance(0.4) == pytest.approx(0.4)  # another bin
+
+
+def test_costs_never_fall_and_go_through_what_was_measured():
+    costs = Costs.through({1: 3.0, 4: 2.0, 8: 6.0}, {1: 1.0, 3: 2.0})
+    assert costs.check(0) == 3.0 and costs.check(3) == 3.0 and costs.check(7) == 6.0
+    assert costs.check(500) == 6.0 and costs.level(2) == 1.5 and costs.level(99) == 2.0
+    assert list(costs.verify) == sorted(costs.verify)
+
+
+def test_every_rule_of_the_configuration_grows():
+    for name in RULES:
+        tree, _ = grow(ROOT, Table(1, 2.0).expand, growth_rule(DecodingConfig(rule=name), COSTS), 4)
+        assert tree.drafted > 0, name
+
+
+def test_cost_aware_without_costs_says_so():
+    with pytest.raises(ValueError, match="needs the measured costs"):
+        growth_rule(DecodingConfig(rule="cost-aware"))

@@ -1,0 +1,99 @@
+"""With a temperature the whole decode loop draws from the target's distribution, however the guesses came about."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from functools import cache
+
+import models
+import pytest
+import torch
+
+from specllava.config import DecodingConfig
+from specllava.sampling import warp
+
+LENGTH, TOP_K, RUNS = 3, 3, 700
+FAMILIES = {
+    "target-only": DecodingConfig(drafter="none"),
+    "entropy": DecodingConfig(max_branches=3, entropy_threshold=0.0, min_log_prob=-50.0),
+    "topk": DecodingConfig(rule="topk", width=2, nodes=5),
+    "cost-aware": DecodingConfig(rule="cost-aware"),
+    "prompt-lookup": DecodingConfig(drafter="prompt-lookup", ngram=1),
+    "drawn": DecodingConfig(rule="fixed", branching=(2, 2), temperature=1.0, children="drawn"),
+    "traversal": DecodingConfig(
+        rule="fixed", branching=(2, 2), temperature=1.0, children="drawn", verifier="traversal"
+    ),
+}
+
+
+def with_options(family: str, seed: int, limit: int = LENGTH) -> DecodingConfig:
+    given = {name: getattr(FAMILIES[family], name) for name in FAMILIES[family].__dataclass_fields__}
+    return DecodingConfig(**(given | {"temperature": 6.0 / 5, "top_k": TOP_K, "seed": seed, "max_new_tokens": limit}))
+
+
+@cache
+@torch.inference_mode()
+def exact() -> dict[tuple[int, ...], float]:
+    """Every answer of LENGTH tokens with its probability, from whole forward passes."""
+    inputs = models.plain_inputs(0)
+    found = {(): 1.0}
+    for _ in range(LENGTH):
+        longer = {}
+        for answer, chance in found.items():
+            ids = torch.cat([inputs["input_ids"], torch.tensor([answer], dtype=torch.long)], dim=1)
+            logits = models.target(0)(input_ids=ids, pixel_values=inputs["pixel_values"], use_cache=False).logits
+            probs = warp(logits[0, -1:], 6.0 / 5, top_k=TOP_K)[0]
+            for token in probs.nonzero().squeeze(1).tolist():
+                longer[(*answer, token)] = chance * float(probs[token])
+        found = longer
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_have_the_targets_distribution(family: str):
+    """Chi-square of RUNS answers against the exact distribution; a wrong rule misses by far, chance once in 10,000."""
+    pair, prompt = models.bundle("mixed"), models.prompt(0)
+    seen = Counter(models.decode(pair, prompt, with_options(family, seed)).token_ids for seed in range(RUNS))
+    assert set(seen) <= set(exact())
+    common = [answer for answer, chance in exact().items() if RUNS * chance >= 5]
+    rare = 1.0 - sum(exact()[answer] for answer in common)
+    pairs = [(seen[answer], RUNS * exact()[answer]) for answer in common]
+    if RUNS * rare >= 5:
+        pairs.append((RUNS - sum(seen[answer] for answer in common), RUNS * rare))
+    statistic = sum((observed - expected) ** 2 / expected for observed, expected in pairs)
+    freedom = len(pairs) - 1
+    assert freedom >= 3
+    # Wilson and Hilferty: the cube root of chi-square over its degrees is nearly normal
+    spread = 2 / (9 * freedom)
+    deviations = ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+    assert deviations < 3.72, (statistic, freedom)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_seed_gives_the_same_answer_and_another_another(family: str):
+    pair, prompt = models.bundle("mixed"), models.prompt(1)
+    answers = [models.decode(pair, prompt, with_options(family, seed, 12)).token_ids for seed in (3, 3, 4, 5)]
+    assert answers[0] == answers[1]
+    assert len(set(answers)) == 3
+
+
+def test_guesses_of_a_good_draft_are_taken_often():
+    """Guards the tests above: they would pass if nothing were ever drafted."""
+    pair, prompt = models.bundle("perfect"), models.prompt(0)
+    for family in ("entropy", "drawn", "traversal"):
+        traces = [models.decode(pair, prompt, with_options(family, seed, 16)) for seed in range(5)]
+        assert sum(len(step.verification.accepted) for trace in traces for step in trace.steps) > 20
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"children": "drawn", "rule": "fixed"}, "need a temperature above 0"),
+        ({"children": "drawn", "temperature": 1.0}, "the entropy rule drops guesses for what they are"),
+        ({"verifier": "traversal", "temperature": 1.0}, "set children to drawn"),
+    ],
+)
+def test_combinations_that_would_not_be_exact_are_refused(options: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        DecodingConfig(**options)
