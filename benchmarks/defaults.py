@@ -25,15 +25,15 @@ def grid() -> dict[str, DecodingConfig]:
     lanes = {REFERENCE: replace(base, drafter="none")}
     for depth in (4, 6, 8, 10):
         lanes[f"chain {depth}"] = replace(base, rule="chain", depth=depth, nodes=depth)
-    for width, depth, nodes in product((2, 4), (5, 8), (12, 24)):
+    for width, depth, nodes in product((2, 4), (6, 10), (12,)):
         lanes[f"topk w={width} D={depth} n={nodes}"] = replace(base, rule="topk", width=width, depth=depth, nodes=nodes)
-    for depth, nodes in product((5, 8), (8, 16, 24)):
+    for depth, nodes in product((6, 10), (8, 16)):
         lanes[f"sequoia D={depth} n={nodes}"] = replace(base, rule="sequoia", depth=depth, nodes=nodes)
     for branching in ((2, 1, 1, 1), (3, 2, 1, 1, 1), (2, 2, 1, 1, 1, 1)):
         name = f"fixed {'-'.join(map(str, branching))}"
         lanes[name] = replace(base, rule="fixed", branching=branching, nodes=64)
     lanes["cost-aware"] = bench_lanes(base)["cost-aware"]
-    for threshold, depth, nodes, floor in product((0.3, 0.8), (5, 8), (8, 16, 24), (-2.5, -4.0)):
+    for threshold, depth, nodes, floor in product((0.3, 0.8), (6, 10), (8, 12, 20), (-2.0, -4.0)):
         name = f"entropy h={threshold} D={depth} n={nodes} floor={floor}"
         lanes[name] = replace(
             base, entropy_threshold=threshold, depth=depth, nodes=nodes, min_log_prob=floor, width=4, max_branches=3

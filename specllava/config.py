@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 RuleName = Literal["entropy", "chain", "fixed", "topk", "sequoia", "cost-aware"]
 DrafterName = Literal["model", "prompt-lookup", "none"]
 RULES: tuple[RuleName, ...] = get_args(RuleName)
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
 SHAPED: Final = ("fixed", "sequoia")  # rules whose trees do not depend on which tokens are guessed
 
 
@@ -46,7 +47,7 @@ class DecodingConfig:
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
     """Stop after this many tokens, if the answer has not ended before."""
 
-    depth: Annotated[int, Field(ge=1, le=32)] = 8
+    depth: Annotated[int, Field(ge=1, le=32)] = 10
     """Tokens that the draft looks ahead at most; each level costs one draft pass."""
 
     nodes: Annotated[int, Field(ge=1, le=256)] = 12
@@ -61,13 +62,13 @@ class DecodingConfig:
     width: Annotated[int, Field(ge=1, le=64)] = 4
     """Nodes of one level that may grow children: the best by cumulative log-probability."""
 
-    min_log_prob: Annotated[float, Field(ge=-50.0, le=0.0)] = -2.5
+    min_log_prob: Annotated[float, Field(ge=-50.0, le=0.0)] = -2.0
     """Nats. Branches whose cumulative log-probability falls below this are not followed."""
 
     branching: Annotated[tuple[Annotated[int, Field(ge=1, le=16)], ...], Field(min_length=1)] = (3, 2, 1, 1, 1)
     """Children of every node by level, for the fixed rule."""
 
-    rank_acceptance: Annotated[tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...], Field(min_length=1)] = (0.85, 0.08)
+    rank_acceptance: Annotated[tuple[Share, ...], Field(min_length=1)] = (0.864, 0.058, 0.017, 0.013)
     """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
 
     temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 0.0

@@ -23,7 +23,8 @@ settings.register_profile(
 )
 settings.load_profile("specllava")
 if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)  # a process per core already
+    torch.set_num_threads(1)  # a process per core already, and so for the processes that tests start
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,8 @@ def _commands():
     return [line for line in lines if line.startswith("python -m specllava")]
 
 
-def test_the_python_example_runs_as_printed(tmp_path):
-    (code,) = _blocks("python")
+def test_the_python_examples_run_as_printed(tmp_path):
+    code = "\n".join(_blocks("python"))
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )

@@ -13,7 +13,7 @@ import torch
 from specllava.config import DecodingConfig
 from specllava.sampling import warp
 
-LENGTH, TOP_K, RUNS = 3, 3, 700
+LENGTH, TOP_K, RUNS = 3, 3, 300
 FAMILIES = {
     "target-only": DecodingConfig(drafter="none"),
     "entropy": DecodingConfig(max_branches=3, entropy_threshold=0.0, min_log_prob=-50.0),

@@ -21,7 +21,7 @@ from specllava.toyworld.scene import SPLITS, sample_scene
 Load = Callable[[DTypeName], Pair]
 QUESTIONS = (*SUGGESTIONS, *DETAIL_PROMPTS)
 BLOCK = 20
-MOST_NEW_TOKENS = 48
+MOST_NEW_TOKENS = 32
 
 
 def asked(pair: Pair, rng: random.Random) -> tuple[Image.Image, str]:

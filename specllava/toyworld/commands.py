@@ -31,7 +31,10 @@ class Train:
         from specllava.toyworld.train import train
 
         self.output.mkdir(parents=True, exist_ok=True)
-        train(self.output, ToyRecipe.tiny() if self.tiny else None, self.start)
+        if self.tiny:
+            train(self.output, ToyRecipe.tiny(), self.start, compiled=False)  # compiling would take the longest
+        else:
+            train(self.output, start=self.start)
         console.print(f"done: {self.output}")
 
 
