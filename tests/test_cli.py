@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from specllava.cli import main
+from specllava.config import RULES
 from specllava.toyworld.scene import HELD_OUT
 
 
@@ -53,7 +54,7 @@ def test_bench_writes_a_row_for_every_lane(tmp_path):
     out = tmp_path / "bench.json"
     assert main(["bench", "--prompts", "3", "--max-new-tokens", "24", "--json", str(out)]) == 0
     lanes = json.loads(out.read_text())["lanes"]
-    assert set(lanes) == {"target-only", "chain", "entropy", "transformers"}
+    assert set(lanes) == {"target-only", *RULES, "prompt-lookup", "transformers"}
     for lane in lanes.values():
         assert {"tau", "ms_per_token", "speedup", "efficiency", "mismatches", "ties", "runs"} <= set(lane)
         assert lane["mismatches"] == 0 and lane["runs"] == 3
