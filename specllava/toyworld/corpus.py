@@ -17,12 +17,12 @@ from torch import Tensor
 from specllava.distill.losses import IGNORE
 from specllava.toyworld.dialogue import converse
 from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.language import Turn, polish, where
+from specllava.toyworld.language import Turn, describe, polish, where
 from specllava.toyworld.phrases import SIZE_WORDS
 from specllava.toyworld.scene import COLOURS, KINDS, Scene, Split, sample_scene
 
 GROUP = 16  # batches that are sorted by length together
-REFRESHER_START = 20_000_000
+REFRESHER_START = 30_000_000  # sample numbers that the earlier stages do not reach
 LENGTH_STEP = 64  # padded lengths are multiples of it, so that few shapes occur
 
 
@@ -44,24 +44,34 @@ def roll_call(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ..
 
 
 def register(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ...]]:
-    """The roll call again, in the words that descriptions use for places, and in any order.
+    """The roll call again, in the words that descriptions use for places; in their order or in any.
 
-    The order says nothing here about which object is next, so the place does: this ties the words for a place to
-    what stands there.
+    In any order, only the place says which object is next: this ties the words for a place to what stands there.
+    In order, the picture says which place is next: this is how not to name a place twice, or one that is empty.
     """
     scene = sample_scene(index, split)
     rng = random.Random(f"specllava register {split} {index}")
-    things = rng.sample(scene.things, len(scene.things))
+    ordered = rng.random() < 0.5
+    question = "Name every place and what is there" + (", from left to right." if ordered else ".")
+    things = scene.things if ordered else rng.sample(scene.things, len(scene.things))
     listed = [
         f"{where(thing, rng)}: a {rng.choice(SIZE_WORDS[thing.size])} {thing.colour} {thing.kind}" for thing in things
     ]
-    return scene, (Turn("Name every place and what is there.", polish("; ".join(listed))),)
+    return scene, (Turn(question, polish("; ".join(listed))),)
+
+
+def description(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ...]]:
+    """Scene number ``index`` and one description of it."""
+    scene = sample_scene(index, split)
+    return scene, (describe(scene, random.Random(f"specllava description {split} {index}")),)
+
+
+REFRESHER = (register, conversation, register, description)
 
 
 def refresher(index: int) -> tuple[Scene, tuple[Turn, ...]]:
-    """Conversations from numbers that no earlier stage reaches, and as many registers."""
-    number = REFRESHER_START + index
-    return register(number) if index % 2 == 0 else conversation(number)
+    """Registers and, as often, talk; half of the talk is descriptions."""
+    return REFRESHER[index % len(REFRESHER)](REFRESHER_START + index)
 
 
 def content_ids(tokenizer: Any) -> list[int]:

@@ -270,7 +270,8 @@ class _Writer:
         things = self.scene.things
         facts: list[str] = []
         if len(things) > 1:
-            thing, other = self.rng.sample(things, 2)
+            ends = (things[0], things[-1])[:: 1 if self.place % 2 else -1]
+            thing, other = ends if self.rng.random() < LEANING else self.rng.sample(things, 2)
             options = relation(thing, other)
             verb = _lean(self.rng, options, KINDS.index(thing.kind))
             facts.append(f"{name(self.scene, thing, self.rng)} {verb} {name(self.scene, other, self.rng)}")
