@@ -38,7 +38,6 @@ class Sprout:
 
     tokens: list[int]
     parents: list[int] = field(default_factory=lambda: [ROOT_PARENT])
-    depths: list[int] = field(default_factory=lambda: [0])
     ranks: list[int] = field(default_factory=lambda: [0])
     log_probs: list[float] = field(default_factory=lambda: [0.0])
     scores: list[float] = field(default_factory=lambda: [0.0])
@@ -48,7 +47,6 @@ class Sprout:
         """A new node, the child number ``rank`` of its parent; its id."""
         self.tokens.append(token)
         self.parents.append(parent)
-        self.depths.append(self.depths[parent] + 1)
         self.ranks.append(rank)
         self.log_probs.append(log_prob)
         self.scores.append(self.scores[parent] + log_prob)

@@ -51,15 +51,3 @@ def best_shape(acceptance: tuple[float, ...], depth: int, nodes: int) -> Shape:
         return best
 
     return below(nodes, depth, 0)[1]
-
-
-def expected_accepted(shape: Shape, acceptance: tuple[float, ...]) -> float:
-    """Accepted tokens per step that a shape promises."""
-    return sum(
-        chance * (1 + expected_accepted(child, acceptance)) for chance, child in zip(acceptance, shape, strict=False)
-    )
-
-
-def size(shape: Shape) -> int:
-    """Nodes of a shape, its root left out."""
-    return sum(1 + size(child) for child in shape)

@@ -16,8 +16,20 @@ from specllava.config import RULES, DecodingConfig
 from specllava.costs import Calibration, CostAwareRule, Costs, choose
 from specllava.growth import grow
 from specllava.rules import growth_rule
-from specllava.shapes import Shape, best_shape, expected_accepted, fixed_shape, size
+from specllava.shapes import Shape, best_shape, fixed_shape
 from specllava.tree import DraftTree
+
+
+def expected_accepted(shape: Shape, acceptance: tuple[float, ...]) -> float:
+    """Accepted tokens per step that a shape promises."""
+    return sum(
+        chance * (1 + expected_accepted(child, acceptance)) for chance, child in zip(acceptance, shape, strict=False)
+    )
+
+
+def size(shape: Shape) -> int:
+    """Nodes of a shape, its root left out."""
+    return sum(1 + size(child) for child in shape)
 
 
 def shapes(nodes: int, depth: int, most: int) -> Iterator[Shape]:

@@ -17,6 +17,7 @@ from visual import pieces
 FIELDS: dict[str, FieldInfo] = {
     name: info for name, info in vars(DecodingConfig)["__pydantic_fields__"].items() if name != "drafter"
 }
+LONGEST_SLIDER = 10_000  # above it a number is typed
 SUMMARY = "{rule} rule · branches above {entropy_threshold} nats · depth {depth} · at most {nodes} nodes"
 
 
@@ -51,7 +52,9 @@ def _control(name: str, info: FieldInfo) -> Any:
         return gr.Radio(list(choices), value=info.default, label=label, info=info.description)
     low: Any = next(bound.ge for bound in info.metadata if isinstance(bound, Ge))
     high: Any = next(bound.le for bound in info.metadata if isinstance(bound, Le))
-    step = 1 if info.annotation is int else 0.1
+    if high > LONGEST_SLIDER:
+        return gr.Number(info.default, label=label, info=info.description, minimum=low, maximum=high, precision=0)
+    step = 1 if info.annotation is int else 0.01 if high <= 1 and low >= 0 else 0.1
     return gr.Slider(low, high, value=info.default, step=step, label=label, info=info.description)
 
 

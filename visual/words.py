@@ -79,14 +79,7 @@ def node_reason(trace: DecodeTrace, step: StepTrace, node: int) -> str:
         return "The last token of the step before, chosen by the target. The tree grows from here."
     parent = tree.parents[node]
     siblings = len(tree.children()[parent])
-    entropy = tree.entropies[parent]
-    doubt = ""
-    if trace.config.rule != "entropy":
-        entropy = None
-    if siblings > 1 and entropy is not None and entropy > threshold:
-        doubt = f"The draft was unsure here ({entropy:.2f} nats), so it tried {siblings} words. "
-    elif siblings == 1 and entropy is not None and entropy <= threshold:
-        doubt = f"The draft was sure here ({entropy:.2f} nats), so it tried one word. "
+    doubt = _doubt(tree.entropies[parent], siblings, threshold) if trace.config.rule == "entropy" else ""
     wanted = token_label(trace, step.target.choices[parent])
     if reason == "chance-against":
         said, guessed = step.target.token_probs[node], math.exp(tree.log_probs[node])
@@ -99,6 +92,15 @@ def node_reason(trace: DecodeTrace, step: StepTrace, node: int) -> str:
         return doubt + f"The target wanted {wanted} ({step.target.choice_probs[parent]:.2f})."
     left = next(n for n in tree.path(node) if n not in step.verification.path)
     return f"Never judged: its branch had already been left at {token_label(trace, tree.tokens[left])}."
+
+
+def _doubt(entropy: float | None, siblings: int, threshold: float) -> str:
+    """What the entropy rule made of the draft's uncertainty, where it alone decided."""
+    if siblings > 1 and entropy is not None and entropy > threshold:
+        return f"The draft was unsure here ({entropy:.2f} nats), so it tried {siblings} words. "
+    if siblings == 1 and entropy is not None and entropy <= threshold:
+        return f"The draft was sure here ({entropy:.2f} nats), so it tried one word. "
+    return ""
 
 
 def next_reason(step: StepTrace) -> str:

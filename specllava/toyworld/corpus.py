@@ -25,6 +25,8 @@ GROUP = 16  # batches that are sorted by length together
 REFRESHER_START = 30_000_000  # sample numbers that the earlier stages do not reach
 LENGTH_STEP = 64  # padded lengths are multiples of it, so that few shapes occur
 
+Talk = Callable[[int], tuple[Scene, tuple[Turn, ...]]]  # sample number to a scene and talk about it
+
 
 def conversation(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ...]]:
     """Scene and conversation number ``index``."""
@@ -110,7 +112,7 @@ class ChatBatches:
         processor: Any,
         batch: int,
         image_tokens: int,
-        talk: Callable[[int], tuple[Scene, tuple[Turn, ...]]] = conversation,
+        talk: Talk = conversation,
     ) -> None:
         self.processor, self.batch, self.image_tokens, self.talk = processor, batch, image_tokens, talk
         self._group = lru_cache(maxsize=2)(self._make_group)

@@ -10,6 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,41 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import Tensor
-from transformers import AutoProcessor, CLIPVisionModel, LlavaForConditionalGeneration, LlavaProcessor
+from transformers import AutoProcessor, CLIPVisionModel, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
 from specllava.distill.loop import Batch, LoopConfig, Losses, fit
 from specllava.distill.losses import distillation_loss, next_token_loss
 from specllava.models.artefact import DraftLlava, save
 from specllava.models.vision import merge_features, tower_features
 from specllava.toyworld.build import build_processor, special_ids
-from specllava.toyworld.corpus import ChatBatches, content_ids, refresher, roll_call
+from specllava.toyworld.corpus import ChatBatches, Talk, content_ids, conversation, refresher, roll_call
 from specllava.toyworld.recipe import ToyRecipe, Workspace
 from specllava.toyworld.vision import SceneBatches, Seer, seeing_accuracy, seeing_losses
 
 ChatLosses = Callable[[Any, Batch], Losses]
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What every training stage works with."""
+
+    place: Workspace
+    recipe: ToyRecipe
+    processor: LlavaProcessor
+    accelerator: Accelerator
+    compiled: bool
+
+    def chats(self, batch: int, talk: Talk = conversation) -> ChatBatches:
+        return ChatBatches(self.processor, batch, self.recipe.image_tokens, talk)
+
+    def llava(self, layers: int, hidden: int) -> LlavaConfig:
+        return self.recipe.llava_config(layers, hidden, special_ids(self.processor))
+
+    def teacher(self) -> LlavaForConditionalGeneration:
+        """The finished target."""
+        target = LlavaForConditionalGeneration.from_pretrained(self.place.target, dtype=torch.float32)
+        return target.to(self.accelerator.device).eval()
 
 
 def train(
@@ -53,15 +76,15 @@ def train(
         compiled = accelerator.device.type != "cpu" or shutil.which("g++") is not None
     if not place.processor.exists():
         _log(output, "tokenizer", _timed(lambda: build_processor(recipe).save_pretrained(place.processor)))
-    processor: LlavaProcessor = AutoProcessor.from_pretrained(place.processor)
+    run = _Run(place, recipe, AutoProcessor.from_pretrained(place.processor), accelerator, compiled)
     if not place.talking.exists():
-        _first_stages(place, recipe, processor, accelerator, compiled)
+        _first_stages(run)
     if not place.target.exists():
-        _log(output, "target", _timed(lambda: _refine(place, recipe, processor, accelerator, compiled)))
+        _log(output, "target", _timed(lambda: _refine(run)))
     if not place.draft_before.exists():
-        _log(output, "draft", _timed(lambda: _train_draft(place, recipe, processor, accelerator, compiled)))
+        _log(output, "draft", _timed(lambda: _train_draft(run)))
     if not place.draft.exists():
-        _log(output, "distilled draft", _timed(lambda: _distil(place, recipe, processor, accelerator, compiled)))
+        _log(output, "distilled draft", _timed(lambda: _distil(run)))
 
 
 def _bfloat16_is_fast() -> bool:
@@ -81,100 +104,83 @@ def _go_on_from(start: Path, place: Workspace) -> None:
     save(target, processor, place.talking, torch.float32)
 
 
-def _first_stages(
-    place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
-) -> None:
+def _first_stages(run: _Run) -> None:
     """From nothing to a target that talks."""
-    if not place.tower.exists():
-        _log(place.root, "vision tower", _timed(lambda: _train_tower(place, recipe, processor, accelerator, compiled)))
-    if not place.aligned.exists():
-        _log(place.root, "aligned target", _timed(lambda: _align(place, recipe, processor, accelerator, compiled)))
-    _log(place.root, "talking target", _timed(lambda: _talk(place, recipe, processor, accelerator, compiled)))
+    if not run.place.tower.exists():
+        _log(run.place.root, "vision tower", _timed(lambda: _train_tower(run)))
+    if not run.place.aligned.exists():
+        _log(run.place.root, "aligned target", _timed(lambda: _align(run)))
+    _log(run.place.root, "talking target", _timed(lambda: _talk(run)))
 
 
-def _train_tower(
-    place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
-) -> None:
-    set_seed(recipe.vision.seed)
-    seer = Seer(CLIPVisionModel(recipe.vision_config()))
-    if compiled:
+def _train_tower(run: _Run) -> None:
+    set_seed(run.recipe.vision.seed)
+    seer = Seer(CLIPVisionModel(run.recipe.vision_config()))
+    if run.compiled:
         seer.tower.compile()
-    images = processor.image_processor
-    batches = SceneBatches(images, recipe.vision_batch)
-    fit("vision tower", seer, seeing_losses, batches, recipe.vision, place.checkpoints("vision"), accelerator)
+    images = run.processor.image_processor
+    batches = SceneBatches(images, run.recipe.vision_batch)
+    checkpoints = run.place.checkpoints("vision")
+    fit("vision tower", seer, seeing_losses, batches, run.recipe.vision, checkpoints, run.accelerator)
     seer.eval()
-    accuracy = seeing_accuracy(seer, SceneBatches(images, recipe.vision_batch, VALIDATION_START), 8)
-    _log(place.root, "vision accuracy", {name: round(value, 4) for name, value in accuracy.items()})
-    seer.tower.save_pretrained(place.tower)
+    accuracy = seeing_accuracy(seer, SceneBatches(images, run.recipe.vision_batch, VALIDATION_START), 8)
+    _log(run.place.root, "vision accuracy", {name: round(value, 4) for name, value in accuracy.items()})
+    seer.tower.save_pretrained(run.place.tower)
 
 
-def _align(
-    place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
-) -> None:
+def _align(run: _Run) -> None:
     """A fresh target learns to look: bare lists of what stands where, the tower frozen."""
-    set_seed(recipe.align.seed)
-    target = LlavaForConditionalGeneration(
-        recipe.llava_config(recipe.target_layers, recipe.target_hidden, special_ids(processor))
-    )
-    target.model.vision_tower = CLIPVisionModel.from_pretrained(place.tower)
-    batches = ChatBatches(processor, recipe.align_batch, recipe.image_tokens, roll_call)
-    _fit_chat("aligned target", target, corpus_losses(target), batches, recipe.align, place, accelerator, compiled)
-    save(target, processor, place.aligned, torch.float32)
+    set_seed(run.recipe.align.seed)
+    target = LlavaForConditionalGeneration(run.llava(run.recipe.target_layers, run.recipe.target_hidden))
+    target.model.vision_tower = CLIPVisionModel.from_pretrained(run.place.tower)
+    batches = run.chats(run.recipe.align_batch, roll_call)
+    _fit_chat("aligned target", target, corpus_losses(target), batches, run.recipe.align, run)
+    save(target, run.processor, run.place.aligned, torch.float32)
 
 
-def _talk(
-    place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
-) -> None:
-    set_seed(recipe.target.seed)
-    target = LlavaForConditionalGeneration.from_pretrained(place.aligned, dtype=torch.float32)
-    batches = ChatBatches(processor, recipe.chat_batch, recipe.image_tokens)
-    _fit_chat("talking target", target, corpus_losses(target), batches, recipe.target, place, accelerator, compiled)
-    save(target, processor, place.talking, torch.float32)
+def _talk(run: _Run) -> None:
+    set_seed(run.recipe.target.seed)
+    target = LlavaForConditionalGeneration.from_pretrained(run.place.aligned, dtype=torch.float32)
+    batches = run.chats(run.recipe.chat_batch)
+    _fit_chat("talking target", target, corpus_losses(target), batches, run.recipe.target, run)
+    save(target, run.processor, run.place.talking, torch.float32)
 
 
-def _refine(
-    place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
-) -> None:
+def _refine(run: _Run) -> None:
     """The target goes on with fresh talk and registers, and what the picture decides counts more than the wording."""
-    set_seed(recipe.refine.seed)
-    target = LlavaForConditionalGeneration.from_pretrained(place.talking, dtype=torch.float32)
-    batches = ChatBatches(processor, recipe.refine_batch, recipe.image_tokens, refresher)
-    weight = torch.ones(recipe.vocabulary, device=accelerator.device)
-    weight[content_ids(processor.tokenizer)] = recipe.content_weight
+    set_seed(run.recipe.refine.seed)
+    target = LlavaForConditionalGeneration.from_pretrained(run.place.talking, dtype=torch.float32)
+    batches = run.chats(run.recipe.refine_batch, refresher)
+    weight = torch.ones(run.recipe.vocabulary, device=run.accelerator.device)
+    weight[content_ids(run.processor.tokenizer)] = run.recipe.content_weight
     losses = corpus_losses(target, weight)
-    _fit_chat("target", target, losses, batches, recipe.refine, place, accelerator, compiled)
-    save(target, processor, place.target)
+    _fit_chat("target", target, losses, batches, run.recipe.refine, run)
+    save(target, run.processor, run.place.target)
 
 
-def _train_draft(
-    place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
-) -> None:
-    set_seed(recipe.draft.seed)
-    target = LlavaForConditionalGeneration.from_pretrained(place.target, dtype=torch.float32).to(accelerator.device)
-    target.eval()
-    if place.first_draft.exists():
-        draft = DraftLlava.from_pretrained(place.first_draft, dtype=torch.float32)
+def _train_draft(run: _Run) -> None:
+    set_seed(run.recipe.draft.seed)
+    target = run.teacher()
+    if run.place.first_draft.exists():
+        draft = DraftLlava.from_pretrained(run.place.first_draft, dtype=torch.float32)
     else:
-        draft = DraftLlava(recipe.llava_config(recipe.draft_layers, recipe.draft_hidden, special_ids(processor)))
-    batches = ChatBatches(processor, recipe.chat_batch, recipe.image_tokens)
-    _fit_chat("draft", draft, corpus_losses(target), batches, recipe.draft, place, accelerator, compiled)
-    save(draft, processor, place.draft_before)
+        draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden))
+    batches = run.chats(run.recipe.chat_batch)
+    _fit_chat("draft", draft, corpus_losses(target), batches, run.recipe.draft, run)
+    save(draft, run.processor, run.place.draft_before)
 
 
-def _distil(
-    place: Workspace, recipe: ToyRecipe, processor: LlavaProcessor, accelerator: Accelerator, compiled: bool
-) -> None:
+def _distil(run: _Run) -> None:
     """The second draft goes on from the first, taught by the target's distributions as well as the corpus."""
-    set_seed(recipe.distill.seed)
-    target = LlavaForConditionalGeneration.from_pretrained(place.target, dtype=torch.float32).to(accelerator.device)
-    target.eval()
-    draft = DraftLlava.from_pretrained(place.draft_before, dtype=torch.float32)
-    if compiled:
+    set_seed(run.recipe.distill.seed)
+    target = run.teacher()
+    draft = DraftLlava.from_pretrained(run.place.draft_before, dtype=torch.float32)
+    if run.compiled:
         target.model.language_model.compile()
-    batches = ChatBatches(processor, recipe.distill_batch, recipe.image_tokens)
-    losses = taught_losses(target, recipe.kl_weight)
-    _fit_chat("distilled draft", draft, losses, batches, recipe.distill, place, accelerator, compiled)
-    save(draft, processor, place.draft)
+    batches = run.chats(run.recipe.distill_batch)
+    losses = taught_losses(target, run.recipe.kl_weight)
+    _fit_chat("distilled draft", draft, losses, batches, run.recipe.distill, run)
+    save(draft, run.processor, run.place.draft)
 
 
 def _fit_chat(
@@ -183,14 +189,12 @@ def _fit_chat(
     losses: ChatLosses,
     batches: ChatBatches,
     loop: LoopConfig,
-    place: Workspace,
-    accelerator: Accelerator,
-    compiled: bool,
+    run: _Run,
 ) -> None:
     model.model.vision_tower.requires_grad_(False)
-    if compiled:
+    if run.compiled:
         model.model.language_model.compile()
-    fit(name, model, losses, batches, loop, place.checkpoints(name.replace(" ", "-")), accelerator)
+    fit(name, model, losses, batches, loop, run.place.checkpoints(name.replace(" ", "-")), run.accelerator)
 
 
 def corpus_losses(seeing: LlavaForConditionalGeneration, weight: Tensor | None = None) -> ChatLosses:
