@@ -78,8 +78,8 @@ class Compare:
         for title, trace in (("target only", plain), ("speculative", fast)):
             console.print(f"[bold]{title}[/]")
             console.print(trace.text + "\n", markup=False, highlight=False)
-        if self.decoding.temperature > 0:
-            console.print("drawn by chance: both answers have the target's distribution")
+        if not self.decoding.exact:
+            console.print("guesses drawn by chance: both answers have the target's distribution")
         elif verdict.identical:
             console.print(f"identical: {verdict.tokens} of {verdict.tokens} tokens")
         else:

@@ -81,7 +81,7 @@ class DecodingConfig:
     """Draw from that many of the most likely tokens; 0 draws from all."""
 
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Of whatever is drawn: same seed, same answer."""
+    """Of whatever is drawn: same seed, same answer, with a draft or without."""
 
     children: Literal["best", "drawn"] = "best"
     """Guesses are the draft's best, or drawn from it without replacement (only with a temperature)."""
@@ -91,6 +91,14 @@ class DecodingConfig:
 
     ngram: Annotated[int, Field(ge=1, le=8)] = 3
     """Last tokens that prompt-lookup looks for in the text before, at most."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the answer is the target's own token for token, for a given seed.
+
+        Guesses drawn from the draft leave only its distribution as it is.
+        """
+        return self.children == "best"
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

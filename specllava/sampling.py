@@ -96,9 +96,9 @@ def draw_children(draft_probs: Tensor, count: int, chance: Chance) -> list[int]:
 def verify_top(tree: DraftTree, probs: Tensor, chance: Chance) -> Verification:
     """Verify children that were chosen, not drawn, such as the draft's most likely ones.
 
-    A chosen child has ``q = 1``: it is accepted with the probability ``p`` that the target gives it, else ruled out
-    and the next sibling tried with what remains. Exact for every tree on its own, however it came about, and for
-    a chosen tree no rule accepts more: each node is accepted as often as the target itself would say it.
+    The target draws its own token after each node, and where a child bears it, goes on from there. So chance is asked
+    once for each emitted token, exactly as without any tree: with the same seed, the answer is the target's own, token
+    for token. And no rule accepts more: each node is accepted as often as the target itself would say it.
 
     Args:
         probs: the target's distribution after each node, ``[nodes, vocab]``.
@@ -107,7 +107,15 @@ def verify_top(tree: DraftTree, probs: Tensor, chance: Chance) -> Verification:
         ValueError: siblings with the same token, or not one row for each node.
     """
     _check(tree, probs)
-    return _walk(tree, probs, probs.new_zeros(1).expand_as(probs), chance)
+    children = tree.children()
+    accepted: list[int] = []
+    while True:
+        node = accepted[-1] if accepted else 0
+        token = chance.draw(probs[node])
+        child = next((child for child in children[node] if tree.tokens[child] == token), None)
+        if child is None:
+            return Verification(tuple(accepted), token)
+        accepted.append(child)
 
 
 def verify_drawn(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: Chance) -> Verification:
@@ -126,7 +134,19 @@ def verify_drawn(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: Ch
         ValueError: siblings with the same token, or not one row for each node.
     """
     _check(tree, probs, draft_probs)
-    return _walk(tree, probs, draft_probs, chance)
+    children = tree.children()
+    accepted: list[int] = []
+    node = 0
+    while True:
+        rest = _Rest(probs[node], draft_probs[node])
+        for child in children[node]:
+            if chance.accept(rest.acceptance(tree.tokens[child])):
+                break
+            rest = rest.without(tree.tokens[child])
+        else:
+            return Verification(tuple(accepted), chance.draw(rest.target))
+        accepted.append(child)
+        node = child
 
 
 def verify_traversal(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: Chance) -> Verification:
@@ -192,23 +212,6 @@ class _Rest:
         if mass == 0.0:  # the draft offered all that was wanted; with full credit only rounding can have refused it
             return _Rest(self.target, draft, 1.0 if self.credit == 1.0 else 0.0)
         return _Rest(residual / mass, draft, mass / (mass + (1.0 - self.credit)))
-
-
-def _walk(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: Chance) -> Verification:
-    """From the root down, one token at a time; a node that was reached is kept, so its credit is 1."""
-    children = tree.children()
-    accepted: list[int] = []
-    node = 0
-    while True:
-        rest = _Rest(probs[node], draft_probs[node])
-        for child in children[node]:
-            if chance.accept(rest.acceptance(tree.tokens[child])):
-                break
-            rest = rest.without(tree.tokens[child])
-        else:
-            return Verification(tuple(accepted), chance.draw(rest.target))
-        accepted.append(child)
-        node = child
 
 
 def _without(probs: Tensor, token: int) -> Tensor:

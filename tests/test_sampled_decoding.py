@@ -78,6 +78,19 @@ def test_the_same_seed_gives_the_same_answer_and_another_another(family: str):
     assert len(set(answers)) == 3
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_with_chosen_children_the_draft_changes_no_token_of_a_drawn_answer(seed: int):
+    """Not only the distribution: chance is asked once for each token, so the same seed says the same."""
+    prompt = models.prompt(seed % 4)
+    alone, *others = (
+        models.decode(models.bundle(kind), prompt, with_options(family, seed, 16)).token_ids
+        for family in FAMILIES
+        for kind in models.KINDS
+        if FAMILIES[family].exact
+    )
+    assert others == [alone] * len(others)
+
+
 def test_guesses_of_a_good_draft_are_taken_often():
     """Guards the tests above: they would pass if nothing were ever drafted."""
     pair, prompt = models.bundle("perfect"), models.prompt(0)

@@ -176,9 +176,12 @@ def test_reasons_name_what_the_target_wanted() -> None:
 def test_reasons_of_a_drawn_answer_give_both_probabilities() -> None:
     tree = DraftTree((8, 1, 5), (-1, 0, 0), (0.0, -0.1, -2.0), (0.9, None, None))
     trace = hand_made(tree, (1,), 4)
-    trace = replace(trace, config=replace(trace.config, temperature=1.0))
-    assert "the draft 0.14; chance decided against it" in node_reason(trace, trace.steps[0], 2)
-    assert "chance decided for it" in node_reason(trace, trace.steps[0], 1)
+    chosen = replace(trace, config=replace(trace.config, temperature=1.0))
+    assert "the draft 0.14; the target's draw fell on left." in node_reason(chosen, trace.steps[0], 2)
+    assert "the draft 0.90; the target's draw fell on it." in node_reason(chosen, trace.steps[0], 1)
+    drawn = replace(trace, config=replace(chosen.config, rule="fixed", children="drawn"))
+    assert "the draft 0.14; chance decided against it." in node_reason(drawn, trace.steps[0], 2)
+    assert "chance decided for it." in node_reason(drawn, trace.steps[0], 1)
 
 
 def test_labels_make_blanks_visible() -> None:

@@ -15,7 +15,7 @@ DASH = "–"
 def headline(alone: DecodeTrace, together: DecodeTrace, finished: bool) -> Headline:
     """Speed-up, tau, target passes and sameness of a race that is running, stopped or finished."""
     reference, candidate = summarise([alone]), summarise([together])
-    big, small, state = _sameness(compare(alone, together), alone, finished)
+    big, small, state = _sameness(compare(alone, together), together, finished)
     return {
         "speedup": _number(speedup(reference, candidate), "{:.1f}×"),
         "tau": _number(candidate.tau, "{:.1f}"),
@@ -45,8 +45,8 @@ def until(trace: DecodeTrace, clock: float) -> DecodeTrace:
     return replace(trace, steps=trace.steps[:count])
 
 
-def _sameness(result: Comparison, alone: DecodeTrace, finished: bool) -> tuple[str, str, str]:
-    if alone.config.temperature > 0:
+def _sameness(result: Comparison, together: DecodeTrace, finished: bool) -> tuple[str, str, str]:
+    if not together.config.exact:
         return "drawn by chance", "both lanes have the target's distribution", "open"
     if result.identical and finished:
         return "identical ✓", f"{result.tokens} of {result.tokens} tokens", "same"

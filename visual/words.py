@@ -81,11 +81,8 @@ def node_reason(trace: DecodeTrace, step: StepTrace, node: int) -> str:
     siblings = len(tree.children()[parent])
     doubt = _doubt(tree.entropies[parent], siblings, threshold) if trace.config.rule == "entropy" else ""
     wanted = token_label(trace, step.target.choices[parent])
-    if reason == "chance-against":
-        said, guessed = step.target.token_probs[node], math.exp(tree.log_probs[node])
-        return doubt + f"The target gives it {said:.2f}, the draft {guessed:.2f}; chance decided against it."
-    if reason == "accepted" and sampled:
-        return doubt + f"The target gives it {step.target.token_probs[node]:.2f}, and chance decided for it."
+    if sampled and reason in ("accepted", "chance-against"):
+        return doubt + _by_chance(trace, step, node)
     if reason == "accepted":
         return doubt + "It is the target's own choice, so it stands."
     if reason == "another-wanted":
@@ -101,6 +98,19 @@ def _doubt(entropy: float | None, siblings: int, threshold: float) -> str:
     if siblings == 1 and entropy is not None and entropy <= threshold:
         return f"The draft was sure here ({entropy:.2f} nats), so it tried one word. "
     return ""
+
+
+def _by_chance(trace: DecodeTrace, step: StepTrace, node: int) -> str:
+    """How a guess fared where the target's next token was drawn; its parent stands."""
+    path, accepted = step.verification.path, step.verification.accepted
+    odds = (
+        f"The target gives it {step.target.token_probs[node]:.2f}, the draft {math.exp(step.tree.log_probs[node]):.2f}"
+    )
+    if not trace.config.exact:
+        return f"{odds}; chance decided {'for' if node in accepted else 'against'} it."
+    place = path.index(step.tree.parents[node])
+    drawn = step.tree.tokens[accepted[place]] if place < len(accepted) else step.verification.next_token
+    return f"{odds}; the target's draw fell on {'it' if node in accepted else token_label(trace, drawn)}."
 
 
 def next_reason(step: StepTrace) -> str:
