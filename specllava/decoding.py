@@ -134,6 +134,7 @@ def _decode(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memo
             emitted=emitted,
             target=target_view(tree, logits, judge.probs(logits)),
             seconds=StepSeconds(draft=grown - started, verify=scored - grown, rest=kept - scored),
+            pruned=session.pruned,
         )
         root = emitted[-1]
         room -= len(emitted)
@@ -148,7 +149,10 @@ def collect(bundle: Bundle, lane: Lane, events: Iterable[Event]) -> DecodeTrace:
     trace_steps = tuple(step for step in steps if isinstance(step, StepTrace))
     ids = [first.first_token, *(token for step in trace_steps for token in step.emitted)]
     used = {first.first_token}.union(
-        *({*s.tree.tokens, *s.target.choices, s.verification.next_token} for s in trace_steps)
+        *(
+            {*s.tree.tokens, *s.target.choices, s.verification.next_token, *(guess.token for guess in s.pruned)}
+            for s in trace_steps
+        )
     )
     return DecodeTrace(
         schema_version=SCHEMA_VERSION,
@@ -214,7 +218,7 @@ def _open(
     if config.drafter == "prompt-lookup":
         return LookupSession(prompt.input_ids[0].tolist(), config, frozenset({bundle.target.config.image_token_id}))
     if bundle.draft is None:
-        raise ValueError(f'the pair {bundle.name} has no draft: use drafter "none"')
+        raise ValueError(f'the pair {bundle.name} has no draft: use drafter "prompt-lookup" or "none"')
     widest = capacity + max(config.depth * config.width, config.nodes)  # a beam's levels, or a whole shape
     return ModelSession(memory.engine(bundle.draft, widest), prompt, config, chance, costs)
 

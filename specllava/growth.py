@@ -6,11 +6,14 @@ asked next, and which nodes go to the target; it sees log-probabilities and noth
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from specllava.tree import ROOT_PARENT, DraftTree
+from specllava.tree import ROOT_PARENT, DraftTree, Pruned
+
+MOST_PRUNED = 16  # pruned guesses that are remembered, the likeliest
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,21 @@ class Sprout:
         return len(self.tokens) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What became of a sprout.
+
+    Args:
+        tree: for the target to check.
+        names: for each node of the tree, the number that ``expand`` knew it by.
+        pruned: guesses below nodes of the tree that are not in it, the likeliest first, :data:`MOST_PRUNED` at most.
+    """
+
+    tree: DraftTree
+    names: list[int]
+    pruned: tuple[Pruned, ...]
+
+
 class GrowthRule(Protocol):
     """Who gets children, when to stop, and what the target gets to see. One per answer: it may learn as it goes."""
 
@@ -79,14 +97,11 @@ class GrowthRule(Protocol):
         ...
 
 
-def grow(root: int, expand: Expand, rule: GrowthRule, depth: int) -> tuple[DraftTree, list[int]]:
+def grow(root: int, expand: Expand, rule: GrowthRule, depth: int) -> Grown:
     """Grow a tree below ``root``, at most ``depth`` levels deep.
 
     Args:
         expand: called once per level with nodes whose parents were expanded before.
-
-    Returns:
-        The tree, and for each of its nodes the number that ``expand`` knew it by.
     """
     sprout = Sprout([root])
     frontier = [0]
@@ -104,7 +119,7 @@ def grow(root: int, expand: Expand, rule: GrowthRule, depth: int) -> tuple[Draft
     return _harvest(sprout, rule)
 
 
-def _harvest(sprout: Sprout, rule: GrowthRule) -> tuple[DraftTree, list[int]]:
+def _harvest(sprout: Sprout, rule: GrowthRule) -> Grown:
     kept = [0, *rule.kept(sprout)] if len(sprout.tokens) > 1 else [0]
     place = {node: index for index, node in enumerate(kept)} | {ROOT_PARENT: ROOT_PARENT}
     tree = DraftTree(
@@ -113,4 +128,7 @@ def _harvest(sprout: Sprout, rule: GrowthRule) -> tuple[DraftTree, list[int]]:
         log_probs=tuple(round(sprout.log_probs[node], 7) for node in kept),
         entropies=tuple(None if (e := sprout.entropies[node]) is None else round(e, 7) for node in kept),
     )
-    return tree, kept
+    dropped = [node for node in range(1, len(sprout.tokens)) if node not in place and sprout.parents[node] in place]
+    likeliest = heapq.nlargest(MOST_PRUNED, dropped, key=lambda node: sprout.scores[node])
+    pruned = (Pruned(place[sprout.parents[n]], sprout.tokens[n], round(sprout.log_probs[n], 7)) for n in likeliest)
+    return Grown(tree, kept, tuple(pruned))

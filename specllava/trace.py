@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from specllava.config import DecodingConfig, one_line
-from specllava.tree import DraftTree
+from specllava.tree import DraftTree, Pruned
 
 SCHEMA_VERSION: Final = 1
 MAX_FILE_BYTES = 32 * 2**20
@@ -105,7 +105,7 @@ class Prefill(_Record):
 
 @dataclass(frozen=True, slots=True)
 class StepTrace(_Record):
-    """One step: the tree, the verdict, what was emitted, the target's view, the time.
+    """One step: the tree, the verdict, what was emitted, the target's view, the time, what was pruned (for display).
 
     ``emitted`` is accepted tokens and the target's next token, clipped at the limit or the end of
     the answer; it is never empty.
@@ -116,6 +116,7 @@ class StepTrace(_Record):
     emitted: tuple[int, ...]
     target: TargetView
     seconds: StepSeconds
+    pruned: tuple[Pruned, ...] = ()
 
     def __post_init__(self) -> None:
         nodes = len(self.tree)
@@ -125,6 +126,8 @@ class StepTrace(_Record):
         for parent, node in zip(self.verification.path, self.verification.accepted, strict=False):
             if not 0 < node < nodes or self.tree.parents[node] != parent:
                 raise ValueError(f"accepted nodes {self.verification.accepted} are not a branch of the tree")
+        if not all(0 <= guess.parent < nodes for guess in self.pruned):
+            raise ValueError(f"a pruned guess follows none of the {nodes} nodes")
         whole = (*(self.tree.tokens[n] for n in self.verification.accepted), self.verification.next_token)
         if not self.emitted or self.emitted != whole[: len(self.emitted)]:
             raise ValueError(f"emitted {self.emitted} is not a beginning of accepted tokens and next token {whole}")
@@ -191,6 +194,7 @@ class DecodeTrace(_Record):
             yield from step.tree.tokens
             yield from step.target.choices
             yield step.verification.next_token
+            yield from (guess.token for guess in step.pruned)
 
     def to_json(self) -> bytes:
         """The trace as a JSON document; ``from_json`` gives it back, and again the same bytes."""

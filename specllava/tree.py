@@ -15,6 +15,21 @@ ROOT_PARENT = -1
 
 
 @dataclass(frozen=True, slots=True)
+class Pruned:
+    """A guess that was dropped before the target saw the tree.
+
+    Args:
+        parent: the node that it would have followed.
+        token: its token id.
+        log_prob: as a node's.
+    """
+
+    parent: int
+    token: int
+    log_prob: float
+
+
+@dataclass(frozen=True, slots=True)
 class DraftTree:
     """A tree of guessed tokens; ``parents[i] < i``, so every prefix of the lists is itself a tree.
 

@@ -96,7 +96,7 @@ def test_a_limit_that_is_none_is_refused(limit: int):
 
 def test_drafting_without_a_draft_is_refused():
     line = complaint(lambda: models.decode(models.bundle(None), models.prompt(0), DecodingConfig()))
-    assert 'the pair tiny has no draft: use drafter "none"' in line
+    assert 'the pair tiny has no draft: use drafter "prompt-lookup" or "none"' in line
 
 
 def test_a_run_without_a_prefill_is_no_run(tiny: Bundle):

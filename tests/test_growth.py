@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllava.config import DecodingConfig
-from specllava.growth import GrowthRule, Guess, Sprout, grow
+from specllava.growth import MOST_PRUNED, Grown, GrowthRule, Guess, Sprout, grow
 from specllava.rules import EntropyRule, growth_rule
 from specllava.tree import DraftTree
 
@@ -102,14 +102,14 @@ rules = st.builds(
 @settings(max_examples=150)
 def test_the_kept_nodes_are_the_best_of_everything(table: Table, config: DecodingConfig, depth: int):
     rule = growth_rule(config)
-    tree, _ = grow(ROOT, table.expand, rule, depth)
+    tree = grow(ROOT, table.expand, rule, depth).tree
     assert described(tree) == best_of_everything(Table(table.seed, table.sharpness), rule, config, depth)
 
 
 @given(tables, rules, st.integers(0, 6))
 @settings(max_examples=100)
 def test_a_tree_stays_within_nodes_depth_width_and_floor(table: Table, config: DecodingConfig, depth: int):
-    tree, _ = grow(ROOT, table.expand, growth_rule(config), depth)
+    tree = grow(ROOT, table.expand, growth_rule(config), depth).tree
     assert tree.drafted <= config.nodes
     assert max(tree.depths()) <= depth
     assert min(tree.scores()) >= config.min_log_prob - 1e-5
@@ -121,7 +121,8 @@ def test_a_tree_stays_within_nodes_depth_width_and_floor(table: Table, config: D
 @settings(max_examples=100)
 def test_kept_nodes_keep_the_number_that_expand_knew(table: Table, config: DecodingConfig, depth: int):
     """The draft finds the cache column of an accepted node by this number."""
-    tree, kept = grow(ROOT, table.expand, growth_rule(config), depth)
+    grown = grow(ROOT, table.expand, growth_rule(config), depth)
+    tree, kept = grown.tree, grown.names
     assert len(kept) == len(tree)
     assert kept == sorted(set(kept))
     for (path, _, entropy), number in zip(described(tree), kept, strict=True):
@@ -129,10 +130,24 @@ def test_kept_nodes_keep_the_number_that_expand_knew(table: Table, config: Decod
         assert table.paths.get(number, path) == path
 
 
+@given(tables, rules, st.integers(1, 6))
+@settings(max_examples=100)
+def test_pruned_guesses_are_the_likeliest_that_the_tree_lacks(table: Table, config: DecodingConfig, depth: int):
+    grown = grow(ROOT, table.expand, growth_rule(config), depth)
+    tree, scores = grown.tree, grown.tree.scores()
+    inside = set(zip(tree.parents, tree.tokens, strict=True))
+    assert not inside & {(guess.parent, guess.token) for guess in grown.pruned}
+    assert len(grown.pruned) <= MOST_PRUNED
+    totals = [scores[guess.parent] + guess.log_prob for guess in grown.pruned]
+    assert totals == sorted(totals, reverse=True) or totals == pytest.approx(sorted(totals, reverse=True), abs=1e-5)
+    if tree.drafted < config.nodes:  # only the floor prunes then
+        assert all(total < config.min_log_prob + 1e-5 for total in totals)
+
+
 @given(tables, rules, st.integers(0, 6))
 @settings(max_examples=50)
 def test_siblings_differ_and_come_best_first(table: Table, config: DecodingConfig, depth: int):
-    tree, _ = grow(ROOT, table.expand, growth_rule(config), depth)
+    tree = grow(ROOT, table.expand, growth_rule(config), depth).tree
     for family in tree.children():
         assert len({tree.tokens[node] for node in family}) == len(family)
         values = [tree.log_probs[node] for node in family]
@@ -145,7 +160,7 @@ def test_an_unsure_node_gets_exp_entropy_children_and_a_sure_one_gets_one(table:
     config = DecodingConfig(
         entropy_threshold=threshold, max_branches=most, nodes=256, width=64, min_log_prob=-50.0, rule="entropy"
     )
-    tree, _ = grow(ROOT, table.expand, growth_rule(config), depth=2)
+    tree = grow(ROOT, table.expand, growth_rule(config), depth=2).tree
     for node, family in enumerate(tree.children()):
         if (entropy := tree.entropies[node]) is not None:
             choices = math.exp(table.guess(tuple(tree.tokens[n] for n in tree.path(node))).entropy)
@@ -166,7 +181,7 @@ def test_children_by_entropy(entropy: float, children: int):
 @settings(max_examples=50)
 def test_a_chain_is_the_greedy_continuation(table: Table, config: DecodingConfig, depth: int):
     config = DecodingConfig(rule="chain", nodes=config.nodes, min_log_prob=config.min_log_prob)
-    tree, _ = grow(ROOT, table.expand, growth_rule(config), depth)
+    tree = grow(ROOT, table.expand, growth_rule(config), depth).tree
     assert tree.parents == tuple(range(-1, tree.drafted))
     for node in range(tree.drafted):
         assert tree.tokens[node + 1] == table.log_probs(tree.tokens[: node + 1]).argmax()
@@ -176,14 +191,14 @@ def test_a_chain_is_the_greedy_continuation(table: Table, config: DecodingConfig
 
 def test_no_depth_means_no_question_to_the_draft():
     table = Table(0, 1.0)
-    tree, kept = grow(ROOT, table.expand, growth_rule(DecodingConfig()), depth=0)
-    assert (tree, kept, table.calls) == (DraftTree.only_root(ROOT), [0], [])
+    grown = grow(ROOT, table.expand, growth_rule(DecodingConfig()), depth=0)
+    assert (grown, table.calls) == (Grown(DraftTree.only_root(ROOT), [0], ()), [])
 
 
 def test_growth_stops_when_deeper_nodes_cannot_matter():
     """A full budget of equally likely guesses: nothing below them can be kept, so the draft is not asked again."""
     flat = Table(0, 0.0)
     config = DecodingConfig(nodes=2, max_branches=4, entropy_threshold=0.0, width=4, min_log_prob=-50.0)
-    tree, _ = grow(ROOT, flat.expand, growth_rule(config), depth=6)
+    tree = grow(ROOT, flat.expand, growth_rule(config), depth=6).tree
     assert tree.drafted == 2
     assert len(flat.calls) < 6

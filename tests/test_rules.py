@@ -75,7 +75,7 @@ def test_a_fixed_shape_by_hand(branching: tuple[int, ...], depth: int, nodes: in
 @settings(max_examples=60)
 def test_a_shaped_tree_has_its_shape_and_the_best_guesses(table: Table, depth: int, widest: int, nodes: int):
     config = DecodingConfig(rule="fixed", branching=(widest, 2, 1), depth=depth, nodes=nodes)
-    tree, _ = grow(ROOT, table.expand, growth_rule(config), depth)
+    tree = grow(ROOT, table.expand, growth_rule(config), depth).tree
 
     def shape_of(node: int) -> Shape:
         return tuple(shape_of(child) for child in tree.children()[node])
@@ -92,8 +92,8 @@ def test_topk_keeps_the_most_probable_subtree(table: Table, depth: int, width: i
     """Of everything that the beam saw, no other set of nodes closed under parents has a larger sum of probabilities."""
     rule = growth_rule(DecodingConfig(rule="topk", width=width, nodes=nodes))
     wide = growth_rule(DecodingConfig(rule="topk", width=width, nodes=256))
-    tree, _ = grow(ROOT, table.expand, rule, depth)
-    everything, _ = grow(ROOT, Table(table.seed, table.sharpness).expand, wide, depth)
+    tree = grow(ROOT, table.expand, rule, depth).tree
+    everything = grow(ROOT, Table(table.seed, table.sharpness).expand, wide, depth).tree
     best = max(closed_sums(everything, nodes))
     assert sum(map(math.exp, tree.scores()[1:])) == pytest.approx(best, abs=1e-5)
 
@@ -129,8 +129,8 @@ def test_the_cost_aware_choice_is_the_best_of_all_sets(chances: list[float], rat
 @settings(max_examples=60)
 def test_a_cost_aware_tree_stays_within_its_limits(table: Table, depth: int, width: int, nodes: int):
     rule = CostAwareRule(COSTS, width, nodes, most=3)
-    tree, kept = grow(ROOT, table.expand, rule, depth)
-    assert tree.drafted <= nodes and max(tree.depths()) <= depth and len(kept) == len(tree)
+    tree = grow(ROOT, table.expand, rule, depth).tree
+    assert tree.drafted <= nodes and max(tree.depths()) <= depth
     assert all(len(level) <= width for level in table.calls)
 
 
@@ -140,7 +140,7 @@ def test_cost_aware_drafts_deeper_when_guesses_are_taken_and_less_when_they_are_
     for name, taken in (("taken", True), ("refused", False)):
         rule = CostAwareRule(COSTS, 4, 64, most=3)
         for _ in range(40):
-            tree, _ = grow(ROOT, Table(sure.seed, sure.sharpness).expand, rule, 12)
+            tree = grow(ROOT, Table(sure.seed, sure.sharpness).expand, rule, 12).tree
             first_line = [0]
             while taken and (children := tree.children()[first_line[-1]]):
                 first_line.append(children[0])
@@ -174,7 +174,7 @@ def test_costs_never_fall_and_go_through_what_was_measured():
 
 def test_every_rule_of_the_configuration_grows():
     for name in RULES:
-        tree, _ = grow(ROOT, Table(1, 2.0).expand, growth_rule(DecodingConfig(rule=name), COSTS), 4)
+        tree = grow(ROOT, Table(1, 2.0).expand, growth_rule(DecodingConfig(rule=name), COSTS), 4).tree
         assert tree.drafted > 0, name
 
 

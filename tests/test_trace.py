@@ -25,7 +25,7 @@ from specllava.trace import (
     TargetView,
     Verification,
 )
-from specllava.tree import DraftTree
+from specllava.tree import DraftTree, Pruned
 
 VOCABULARY = 6
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -48,7 +48,9 @@ def steps(draw: st.DrawFn) -> StepTrace:
         each(tokens), each(st.floats(0, 1)), each(st.floats(0, 100)), each(st.floats(0, 1)), each(st.integers(0, 300))
     )
     emitted = whole[: draw(st.integers(1, len(whole)))]
-    return StepTrace(tree, verdict, emitted, view, StepSeconds(draw(seconds), draw(seconds), draw(seconds)))
+    times = StepSeconds(draw(seconds), draw(seconds), draw(seconds))
+    pruned = st.lists(st.builds(Pruned, st.integers(0, nodes - 1), tokens, st.floats(-50, 0)), max_size=3).map(tuple)
+    return StepTrace(tree, verdict, emitted, view, times, draw(pruned))
 
 
 traces = st.builds(
@@ -154,7 +156,7 @@ def test_another_schema_version_is_refused(real: DecodeTrace, version):
 
 def test_unknown_keys_are_refused_at_every_place(real: DecodeTrace):
     ways = kinds_of_places(real)
-    assert len(ways) == 9  # document, setting, config, prefill, step; tree, verdict, view, seconds
+    assert len(ways) == 10  # document, setting, config, prefill, step; tree, verdict, view, seconds, pruned guess
     for way in ways:
         assert "surprise" in refused(changed(real, way, lambda spot: spot.update(surprise=1)))
 
@@ -247,7 +249,8 @@ def test_a_step_that_is_made_wrong_is_refused_at_once():
     tree = DraftTree((1, 2), (-1, 0), (0.0, -0.5), (0.7, None))
     view = TargetView((2, 3), (0.9, 0.8), (1.0, 1.0), (1.0, 0.9), (0, 0))
     good = StepTrace(tree, Verification((1,), 3), (2, 3), view, StepSeconds())
-    for change in ({"emitted": (3,)}, {"verification": Verification((1, 1), 3)}, {"tree": DraftTree.only_root(1)}):
+    for change in ({"emitted": (3,)}, {"verification": Verification((1, 1), 3)}, {"tree": DraftTree.only_root(1)},
+                   {"pruned": (Pruned(2, 3, -1.0),)}):  # fmt: skip
         with pytest.raises(ValueError, match=r"branch|beginning|nodes"):
             replace(good, **change)
 

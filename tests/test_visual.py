@@ -19,7 +19,7 @@ from visual_traces import SETTING, first_steps, retexted, synthetic_race, synthe
 
 from specllava.config import DecodingConfig
 from specllava.trace import DecodeTrace, Prefill, StepSeconds, StepTrace, TargetView, Verification
-from specllava.tree import DraftTree
+from specllava.tree import DraftTree, Pruned
 from visual import theme
 from visual.headline import headline, headline_at, until
 from visual.layout import ordered_tree, tidy_heights
@@ -171,6 +171,15 @@ def test_reasons_name_what_the_target_wanted() -> None:
     assert "The target wanted left (0.97)." in node_reason(trace, step, 2)
     assert "left at big" in node_reason(trace, step, 3)
     assert "it stands" in node_reason(trace, step, 1)
+
+
+def test_pruned_guesses_are_named_at_their_parent() -> None:
+    tree = DraftTree((8, 1), (-1, 0), (0.0, -0.1), (0.9, None))
+    trace = hand_made(tree, (1,), 4)
+    pruned = (Pruned(0, 5, math.log(0.08)), Pruned(0, 3, math.log(0.03)), Pruned(1, 4, math.log(0.5)))
+    step = replace(trace.steps[0], pruned=pruned)
+    assert node_reason(trace, step, 0).endswith("Pruned after it, unchecked: big (0.08), of (0.03).")
+    assert node_reason(trace, step, 1).endswith("(0.50); one of them the target wanted.")
 
 
 def test_reasons_of_a_drawn_answer_give_both_probabilities() -> None:

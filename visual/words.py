@@ -14,6 +14,7 @@ from specllava.trace import DecodeTrace, StepTrace
 Segments = list[list[str]]
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 END_MARK = "■ end"
+NAMED = 3  # pruned guesses that are named
 
 
 def token_label(trace: DecodeTrace, token: int, most: int = 24) -> str:
@@ -71,7 +72,11 @@ def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
 
 
 def node_reason(trace: DecodeTrace, step: StepTrace, node: int) -> str:
-    """Why this node fared as it did."""
+    """Why this node fared as it did, and what was pruned below it."""
+    return _fate(trace, step, node) + _pruned_below(trace, step, node)
+
+
+def _fate(trace: DecodeTrace, step: StepTrace, node: int) -> str:
     tree, threshold = step.tree, trace.config.entropy_threshold
     sampled = trace.config.temperature > 0
     reason = reasons(step, sampled)[node]
@@ -89,6 +94,19 @@ def node_reason(trace: DecodeTrace, step: StepTrace, node: int) -> str:
         return doubt + f"The target wanted {wanted} ({step.target.choice_probs[parent]:.2f})."
     left = next(n for n in tree.path(node) if n not in step.verification.path)
     return f"Never judged: its branch had already been left at {token_label(trace, tree.tokens[left])}."
+
+
+def _pruned_below(trace: DecodeTrace, step: StepTrace, node: int) -> str:
+    """The guesses after a node that the target was not shown, the likeliest by name."""
+    below = [guess for guess in step.pruned if guess.parent == node]
+    if not below:
+        return ""
+    named = [f"{token_label(trace, guess.token)} ({math.exp(guess.log_prob):.2f})" for guess in below[:NAMED]]
+    more = f" and {len(below) - NAMED} more" if len(below) > NAMED else ""
+    missed = any(guess.token == step.target.choices[node] for guess in below)
+    return (
+        f" Pruned after it, unchecked: {', '.join(named)}{more}{'; one of them the target wanted' if missed else ''}."
+    )
 
 
 def _doubt(entropy: float | None, siblings: int, threshold: float) -> str:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from specllava.tree import DraftTree
+from specllava.tree import DraftTree, Pruned
 
 
 class DraftSession(Protocol):
@@ -17,6 +17,11 @@ class DraftSession(Protocol):
     def drawn(self) -> Tensor | None:
         """The distributions that the children of the last tree's nodes were drawn from, ``[nodes, vocab]``; ``None`` if
         they were chosen. Rows of nodes without children mean nothing."""
+        ...
+
+    @property
+    def pruned(self) -> tuple[Pruned, ...]:
+        """Guesses that the last tree was grown with and then without."""
         ...
 
     def propose(self, root: int, depth: int) -> DraftTree:

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from specllava.config import DecodingConfig
-from specllava.tree import ROOT_PARENT, DraftTree
+from specllava.tree import ROOT_PARENT, DraftTree, Pruned
 
 MOST_MATCHES = 16  # latest first
 
@@ -34,6 +34,7 @@ class LookupSession:
         self._tree = DraftTree.only_root(0)
 
     drawn: Tensor | None = None
+    pruned: tuple[Pruned, ...] = ()
 
     def propose(self, root: int, depth: int) -> DraftTree:
         found = continuations([*self._said, root], self._config.ngram, depth, self._opaque)

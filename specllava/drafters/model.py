@@ -15,7 +15,7 @@ from specllava.models.engine import Engine
 from specllava.models.prompt import Prompt
 from specllava.rules import growth_rule
 from specllava.sampling import Chance, draw_children, warp
-from specllava.tree import DraftTree
+from specllava.tree import DraftTree, Pruned
 
 Guesser = Callable[[Tensor, int, Sequence[int]], list[Guess]]  # logits, how many guesses, of which nodes
 
@@ -41,15 +41,17 @@ class ModelSession:
         self._engine = engine
         self._engine.prefill(prompt.input_ids, prompt.features, prompt.pictures)
         self.drawn: Tensor | None = None
+        self.pruned: tuple[Pruned, ...] = ()
         self._unfed: list[int] = []  # emitted tokens that the cache lacks
         self._tree = DraftTree.only_root(0)
         self._columns: list[int | None] = [None]  # cache column of each node of the last tree
 
     def propose(self, root: int, depth: int) -> DraftTree:
         level = _Level(self._engine, [*self._unfed, root], self._rule.most, self._guess)
-        self._tree, kept = grow(root, level.expand, self._rule, depth)
-        self.drawn = self._guess.of(kept) if isinstance(self._guess, _Drawing) else None
-        self._columns = [level.columns.get(node) for node in kept]
+        grown = grow(root, level.expand, self._rule, depth)
+        self._tree, self.pruned = grown.tree, grown.pruned
+        self.drawn = self._guess.of(grown.names) if isinstance(self._guess, _Drawing) else None
+        self._columns = [level.columns.get(name) for name in grown.names]
         return self._tree
 
     def keep(self, path: Sequence[int]) -> None:

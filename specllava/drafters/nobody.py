@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specllava.tree import DraftTree
+from specllava.tree import DraftTree, Pruned
 
 
 class Nobody:
     """A session without guesses; the target decodes one token per pass."""
 
     drawn: Tensor | None = None
+    pruned: tuple[Pruned, ...] = ()
 
     def propose(self, root: int, depth: int) -> DraftTree:
         return DraftTree.only_root(root)
