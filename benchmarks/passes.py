@@ -12,22 +12,17 @@ import statistics
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
 
 from specllava.models.engine import Engine
-from specllava.models.prompt import Prompt
-from specllava.models.timing import now
+from specllava.models.timing import CONTEXT, pass_seconds
 from specllava.options import write_json
 from specllava.pair import Pair
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import sample_scene
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32)
-WARM_UP = 5
 
 
 def main(repeats: int = 40, json: Path | None = None, preset: str = "toy") -> None:
@@ -39,7 +34,6 @@ def main(repeats: int = 40, json: Path | None = None, preset: str = "toy") -> No
         preset: which pair.
     """
     pair = Pair.from_preset(preset)
-    prompt = pair.prompt(draw_scene(sample_scene(0), 256), "Describe this image in detail.")
     table = Table("model", "tokens", "as loaded, ms", "row by row, ms", title=f"median of {repeats} passes")
     found: dict[str, dict[int, tuple[float, float]]] = {}
     for name, model in (("target", pair.bundle.target), ("draft", pair.bundle.draft)):
@@ -48,35 +42,18 @@ def main(repeats: int = 40, json: Path | None = None, preset: str = "toy") -> No
         for module in plain.modules():
             if isinstance(module, torch.nn.Linear):
                 module.weight.data = module.weight.data.contiguous()
-        engines = [Engine(each, prompt.length + max(ROWS)) for each in (model, plain)]
-        found[name] = measure(engines, prompt, repeats)
-        for rows, (loaded, by_row) in found[name].items():
-            table.add_row(name, str(rows), f"{loaded:.2f}", f"{by_row:.2f}")
+        engines = [Engine(each, CONTEXT + max(ROWS)) for each in (model, plain)]
+        loaded, by_row = pass_seconds(engines, ROWS, repeats)
+        found[name] = {rows: (_median(loaded[rows]), _median(by_row[rows])) for rows in ROWS}
+        for rows, medians in found[name].items():
+            table.add_row(name, str(rows), *(f"{value:.2f}" for value in medians))
     Console(width=80).print(table)
     write_json(json, {"milliseconds": found, "setting": asdict(pair.setting), "repeats": repeats})
 
 
-@torch.inference_mode()
-def measure(engines: list[Engine], prompt: Prompt, repeats: int) -> dict[int, tuple[float, float]]:
-    """Median milliseconds of a pass of each engine, by its number of tokens."""
-    for engine in engines:
-        engine.prefill(prompt.input_ids, prompt.features)
-    base = prompt.length
-    found: dict[int, tuple[float, float]] = {}
-    for rows in ROWS:
-        visible = np.ones((rows, base + rows), dtype=np.bool_)
-        visible[:, base:] = np.tril(np.ones((rows, rows), dtype=np.bool_))
-        seconds: list[list[float]] = [[] for _ in engines]
-        for repeat in range(WARM_UP + repeats):
-            for engine, taken in zip(engines, seconds, strict=True):
-                started = now(engine.device)
-                engine.forward(range(5, 5 + rows), visible if rows > 1 else None, range(base, base + rows))
-                if repeat >= WARM_UP:
-                    taken.append(now(engine.device) - started)
-                engine.cache.keep(base, [])
-        first, second = (round(1e3 * statistics.median(taken), 3) for taken in seconds)
-        found[rows] = first, second
-    return found
+def _median(seconds: list[float]) -> float:
+    """Milliseconds."""
+    return round(1e3 * statistics.median(seconds), 3)
 
 
 if __name__ == "__main__":
