@@ -3,7 +3,7 @@
 Why it is lossless: below any node of any tree, one more child, drawn from what is left of the draft's distribution
 there (or chosen, see :func:`verify_drawn`), leaves the distribution of what is emitted as it was. A tree may
 therefore grow in any way that looks only at what was drawn before; but a drawn child must stay: to drop it because
-of which token it is bends the distribution (:func:`verify_top` alone does not mind).
+of which token it is bends the distribution. Chosen children need none of this, see :func:`verify_top`.
 
 Distributions come from :func:`warp`, the draft's too, if children are drawn from it.
 """

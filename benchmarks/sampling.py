@@ -1,0 +1,61 @@
+"""Sampling: what each way of guessing and judging accepts, by temperature.
+
+    python -m benchmarks.sampling --prompts 20 --json benchmarks/results/sampling.json
+
+One shape of tree for all: the draft's best guesses; guesses drawn from the draft, judged token by token; the same,
+judged branch by branch (traversal verification).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from itertools import product
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from tqdm.auto import tqdm
+
+from specllava.bench import toy_prompts
+from specllava.config import DecodingConfig
+from specllava.decoding import Lane
+from specllava.metrics import summarise
+from specllava.options import write_json
+from specllava.pair import Pair
+
+TEMPERATURES = (0.5, 1.0, 1.5)
+BEST = DecodingConfig(rule="fixed", branching=(3, 2, 1, 1, 1), nodes=64, depth=5, temperature=1.0)
+DRAWN = replace(BEST, children="drawn")
+WAYS = (BEST, DRAWN, replace(DRAWN, verifier="traversal"))
+
+
+def main(prompts: int = 20, seeds: int = 3, json: Path | None = None, preset: str = "toy") -> None:
+    """Measure on held-out prompts.
+
+    Args:
+        prompts: how many.
+        seeds: answers to each.
+        json: write the rows to this file.
+        preset: which pair.
+    """
+    pair = Pair.from_preset(preset)
+    asked = list(toy_prompts(pair, "held-out", prompts))
+    table = Table("temperature", "guesses", "judged", "τ", "tokens", title=f"{prompts} prompts, {seeds} seeds")
+    rows = []
+    for temperature, config in tqdm(list(product(TEMPERATURES, WAYS))):
+        lanes = [
+            Lane("speculative", replace(config, temperature=temperature, seed=seed), prompt)
+            for prompt in asked
+            for seed in range(seeds)
+        ]
+        summary = summarise([pair.run(lane) for lane in lanes])
+        rows.append({"temperature": temperature, "children": config.children, "verifier": config.verifier,
+                     "tau": summary.tau, "tokens": summary.tokens})  # fmt: skip
+        table.add_row(str(temperature), config.children, config.verifier, f"{summary.tau:.2f}", str(summary.tokens))
+    Console(width=80).print(table)
+    write_json(json, {"rows": rows, "setting": asdict(pair.setting), "prompts": prompts, "seeds": seeds})
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
