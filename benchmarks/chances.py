@@ -1,0 +1,110 @@
+"""Do answers drawn with a draft have the target's distribution? Chi-square of many short ones against the exact one.
+
+    python -m benchmarks.chances --runs 20000 --json benchmarks/results/chances.json
+
+Only guesses that are drawn from the draft need statistics. Under the draft's best guesses an answer is the target's
+own for every seed, which ``bench --temperature`` and the tests check token by token.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+from tqdm.auto import tqdm
+
+from specllava.config import DecodingConfig
+from specllava.decoding import Lane, collect, stream
+from specllava.models.engine import Engine
+from specllava.models.memory import Memory
+from specllava.models.prompt import Prompt
+from specllava.options import write_json
+from specllava.pair import Pair
+from specllava.sampling import warp
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.scene import sample_scene
+
+LENGTH = 3
+DRAWN = DecodingConfig(
+    rule="fixed", branching=(2, 2), temperature=1.5, top_k=3, children="drawn", max_new_tokens=LENGTH
+)
+WAYS = {"token by token": DRAWN, "traversal": replace(DRAWN, verifier="traversal")}
+EXPECTED = 5.0  # the least that a cell must expect; rarer answers share one
+
+
+def main(runs: int = 20_000, json: Path | None = None, preset: str = "toy") -> None:
+    """Draw, count, and compare.
+
+    Args:
+        runs: answers in all, half of them for each way of judging.
+        json: write the rows to this file.
+        preset: which pair.
+    """
+    pair = Pair.from_preset(preset)
+    prompt = pair.prompt(draw_scene(sample_scene(3, "held-out"), 256), "Describe this image in detail.")
+    exact = distribution(pair, prompt)
+    table = Table("judged", "runs", "answers", "chi-square", "degrees", "p", title=f"{LENGTH} tokens each")
+    rows = {}
+    for name, config in WAYS.items():
+        seen = drawn_answers(pair, prompt, config, runs // len(WAYS))
+        statistic, degrees = chi_square(seen, exact)
+        p = float(torch.special.gammaincc(torch.tensor(degrees / 2), torch.tensor(statistic / 2)))
+        rows[name] = {"runs": seen.total(), "chi_square": statistic, "degrees": degrees, "p": p}
+        table.add_row(name, str(seen.total()), str(len(seen)), f"{statistic:.1f}", str(degrees), f"{p:.3f}")
+    Console(width=80).print(table)
+    write_json(json, {"ways": rows, "setting": asdict(pair.setting), "length": LENGTH})
+
+
+@torch.inference_mode()
+def distribution(pair: Pair, prompt: Prompt) -> dict[tuple[int, ...], float]:
+    """Every answer that the target alone can draw, with its probability; one that ends early is shorter."""
+    engine = Engine(pair.bundle.target, prompt.length + LENGTH)
+    first = engine.prefill(prompt.input_ids, prompt.features, prompt.pictures).logits
+    found: dict[tuple[int, ...], float] = {}
+    growing = [((), 1.0, first)]
+    while growing:
+        answer, chance, logits = growing.pop()
+        probs = warp(logits[None], DRAWN.temperature, DRAWN.top_p, DRAWN.top_k)[0]
+        for token in probs.nonzero().squeeze(1).tolist():
+            longer, likely = (*answer, token), chance * float(probs[token])
+            if len(longer) == LENGTH or token in pair.bundle.eos_token_ids:
+                found[longer] = likely
+                continue
+            growing.append((longer, likely, engine.forward(longer, last=1)[0]))
+            engine.cache.keep(prompt.length, [])
+    return found
+
+
+def drawn_answers(pair: Pair, prompt: Prompt, config: DecodingConfig, runs: int) -> Counter[tuple[int, ...]]:
+    """One answer for each seed; the prompt is read once."""
+    memory, seen = Memory(), Counter[tuple[int, ...]]()
+    for seed in tqdm(range(runs)):
+        lane = Lane("speculative", replace(config, seed=seed), prompt)
+        seen[collect(pair.bundle, lane, stream(pair.bundle, prompt, lane.config, memory)).token_ids] += 1
+    return seen
+
+
+def chi_square(seen: Counter[tuple[int, ...]], exact: dict[tuple[int, ...], float]) -> tuple[float, int]:
+    """The statistic and its degrees of freedom.
+
+    Raises:
+        ValueError: an answer that the target cannot draw.
+    """
+    if impossible := set(seen) - set(exact):
+        raise ValueError(f"{len(impossible)} answers were drawn that the target gives no probability, as {impossible}")
+    runs = seen.total()
+    common = [answer for answer, chance in exact.items() if runs * chance >= EXPECTED]
+    cells = [(seen[answer], runs * exact[answer]) for answer in common]
+    rest = runs - sum(observed for observed, _ in cells), runs - sum(expected for _, expected in cells)
+    if rest[1] >= EXPECTED:
+        cells.append(rest)
+    return sum((observed - expected) ** 2 / expected for observed, expected in cells), len(cells) - 1
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
