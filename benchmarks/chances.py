@@ -31,7 +31,7 @@ from specllava.toyworld.scene import sample_scene
 
 LENGTH = 3
 DRAWN = DecodingConfig(
-    rule="fixed", branching=(2, 2), temperature=1.5, top_k=3, children="drawn", max_new_tokens=LENGTH
+    rule="fixed", branching=(2, 2), temperature=2.5, top_k=3, children="drawn", max_new_tokens=LENGTH
 )
 WAYS = {"token by token": DRAWN, "traversal": replace(DRAWN, verifier="traversal")}
 EXPECTED = 5.0  # the least that a cell must expect; rarer answers share one
