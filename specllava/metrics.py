@@ -171,6 +171,42 @@ def acceptance_by_entropy(traces: Sequence[DecodeTrace], edges: Sequence[float])
     return bins
 
 
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Guesses to which the draft gave about the same probability.
+
+    Args:
+        tested: guesses whose parent stands.
+        accepted: those of them that stand too.
+        promised: the draft's probabilities of all tested ones, added up.
+    """
+
+    tested: int = 0
+    accepted: int = 0
+    promised: float = 0.0
+
+
+def reliability(traces: Iterable[DecodeTrace], bins: int = 10) -> tuple[Bin, ...]:
+    """Tested guesses by the draft's probability, in ``bins`` equal steps from 0 to 1."""
+    found = [Bin()] * bins
+    for trace in traces:
+        for step in trace.steps:
+            path = set(step.verification.path)
+            for node in range(1, len(step.tree)):
+                if step.tree.parents[node] in path:
+                    q = math.exp(step.tree.log_probs[node])
+                    place = min(int(q * bins), bins - 1)
+                    old = found[place]
+                    found[place] = Bin(old.tested + 1, old.accepted + (node in path), old.promised + q)
+    return tuple(found)
+
+
+def calibration_error(bins: Iterable[Bin]) -> float:
+    """Expected calibration error: how far promise and acceptance lie apart, weighted by guesses; NaN without any."""
+    bins = tuple(bins)
+    return _ratio(math.fsum(abs(b.accepted - b.promised) for b in bins), sum(b.tested for b in bins))
+
+
 def _margin_at(trace: DecodeTrace, position: int) -> float:
     if position == 0:
         return trace.prefill.first_margin

@@ -15,8 +15,10 @@ from specllava.metrics import (
     acceptance_by_entropy,
     acceptance_by_rank,
     accepted_lengths,
+    calibration_error,
     compare,
     efficiency,
+    reliability,
     speedup,
     summarise,
 )
@@ -179,6 +181,16 @@ def test_acceptance_by_entropy_counts_reached_and_expanded_nodes():
     assert acceptance_by_entropy([SPECULATIVE, SHORT], edges=[1.5]) == [(4, 5), (1, 2)]
     assert acceptance_by_entropy([SPECULATIVE], edges=[]) == [(2, 4)]
     assert acceptance_by_entropy([PLAIN], edges=[1.0]) == [(0, 0), (0, 0)]
+
+
+def test_reliability_holds_the_drafts_promise_against_the_verdict():
+    """Above one half: 11 and 13 taken, 14 and 15 not; below it: 12, not taken."""
+    low, high = reliability([SPECULATIVE], bins=2)
+    assert (low.tested, low.accepted, low.promised) == (1, 0, pytest.approx(math.exp(-2.0)))
+    promised = 2 * math.exp(-0.1) + math.exp(-0.2) + math.exp(-0.3)
+    assert (high.tested, high.accepted, high.promised) == (4, 2, pytest.approx(promised))
+    assert calibration_error([low, high]) == pytest.approx((math.exp(-2.0) + promised - 2) / 5)
+    assert math.isnan(calibration_error(reliability([PLAIN])))
 
 
 def test_acceptance_by_rank_counts_where_the_parent_stands():

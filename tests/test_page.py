@@ -281,6 +281,22 @@ def test_it_fits_in_light_and_dark(visit: Visitor, scheme: str, width: int) -> N
     assert tab.page.locator("footer").count() == 0 or not tab.page.locator("footer").first.is_visible()
 
 
+def test_the_whole_run_answers_questions(visit: Visitor) -> None:
+    tab = visit()
+    tab.wait("document.querySelector('.chart .main-svg') !== null")
+    tabs = tab.page.get_by_role("tab")
+    assert tabs.count() == 5 and all(name.endswith("?") for name in tabs.all_inner_texts())
+    answers = set()
+    for number in range(5):
+        tabs.nth(number).click()
+        answers.add(tab.text(".answer"))
+    assert len(answers) == 5
+    tab.page.keyboard.press("ArrowRight")
+    assert tabs.first.get_attribute("aria-selected") == "true"
+    tab.page.locator(".charts summary").click()
+    assert tab.page.locator(".charts td").count() > 5
+
+
 def test_the_trace_on_show_can_be_saved(visit: Visitor, tmp_path: Path) -> None:
     from visual.recorded import read_recorded
 

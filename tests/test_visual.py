@@ -123,7 +123,7 @@ def test_labels_are_escaped_and_short(token: str) -> None:
 def test_a_step_stays_small() -> None:
     lanes = synthetic_race(1)
     frames = recorded_frames(lanes["target-only"], lanes["speculative"])
-    assert max(len(frame) for frame in frames if '"figure"' in frame) < 20_000
+    assert max(len(frame) for frame in frames if '"kind":"step"' in frame) < 20_000
     assert max(len(frame) for frame in frames if '"lane":"target-only"' in frame) < 400
 
 

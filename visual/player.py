@@ -6,7 +6,7 @@ the browser parses them once and never asks the server while it plays. The eleme
 * ``run`` (first): what ran, where it plays from, the scale of the entropies;
 * ``prefill`` and ``step``: what a lane emitted and how long it took; speculative steps carry the figure,
   the sentence, the nodes and the headline as of that moment;
-* ``end`` (last): the final headline and the two traces, for saving.
+* ``end`` (last): the final headline, the charts of the whole run, and the two traces, for saving.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import plotly
 
 from specllava.metrics import summarise
 from specllava.trace import DecodeTrace, StepTrace
+from visual.charts import charts
 from visual.headline import headline, headline_at
 from visual.theme import entropy_ceiling
 from visual.tree_figure import PlacedStep, tree_figure
@@ -31,13 +32,13 @@ from visual.words import next_reason, node_reason, path_text, step_sentence, tok
 ALONE, TOGETHER = "target-only", "speculative"
 STATIC = Path(__file__).parent / "static"
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-MODULES = ("race.js", "step.js", "player.js")
+MODULES = ("race.js", "step.js", "charts.js", "player.js")
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 WATCHABLE = 0.09  # seconds that one target step should last on the screen
 MOUNT = """
 const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
 Promise.all(props.modules.map(load))
-  .then(([race, step, player]) => player.mount({ element, props, watch, race, step }));
+  .then(([race, step, charts, player]) => player.mount({ element, props, watch, race, step, charts }));
 """
 
 Ending = Literal["finished", "stopped", "deadline"]
@@ -106,6 +107,7 @@ class Reel:
         self._add(
             "end", ending=ending, totals=headline(alone, together, ending == "finished"),
             show=instructive_step(together), image=together.image,
+            charts=[chart.as_json() for chart in charts(alone, together)],
             traces={"target_only": _text(alone), "speculative": _text(together)},
         )  # fmt: skip
 

@@ -1,19 +1,36 @@
 // The player: one clock that moves race, timeline and tree together. It follows the recorded clocks of the two
 // lanes, runs in the browser alone, and takes new frames as they are appended to the component's value.
 
-export function mount({ element, props, watch, race, step }) {
+export function mount({ element, props, watch, race, step, charts }) {
   const root = element.querySelector(".player");
   const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
-  const player = new Player(root, race.createRace(root), step.createStep(root, plotly), race.duration);
+  const ready = once(() => loadPlotly(plotly));
+  const views = [race.createRace(root), step.createStep(root, ready), charts.createCharts(root, ready)];
+  const player = new Player(root, ...views, race.duration);
   watch("value", () => player.feed(props.value ?? []));
   player.feed(props.value ?? []);
+}
+
+function once(make) {
+  let made = null;
+  return () => (made ??= make());
+}
+
+function loadPlotly(address) {
+  return new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = address;
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => reject(new Error("the drawing library did not load"));
+    document.head.append(script);
+  });
 }
 
 const calm = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 class Player {
-  constructor(root, race, step, duration) {
-    Object.assign(this, { root, race, step, duration, run: null, seen: 0, time: 0, playing: false, end: null, firstPass: false,
+  constructor(root, race, step, charts, duration) {
+    Object.assign(this, { root, race, step, charts, duration, run: null, seen: 0, time: 0, playing: false, end: null, firstPass: false,
       opened: false, paced: false });
     this.scrub = this.find(".scrub");
     this.speed = this.find(".speed");
@@ -52,6 +69,7 @@ class Player {
     this.pause();
     this.race.reset();
     this.step.reset(run.columns);
+    this.charts.show([]);
     if (!this.paced) this.speed.value = String(run.speed);
     this.find(".origin").textContent = `${run.source} · ${run.setting}`;
     this.find(".asked").textContent = run.prompt;
@@ -65,6 +83,7 @@ class Player {
   take(frame) {
     if (frame.kind === "end") {
       this.end = frame;
+      this.charts.show(frame.charts);
       this.find(".save").disabled = false;
     } else {
       this.race.add(frame);

@@ -17,7 +17,7 @@ const COLUMNS = [
   ["Target's choice", (n) => n.choice ?? ""], ["Verdict", (n) => VERDICTS[n.verdict]],
 ];
 
-export function createStep(root, plotlyAddress) {
+export function createStep(root, plotlyReady) {
   const find = (selector) => root.querySelector(selector);
   const chart = find(".tree");
   const sentence = find(".sentence");
@@ -47,7 +47,7 @@ export function createStep(root, plotlyAddress) {
     wanted = frame;
     if (drawing) return;
     drawing = true;
-    plotly ??= await loadPlotly(plotlyAddress);
+    plotly ??= await plotlyReady();
     while (wanted) {
       const { figure } = wanted;
       wanted = null;
@@ -150,14 +150,4 @@ function styled(tag, text, className = "") {
 
 function number(value) {
   return value === null ? "" : value.toFixed(2);
-}
-
-function loadPlotly(address) {
-  return new Promise((resolve, reject) => {
-    const script = document.createElement("script");
-    script.src = address;
-    script.onload = () => resolve(window.Plotly);
-    script.onerror = () => reject(new Error("the drawing library did not load"));
-    document.head.append(script);
-  });
 }

@@ -1,0 +1,86 @@
+"""Charts of whole runs: every number in them can be counted in the trace."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from visual_traces import first_steps, retexted, synthetic_race
+
+from specllava.config import DecodingConfig
+from specllava.metrics import summarise
+from visual.charts import FUNCTION_WORDS, Chart, charts
+
+SEEDS = range(6)
+
+
+def chart(seed: int, word: str) -> tuple[Chart, dict]:
+    lanes = synthetic_race(seed)
+    (found,) = [c for c in charts(lanes["target-only"], lanes["speculative"]) if word in c.question]
+    return found, lanes
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_chart_asks_and_answers_in_words_picture_and_table(seed: int):
+    lanes = synthetic_race(seed)
+    made = charts(lanes["target-only"], lanes["speculative"])
+    assert len({c.question for c in made}) == len(made) == 5
+    for one in made:
+        assert one.question.endswith("?") and one.answer.endswith(".") and one.figure.data
+        assert {len(row) for row in one.rows} == {len(one.columns)}
+        json.dumps(one.as_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_accepted_lengths_add_up(seed: int):
+    how_far, lanes = chart(seed, "How far")
+    summary = summarise([lanes["speculative"]])
+    assert sum(int(accepted) for _, _, accepted in how_far.rows) == summary.accepted
+    assert sum(int(drafted) for _, drafted, _ in how_far.rows) == summary.drafted
+    assert sum(how_far.figure.data[1].y) == summary.target_passes
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_tested_guess_is_in_the_reliability_table_once(seed: int):
+    doubt, lanes = chart(seed, "doubt")
+    steps = lanes["speculative"].steps
+    tested = sum(len(step.tree.children()[node]) for step in steps for node in step.verification.path)
+    assert sum(int(row[1]) for row in doubt.rows if row[0].startswith("probability")) == tested
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_word_is_hard_where_every_guess_was_wrong(seed: int):
+    words, lanes = chart(seed, "words")
+    missed = sum(bool(s.tree.children()[s.verification.path[-1]]) for s in lanes["speculative"].steps)
+    assert sum(int(row[1]) for row in words.rows) == missed
+    assert {"the", "of"} <= FUNCTION_WORDS
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_time_is_that_of_the_steps(seed: int):
+    time, lanes = chart(seed, "time")
+    spent = sum(sum(bar.y) for bar in time.figure.data[:3])
+    assert spent == pytest.approx(1e3 * lanes["speculative"].decode_seconds, abs=0.01)
+    alone = 1e3 * summarise([lanes["target-only"]]).seconds_per_token
+    emitted = sum(len(step.emitted) for step in lanes["speculative"].steps)
+    assert sum(time.figure.data[3].y) == pytest.approx(alone * emitted, abs=0.1)
+
+
+def test_nothing_drafted_leaves_nothing_to_ask():
+    lanes = synthetic_race(0, DecodingConfig(drafter="none"))
+    assert charts(lanes["target-only"], lanes["speculative"]) == []
+
+
+def test_runs_that_were_stopped_early_have_charts_too():
+    lanes = synthetic_race(0)
+    for alone, together in ((0, 1), (1, 1), (3, 2)):
+        for one in charts(first_steps(lanes["target-only"], alone), first_steps(lanes["speculative"], together)):
+            assert "nan" not in one.answer
+            json.dumps(one.as_json(), allow_nan=False)
+
+
+def test_words_of_the_model_are_escaped_in_figures():
+    lanes = synthetic_race(1)
+    hostile = retexted(lanes["speculative"], dict.fromkeys(lanes["speculative"].texts, " <b onload=x>"))
+    for one in charts(lanes["target-only"], hostile):
+        assert "<b onload" not in one.figure.to_json().replace("\\u003c", "<")
