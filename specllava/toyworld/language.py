@@ -114,7 +114,7 @@ def where(thing: Thing, rng: random.Random, with_row: bool = True) -> str:
 def name(scene: Scene, thing: Thing, rng: random.Random) -> str:
     """A definite name that fits only this object: with its colour, its size or its position where it needs them."""
     kindred = [other for other in scene.things if other.kind == thing.kind and other != thing]
-    if not kindred and rng.random() < 0.4:
+    if not kindred and rng.random() < 0.8:
         return f"the {thing.kind}"
     twins = [other for other in kindred if other.colour == thing.colour]
     if not twins:

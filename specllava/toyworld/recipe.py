@@ -38,9 +38,9 @@ class ToyRecipe:
     vision: LoopConfig = field(default_factory=lambda: LoopConfig(2_000, 1e-3))
     align: LoopConfig = field(default_factory=lambda: LoopConfig(700, 1e-3, seed=4))
     target: LoopConfig = field(default_factory=lambda: LoopConfig(1_300, 1e-3, seed=1))
-    refine: LoopConfig = field(default_factory=lambda: LoopConfig(2_000, 8e-4, warmup=50, seed=6))
+    refine: LoopConfig = field(default_factory=lambda: LoopConfig(2_400, 8e-4, warmup=50, seed=6))
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(300, 2e-3, warmup=50, seed=2))
-    distill: LoopConfig = field(default_factory=lambda: LoopConfig(600, 1e-3, warmup=50, seed=3))
+    distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
 
     @classmethod
     def tiny(cls, steps: int = 4) -> ToyRecipe:
