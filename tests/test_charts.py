@@ -26,7 +26,7 @@ def test_each_chart_asks_and_answers_in_words_picture_and_table(seed: int):
     made = charts(lanes["target-only"], lanes["speculative"])
     assert len({c.question for c in made}) == len(made) == 5
     for one in made:
-        assert one.question.endswith("?") and one.answer.endswith(".") and one.figure.data
+        assert one.question.endswith("?") and one.answer.endswith(".") and all(figure.data for figure in one.figures)
         assert {len(row) for row in one.rows} == {len(one.columns)}
         json.dumps(one.as_json(), allow_nan=False)
 
@@ -37,7 +37,7 @@ def test_accepted_lengths_add_up(seed: int):
     summary = summarise([lanes["speculative"]])
     assert sum(int(accepted) for _, _, accepted in how_far.rows) == summary.accepted
     assert sum(int(drafted) for _, drafted, _ in how_far.rows) == summary.drafted
-    assert sum(how_far.figure.data[1].y) == summary.target_passes
+    assert sum(how_far.figures[1].data[0].y) == summary.target_passes
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -59,11 +59,11 @@ def test_a_word_is_hard_where_every_guess_was_wrong(seed: int):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_time_is_that_of_the_steps(seed: int):
     time, lanes = chart(seed, "time")
-    spent = sum(sum(bar.y) for bar in time.figure.data[:3])
+    spent = sum(sum(bar.y) for bar in time.figures[0].data[:3])
     assert spent == pytest.approx(1e3 * lanes["speculative"].decode_seconds, abs=0.01)
     alone = 1e3 * summarise([lanes["target-only"]]).seconds_per_token
     emitted = sum(len(step.emitted) for step in lanes["speculative"].steps)
-    assert sum(time.figure.data[3].y) == pytest.approx(alone * emitted, abs=0.1)
+    assert sum(time.figures[0].data[3].y) == pytest.approx(alone * emitted, abs=0.1)
 
 
 def test_nothing_drafted_leaves_nothing_to_ask():
@@ -83,4 +83,5 @@ def test_words_of_the_model_are_escaped_in_figures():
     lanes = synthetic_race(1)
     hostile = retexted(lanes["speculative"], dict.fromkeys(lanes["speculative"].texts, " <b onload=x>"))
     for one in charts(lanes["target-only"], hostile):
-        assert "<b onload" not in one.figure.to_json().replace("\\u003c", "<")
+        for figure in one.figures:
+            assert "<b onload" not in figure.to_json().replace("\\u003c", "<")

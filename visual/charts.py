@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from specllava.metrics import (
     acceptance_by_depth,
@@ -47,13 +46,14 @@ class Chart:
 
     question: str
     answer: str
-    figure: go.Figure
+    figures: tuple[go.Figure, ...]
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def as_json(self) -> dict[str, object]:
-        return {"question": self.question, "answer": self.answer, "figure": self.figure.to_plotly_json(),
-                "columns": self.columns, "rows": self.rows}  # fmt: skip
+        figures = [figure.to_plotly_json() for figure in self.figures]
+        return {"question": self.question, "answer": self.answer, "figures": figures, "columns": self.columns,
+                "rows": self.rows}  # fmt: skip
 
 
 def charts(alone: DecodeTrace, together: DecodeTrace) -> list[Chart]:
@@ -67,20 +67,19 @@ def charts(alone: DecodeTrace, together: DecodeTrace) -> list[Chart]:
 def _how_far(trace: DecodeTrace) -> Chart:
     lengths, drafted = accepted_lengths(trace), [step.tree.drafted for step in trace.steps]
     counts = Counter(lengths)
-    figure = _panels(0.66)
     steps = list(range(1, len(lengths) + 1))
-    figure.add_bar(x=steps, y=lengths, marker_color=theme.ACCEPTED, row=1, col=1)
+    by_step = _panel("step", "tokens accepted").add_bar(x=steps, y=lengths, marker_color=theme.ACCEPTED)
     reach = list(range(max(lengths) + 1))
-    figure.add_bar(x=reach, y=[counts[n] for n in reach], marker_color=theme.ACCEPTED, row=1, col=2)
-    _name_axes(figure, ("step", "tokens accepted"), ("tokens accepted", "steps"))
-    figure.update_xaxes(dtick=1 if len(reach) < 9 else 2, row=1, col=2)
+    how_often = _panel("tokens accepted", "steps")
+    how_often.add_bar(x=reach, y=[counts[n] for n in reach], marker_color=theme.ACCEPTED)
+    how_often.update_xaxes(dtick=1 if len(reach) < 9 else 2)
     none = counts[0]
     answer = (
         f"{sum(lengths) / len(lengths):.1f} tokens a step on average, of {sum(drafted) / len(drafted):.1f} drafted; "
         f"{max(lengths)} at best, none in {none} of {len(lengths)} steps. The target's own token comes on top."
     )
     rows = tuple((str(i), str(d), str(n)) for i, d, n in zip(steps, drafted, lengths, strict=True))
-    return Chart("How far did each guess go?", answer, figure, ("Step", "Drafted", "Accepted"), rows)
+    return Chart("How far did each guess go?", answer, (by_step, how_often), ("Step", "Drafted", "Accepted"), rows)
 
 
 def _doubt(trace: DecodeTrace) -> Chart:
@@ -88,19 +87,18 @@ def _doubt(trace: DecodeTrace) -> Chart:
     bounds = ("0", *(f"{edge:g}" for edge in DOUBTS), "∞")
     names = [f"{low}–{high}" if high != "∞" else f"over {low}" for low, high in pairwise(bounds)]
     bins = [b for b in reliability([trace], RELIABILITY_BINS) if b.tested]
-    figure = _panels(0.5)
-    figure.add_bar(x=names, y=[_share(*d) for d in doubts], marker_color=theme.ACCEPTED, row=1, col=1)
-    figure.add_scatter(
-        x=[0, 1], y=[0, 1], mode="lines", line={"color": theme.QUIET, "dash": "dot", "width": 1.5}, row=1, col=2
-    )
-    figure.add_scatter(
+    by_doubt = _panel("entropy, nats", "a guess was right")
+    by_doubt.add_bar(x=names, y=[_share(*d) for d in doubts], marker_color=theme.ACCEPTED)
+    promise = _panel("probability that the draft gave", "share that the target took")
+    promise.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line={"color": theme.QUIET, "dash": "dot", "width": 1.5})
+    promise.add_scatter(
         x=[b.promised / b.tested for b in bins], y=[b.accepted / b.tested for b in bins], mode="lines+markers",
         line={"color": theme.REJECTED, "width": 2},
-        marker={"size": [6 + 1.5 * math.sqrt(b.tested) for b in bins], "opacity": 1}, row=1, col=2,
+        marker={"size": [6 + 1.5 * math.sqrt(b.tested) for b in bins], "opacity": 1},
     )  # fmt: skip
-    _name_axes(figure, ("entropy, nats", "a guess was right"), ("probability the draft gave", "share the target took"))
-    figure.update_yaxes(range=[0, 1.04], tickformat=".0%")
-    figure.update_xaxes(range=[0, 1.04], tickformat=".0%", row=1, col=2)
+    for figure in (by_doubt, promise):
+        figure.update_yaxes(range=[0, 1.04], tickformat=".0%")
+    promise.update_xaxes(range=[0, 1.04], tickformat=".0%")
     sure, unsure = doubts[0], (sum(d[0] for d in doubts[-2:]), sum(d[1] for d in doubts[-2:]))
     answer = (
         f"Below {DOUBTS[0]:g} nats a guess was right {_of(*sure)}, above {DOUBTS[-2]:g} nats {_of(*unsure)}. "
@@ -110,19 +108,19 @@ def _doubt(trace: DecodeTrace) -> Chart:
         *((f"entropy {name}", str(t), _percent(_share(a, t))) for name, (a, t) in zip(names, doubts, strict=True)),
         *((f"probability {b.promised / b.tested:.2f}", str(b.tested), _percent(b.accepted / b.tested)) for b in bins),
     )
-    return Chart("Does doubt predict rejection?", answer, figure, ("Where the draft gave", "Tested", "Right"), rows)
+    return Chart(
+        "Does doubt predict rejection?", answer, (by_doubt, promise), ("Where the draft gave", "Tested", "Right"), rows
+    )
 
 
 def _where_it_breaks(trace: DecodeTrace) -> Chart:
     depths, ranks = acceptance_by_depth([trace]), acceptance_by_rank([trace])
-    figure = _panels(0.66)
-    figure.add_bar(x=list(depths), y=[_share(*d) for d in depths.values()], marker_color=theme.ACCEPTED, row=1, col=1)
-    figure.add_bar(
-        x=[r + 1 for r in ranks], y=[_share(*r) for r in ranks.values()], marker_color=theme.ACCEPTED, row=1, col=2
-    )
-    _name_axes(figure, ("depth of the guess", "share accepted"), ("rank among siblings", "share accepted"))
-    figure.update_yaxes(range=[0, 1.04], tickformat=".0%")
-    figure.update_xaxes(dtick=1)
+    by_depth = _panel("depth of the guess", "share accepted")
+    by_depth.add_bar(x=list(depths), y=[_share(*d) for d in depths.values()], marker_color=theme.ACCEPTED)
+    by_rank = _panel("rank among siblings", "share accepted")
+    by_rank.add_bar(x=[r + 1 for r in ranks], y=[_share(*r) for r in ranks.values()], marker_color=theme.ACCEPTED)
+    for figure in (by_depth, by_rank):
+        figure.update_yaxes(range=[0, 1.04], tickformat=".0%").update_xaxes(dtick=1)
     first, last = depths[1], depths[max(depths)]
     answer = f"A first guess stood {_of(*first)}; at depth {max(depths)}, where reached, {_of(*last)}."
     if 1 in ranks:
@@ -131,7 +129,9 @@ def _where_it_breaks(trace: DecodeTrace) -> Chart:
         *((f"depth {d}", str(t), _percent(_share(a, t))) for d, (a, t) in depths.items()),
         *((f"rank {r + 1}", str(t), _percent(_share(a, t))) for r, (a, t) in ranks.items()),
     )
-    return Chart("Where along the guess does it break?", answer, figure, ("Where", "Tested", "Accepted"), rows)
+    return Chart(
+        "Where along the guess does it break?", answer, (by_depth, by_rank), ("Where", "Tested", "Accepted"), rows
+    )
 
 
 def _hard_words(trace: DecodeTrace) -> Chart:
@@ -143,10 +143,10 @@ def _hard_words(trace: DecodeTrace) -> Chart:
             wrong[token_label(trace, step.verification.next_token)] += 1
     hardest = [word for word, _ in wrong.most_common(HARDEST)][::-1]
     labels = [html.escape(word) for word in hardest]  # Plotly reads labels as a kind of HTML
-    figure = _panels(None)
+    figure = _panel("times", None)
     figure.add_bar(y=labels, x=[wrong[w] for w in hardest], marker_color=theme.REJECTED, orientation="h", name="missed")
     figure.add_bar(y=labels, x=[right[w] for w in hardest], marker_color=theme.ACCEPTED, orientation="h", name="right")
-    figure.update_layout(barmode="stack", xaxis_title="times", showlegend=True)
+    figure.update_layout(barmode="stack", showlegend=True)
     figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
     figure.update_xaxes(dtick=max(1, max([wrong[w] + right[w] for w in hardest], default=1) // 6))
     figure.update_yaxes(type="category", automargin=True)
@@ -155,7 +155,7 @@ def _hard_words(trace: DecodeTrace) -> Chart:
     content = right.total() - grammar[0], right.total() + wrong.total() - grammar[1]
     answer = f"Of small words (the, of, is …) the draft had {_of(*grammar)} right, of all others {_of(*content)}."
     rows = tuple((word, str(wrong[word]), str(right[word])) for word in hardest[::-1])
-    return Chart("Which words are hard?", answer, figure, ("Token", "Missed", "Right"), rows)
+    return Chart("Which words are hard?", answer, (figure,), ("Token", "Missed", "Right"), rows)
 
 
 def _time(alone: DecodeTrace, together: DecodeTrace) -> Chart:
@@ -168,7 +168,7 @@ def _time(alone: DecodeTrace, together: DecodeTrace) -> Chart:
         ("verify", [1e3 * s.verify for s in seconds], theme.ACCEPTED),
         ("rest", [1e3 * s.rest for s in seconds], theme.QUIET),
     )
-    figure = _panels(None)
+    figure = _panel("step", "milliseconds")
     for name, values, colour in parts:
         figure.add_bar(x=steps, y=[round(v, 3) for v in values], marker_color=colour, name=name)
     without = [pace * len(step.emitted) for step in together.steps]
@@ -176,7 +176,7 @@ def _time(alone: DecodeTrace, together: DecodeTrace) -> Chart:
         x=steps, y=[round(v, 3) for v in without], mode="markers", name="target alone, same words",
         marker={"symbol": "line-ew", "size": 14, "line": {"width": 2.5, "color": theme.TARGET}},
     )  # fmt: skip
-    figure.update_layout(barmode="stack", xaxis_title="step", yaxis_title="milliseconds", showlegend=True)
+    figure.update_layout(barmode="stack", showlegend=True)
     figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
     whole = sum(sum(values) for _, values, _ in parts)
     drafting, verifying, rest = (_percent(sum(values) / whole if whole else None) for _, values, _ in parts)
@@ -186,27 +186,21 @@ def _time(alone: DecodeTrace, together: DecodeTrace) -> Chart:
     )
     rows = tuple((str(i), *(f"{values[i - 1]:.1f}" for _, values, _ in parts), f"{without[i - 1]:.1f}") for i in steps)
     columns = ("Step", "Draft, ms", "Verify, ms", "Rest, ms", "Target alone, ms")
-    return Chart("Where does the time go?", answer, figure, columns, rows)
+    return Chart("Where does the time go?", answer, (figure,), columns, rows)
 
 
-def _panels(left: float | None) -> go.Figure:
-    """An empty figure of one panel, or of two with the left one taking that share of the width."""
-    figure = go.Figure() if left is None else make_subplots(1, 2, column_widths=[left, 1 - left])
+def _panel(across: str, up: str | None) -> go.Figure:
+    """An empty figure with named axes."""
+    figure = go.Figure()
     figure.update_layout(
         template="none", showlegend=False, autosize=True, height=300, bargap=0.18, dragmode=False,
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", hoverlabel={"namelength": -1},
         font={"size": 12, "color": theme.QUIET, "family": "system-ui, sans-serif"},
-        margin={"l": 52, "r": 8, "t": 12, "b": 46},
+        margin={"l": 52, "r": 12, "t": 12, "b": 46}, xaxis_title=across, yaxis_title=up,
     )  # fmt: skip
     figure.update_xaxes(fixedrange=True, zeroline=False, showgrid=False, linecolor=theme.QUIET)
     figure.update_yaxes(fixedrange=True, zeroline=False, gridcolor="rgba(139,144,150,0.25)", rangemode="tozero")
     return figure
-
-
-def _name_axes(figure: go.Figure, *names: tuple[str, str]) -> None:
-    for column, (across, up) in enumerate(names, start=1):
-        figure.update_xaxes(title_text=across, row=1, col=column)
-        figure.update_yaxes(title_text=up, row=1, col=column)
 
 
 def _share(accepted: int, tested: int) -> float | None:

@@ -21,13 +21,21 @@ LONGEST_SLIDER = 10_000  # above it a number is typed
 SUMMARY = "{rule} rule · branches above {entropy_threshold} nats · depth {depth} · at most {nodes} nodes"
 
 
+# What every visitor may want at hand; the other fields are for certain rules, and for sampling.
+FIRST = ("rule", "max_new_tokens", "depth", "nodes", "entropy_threshold", "max_branches", "width", "min_log_prob")
+
+
 def settings_card() -> list[Any]:
-    """A folded card with one control per field, and a summary that stays in view; gives the controls in field order."""
+    """A card with one control per field in two folds, and a summary that stays in view; the controls in field order."""
+    made: dict[str, Any] = {}
     with gr.Column(elem_classes="card settings-card"):
         with gr.Accordion("How the tree grows", open=False):
-            controls = [_control(name, info) for name, info in FIELDS.items()]
+            made |= {name: _control(name, FIELDS[name]) for name in FIRST}
+        with gr.Accordion("Sampling, and options of certain rules", open=False):
+            made |= {name: _control(name, info) for name, info in FIELDS.items() if name not in FIRST}
         now = SUMMARY.format(**{name: info.default for name, info in FIELDS.items()})
         summary = gr.HTML(**pieces.text_arguments(now, pieces.SUMMARY))
+    controls = [made[name] for name in FIELDS]
     changes = [control.change for control in controls]
     gr.on(changes, None, controls, summary, js=_summary_js(), show_progress="hidden", api_visibility="private")
     return controls

@@ -5,7 +5,7 @@ export function createCharts(root, plotlyReady) {
   const card = root.querySelector(".charts");
   const tabs = card.querySelector(".questions");
   const panel = card.querySelector(".answer-panel");
-  const chart = card.querySelector(".chart");
+  const plots = card.querySelector(".plots");
   const details = card.querySelector("details.table");
   let shown = [];
   let chosen = 0; // stays from run to run, so that runs can be compared
@@ -36,8 +36,16 @@ export function createCharts(root, plotlyReady) {
     panel.setAttribute("aria-labelledby", `question-${number}`);
     panel.querySelector(".answer").textContent = shown[number].answer;
     if (details.open) fillTable();
-    const plotly = await plotlyReady();
-    if (shown[chosen]) await plotly.react(chart, shown[chosen].figure.data, shown[chosen].figure.layout, { responsive: true, displayModeBar: false });
+    draw(await plotlyReady());
+  }
+
+  function draw(plotly) {
+    const figures = shown[chosen]?.figures ?? [];
+    while (plots.children.length < figures.length) plots.append(Object.assign(document.createElement("div"), { className: "chart" }));
+    [...plots.children].forEach((plot, place) => {
+      plot.hidden = place >= figures.length;
+      if (!plot.hidden) plotly.react(plot, figures[place].data, figures[place].layout, { responsive: true, displayModeBar: false });
+    });
   }
 
   function tab(question, number) {
