@@ -205,7 +205,7 @@ def _count_kind(scene: Scene, rng: random.Random) -> _Exchange:
 
 def _where(scene: Scene, rng: random.Random) -> _Exchange | None:
     thing = rng.choice(scene.things)
-    known = name(scene, thing)
+    known = name(scene, thing, rng)
     if " the " in known:  # named by its position, which would give the answer away
         return None
     spot = where(thing, rng)
@@ -240,7 +240,7 @@ _NEIGHBOURS: Final[dict[str, frozenset[str]]] = {
 def _neighbour(scene: Scene, rng: random.Random) -> _Exchange:
     """What stands next to, behind or in front of an object."""
     thing = rng.choice(scene.things)
-    known = name(scene, thing)
+    known = name(scene, thing, rng)
     others = {way: [other for other in scene.things if other != thing and step_between(other, thing) in steps]
               for way, steps in _NEIGHBOURS.items()}  # fmt: skip
     taken = [way for way, found in others.items() if found]
@@ -325,7 +325,7 @@ def _larger(scene: Scene, rng: random.Random) -> _Exchange | None:
     if not pairs:
         return None
     large, small = rng.choice(pairs)
-    winner, loser = name(scene, large), name(scene, small)
+    winner, loser = name(scene, large, rng), name(scene, small, rng)
     first, second = (winner, loser) if rng.random() < 0.5 else (loser, winner)
     if rng.random() < 0.6:
         questions: Sequence[str] = (f"Which is larger, {first} or {second}?", f"What is bigger, {first} or {second}?")

@@ -111,10 +111,10 @@ def where(thing: Thing, rng: random.Random, with_row: bool = True) -> str:
     return f"{column} {row}" if rng.random() < 0.5 else f"{row} {column}"
 
 
-def name(scene: Scene, thing: Thing) -> str:
+def name(scene: Scene, thing: Thing, rng: random.Random) -> str:
     """A definite name that fits only this object: with its colour, its size or its position where it needs them."""
     kindred = [other for other in scene.things if other.kind == thing.kind and other != thing]
-    if not kindred:
+    if not kindred and rng.random() < 0.8:
         return f"the {thing.kind}"
     twins = [other for other in kindred if other.colour == thing.colour]
     if not twins:
@@ -274,7 +274,7 @@ class _Writer:
             thing, other = ends if self.rng.random() < LEANING else self.rng.sample(things, 2)
             options = relation(thing, other)
             verb = _lean(self.rng, options, KINDS.index(thing.kind))
-            facts.append(f"{name(self.scene, thing)} {verb} {name(self.scene, other)}")
+            facts.append(f"{name(self.scene, thing, self.rng)} {verb} {name(self.scene, other, self.rng)}")
         others = self.overview()
         if not facts:
             facts += self.rng.sample(others, 2)  # a single object leaves two columns and a row free
