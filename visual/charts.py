@@ -8,7 +8,6 @@ import html
 import math
 from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
 
 import plotly.graph_objects as go
 
@@ -84,8 +83,7 @@ def _how_far(trace: DecodeTrace) -> Chart:
 
 def _doubt(trace: DecodeTrace) -> Chart:
     doubts = acceptance_by_entropy([trace], DOUBTS)
-    bounds = ("0", *(f"{edge:g}" for edge in DOUBTS), "∞")
-    names = [f"{low}–{high}" if high != "∞" else f"over {low}" for low, high in pairwise(bounds)]
+    names = [*(f"≤ {edge:g}" for edge in DOUBTS), f"> {DOUBTS[-1]:g}"]
     bins = [b for b in reliability([trace], RELIABILITY_BINS) if b.tested]
     by_doubt = _panel("entropy, nats", "a guess was right")
     by_doubt.add_bar(x=names, y=[_share(*d) for d in doubts], marker_color=theme.ACCEPTED)

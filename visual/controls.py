@@ -31,7 +31,7 @@ def settings_card() -> list[Any]:
     with gr.Column(elem_classes="card settings-card"):
         with gr.Accordion("How the tree grows", open=False):
             made |= {name: _control(name, FIELDS[name]) for name in FIRST}
-        with gr.Accordion("Sampling, and options of certain rules", open=False):
+        with gr.Accordion("Sampling and special rules", open=False):
             made |= {name: _control(name, info) for name, info in FIELDS.items() if name not in FIRST}
         now = SUMMARY.format(**{name: info.default for name, info in FIELDS.items()})
         summary = gr.HTML(**pieces.text_arguments(now, pieces.SUMMARY))
