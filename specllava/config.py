@@ -68,7 +68,7 @@ class DecodingConfig:
     branching: Annotated[tuple[Annotated[int, Field(ge=1, le=16)], ...], Field(min_length=1)] = (3, 2, 1, 1, 1)
     """Children of every node by level, for the fixed rule."""
 
-    rank_acceptance: Annotated[tuple[Share, ...], Field(min_length=1)] = (0.864, 0.058, 0.017, 0.013)
+    rank_acceptance: Annotated[tuple[Share, ...], Field(min_length=1)] = (0.855, 0.059, 0.023, 0.011)
     """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
 
     temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 0.0

@@ -22,7 +22,7 @@ from specllava.toyworld.phrases import SIZE_WORDS
 from specllava.toyworld.scene import COLOURS, KINDS, Scene, Split, sample_scene
 
 GROUP = 16  # batches that are sorted by length together
-REFRESHER_START = 40_000_000  # sample numbers that the earlier stages do not reach
+REFRESHER_START = 30_000_000  # sample numbers that the earlier stages do not reach
 LENGTH_STEP = 64  # padded lengths are multiples of it, so that few shapes occur
 
 Talk = Callable[[int], tuple[Scene, tuple[Turn, ...]]]  # sample number to a scene and talk about it
