@@ -190,7 +190,7 @@ def test_a_word_and_a_block_lead_to_their_step(visit: Visitor) -> None:
     assert tab.step() == 2
     tab.page.locator(".track[data-lane=speculative] .lap[data-item='3']").click()
     assert tab.step() == 3
-    tab.page.locator(".table summary").click()
+    tab.page.locator(".step .table summary").click()
     tab.page.wait_for_selector(".table tbody tr")
     rows = tab.page.locator(".table tbody tr").count()
     assert rows == len(tab.page.evaluate("document.querySelector('.tree').data.flatMap((t) => t.customdata ?? [])"))
