@@ -11,9 +11,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from visual_traces import SETTING, first_steps, retexted, synthetic_race, synthetic_recorded
 
@@ -23,9 +24,10 @@ from specllava.tree import DraftTree, Pruned
 from visual import theme
 from visual.headline import headline, headline_at, until
 from visual.layout import ordered_tree, tidy_heights
+from visual.placed import BETWEEN, CHARACTER, PlacedStep
 from visual.player import Reel, component_arguments, playing_speed, recorded_frames
 from visual.recorded import load_recorded
-from visual.tree_figure import PlacedStep, tree_figure
+from visual.tree_figure import rows_with_pruned, tree_figure
 from visual.words import END_MARK, node_reason, step_sentence, token_label
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,11 +92,10 @@ def test_the_figure_shows_every_node_once_with_its_verdict() -> None:
     for trace, step in speculative_steps():
         placed = PlacedStep(trace, step)
         drawn = {trace.name: trace for trace in tree_figure(trace, step).data}
-        nodes = [*drawn["unreached"].customdata, *drawn["judged"].customdata]
-        assert sorted(nodes) == list(range(len(step.tree) + 1))
-        for node, symbol in zip(drawn["judged"].customdata, drawn["judged"].marker.symbol, strict=True):
-            expected = {"root": "circle", "accepted": "circle", "rejected": "square-x", "next": "diamond"}
-            assert symbol == expected[placed.verdicts[node]]
+        shown = {node: name for name, points in drawn.items() for node in points.customdata or ()}
+        assert sorted(shown) == list(range(len(step.tree) + 1))
+        for node, name in shown.items():
+            assert name == {"root": "accepted"}.get(placed.verdicts[node], placed.verdicts[node])
         if step.verification.accepted:
             assert drawn["branch"].line.color == theme.ACCEPTED
         assert drawn["next-edge"].line.dash
@@ -102,11 +103,76 @@ def test_the_figure_shows_every_node_once_with_its_verdict() -> None:
 
 def test_axes_and_colours_are_the_same_all_through_a_run() -> None:
     trace = synthetic_race(2)["speculative"]
-    ranges = {tuple(tree_figure(trace, step).layout.xaxis.range) for step in trace.steps}
-    assert len(ranges) == 1
-    assert theme.entropy_fill(0.3, 2.0) == theme.entropy_fill(0.3, 2.0) != theme.entropy_fill(1.3, 2.0)
-    assert theme.entropy_fill(9.0, 2.0) == theme.entropy_fill(2.0, 2.0)
-    assert theme.entropy_fill(None, 2.0) == theme.UNKNOWN
+    layouts = [tree_figure(trace, step).layout for step in trace.steps]
+    assert len({tuple(layout.xaxis.range) for layout in layouts}) == 1
+    axes = {(layout.coloraxis.cmin, layout.coloraxis.cmax) for layout in layouts}
+    assert len(axes) == 1
+    low, high = axes.pop()
+    assert theme.UNASKED < low < 0 < high == 2.0
+
+
+def test_fills_are_the_entropies_and_unknown_ones_are_below_the_scale() -> None:
+    for trace, step in speculative_steps(range(2)):
+        for drawn in tree_figure(trace, step).data:
+            if drawn.name in ("accepted", "rejected", "unreached"):
+                known = [step.tree.entropies[node] for node in drawn.customdata]
+                assert list(drawn.marker.color) == [theme.UNASKED if e is None else round(e, 2) for e in known]
+
+
+def with_pruned(trace: DecodeTrace, step: StepTrace) -> StepTrace:
+    """The step with two guesses pruned after each of its first nodes."""
+    guesses = (Pruned(node, token, -1.0 - node) for node in range(min(3, len(step.tree))) for token in (5, 6))
+    return replace(step, pruned=tuple(guesses))
+
+
+def test_pruned_guesses_are_hidden_until_asked_for_and_nothing_crosses_then() -> None:
+    for trace, plain in speculative_steps(range(3)):
+        step = with_pruned(trace, plain)
+        placed, figure = PlacedStep(trace, step), tree_figure(trace, step)
+        drawn = {points.uid: points for points in figure.data}
+        assert [drawn[uid].visible for uid in ("pruned", "pruned-edges")] == [False, False]
+        assert placed.heights == PlacedStep(trace, plain).heights
+        moved: Any = rows_with_pruned(placed, figure)
+        ends = {node: y for uid, ys in moved["y"].items() if drawn[uid].customdata
+                for node, y in zip(drawn[uid].customdata, ys, strict=True)}  # fmt: skip
+        assert sorted(ends) == list(range(len(placed.parents)))
+        for uid, ys in moved["y"].items():
+            assert len(ys) == len(drawn[uid].x)
+        for depth in range(1, max(placed.depths) + 1):
+            level = sorted((ends[n], ends[placed.parents[n]]) for n in ends if placed.depths[n] == depth)
+            for (low, low_parent), (high, high_parent) in itertools.pairwise(level):
+                assert high - low >= 1 and low_parent <= high_parent
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 500), st.integers(1, 32), st.lists(st.integers(1, 14), min_size=5, max_size=5))
+def test_labels_never_overlap(seed: int, depth: int, letters: list[int]) -> None:
+    trace = synthetic_race(seed, DecodingConfig(depth=depth, nodes=60))["speculative"]
+    trace = retexted(trace, {token: " " + "m" * letters[token % 5] for token in trace.texts if token != 2})
+    for step in trace.steps[:4]:
+        placed = PlacedStep(trace, step)
+        rows: dict[int, list[tuple[float, float]]] = {}
+        for node in range(placed.next_node + 1):
+            half = len(placed.labels[node]) * CHARACTER / 2
+            middle = placed.columns[placed.depths[node]]
+            rows.setdefault(placed.heights[node], []).append((middle - half, middle + half))
+        for row in rows.values():
+            spans = sorted(span for span in row if span[0] < span[1])
+            for (_, right), (left, _) in itertools.pairwise(spans):
+                assert left - right >= BETWEEN - 2, "two labels touch"
+        assert all(b > a for a, b in itertools.pairwise(placed.columns)), "depth goes to the right"
+
+
+def test_a_long_run_that_nothing_happens_in_is_folded() -> None:
+    tokens = (8, *[1, 2] * 12)
+    tree = DraftTree(tokens, tuple(range(-1, 24)), (0.0, *[-0.01] * 24), (0.1,) * 25)
+    trace = hand_made(tree, tuple(range(1, 21)), 4)
+    trace = replace(trace, config=DecodingConfig(depth=24))
+    placed = PlacedStep(trace, trace.steps[0])
+    assert "+18" in placed.labels, "the accepted run, its ends apart"
+    assert placed.columns[-1] < 24 * 30
+    labelled = [label for label in placed.labels[:25] if label]
+    assert labelled[0] == "a" and len(labelled) < 14
 
 
 @pytest.mark.parametrize("token", ["<img src=x onerror=alert(1)>", "<b>bold</b>", "${6*7}", "{{x}}", "&lt;", "a" * 500])
@@ -115,9 +181,8 @@ def test_labels_are_escaped_and_short(token: str) -> None:
     trace = retexted(trace, dict.fromkeys(trace.texts, token))
     for drawn in tree_figure(trace, trace.steps[3]).data:
         for label in drawn.text or ():
-            bare = label.removeprefix("<b>").removesuffix("</b>")
-            assert not {"<", ">"} & set(bare)
-            assert len(html.unescape(bare)) <= 10
+            assert not {"<", ">"} & set(label)
+            assert len(html.unescape(label)) <= 10
 
 
 def test_a_step_stays_small() -> None:

@@ -17,8 +17,8 @@ import networkx as nx
 class _Block:
     """A subtree with its root at height 0: the room it takes at each depth, and where its children's blocks stand."""
 
-    room: dict[int, tuple[float, float]]
-    offsets: list[tuple[int, float]]
+    room: dict[int, tuple[int, int]]
+    offsets: list[tuple[int, int]]
 
 
 def ordered_tree(children: Sequence[Sequence[int]]) -> nx.DiGraph:
@@ -29,13 +29,13 @@ def ordered_tree(children: Sequence[Sequence[int]]) -> nx.DiGraph:
     return tree
 
 
-def tidy_heights(tree: nx.DiGraph) -> tuple[float, ...]:
+def tidy_heights(tree: nx.DiGraph) -> tuple[int, ...]:
     """Height of every node of an ordered tree in slots, upwards positive, the root 0 at 0."""
     depths = nx.single_source_shortest_path_length(tree, 0)
     blocks: dict[int, _Block] = {}
     for node in nx.dfs_postorder_nodes(tree, 0):
         blocks[node] = _assemble(tree.successors(node), depths[node], blocks)
-    heights = {0: 0.0}
+    heights = {0: 0}
     for node in nx.dfs_preorder_nodes(tree, 0):
         for child, offset in blocks[node].offsets:
             heights[child] = heights[node] + offset
@@ -47,12 +47,12 @@ def _assemble(family: Iterable[int], depth: int, blocks: Mapping[int, _Block]) -
     for child in family:
         block = blocks[child]
         shared = whole.room.keys() & block.room.keys()
-        up = max((whole.room[d][1] - block.room[d][0] + 1 for d in shared), default=0.0)
-        down = min((whole.room[d][0] - block.room[d][1] - 1 for d in shared), default=0.0)
+        up = max((whole.room[d][1] - block.room[d][0] + 1 for d in shared), default=0)
+        down = min((whole.room[d][0] - block.room[d][1] - 1 for d in shared), default=0)
         offset = up if up <= -down else down
         whole.offsets.append((child, offset))
         for d, (low, high) in block.room.items():
             known = whole.room.get(d, (low + offset, high + offset))
             whole.room[d] = (min(known[0], low + offset), max(known[1], high + offset))
-    whole.room[depth] = (0.0, 0.0)
+    whole.room[depth] = (0, 0)
     return whole

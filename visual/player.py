@@ -25,9 +25,11 @@ from specllava.metrics import summarise
 from specllava.trace import DecodeTrace, StepTrace
 from visual.charts import charts
 from visual.headline import headline, headline_at
+from visual.node_cards import node_cards
+from visual.placed import PlacedStep
 from visual.theme import entropy_ceiling
-from visual.tree_figure import PlacedStep, tree_figure
-from visual.words import next_reason, node_reason, path_text, step_sentence, token_label
+from visual.tree_figure import rows_with_pruned, tree_figure
+from visual.words import step_sentence
 
 ALONE, TOGETHER = "target-only", "speculative"
 STATIC = Path(__file__).parent / "static"
@@ -84,7 +86,7 @@ class Reel:
         self._add(
             "run", id=uuid.uuid4().hex, source=self._source, live=self._live, prompt=together.prompt,
             setting=f"{setting.pair} · {setting.device} · {setting.dtype}", speed=playing_speed(alone),
-            threshold=config.entropy_threshold, ceiling=entropy_ceiling(config), columns=config.depth + 2,
+            threshold=config.entropy_threshold, ceiling=entropy_ceiling(config),
         )  # fmt: skip
         for lane, trace in ((ALONE, alone), (TOGETHER, together)):
             token = _words(trace, (trace.prefill.first_token,), 0 if lane == TOGETHER else None)
@@ -120,48 +122,17 @@ def recorded_frames(alone: DecodeTrace, together: DecodeTrace, source: str = "re
 def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
     """What the page draws of one speculative step: figure, sentence, nodes, the node to look at first."""
     placed = PlacedStep(trace, step)
-    nodes = [_node(placed, n) for n in range(placed.next_node)] + [_next_node(placed)]
     last = step.verification.path[-1]
     rivals = step.tree.children()[last]
     focus = max(rivals, key=lambda n: step.tree.log_probs[n]) if rivals else placed.next_node
+    figure = tree_figure(trace, step)
     return {
-        "figure": tree_figure(trace, step).to_plotly_json(),
+        "figure": figure.to_plotly_json(),
+        "pruned": rows_with_pruned(placed, figure) if step.pruned else None,
         "say": step_sentence(trace, step),
-        "nodes": nodes,
+        "nodes": node_cards(placed),
         "focus": focus,
     }
-
-
-def _node(placed: PlacedStep, node: int) -> dict[str, object]:
-    trace, step, tree = placed.trace, placed.step, placed.step.tree
-    seen, entropy = step.target, tree.entropies[node]
-    root = node == 0
-    return {
-        "label": token_label(trace, tree.tokens[node]),
-        "path": path_text(trace, step, node),
-        "verdict": placed.verdicts[node],
-        "depth": placed.depths[node],
-        "draft": None if root else round(math.exp(tree.log_probs[node]), 4),
-        "rank": None if root else tree.sibling_ranks()[node] + 1,
-        "entropy": None if entropy is None else round(entropy, 3),
-        "target": None if root else round(seen.token_probs[node], 4),
-        "target_rank": None if root else seen.token_ranks[node] + 1,
-        "choice": token_label(trace, seen.choices[node]),
-        "choice_prob": round(seen.choice_probs[node], 4),
-        "reason": node_reason(trace, step, node),
-    }
-
-
-def _next_node(placed: PlacedStep) -> dict[str, object]:
-    trace, step = placed.trace, placed.step
-    last = step.verification.path[-1]
-    label = token_label(trace, step.verification.next_token)
-    return {
-        "label": label, "path": f"{path_text(trace, step, last, 3)} {label}", "verdict": "next",
-        "depth": placed.depths[-1], "draft": None, "rank": None, "entropy": None,
-        "target": round(step.target.choice_probs[last], 4), "target_rank": 1,
-        "choice": None, "choice_prob": None, "reason": next_reason(step),
-    }  # fmt: skip
 
 
 def instructive_step(trace: DecodeTrace) -> int:

@@ -16,7 +16,7 @@ from specllava.config import DecodingConfig
 from specllava.reasons import Reason, reasons
 from specllava.trace import StepTrace
 
-Verdict = Literal["root", "accepted", "rejected", "unreached", "next"]
+Verdict = Literal["root", "accepted", "rejected", "unreached", "next", "pruned"]
 
 ACCEPTED: Final = "#0072B2"
 DRAFTING: Final = "#56B4E9"
@@ -32,6 +32,7 @@ COLOURS: Final[dict[str, str]] = {
 }
 COLOURSCALE: Final = "cividis"
 UNKNOWN: Final = "rgba(139,144,150,0.18)"  # the draft was never asked what follows this node
+UNASKED: Final = -1.0  # stands for an unknown entropy on the colour axis
 
 
 def css_variables() -> str:
@@ -46,12 +47,12 @@ def entropy_ceiling(config: DecodingConfig) -> float:
     return max(2.0, math.ceil(2 * config.entropy_threshold))
 
 
-def entropy_fill(entropy: float | None, ceiling: float) -> str:
-    """Fill of a node: ``#rrggbb`` on the scale, or a pale grey where the entropy is unknown."""
-    if entropy is None:
-        return UNKNOWN
-    (colour,) = sample_colorscale(COLOURSCALE, [min(max(entropy / ceiling, 0.0), 1.0)], colortype="tuple")
-    return "#" + "".join(f"{round(255 * channel):02x}" for channel in colour)
+def entropy_axis(ceiling: float) -> dict[str, object]:
+    """Colour axis for fills in nats: the scale of the legend, and a pale grey for ``UNASKED``."""
+    stops = sample_colorscale(COLOURSCALE, [i / 6 for i in range(7)])
+    edge = 0.0005  # of the axis; below it lies nothing but UNASKED
+    scale = [[0, UNKNOWN], [edge, UNKNOWN], *([max(edge, i / 6), stop] for i, stop in enumerate(stops))]
+    return {"colorscale": scale, "cmin": -ceiling / 1000, "cmax": ceiling, "showscale": False}
 
 
 def verdicts(step: StepTrace) -> tuple[Verdict, ...]:

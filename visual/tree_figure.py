@@ -1,8 +1,8 @@
 """One step's tree as a Plotly figure: left to right, few traces, legible on light and dark.
 
-Node ids of the figure are those of the ``DraftTree``; the target's own next token is one more node,
-``len(tree)``. Traces are named ``edges``, ``branch``, ``next-edge``, ``unreached``, ``judged`` and ``selected``: the
-player and the tests refer to them, and uids end up as class names in the page's SVG.
+Node ids of the figure (``customdata``) are those of ``PlacedStep``. Traces are named ``edges``, ``branch``,
+``next-edge``, ``pruned-edges``, ``path``, ``selected``, and by verdict: the player and the tests refer to them, and
+uids end up as class names in the page's SVG.
 """
 
 from __future__ import annotations
@@ -10,159 +10,160 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import plotly.graph_objects as go
 
 from specllava.trace import DecodeTrace, StepTrace
 from visual import theme
-from visual.layout import ordered_tree, tidy_heights
-from visual.theme import Verdict, entropy_ceiling, entropy_fill, verdicts
-from visual.words import token_label
+from visual.placed import PlacedStep
+from visual.theme import Verdict, entropy_ceiling
 
 SLOTS = 9.5  # rows that the figure shows at its natural scale; the page makes room for a bushier tree
-CROWDED = 22  # rows beyond which never-reached nodes lose their label
-LABEL_CHARACTERS = 10
-EASE = (0.0, 0.12, 0.25, 0.4, 0.5, 0.6, 0.75, 0.88, 1.0)
+MARGIN = (30, 42)  # pixels left of the root and right of the last column
+PRUNED_CHARACTERS = 6
+BEND = ((0.0, 0.0), (0.3, 0.1), (0.7, 0.9), (1.0, 1.0))  # how an edge climbs, drawn as a spline
 WIDTHS = ((0.1, 1.0), (0.35, 2.0), (0.7, 3.2), (1.01, 4.4))  # draft probability below -> width in pixels
-SYMBOLS: dict[Verdict, str] = {"root": "circle", "accepted": "circle", "rejected": "square-x", "next": "diamond"}
-OUTLINES: dict[Verdict, str] = {
-    "root": theme.ACCEPTED,
-    "accepted": theme.ACCEPTED,
-    "rejected": theme.REJECTED,
-    "next": theme.TARGET,
+MARKERS: dict[Verdict, dict[str, object]] = {
+    "pruned": {"symbol": "circle-open", "size": 6, "line": {"color": theme.QUIET, "width": 1.2}},
+    "unreached": {"symbol": "circle", "size": 11, "line": {"color": theme.QUIET, "width": 1.2}},
+    "rejected": {"symbol": "square-x", "size": 14, "line": {"color": theme.REJECTED, "width": 1.7}},
+    "accepted": {"symbol": "circle", "size": 15, "line": {"color": theme.ACCEPTED, "width": 2.4}},
+    "next": {"symbol": "diamond", "size": 15, "line": {"color": theme.TARGET, "width": 1.0}},
 }
-SIZES: dict[Verdict, int] = {"root": 15, "accepted": 15, "rejected": 14, "next": 15}
-STROKES: dict[Verdict, float] = {"root": 2.4, "accepted": 2.4, "rejected": 1.7, "next": 1.0}
-
-
-@dataclass(frozen=True)
-class PlacedStep:
-    """A step with the place of every node, the target's next token included as the last one."""
-
-    trace: DecodeTrace
-    step: StepTrace
-
-    @property
-    def next_node(self) -> int:
-        return len(self.step.tree)
-
-    @cached_property
-    def parents(self) -> tuple[int, ...]:
-        return (*self.step.tree.parents, self.step.verification.path[-1])
-
-    @cached_property
-    def depths(self) -> tuple[int, ...]:
-        depths = self.step.tree.depths()
-        return (*depths, depths[self.parents[-1]] + 1)
-
-    @cached_property
-    def tokens(self) -> tuple[int, ...]:
-        return (*self.step.tree.tokens, self.step.verification.next_token)
-
-    @cached_property
-    def verdicts(self) -> tuple[Verdict, ...]:
-        return (*verdicts(self.step), "next")
-
-    @cached_property
-    def heights(self) -> tuple[float, ...]:
-        """The emitted branch is the spine: it runs straight through the picture."""
-        emitted = {*self.step.verification.path, self.next_node}
-        likely = (*self.step.tree.log_probs, 0.0)
-        families: list[list[int]] = [[] for _ in self.parents]
-        for node, parent in enumerate(self.parents[1:], start=1):
-            families[parent].append(node)
-        ordered = [sorted(family, key=lambda n: (n not in emitted, -likely[n])) for family in families]
-        return tidy_heights(ordered_tree(ordered))
+FONTS: dict[Verdict, dict[str, object]] = {
+    "pruned": {"size": 10}, "unreached": {"size": 11}, "rejected": {"size": 12},
+    "accepted": {"size": 12, "weight": "bold"}, "next": {"size": 12, "weight": "bold"},
+}  # fmt: skip
 
 
 def tree_figure(trace: DecodeTrace, step: StepTrace) -> go.Figure:
-    """The figure of one step; axis and colour ranges depend on the run's configuration, not on the step."""
+    """The figure of one step; ranges and colours depend on the run's configuration, not on the step."""
     placed = PlacedStep(trace, step)
-    rows = max(placed.heights) - min(placed.heights) + 1
-    figure = go.Figure(layout=_layout(placed, rows))
+    figure = go.Figure(layout=_layout(placed))
     _add_edges(figure, placed)
-    figure.add_scatter(
-        name="selected", uid="selected", x=[None], y=[None], mode="markers", hoverinfo="skip",
-        marker={"size": 28, "color": "rgba(240,180,0,0.5)", "opacity": 1, "line": {"width": 0}},
-    )  # fmt: skip
-    _add_nodes(figure, placed, "unreached", [n for n, v in enumerate(placed.verdicts) if v == "unreached"], rows)
-    _add_nodes(figure, placed, "judged", [n for n, v in enumerate(placed.verdicts) if v != "unreached"], rows)
+    for name, size, colour in (("path", 23, "rgba(240,180,0,0.28)"), ("selected", 28, "rgba(240,180,0,0.5)")):
+        figure.add_scatter(
+            name=name, uid=name, x=[None], y=[None], mode="markers", hoverinfo="skip",
+            marker={"size": size, "color": colour, "opacity": 1, "line": {"width": 0}},
+        )  # fmt: skip
+    for verdict in MARKERS:
+        kinds = {"accepted", "root"} if verdict == "accepted" else {verdict}
+        nodes = [n for n, v in enumerate(placed.verdicts) if v in kinds]
+        if nodes:
+            _add_nodes(figure, placed, verdict, nodes)
     return figure
 
 
-def _layout(placed: PlacedStep, rows: float) -> go.Layout:
-    middle = (max(placed.heights) + min(placed.heights)) / 2
-    reach = max(SLOTS, rows + 1) / 2
-    hidden = {"visible": False, "fixedrange": True, "zeroline": False, "showgrid": False}
+def rows_with_pruned(placed: PlacedStep, figure: go.Figure) -> dict[str, object]:
+    """What changes in a step's figure when its pruned guesses are switched on: ``y`` by trace uid, and the rows."""
+    heights = placed.heights_with_pruned
+    moved: dict[str, list[float | None]] = {}
+    for drawn in figure.data:
+        if drawn.customdata is not None:
+            moved[drawn.uid] = [heights[n] for n in drawn.customdata]
+    for uid, nodes, _ in _lines(placed):
+        moved[uid] = _climb(placed, heights, nodes)
+    return {"y": moved, **_extent(heights)}
+
+
+def _layout(placed: PlacedStep) -> go.Layout:
+    hidden = {"visible": False, "zeroline": False, "showgrid": False}
+    extent = _extent(placed.heights)
+    right = max(placed.width, placed.columns[-1]) + MARGIN[1]
     return go.Layout(
         template="none", showlegend=False, hovermode="closest", dragmode=False, autosize=True,
         margin={"l": 4, "r": 4, "t": 4, "b": 4},
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-        meta={"rows": round(max(SLOTS, rows + 1), 1)},  # what the page makes room for
+        meta={"rows": extent["rows"], "width": right + MARGIN[0]},  # what the page makes room for
         font={"size": 12, "color": theme.QUIET, "family": "system-ui, sans-serif"},
-        xaxis={**hidden, "range": [-0.5, placed.trace.config.depth + 1.6]},
-        yaxis={**hidden, "range": [round(middle - reach, 2), round(middle + reach + 0.3, 2)]},
+        coloraxis=theme.entropy_axis(entropy_ceiling(placed.trace.config)),
+        xaxis={**hidden, "range": [-MARGIN[0], right]}, yaxis={**hidden, "range": extent["range"]},
     )  # fmt: skip
+
+
+def _extent(heights: Sequence[int]) -> dict[str, object]:
+    """Rows to make room for, and the range of the axis, labels on top included."""
+    rows = max(SLOTS, max(heights) - min(heights) + 2)
+    middle = (max(heights) + min(heights)) / 2
+    return {"rows": round(rows, 1), "range": [round(middle - rows / 2, 2), round(middle + rows / 2 + 0.3, 2)]}
+
+
+def _lines(placed: PlacedStep) -> list[tuple[str, Sequence[int], dict[str, object]]]:
+    """``(uid, nodes that the edges lead to, style)``, in the order of drawing."""
+    branch = placed.step.verification.accepted
+    drafted = [n for n in range(1, placed.next_node) if n not in branch]
+    lines: list[tuple[str, Sequence[int], dict[str, object]]] = []
+    floor = 0.0
+    for place, (limit, width) in enumerate(WIDTHS):
+        chosen = [n for n in drafted if floor <= math.exp(placed.log_probs[n]) < limit]
+        lines.append((f"edges-{place}", chosen, {"color": "rgba(139,144,150,0.55)", "width": width}))
+        floor = limit
+    lines.append(("pruned-edges", placed.pruned, {"color": "rgba(139,144,150,0.7)", "width": 1, "dash": "1px,3px"}))
+    lines.append(("branch", branch, {"color": theme.ACCEPTED, "width": 5}))
+    lines.append(("next-edge", [placed.next_node], {"color": theme.TARGET, "width": 3, "dash": "4px,4px"}))
+    return [line for line in lines if line[1]]
 
 
 def _add_edges(figure: go.Figure, placed: PlacedStep) -> None:
-    branch = placed.step.verification.accepted
-    drafted = [n for n in range(1, placed.next_node) if n not in branch]
-    floor = 0.0
-    for limit, width in WIDTHS:
-        chosen = [n for n in drafted if floor <= math.exp(placed.step.tree.log_probs[n]) < limit]
-        if chosen:
-            _add_line(figure, placed, "edges", chosen, {"color": "rgba(139,144,150,0.55)", "width": width})
-        floor = limit
-    if branch:
-        _add_line(figure, placed, "branch", branch, {"color": theme.ACCEPTED, "width": 5})
-    line = {"color": theme.TARGET, "width": 3, "dash": "4px,4px"}
-    _add_line(figure, placed, "next-edge", [placed.next_node], line)
+    for uid, nodes, style in _lines(placed):
+        pruned = uid == "pruned-edges"
+        heights = placed.heights_with_pruned if pruned else placed.heights
+        # Every trace has a uid of its own: Plotly would hand an unnamed one that of another when their number changes.
+        figure.add_scatter(
+            name=uid.split("-")[0] if uid.startswith("edges") else uid, uid=uid, visible=not pruned,
+            x=_stride(placed, nodes), y=_climb(placed, heights, nodes), mode="lines", hoverinfo="skip",
+            line={**style, "shape": "spline"},
+        )  # fmt: skip
 
 
-def _add_line(figure: go.Figure, placed: PlacedStep, name: str, nodes: Iterable[int], line: dict[str, object]) -> None:
+def _stride(placed: PlacedStep, nodes: Iterable[int]) -> list[float | None]:
     xs: list[float | None] = []
+    for node in nodes:
+        end = placed.columns[placed.depths[node]]
+        start = placed.columns[placed.depths[node] - 1]
+        xs += [*(round(start + along * (end - start)) for along, _ in _bend(placed, node)), None]
+    return xs
+
+
+def _climb(placed: PlacedStep, heights: Sequence[int], nodes: Iterable[int]) -> list[float | None]:
     ys: list[float | None] = []
     for node in nodes:
-        start, end = placed.heights[placed.parents[node]], placed.heights[node]
-        for t in EASE if start != end else (0.0, 1.0):
-            xs.append(round(placed.depths[node] - 1 + t, 2))
-            ys.append(round(start + (end - start) * t * t * (3 - 2 * t), 3))
-        xs.append(None)
-        ys.append(None)
-    # Every trace has a uid of its own: Plotly would hand an unnamed trace the uid of another when their number changes.
-    figure.add_scatter(
-        name=name, uid=f"{name}-{len(figure.data)}", x=xs, y=ys, mode="lines", line=line, hoverinfo="skip"
-    )
+        start, end = heights[placed.parents[node]], heights[node]
+        ys += [*(round(start + up * (end - start), 1) for _, up in _bend(placed, node)), None]
+    return ys
 
 
-def _add_nodes(figure: go.Figure, placed: PlacedStep, name: str, nodes: Sequence[int], rows: float) -> None:
-    kinds = [placed.verdicts[n] for n in nodes]
-    quiet = name == "unreached"
-    labels = [] if quiet and rows > CROWDED else [_label(placed, n) for n in nodes]
-    marker: dict[str, object] = {"color": [_fill(placed, n) for n in nodes], "opacity": 1}
-    if quiet:
-        marker |= {"symbol": "circle", "size": 11, "line": {"color": theme.QUIET, "width": 1.2}}
-    else:
-        outlines, strokes = [OUTLINES[k] for k in kinds], [STROKES[k] for k in kinds]
-        marker |= {"symbol": [SYMBOLS[k] for k in kinds], "size": [SIZES[k] for k in kinds]}
-        marker |= {"line": {"color": outlines, "width": strokes}}
+def _bend(placed: PlacedStep, node: int) -> Sequence[tuple[float, float]]:
+    """Two points are enough for an edge that is level, whether pruned guesses are drawn or not."""
+    rows = (placed.heights_with_pruned,) if node in placed.pruned else (placed.heights, placed.heights_with_pruned)
+    level = all(row[node] == row[placed.parents[node]] for row in rows)
+    return (BEND[0], BEND[-1]) if level else BEND
+
+
+def _add_nodes(figure: go.Figure, placed: PlacedStep, verdict: Verdict, nodes: Sequence[int]) -> None:
+    pruned = verdict == "pruned"
+    heights = placed.heights_with_pruned if pruned else placed.heights
+    labels = [_label(placed, n) for n in nodes]
     figure.add_scatter(
-        name=name, uid=name, mode="markers+text" if labels else "markers", hoverinfo="none", cliponaxis=False,
-        x=[placed.depths[n] for n in nodes], y=[round(placed.heights[n], 3) for n in nodes], customdata=list(nodes),
-        text=labels, textposition="top center", textfont={"size": 11 if quiet else 12}, marker=marker,
+        name=verdict, uid=verdict, mode="markers+text" if any(labels) else "markers", hoverinfo="none",
+        cliponaxis=False, visible=not pruned, customdata=list(nodes), text=labels, textposition="top center",
+        x=[placed.columns[placed.depths[n]] for n in nodes], y=[heights[n] for n in nodes],
+        textfont=FONTS[verdict], marker={**MARKERS[verdict], "opacity": 1, **_fill(placed, verdict, nodes)},
     )  # fmt: skip
 
 
-def _fill(placed: PlacedStep, node: int) -> str:
-    if node == placed.next_node:
-        return theme.TARGET
-    return entropy_fill(placed.step.tree.entropies[node], entropy_ceiling(placed.trace.config))
+def _fill(placed: PlacedStep, verdict: Verdict, nodes: Sequence[int]) -> dict[str, object]:
+    if verdict == "next":
+        return {"color": theme.TARGET}
+    if verdict == "pruned":
+        return {"color": theme.QUIET}
+    entropies = (placed.step.tree.entropies[n] for n in nodes)
+    return {"color": [theme.UNASKED if e is None else round(e, 2) for e in entropies], "coloraxis": "coloraxis"}
 
 
 def _label(placed: PlacedStep, node: int) -> str:
     """Plotly reads labels as a kind of HTML, so a token's own text is escaped."""
-    text = html.escape(token_label(placed.trace, placed.tokens[node], LABEL_CHARACTERS))
-    return text if placed.verdicts[node] in ("rejected", "unreached") else f"<b>{text}</b>"
+    label = placed.labels[node]
+    if placed.verdicts[node] == "pruned" and len(label) > PRUNED_CHARACTERS:
+        label = label[: PRUNED_CHARACTERS - 1] + "…"
+    return html.escape(label)

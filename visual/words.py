@@ -10,6 +10,7 @@ import math
 
 from specllava.reasons import reasons
 from specllava.trace import DecodeTrace, StepTrace
+from specllava.tree import Pruned
 
 Segments = list[list[str]]
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
@@ -107,6 +108,15 @@ def _pruned_below(trace: DecodeTrace, step: StepTrace, node: int) -> str:
     return (
         f" Pruned after it, unchecked: {', '.join(named)}{more}{'; one of them the target wanted' if missed else ''}."
     )
+
+
+def pruned_reason(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> str:
+    """Why the target never saw this guess."""
+    wanted = guess.token == step.target.choices[guess.parent]
+    paid = trace.config.rule == "cost-aware"
+    kept = "it would not have paid" if paid else "the tree keeps only its likeliest guesses"
+    regret = " It is what the target wanted there." if wanted else ""
+    return f"The draft thought of it, but {kept}, so the target was not asked.{regret}"
 
 
 def _doubt(entropy: float | None, siblings: int, threshold: float) -> str:

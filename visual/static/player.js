@@ -5,7 +5,8 @@ export function mount({ element, props, watch, race, step, charts }) {
   const root = element.querySelector(".player");
   const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
   const ready = once(() => loadPlotly(plotly));
-  const views = [race.createRace(root), step.createStep(root, ready), charts.createCharts(root, ready)];
+  const lanes = race.createRace(root);
+  const views = [lanes, step.createStep(root, ready, lanes.hint), charts.createCharts(root, ready)];
   const player = new Player(root, ...views, race.duration);
   watch("value", () => player.feed(props.value ?? []));
   player.feed(props.value ?? []);
@@ -68,7 +69,7 @@ class Player {
     Object.assign(this, { run, seen: 1, time: 0, end: null, firstPass: run.live, opened: false });
     this.pause();
     this.race.reset();
-    this.step.reset(run.columns);
+    this.step.reset();
     this.charts.show([]);
     if (!this.paced) this.speed.value = String(run.speed);
     this.find(".origin").textContent = `${run.source} · ${run.setting}`;

@@ -59,6 +59,7 @@ export function createRace(root) {
     }
     const item = lanes.speculative.items[Math.max(1, lanes.speculative.shown - 1)];
     if (item !== current) {
+      hint(0);
       if (current) markNow(current, false);
       if (item) markNow(item, true);
       current = item ?? null;
@@ -66,8 +67,13 @@ export function createRace(root) {
     playhead.style.left = total ? `${(100 * Math.min(time, total)) / total}%` : "0";
   }
 
+  // The first words of the step on show, while somebody looks at their branch in the tree.
+  function hint(count) {
+    current?.words.forEach((word, place) => word.classList.toggle("hinted", place < count));
+  }
+
   return {
-    reset, add, place, show,
+    reset, add, place, show, hint,
     lane: (name) => lanes[name].items,
     total: () => total,
     stepsAt: (time) => countUntil(lanes.speculative.items, time) - 1, // item 0 is the prefill

@@ -1,35 +1,40 @@
 // One step: its sentence, its tree (a Plotly figure made in Python), the chosen node, the table.
 // Model text enters the page as textContent only; the labels inside the figure were escaped in Python.
 
-const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: [["toImage"]], doubleClick: false, scrollZoom: false };
+const CONFIG = { responsive: true, displaylogo: false, doubleClick: "reset", scrollZoom: false,
+  modeBarButtons: [["zoomIn2d", "zoomOut2d", "resetScale2d"], ["toImage"]] };
 const ROW_PIXELS = 36;
 const TALLEST = 760;
 const VERDICTS = {
-  root: "where the tree starts",
-  accepted: "accepted",
-  rejected: "rejected",
-  unreached: "never reached",
-  next: "the target's own",
+  o: ["root", "where the tree starts"],
+  a: ["accepted", "accepted"],
+  r: ["rejected", "rejected"],
+  u: ["unreached", "never reached"],
+  n: ["next", "the target's own"],
+  p: ["pruned", "pruned, not sent"],
 };
 const COLUMNS = [
   ["Token", (n) => n.label], ["Branch", (n) => n.path], ["Depth", (n) => n.depth], ["Draft prob.", (n) => number(n.draft)],
   ["Draft entropy", (n) => number(n.entropy)], ["Target prob.", (n) => number(n.target)],
-  ["Target's choice", (n) => n.choice ?? ""], ["Verdict", (n) => VERDICTS[n.verdict]],
+  ["Target's choice", (n) => n.choice ?? ""], ["Verdict", (n) => n.said],
 ];
 
-export function createStep(root, plotlyReady) {
+// `hint(count)` marks the first words of the step in its lane: those on the branch that is looked at.
+export function createStep(root, plotlyReady, hint) {
   const find = (selector) => root.querySelector(selector);
   const chart = find(".tree");
   const sentence = find(".sentence");
   const details = find("details.table");
+  const pruned = find(".with-pruned input");
   let plotly = null;
   let frame = null;
   let chosen = 0;
   let wanted = null;
   let drawing = false;
-  let height = 0; // only grows during a run, so that the page does not jump
+  let room = { height: 0, width: 0 }; // only grows during a run, so that the page does not jump
 
   details.addEventListener("toggle", () => frame && fillTable());
+  pruned.addEventListener("change", () => frame && redraw());
 
   function show(next, index, count, quiet) {
     find(".step-name").textContent = `Step ${index} of ${count}`;
@@ -37,10 +42,20 @@ export function createStep(root, plotlyReady) {
     frame = next;
     sentence.setAttribute("aria-live", quiet ? "off" : "polite");
     sentence.replaceChildren(...frame.say.map(([style, text]) => styled("span", text, `say-${style}`)));
-    choose(frame.focus);
+    chosen = frame.focus;
+    redraw();
+  }
+
+  function redraw() {
+    find(".with-pruned span").textContent = frame.pruned ? `show ${count(frame, "p")} pruned` : "nothing pruned";
+    pruned.disabled = !frame.pruned;
+    if (!ids(frame).includes(chosen)) chosen = frame.focus;
+    describe(chosen);
     if (details.open) fillTable();
     draw();
   }
+
+  const ids = ({ nodes }) => nodes.label.map((_, id) => id).filter((id) => nodes.verdict[id] !== "p" || pruned.checked);
 
   // Draws the newest step only: while one is being drawn, later ones replace each other.
   async function draw() {
@@ -49,11 +64,13 @@ export function createStep(root, plotlyReady) {
     drawing = true;
     plotly ??= await plotlyReady();
     while (wanted) {
-      const { figure } = wanted;
+      const figure = figureOf(wanted);
       wanted = null;
-      Object.assign(figure.data[haloOf(figure.data)], placeOf(figure, chosen));
-      height = Math.min(TALLEST, Math.max(height, figure.layout.meta.rows * ROW_PIXELS));
-      chart.style.height = `${height}px`;
+      Object.assign(traceOf(figure.data, "selected"), placesOf(figure, [chosen]));
+      const { rows, width } = figure.layout.meta;
+      room = { height: Math.min(TALLEST, Math.max(room.height, rows * ROW_PIXELS)), width: Math.max(room.width, width) };
+      chart.style.height = `${room.height}px`;
+      chart.style.minWidth = `${room.width}px`;
       const first = !chart.on;
       await plotly.react(chart, figure.data, figure.layout, CONFIG);
       if (first) listen();
@@ -61,32 +78,69 @@ export function createStep(root, plotlyReady) {
     drawing = false;
   }
 
+  // The figure as it was made, or with its pruned guesses: then every row may lie elsewhere.
+  function figureOf({ figure, pruned: moved }) {
+    const layout = { ...figure.layout, uirevision: "run", dragmode: matchMedia("(pointer: fine)").matches && "pan" };
+    if (!pruned.checked || !moved) return { data: figure.data.map((trace) => ({ ...trace })), layout };
+    const data = figure.data.map((trace) => ({ ...trace, visible: true, y: moved.y[trace.uid] ?? trace.y }));
+    return { data, layout: { ...layout, meta: { ...layout.meta, rows: moved.rows }, yaxis: { ...layout.yaxis, range: moved.range } } };
+  }
+
   function listen() {
     const nodeOf = (event) => event.points.find((point) => point.customdata !== undefined)?.customdata;
-    chart.on("plotly_hover", (event) => nodeOf(event) !== undefined && describe(nodeOf(event)));
-    chart.on("plotly_unhover", () => describe(chosen));
+    const follow = (node) => {
+      describe(node ?? chosen);
+      mark("path", node === undefined ? [] : branch(node));
+      hint(node === undefined ? 0 : branch(node).filter((id) => "an".includes(frame.nodes.verdict[id])).length);
+    };
+    chart.on("plotly_hover", (event) => nodeOf(event) !== undefined && follow(nodeOf(event)));
+    chart.on("plotly_unhover", () => follow(undefined));
     chart.on("plotly_click", (event) => nodeOf(event) !== undefined && choose(nodeOf(event)));
+  }
+
+  function mark(name, nodes) {
+    if (!plotly || drawing || !chart.data) return;
+    const { x, y } = placesOf(chart, nodes);
+    plotly.restyle(chart, { x: [x], y: [y] }, [chart.data.findIndex((trace) => trace.name === name)]);
   }
 
   function choose(node) {
     chosen = node;
     describe(node);
-    if (!plotly || drawing || !chart.data) return;
-    const { x, y } = placeOf(frame.figure, node);
-    plotly.restyle(chart, { x: [x], y: [y] }, [haloOf(chart.data)]);
+    mark("selected", [node]);
   }
 
   function move(by) {
     if (!frame) return;
-    const order = readingOrder(frame);
+    const order = readingOrder();
     choose(order[(order.indexOf(chosen) + by + order.length) % order.length]);
     find(".node").setAttribute("aria-live", "polite");
   }
 
+  // From the root down to a node.
+  function branch(id) {
+    const { parent } = frame.nodes;
+    const nodes = [];
+    for (let node = id; node >= 0; node = parent[node]) nodes.unshift(node);
+    return nodes;
+  }
+
+  function card(id) {
+    const { nodes } = frame;
+    const read = (name) => nodes[name][id];
+    const [verdict, said] = VERDICTS[nodes.verdict[id]];
+    const text = branch(id).slice(-4).map((node) => nodes.label[node]).join("");
+    return {
+      label: read("label").trim(), path: text.trim(), depth: branch(id).length - 1, verdict, said, reason: nodes.reasons[read("reason")],
+      draft: read("draft"), rank: read("rank"), score: read("score"), entropy: read("entropy"),
+      target: read("target"), targetRank: read("target_rank"), choice: read("choice"), choiceProb: read("choice_prob"),
+    };
+  }
+
   function describe(id) {
-    const node = frame.nodes[id];
+    const node = card(id);
     find(".node-word").textContent = node.label;
-    find(".node-verdict").textContent = VERDICTS[node.verdict];
+    find(".node-verdict").textContent = node.said;
     find(".node-verdict").dataset.verdict = node.verdict;
     find(".node-path").textContent = `… ${node.path}`;
     find(".node-reason").textContent = node.reason;
@@ -98,18 +152,24 @@ export function createStep(root, plotlyReady) {
     const head = table.createTHead().insertRow();
     for (const [name] of COLUMNS) head.append(Object.assign(styled("th", name), { scope: "col" }));
     const body = table.createTBody();
-    for (const id of readingOrder(frame)) {
+    for (const node of readingOrder().map(card)) {
       const row = body.insertRow();
-      row.dataset.verdict = frame.nodes[id].verdict;
-      for (const [, read] of COLUMNS) row.append(styled("td", String(read(frame.nodes[id]))));
+      row.dataset.verdict = node.verdict;
+      for (const [, read] of COLUMNS) row.append(styled("td", String(read(node))));
     }
     find(".table-scroll").replaceChildren(table);
   }
 
-  function reset(columns) {
+  // Nodes as one reads the picture: by depth, then from the top.
+  function readingOrder() {
+    const places = new Map();
+    for (const trace of figureOf(frame).data) trace.customdata?.forEach((node, i) => places.set(node, [trace.x[i], -trace.y[i]]));
+    return ids(frame).sort((a, b) => places.get(a)[0] - places.get(b)[0] || places.get(a)[1] - places.get(b)[1]);
+  }
+
+  function reset() {
     frame = null;
-    height = 0;
-    chart.style.setProperty("--columns", columns);
+    room = { height: 0, width: 0 };
     find(".step-name").textContent = "Step";
     sentence.textContent = "Waiting for the first step.";
   }
@@ -119,29 +179,25 @@ export function createStep(root, plotlyReady) {
 
 function facts(node) {
   const rows = [];
-  if (node.draft !== null) rows.push(["draft probability", `${number(node.draft)}, rank ${node.rank}`]);
+  if (node.draft !== null) rows.push(["draft probability", node.rank ? `${number(node.draft)}, rank ${node.rank}` : number(node.draft)]);
+  if (node.score !== null) rows.push(["log-probability of the branch", `${number(node.score)} nats`]);
   if (node.entropy !== null) rows.push(["draft entropy after it", `${number(node.entropy)} nats`]);
-  if (node.target !== null) rows.push(["target probability", `${number(node.target)}, rank ${node.target_rank}`]);
-  if (node.choice !== null) rows.push(["target's choice after it", `${node.choice} (${number(node.choice_prob)})`]);
+  if (node.target !== null) rows.push(["target probability", `${number(node.target)}, rank ${node.targetRank}`]);
+  if (node.choice !== null) rows.push(["target's choice after it", `${node.choice} (${number(node.choiceProb)})`]);
   return rows;
 }
 
-const haloOf = (data) => data.findIndex((trace) => trace.name === "selected");
+const traceOf = (data, name) => data.find((trace) => trace.name === name);
+const count = ({ nodes }, code) => [...nodes.verdict].filter((verdict) => verdict === code).length;
 
-// Where a node stands in the picture, for the halo behind the chosen one.
-function placeOf(figure, node) {
-  for (const trace of figure.data) {
-    const place = trace.customdata?.indexOf(node) ?? -1;
-    if (place >= 0) return { x: [trace.x[place]], y: [trace.y[place]] };
+// Where nodes stand in the picture, for the halos behind them.
+function placesOf({ data }, nodes) {
+  const x = [null];
+  const y = [null];
+  for (const { customdata = [], x: xs, y: ys } of data) {
+    customdata.forEach((node, place) => nodes.includes(node) && x.push(xs[place]) && y.push(ys[place]));
   }
-  return { x: [null], y: [null] };
-}
-
-// Nodes as one reads the picture: by depth, then from the top.
-function readingOrder({ figure, nodes }) {
-  const places = new Map();
-  for (const trace of figure.data) trace.customdata?.forEach((node, i) => places.set(node, [trace.x[i], -trace.y[i]]));
-  return nodes.map((_, id) => id).sort((a, b) => places.get(a)[0] - places.get(b)[0] || places.get(a)[1] - places.get(b)[1]);
+  return { x, y };
 }
 
 function styled(tag, text, className = "") {
