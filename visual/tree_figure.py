@@ -76,6 +76,7 @@ def _layout(placed: PlacedStep) -> go.Layout:
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
         meta={"rows": extent["rows"], "width": right + MARGIN[0]},  # what the page makes room for
         font={"size": 12, "color": theme.QUIET, "family": "system-ui, sans-serif"},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": theme.QUIET, "activecolor": theme.ACCEPTED},
         coloraxis=theme.entropy_axis(entropy_ceiling(placed.trace.config)),
         xaxis={**hidden, "range": [-MARGIN[0], right]}, yaxis={**hidden, "range": extent["range"]},
     )  # fmt: skip
