@@ -1,7 +1,7 @@
 // One step: its sentence, its tree (a Plotly figure made in Python), the chosen node, the table.
 // Model text enters the page as textContent only; the labels inside the figure were escaped in Python.
 
-const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: [["toImage"]], doubleClick: false, scrollZoom: false };
+const CONFIG = { responsive: true, displayModeBar: false, doubleClick: false, scrollZoom: false };
 const ROW_PIXELS = 36;
 const TALLEST = 760;
 const VERDICTS = {
