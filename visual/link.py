@@ -25,13 +25,13 @@ class Linked:
 
 
 def follow_link(query: Mapping[str, str], races: Sequence[Recorded]) -> Linked | None:
-    """The example and step that an address asks for; ``None`` if it asks for neither.
+    """The example and step that an address asks for; ``None`` if it names no example.
 
     A name that no example bears leads to the first one, a step outside the run to its first or last.
     """
-    if not races or not {"example", "step"} & set(query):
+    wanted = query.get("example")
+    if wanted is None or not races:
         return None
-    wanted = query.get("example", races[0].name)
     race = next((race for race in races if race.name == wanted), None)
     if race is None:
         names = ", ".join(race.name for race in races)

@@ -66,7 +66,7 @@ def load_recorded(folder: Path) -> tuple[Recorded, ...]:
     races = tuple(read_recorded(path) for path in sorted(folder.glob("*.json")))
     for race in races:
         if race.image is None:
-            raise ValueError(f"{race.name}.json: its picture is not beside it")
+            raise ValueError(f"{race.name}.json has no picture beside it")
     return races
 
 

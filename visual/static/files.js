@@ -3,10 +3,12 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const PNG_SCALE = 3; // sharp in print
+const KEPT = 60_000; // milliseconds for a download to begin
 const MARGIN = 16; // pixels around a drawing
-const PRESENTED = ["stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size",
-  "font-weight", "text-anchor"];
+const UNNEEDED = ["class", "style", "data-unformatted", "data-math"];
+const PRESENTED = ["stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
 
+// frames() and step() tell what is on show; page() gives a blank page in two halves, and is missing on a saved one.
 export function createFiles(root, { frames, step, page }) {
   const menu = root.querySelector(".files");
   const note = menu.querySelector(".menu-note");
@@ -31,7 +33,7 @@ export function createFiles(root, { frames, step, page }) {
     },
   };
 
-  menu.addEventListener("toggle", () => menu.open && offer());
+  menu.addEventListener("toggle", offer);
   menu.addEventListener("keydown", (event) => {
     event.stopPropagation(); // arrow keys are the player's elsewhere
     if (event.key !== "Escape") return;
@@ -50,8 +52,11 @@ export function createFiles(root, { frames, step, page }) {
     }
   });
 
+  return { offer };
+
   // A run can be saved once it is over; a tree at any time; only recorded examples have an address.
   function offer() {
+    if (!menu.open) return;
     const list = frames();
     const over = list.length > 0 && JSON.parse(list.at(-1)).kind === "end";
     const tree = root.querySelector(".tree .main-svg") !== null;
@@ -79,7 +84,7 @@ function save(content, type, name) {
   link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
   link.download = name;
   link.click();
-  URL.revokeObjectURL(link.href);
+  setTimeout(() => URL.revokeObjectURL(link.href), KEPT); // some browsers start to read it only later
 }
 
 // --- the tree as a drawing of its own -------------------------------------------------------------
@@ -93,14 +98,14 @@ function drawing(chart, background) {
     const copy = layer.cloneNode(true);
     const copies = [...copy.querySelectorAll("*")];
     [...layer.querySelectorAll("*")].forEach((original, place) => present(original, copies[place], extent));
-    for (const element of [copy, ...copies]) ["class", "style"].forEach((name) => element.removeAttribute(name));
+    for (const element of [copy, ...copies]) UNNEEDED.forEach((name) => element.removeAttribute(name));
     copy.querySelectorAll("g:empty").forEach((group) => group.remove());
     svg.append(copy);
   }
   const corner = chart.getBoundingClientRect();
-  const [x, y] = [extent.left - corner.left - MARGIN, extent.top - corner.top - MARGIN];
-  const [width, height] = [extent.right - extent.left + 2 * MARGIN, extent.bottom - extent.top + 2 * MARGIN];
-  put(svg, { xmlns: SVG, width, height, viewBox: [x, y, width, height].map(Math.round).join(" ") });
+  const [x, y] = [extent.left - corner.left - MARGIN, extent.top - corner.top - MARGIN].map(Math.floor);
+  const [width, height] = [extent.right - extent.left + 2 * MARGIN, extent.bottom - extent.top + 2 * MARGIN].map(Math.ceil);
+  put(svg, { xmlns: SVG, width, height, viewBox: `${x} ${y} ${width} ${height}` });
   svg.prepend(put(document.createElementNS(SVG, "rect"), { x, y, width, height, fill: background.trim() }));
   return new XMLSerializer().serializeToString(svg);
 }
@@ -113,9 +118,9 @@ function present(original, copy, extent) {
   if (!original.matches("path, text, tspan, rect, circle, line")) return put(copy, { opacity: style.opacity });
   for (const name of PRESENTED) copy.setAttribute(name, style.getPropertyValue(name));
   for (const name of ["fill", "stroke"]) paint(copy, name, style);
-  const unseen = ["fill", "stroke"].every((name) => copy.getAttribute(name) === "none");
-  if (unseen || style.display === "none") return copy.remove();
   const box = original.getBoundingClientRect();
+  const unseen = ["fill", "stroke"].every((name) => copy.getAttribute(name) === "none");
+  if (unseen || !(box.width || box.height)) return copy.remove();
   for (const side of ["left", "top"]) extent[side] = Math.min(extent[side], box[side]);
   for (const side of ["right", "bottom"]) extent[side] = Math.max(extent[side], box[side]);
 }

@@ -7,9 +7,13 @@ export function mount({ element, props, watch, server, race, step, charts, files
   const ready = once(() => window.Plotly ?? loadPlotly(plotly)); // a saved page brings it along
   const views = [race.createRace(root), step.createStep(root, ready), charts.createCharts(root, ready)];
   const player = new Player(root, ...views, race.duration);
-  files.createFiles(root, { frames: () => props.value ?? [], step: () => player.index() + 1, page: server?.saved_page });
-  watch("value", () => player.feed(props.value ?? []));
-  player.feed(props.value ?? []);
+  const frames = () => props.value ?? [];
+  const menu = files.createFiles(root, { frames, step: () => player.index() + 1, page: server?.saved_page });
+  watch("value", () => {
+    player.feed(frames());
+    menu.offer();
+  });
+  player.feed(frames());
 }
 
 function once(make) {
