@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import random
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,9 +30,12 @@ from specllava.toyworld.scene import sample_scene
 from specllava.trace import DecodeTrace, Setting
 from visual import pieces
 from visual.controls import decoding_config, settings_card
+from visual.link import follow_link
 from visual.live import follow
+from visual.picture import data_address
 from visual.player import component_arguments, recorded_frames, static_paths
-from visual.recorded import Recorded, load_recorded
+from visual.recorded import Recorded, load_recorded, read_recorded
+from visual.standalone import saved_page
 
 EXAMPLES = Path(__file__).parent / "assets" / "examples"
 SCENE_PIXELS = 384
@@ -82,12 +85,19 @@ class Site:
         recorded: races to show before anything runs; the first is the first paint.
         toy: the pair knows the toy world, so the page offers drawn scenes.
         racing: sessions whose race is wanted; a session that leaves the set stops at its next step.
+        opened: a race from a file, to show before the recorded ones.
     """
 
     backend: Callable[[], Backend]
     recorded: Sequence[Recorded] = ()
     toy: bool = True
     racing: set[str] = field(default_factory=set)
+    opened: Recorded | None = None
+
+    @property
+    def first(self) -> Recorded | None:
+        """What a visitor sees before anything runs."""
+        return self.opened or next(iter(self.recorded), None)
 
 
 # --- what the page does -------------------------------------------------------------------------------------------
@@ -107,7 +117,8 @@ def race(
         yield [], "Getting ready: models, picture, question."
         backend = site.backend()
         stream = backend.race(picture.open(), question, config)
-        yield from follow(stream, backend.collect_race, lambda: session not in site.racing)
+        drawn = data_address(picture.shown())
+        yield from follow(stream, backend.collect_race, lambda: session not in site.racing, drawn)
     except ValidationError as error:
         yield [], f"Please change the settings: {one_line(error)}"
     except ValueError as error:
@@ -143,6 +154,41 @@ def uploaded(path: str) -> tuple[Any, Any, str]:
         return gr.skip(), gr.skip(), f"This picture cannot be used: {error}"
 
 
+def as_shown(site: Site, race: Recorded, step: int | None = None) -> tuple[Any, ...]:
+    """A race that was run before, for the picture, its image, the question and the player.
+
+    Args:
+        step: the one to open with, from 0; the most instructive one if it is not given.
+    """
+    own = any(race is one for one in site.recorded)
+    source = "recorded run" if own else f"from {race.name}.json"
+    image = str(race.image) if race.image else None
+    drawn = data_address(open_image(race.image)) if race.image else None
+    frames = recorded_frames(race.target_only, race.speculative, source, drawn, race.name if own else None, step)
+    return Picture(file=image) if image else None, image, race.prompt, frames
+
+
+def opened(site: Site, path: str, session: str) -> tuple[Any, ...]:
+    """Show a visitor's race file in place of what they saw, and stop their own race; or keep both and say why."""
+    try:
+        parts = as_shown(site, read_recorded(Path(path)))
+    except ValueError as error:
+        return *(gr.skip() for _ in range(4)), f"This file cannot be opened: {error}"
+    except Exception:
+        log.exception("a race file could not be drawn")
+        return *(gr.skip() for _ in range(4)), "This file cannot be opened: it could not be drawn."
+    site.racing.discard(session)
+    return *parts, ""
+
+
+def linked(site: Site, query: Mapping[str, str]) -> tuple[Any, ...]:
+    """What the page's address asks for, if it asks for a recorded example."""
+    link = follow_link(query, site.recorded)
+    if link is None:
+        return tuple(gr.skip() for _ in range(5))
+    return *as_shown(site, link.race, link.show), link.notice
+
+
 # --- what the page looks like -------------------------------------------------------------------------------------
 
 
@@ -154,6 +200,7 @@ class Widgets:
     picture: gr.State
     shown: gr.Image
     examples: list[gr.Button]
+    trace: gr.UploadButton
     question: gr.Textbox
     run: gr.Button
     stop: gr.Button
@@ -166,7 +213,7 @@ def build_page(site: Site) -> gr.Blocks:
     """The whole page. Building it registers the player's files with gradio and touches no model."""
     page: gr.Blocks
     gr.set_static_paths(static_paths())
-    first = site.recorded[0] if site.recorded else None
+    first = site.first
     with gr.Blocks(title="specllava", fill_width=True, delete_cache=(3600, 3600)) as page:
         with gr.Row(elem_id="masthead"):
             gr.HTML(**pieces.constant_arguments(pieces.masthead()), elem_id="title")
@@ -174,23 +221,27 @@ def build_page(site: Site) -> gr.Blocks:
         with gr.Row(elem_id="columns"):
             with gr.Column(elem_id="ask", min_width=270):
                 notice = gr.HTML(**pieces.text_arguments("", pieces.NOTICE), elem_id="notice", render=False)
-                picture, shown, examples = _picture_card(site, first, notice)
+                picture, image, examples, trace = _picture_card(site, first, notice)
                 question, run, stop = _question_card(site, first, notice)
                 settings = settings_card()
                 gr.HTML(**pieces.constant_arguments(pieces.legend()), elem_id="legend")
             with gr.Column(elem_id="show", min_width=270):
-                frames = recorded_frames(first.target_only, first.speculative) if first else []
-                player = gr.HTML(**component_arguments(frames), elem_id="player")
-        _connect(site, page, Widgets(chip, picture, shown, examples, question, run, stop, notice, settings, player))
+                frames = as_shown(site, first)[-1] if first else []
+                player = gr.HTML(**component_arguments(frames), elem_id="player", server_functions=[saved_page])
+        widgets = Widgets(chip, picture, image, examples, trace, question, run, stop, notice, settings, player)
+        _connect(site, page, widgets)
     return page
 
 
-def _picture_card(site: Site, first: Recorded | None, notice: gr.HTML) -> tuple[gr.State, gr.Image, list[gr.Button]]:
-    """The picture and where to get another: drawn, uploaded, or with a recorded race to it."""
-    picture = gr.State(Picture(file=str(first.image)) if first else None)
+def _picture_card(
+    site: Site, first: Recorded | None, notice: gr.HTML
+) -> tuple[gr.State, gr.Image, list[gr.Button], gr.UploadButton]:
+    """The picture and where to get another: drawn, uploaded, or with a race to it, recorded or from a file."""
+    file = str(first.image) if first and first.image else None
+    picture = gr.State(Picture(file=file) if file else None)
     with gr.Column(elem_classes="card picture-card"):
         shown = gr.Image(
-            str(first.image) if first else None, interactive=False, show_label=False, container=False, buttons=[],
+            file, interactive=False, show_label=False, container=False, buttons=[],
             label="Picture", alt_text="The picture that the models look at", elem_id="picture",
         )  # fmt: skip
         with gr.Row(elem_classes="chips"):
@@ -207,7 +258,10 @@ def _picture_card(site: Site, first: Recorded | None, notice: gr.HTML) -> tuple[
                 gr.Button(race.prompt, size="sm", icon=str(race.image), elem_classes="example", min_width=60)
                 for race in site.recorded[:SHOWN_EXAMPLES]
             ]
-    return picture, shown, examples
+            trace = gr.UploadButton(
+                "Open a trace", size="sm", file_types=[".json"], elem_classes="pill", elem_id="open-trace"
+            )
+    return picture, shown, examples, trace
 
 
 def _question_card(site: Site, first: Recorded | None, notice: gr.HTML) -> tuple[gr.Textbox, gr.Button, gr.Button]:
@@ -245,23 +299,31 @@ def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
     def gone(request: gr.Request) -> None:
         site.racing.discard(request.session_hash or "")
 
+    def open_file(path: str, request: gr.Request) -> tuple[Any, ...]:
+        return opened(site, path, request.session_hash or "")
+
+    def open_link(request: gr.Request) -> tuple[Any, ...]:
+        return linked(site, request.query_params)
+
     racing = gr.on([on.run.click, on.question.submit], begin, None, [on.run, on.stop, on.notice], **QUICK).then(
         compute, [on.picture, on.question, *on.settings], [on.player, on.notice], concurrency_id=COMPUTE,
         concurrency_limit=1, show_progress="hidden", api_visibility="private",
     )  # fmt: skip
     racing.then(leave, None, [on.run, on.stop], **QUICK)
     on.stop.click(leave, None, [on.run, on.stop], **QUICK)
+    replay = [on.picture, on.shown, on.question, on.player, on.notice]
     for button, recorded in zip(on.examples, site.recorded, strict=False):
-        button.click(_replay(site, recorded), None, [on.picture, on.shown, on.question, on.player, on.notice], **QUICK)
+        button.click(_replay(site, recorded), None, replay, **QUICK)
+    on.trace.upload(open_file, on.trace, replay, show_progress="hidden", api_visibility="private")
     page.unload(gone)
     page.load(lambda: running(site), None, on.chip, show_progress="hidden", api_visibility="private")
+    page.load(open_link, None, replay, **QUICK)
 
 
 def _replay(site: Site, recorded: Recorded) -> Callable[[gr.Request], tuple[Any, ...]]:
     def show(request: gr.Request) -> tuple[Any, ...]:
         site.racing.discard(request.session_hash or "")
-        frames = recorded_frames(recorded.target_only, recorded.speculative)
-        return Picture(file=str(recorded.image)), str(recorded.image), recorded.prompt, frames, ""
+        return *as_shown(site, recorded), ""
 
     return show
 
@@ -286,9 +348,16 @@ def main() -> None:
     parser.add_argument("--host", default="0.0.0.0" if on_space else "127.0.0.1")
     parser.add_argument("--port", type=int, default=7860)
     parser.add_argument("--preset", default="toy", help="which pair of models to race")
+    parser.add_argument("--open", type=Path, metavar="FILE", help="a race file to show first, in place of an example")
     flags = parser.parse_args()
+    try:
+        race = read_recorded(flags.open) if flags.open else None
+        if race and race.image:
+            open_image(race.image)
+    except ValueError as error:
+        parser.error(str(error))
     loading = ThreadPoolExecutor(1, "models").submit(_load, flags.preset)
-    site = Site(loading.result, load_recorded(EXAMPLES), toy=flags.preset == "toy")
+    site = Site(loading.result, load_recorded(EXAMPLES), toy=flags.preset == "toy", opened=race)
     serve(build_page(site), host=flags.host, port=flags.port)
 
 

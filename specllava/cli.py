@@ -20,6 +20,7 @@ from rich.table import Table
 from specllava.config import DecodingConfig, one_line
 from specllava.options import Options, Place, Running, load, write_json
 from specllava.toyworld.commands import Evaluate, Record, Render, Train
+from specllava.trace_commands import Export, View
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,14 @@ class Compare:
     """Write token ids and text of both lanes to this file."""
 
     trace: Path | None = None
-    """Write the traces of both lanes to this file."""
+    """Write both lanes' traces to this file: what trace view and the page open."""
 
     running: Place = field(default_factory=Running)
     decoding: Options = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
         from specllava.metrics import compare, speedup, summarise
+        from specllava.trace import race_json
 
         traces = load(self.running).compare(self.image, self.prompt, self.decoding)
         plain, fast = traces["target-only"], traces["speculative"]
@@ -101,8 +103,8 @@ class Compare:
             | {"identical": verdict.identical},
         )
         if self.trace:
-            parts = (f'"{name}":{trace.to_json().decode()}' for name, trace in lanes.items())
-            self.trace.write_text("{" + ",".join(parts) + "}\n", encoding="utf-8")
+            beside = self.image.resolve().parent == self.trace.resolve().parent
+            self.trace.write_text(race_json(plain, fast, self.image.name if beside else None), encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,10 @@ Command = (
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
         | Annotated[Record, tyro.conf.subcommand("record")],
         tyro.conf.subcommand("toyworld", description="The world of the toy pair."),
+    ]
+    | Annotated[
+        Annotated[View, tyro.conf.subcommand("view")] | Annotated[Export, tyro.conf.subcommand("export")],
+        tyro.conf.subcommand("trace", description="Saved races, with no model at hand."),
     ]
 )
 

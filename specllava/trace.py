@@ -6,6 +6,7 @@ token is looked up by id in ``texts``; nothing is ever searched for in strings.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -216,3 +217,11 @@ class DecodeTrace(_Record):
 
 
 _ADAPTER: TypeAdapter[DecodeTrace] = TypeAdapter(DecodeTrace)
+
+
+def race_json(target_only: DecodeTrace, speculative: DecodeTrace, image: str | None = None) -> str:
+    """Both lanes as one race file, for ``visual.recorded`` to read; ``image`` names a picture that lies beside it."""
+    named = [] if image is None else [f'"image":{json.dumps(image, ensure_ascii=False)}']
+    lanes = (("target_only", target_only), ("speculative", speculative))
+    parts = [*named, *(f'"{name}":{trace.to_json().decode()}' for name, trace in lanes)]
+    return "{" + ",".join(parts) + "}\n"

@@ -207,7 +207,8 @@ def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: 
     assert 5 < tab.page.locator("[data-lane=target-only] .word").count() < 64
     assert "so far" in tab.text(".same")
     assert "A question to be stopped" in server.backend.closed
-    assert tab.page.locator("[data-do=save]").is_enabled()
+    tab.page.click(".files summary")
+    assert tab.page.locator("[data-file=race]").is_enabled()
 
 
 def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:
@@ -301,8 +302,9 @@ def test_the_trace_on_show_can_be_saved(visit: Visitor, tmp_path: Path) -> None:
     from visual.recorded import read_recorded
 
     tab = visit()
+    tab.page.click(".files summary")
     with tab.page.expect_download() as download:
-        tab.page.click("[data-do=save]")
+        tab.page.click("[data-file=race]")
     saved = tmp_path / "race.json"
     download.value.save_as(saved)
     parts = json.loads(saved.read_text())

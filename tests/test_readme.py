@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,9 +39,13 @@ def test_every_printed_command_is_understood(command, tmp_path):
     if "--image" in words:
         render = [sys.executable, "-m", "specllava", "toyworld", "render", "--output", str(scene)]
         subprocess.run(render, cwd=ROOT, check=True, capture_output=True, timeout=120)
-    small = {"100": "2", "500": "2", "scene.png": str(scene), "race.json": str(tmp_path / "r")}
-    small |= {"runs/toy": str(tmp_path / "run")}
-    words = [small.get(word, word) for word in words] + (["--tiny"] if "train" in words else [])
+    race = tmp_path / "r"
+    if "trace" in words[:1]:
+        shutil.copy(ROOT / "assets" / "examples" / "3-count.json", race)
+    small = {"100": "2", "500": "2", "scene.png": str(scene), "race.json": str(race)}
+    small |= {"runs/toy": str(tmp_path / "run"), "race.html": str(tmp_path / "race.html")}
+    more = {"train": "--tiny", "view": "--help"}  # a page would be served until somebody stops it
+    words = [small.get(word, word) for word in words] + [more[word] for word in words if word in more]
     done = subprocess.run(
         [sys.executable, "-m", "specllava", *words], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )

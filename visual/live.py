@@ -22,6 +22,7 @@ def follow(
     events: Iterable[Any],
     collect: Callable[[list[Any]], dict[str, DecodeTrace]],
     stopped: Callable[[], bool],
+    picture: str | None = None,
 ) -> Iterator[tuple[list[str], str]]:
     """``(frames, notice)`` while the race runs, and once when it ended, was stopped or ran out of time.
 
@@ -29,8 +30,9 @@ def follow(
         events: what the lanes do; only drawn from, never closed here.
         collect: the traces that events amount to so far.
         stopped: asked at every event.
+        picture: what the models look at, as a data address.
     """
-    reel, seen = Reel("live run", live=True), list[Any]()
+    reel, seen = Reel("live run", live=True, picture=picture), list[Any]()
     started, shown = time.monotonic(), 0.0
     ending: Ending = "finished"
     for event in events:

@@ -29,18 +29,19 @@ from visual.node_cards import node_cards
 from visual.placed import PlacedStep
 from visual.theme import entropy_ceiling
 from visual.tree_figure import rows_with_pruned, tree_figure
-from visual.words import step_sentence
+from visual.words import calm, step_sentence
 
 ALONE, TOGETHER = "target-only", "speculative"
 STATIC = Path(__file__).parent / "static"
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-MODULES = ("race.js", "step.js", "charts.js", "player.js")
+MODULES = ("race.js", "step.js", "charts.js", "files.js", "player.js")
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 WATCHABLE = 0.09  # seconds that one target step should last on the screen
 MOUNT = """
 const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
 Promise.all(props.modules.map(load))
-  .then(([race, step, charts, player]) => player.mount({ element, props, watch, race, step, charts }));
+  .then(([race, step, charts, files, player]) =>
+    player.mount({ element, props, watch, server, race, step, charts, files }));
 """
 
 Ending = Literal["finished", "stopped", "deadline"]
@@ -52,11 +53,16 @@ class Reel:
     Args:
         source: words for where the run comes from, such as ``recorded run``.
         live: the run is happening now, so the player follows it.
+        picture: what the models look at, as a data address, for the run saved as a page.
+        example: name of the recorded example that this is, so that a link can lead to it.
+        show: the step to open with, from 0; the most instructive one if it is not given.
     """
 
-    def __init__(self, source: str, live: bool) -> None:
-        self._source = source
-        self._live = live
+    def __init__(
+        self, source: str, live: bool, picture: str | None = None, example: str | None = None, show: int | None = None
+    ) -> None:
+        self._opening = {"source": source, "live": live, "picture": picture, "example": example}
+        self._show = show
         self._steps = {ALONE: 0, TOGETHER: 0}
         self._clock = {ALONE: 0.0, TOGETHER: 0.0}
         self.frames: list[str] = []
@@ -84,8 +90,8 @@ class Reel:
     def _open(self, alone: DecodeTrace, together: DecodeTrace) -> None:
         config, setting = together.config, together.setting
         self._add(
-            "run", id=uuid.uuid4().hex, source=self._source, live=self._live, prompt=together.prompt,
-            setting=f"{setting.pair} · {setting.device} · {setting.dtype}", speed=playing_speed(alone),
+            "run", id=uuid.uuid4().hex, **self._opening, prompt=calm(together.prompt),
+            setting=calm(f"{setting.pair} · {setting.device} · {setting.dtype}"), speed=playing_speed(alone),
             threshold=config.entropy_threshold, ceiling=entropy_ceiling(config),
         )  # fmt: skip
         for lane, trace in ((ALONE, alone), (TOGETHER, together)):
@@ -108,15 +114,20 @@ class Reel:
     def _close(self, alone: DecodeTrace, together: DecodeTrace, ending: Ending) -> None:
         self._add(
             "end", ending=ending, totals=headline(alone, together, ending == "finished"),
-            show=instructive_step(together), image=together.image,
+            show=instructive_step(together) if self._show is None else self._show, image=together.image,
             charts=[chart.as_json() for chart in charts(alone, together)],
             traces={"target_only": _text(alone), "speculative": _text(together)},
         )  # fmt: skip
 
 
-def recorded_frames(alone: DecodeTrace, together: DecodeTrace, source: str = "recorded run") -> list[str]:
-    """A finished race as the player's whole list."""
-    return Reel(source, live=False).update({ALONE: alone, TOGETHER: together}, "finished")
+def recorded_frames(
+    alone: DecodeTrace, together: DecodeTrace, source: str = "recorded run", picture: str | None = None,
+    example: str | None = None, show: int | None = None,
+) -> list[str]:  # fmt: skip
+    """A race that was run before, to its end or not, as the player's whole list; arguments as of ``Reel``."""
+    stopped = "stopped" in (alone.finish_reason, together.finish_reason)
+    reel = Reel(source, False, picture, example, show)
+    return reel.update({ALONE: alone, TOGETHER: together}, "stopped" if stopped else "finished")
 
 
 def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
@@ -185,7 +196,7 @@ def _words(trace: DecodeTrace, tokens: tuple[int, ...], accepted: int | None) ->
     words = []
     for place, token in enumerate(tokens):
         source = "plain" if accepted is None else "accepted" if place < accepted else "target"
-        words.append(["", f"{source} end"] if token in trace.eos_token_ids else [trace.texts[token], source])
+        words.append(["", f"{source} end"] if token in trace.eos_token_ids else [calm(trace.texts[token]), source])
     return words
 
 

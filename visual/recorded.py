@@ -1,24 +1,43 @@
-"""Recorded races that come with the project: read, checked, ready to show before any model is loaded.
+"""Race files: the races that come with the project, that a visitor opens, and that the command line shows.
 
-A recorded race is one JSON file, ``{"image": "picture.png", "target_only": trace, "speculative": trace}``, beside
-its picture. The page saves the race on show in the same format.
+A race file is one JSON document, ``{"image": "picture.png", "target_only": trace, "speculative": trace}``. The page
+and ``compare --trace`` write it. ``image`` may be missing; if a picture of that name lies beside the file it belongs
+to the race. Files come from anywhere, so everything that drawing relies on is checked here, once for all readers.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from specllava.trace import MAX_FILE_BYTES, DecodeTrace
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from specllava.config import one_line
+from specllava.trace import DecodeTrace
+
+MAX_BYTES = 16 * 2**20
+MAX_STEPS = 1024  # of one lane
+MAX_NODES = 10_000  # of all trees: each becomes a few hundred bytes of figure
+MAX_TREE = 512
+MAX_TOKEN_CHARACTERS = 16_384
+MAX_ANSWER_CHARACTERS = 500_000
+MAX_PROMPT_CHARACTERS = 20_000
+MAX_NAME_CHARACTERS = 200
+MAX_SECONDS = 1e6
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One race that was run before. ``image`` is a file."""
+    """One race that was run before.
+
+    Args:
+        name: of its file, without the ending.
+        image: the picture's file, if it lies beside the race's.
+    """
 
     name: str
-    image: Path
+    image: Path | None
     target_only: DecodeTrace
     speculative: DecodeTrace
 
@@ -27,31 +46,91 @@ class Recorded:
         return self.speculative.prompt
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What stands in a race file; other keys are refused."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    target_only: DecodeTrace
+    speculative: DecodeTrace
+    image: str | None = None
+
+
 def load_recorded(folder: Path) -> tuple[Recorded, ...]:
-    """Every recorded race of a folder, by file name; none if there is no such folder.
+    """Every recorded race of a folder, by file name, with its picture; none if there is no such folder.
 
     Raises:
-        ValueError: a file that is not a recorded race; one line that names it.
+        ValueError: a file that is not a recorded race, or has no picture beside it; one line that names it.
     """
-    return tuple(read_recorded(path) for path in sorted(folder.glob("*.json")))
+    races = tuple(read_recorded(path) for path in sorted(folder.glob("*.json")))
+    for race in races:
+        if race.image is None:
+            raise ValueError(f"{race.name}.json has no picture beside it")
+    return races
 
 
 def read_recorded(path: Path) -> Recorded:
-    """One recorded race.
+    """One race file, checked; its picture is optional.
 
     Raises:
-        ValueError: not JSON, a part is missing or inconsistent, or its picture is not in the same folder.
+        ValueError: unreadable, too large, not JSON, a part is missing, unknown or inconsistent, or more than can be
+            drawn; one line that names the file.
     """
-    if path.stat().st_size > 2 * MAX_FILE_BYTES:
-        raise ValueError(f"{path.name}: larger than two traces can be")
+    name = "".join(character for character in path.name if character.isprintable())[-MAX_NAME_CHARACTERS:]
     try:
-        parts = json.loads(path.read_bytes())
-        if not isinstance(parts, dict) or set(parts) != {"image", "target_only", "speculative"}:
-            raise ValueError("expected exactly image, target_only and speculative")
-        image = path.parent / Path(str(parts["image"])).name
-        if not image.is_file():
-            raise ValueError(f"its picture {image.name} is not beside it")
-        lanes = [DecodeTrace.from_json(json.dumps(parts[lane])) for lane in ("target_only", "speculative")]
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it has {path.stat().st_size:,} bytes, and at most {MAX_BYTES:,} are read")
+        parts = _parse(path.read_bytes())
+        _check_drawable(parts)
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ValueError(f"{path.name} is not a recorded race: {error}") from error
-    return Recorded(path.stem, image, lanes[0], lanes[1])
+        raise ValueError(f"{name} is not a recorded race: {error}") from error
+    return Recorded(path.stem, _picture_beside(path, parts), parts.target_only, parts.speculative)
+
+
+def _parse(data: bytes) -> _Parts:
+    try:
+        return _ADAPTER.validate_json(data)
+    except ValidationError as error:
+        if any(item["loc"] == ("prefill",) for item in error.errors()):
+            line = "it is the trace of one lane, and a race has two: write one with compare --trace"
+            raise ValueError(line) from error
+        raise ValueError(one_line(error)) from error
+
+
+def _check_drawable(parts: _Parts) -> None:
+    """Bounds on what a well-formed file may ask of whoever draws it."""
+    if parts.target_only.prompt != parts.speculative.prompt:
+        raise ValueError("its two lanes answer different prompts")
+    for lane, trace in (("target_only", parts.target_only), ("speculative", parts.speculative)):
+        setting = trace.setting
+        sizes = (
+            ("steps", len(trace.steps), MAX_STEPS),
+            ("tree nodes", sum(len(step.tree) for step in trace.steps), MAX_NODES),
+            ("nodes in one tree", max((len(step.tree) for step in trace.steps), default=0), MAX_TREE),
+            ("characters of prompt", len(trace.prompt), MAX_PROMPT_CHARACTERS),
+            ("characters in one token", max(map(len, trace.texts.values())), MAX_TOKEN_CHARACTERS),
+            ("characters of answer", sum(len(trace.texts[t]) for t in trace.token_ids), MAX_ANSWER_CHARACTERS),
+            ("characters in a name", max(map(len, (setting.pair, setting.device, setting.dtype))), MAX_NAME_CHARACTERS),
+            ("seconds", min(sum((step.seconds.total for step in trace.steps), trace.prefill.total), 1e18), MAX_SECONDS),
+        )
+        for what, count, most in sizes:
+            if count > most:
+                raise ValueError(f"{lane} has {count:,.0f} {what}, and at most {most:,.0f} can be shown")
+        for number, step in enumerate(trace.steps, start=1):
+            guesses = (*step.tree.log_probs, *(guess.log_prob for guess in step.pruned))
+            if max(guesses) > 1e-6:
+                raise ValueError(f"{lane}, step {number}: a log-probability of {max(guesses):g} is above 0")
+
+
+def _picture_beside(path: Path, parts: _Parts) -> Path | None:
+    named = parts.image or parts.speculative.image
+    if named is None or len(named) > MAX_NAME_CHARACTERS or not named.isprintable():
+        return None
+    picture = path.parent / Path(named).name
+    return picture if picture.suffix.lower() in PICTURES and picture.is_file() else None
+
+
+_ADAPTER: TypeAdapter[_Parts] = TypeAdapter(_Parts)

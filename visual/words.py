@@ -13,6 +13,9 @@ from specllava.trace import DecodeTrace, StepTrace
 from specllava.tree import Pruned
 
 Segments = list[list[str]]
+# Characters that turn the direction of the text around them, and so could rewrite the page's own words.
+TURNING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "�")
+LONGEST_PATH = 80
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 END_MARK = "■ end"
 NAMED = 3  # pruned guesses that are named
@@ -29,10 +32,16 @@ def token_label(trace: DecodeTrace, token: int, most: int = 24) -> str:
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
+def calm(text: str) -> str:
+    """A text as it is, but for characters that would turn the direction of what stands around it."""
+    return text.translate(TURNING)
+
+
 def path_text(trace: DecodeTrace, step: StepTrace, node: int, words: int = 4) -> str:
     """The last tokens of the branch down to ``node``, as running text."""
     path = step.tree.path(node)[-words:]
-    text = "".join(trace.texts[step.tree.tokens[n]] for n in path).strip()
+    text = calm("".join(trace.texts[step.tree.tokens[n]] for n in path)).strip()
+    text = text if len(text) <= LONGEST_PATH else "…" + text[1 - LONGEST_PATH :]
     return text.lstrip(".,;: ") or text or token_label(trace, step.tree.tokens[node])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from specllava.config import DecodingConfig
 from specllava.pair import SPECULATIVE, TARGET_ONLY, Pair
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Split, sample_scene
+from specllava.trace import race_json
 
 PICTURE_SIZE = 512
 
@@ -39,10 +39,8 @@ def record(pair: Pair, directory: Path, config: DecodingConfig) -> list[Path]:
         picture = draw_scene(sample_scene(example.seed, example.split), PICTURE_SIZE)
         picture.save(directory / f"{example.name}.png", format="PNG", optimize=True)
         traces = pair.compare(picture, example.prompt, config)
-        lanes = {"target_only": traces[TARGET_ONLY], "speculative": traces[SPECULATIVE]}
-        parts = [f'"image":{json.dumps(example.name + ".png")}']
-        parts += [f'"{name}":{trace.to_json().decode()}' for name, trace in lanes.items()]
         path = directory / f"{example.name}.json"
-        path.write_text("{" + ",".join(parts) + "}\n", encoding="utf-8")
+        race = race_json(traces[TARGET_ONLY], traces[SPECULATIVE], f"{example.name}.png")
+        path.write_text(race, encoding="utf-8")
         written.append(path)
     return written[1:]

@@ -1,15 +1,20 @@
 // The player: one clock that moves race, timeline and tree together. It follows the recorded clocks of the two
 // lanes, runs in the browser alone, and takes new frames as they are appended to the component's value.
 
-export function mount({ element, props, watch, race, step, charts }) {
+export function mount({ element, props, watch, server, race, step, charts, files }) {
   const root = element.querySelector(".player");
   const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
-  const ready = once(() => loadPlotly(plotly));
+  const ready = once(() => window.Plotly ?? loadPlotly(plotly)); // a saved page brings it along
   const lanes = race.createRace(root);
   const views = [lanes, step.createStep(root, ready, lanes.hint), charts.createCharts(root, ready)];
   const player = new Player(root, ...views, race.duration);
-  watch("value", () => player.feed(props.value ?? []));
-  player.feed(props.value ?? []);
+  const frames = () => props.value ?? [];
+  const menu = files.createFiles(root, { frames, step: () => player.index() + 1, page: server?.saved_page });
+  watch("value", () => {
+    player.feed(frames());
+    menu.offer();
+  });
+  player.feed(frames());
 }
 
 function once(make) {
@@ -41,7 +46,6 @@ class Player {
       next: () => this.jump(this.index() + 1),
       last: () => this.seek(this.race.total()),
       play: () => this.toggle(),
-      save: () => this.save(),
     };
     this.listen();
   }
@@ -74,7 +78,6 @@ class Player {
     if (!this.paced) this.speed.value = String(run.speed);
     this.find(".origin").textContent = `${run.source} · ${run.setting}`;
     this.find(".asked").textContent = run.prompt;
-    this.find(".save").disabled = true;
     document.documentElement.style.setProperty("--threshold", `${(100 * run.threshold) / run.ceiling}%`);
     for (const [name, nats] of [["threshold", run.threshold], ["ceiling", run.ceiling]]) {
       for (const place of document.querySelectorAll(`[data-scale="${name}"]`)) place.textContent = nats.toFixed(1);
@@ -85,7 +88,6 @@ class Player {
     if (frame.kind === "end") {
       this.end = frame;
       this.charts.show(frame.charts);
-      this.find(".save").disabled = false;
     } else {
       this.race.add(frame);
     }
@@ -190,15 +192,5 @@ class Player {
     if (!(event.key in keys)) return;
     event.preventDefault();
     keys[event.key]();
-  }
-
-  save() {
-    const { image, traces } = this.end;
-    const text = `{"image":${JSON.stringify(image)},"target_only":${traces.target_only},"speculative":${traces.speculative}}`;
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-    link.download = "specllava-race.json";
-    link.click();
-    URL.revokeObjectURL(link.href);
   }
 }

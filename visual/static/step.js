@@ -2,7 +2,7 @@
 // Model text enters the page as textContent only; the labels inside the figure were escaped in Python.
 
 const CONFIG = { responsive: true, displaylogo: false, doubleClick: "reset", scrollZoom: false,
-  modeBarButtons: [["zoomIn2d", "zoomOut2d", "resetScale2d"], ["toImage"]] };
+  modeBarButtons: [["zoomIn2d", "zoomOut2d", "resetScale2d"]] };
 const ROW_PIXELS = 36;
 const TALLEST = 760;
 const VERDICTS = {

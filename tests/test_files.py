@@ -1,0 +1,326 @@
+"""Race files in and out: what is read, what is refused, and that a run saved as a page holds texts as data only."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from visual_traces import first_steps, retexted, synthetic_race, synthetic_recorded
+
+from specllava import trace_commands
+from specllava.cli import main
+from specllava.trace import race_json
+from visual import recorded, standalone
+from visual.link import follow_link
+from visual.picture import data_address
+from visual.player import MODULES, recorded_frames
+from visual.recorded import Recorded, read_recorded
+from visual.words import path_text, token_label
+
+LANES = synthetic_race(1)
+HOSTILE = {
+    5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}",
+    11: " </script><script>window.hacked=1</script>", 12: " \u202eover", 13: " <!--", 14: " " + "long" * 2560,
+}  # fmt: skip
+
+
+def hostile_race() -> dict[str, Any]:
+    """Both lanes of a race whose tokens try to be more than text."""
+    return {name: retexted(trace, HOSTILE) for name, trace in LANES.items()}
+
+
+def written(folder: Path, change: Callable[[dict[str, Any]], Any] | None = None, image: str | None = None) -> Path:
+    """A race file, changed before it is written."""
+    parts = json.loads(race_json(LANES["target-only"], LANES["speculative"], image))
+    if change:
+        change(parts)
+    path = folder / "race.json"
+    path.write_text(json.dumps(parts))
+    return path
+
+
+def refusal(path: Path) -> str:
+    """The one line that says why a file is not read."""
+    with pytest.raises(ValueError, match=re.escape(path.name)) as caught:
+        read_recorded(path)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert len(line) < 400
+    return line
+
+
+# --- in -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_race_is_read_with_its_picture_and_without(tmp_path: Path) -> None:
+    path = written(tmp_path, image="scene.png")
+    race = read_recorded(path)
+    assert (race.name, race.image) == ("race", None)
+    assert race.speculative == LANES["speculative"]
+    Image.new("RGB", (9, 9)).save(tmp_path / "scene.png")
+    assert read_recorded(path).image == tmp_path / "scene.png"
+
+
+@pytest.mark.parametrize("name", ["../scene.png", "race.json", "a" * 5000, "\0.png", "nowhere.png", ""])
+def test_a_picture_is_taken_from_beside_the_file_only(tmp_path: Path, name: str) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    Image.new("RGB", (9, 9)).save(tmp_path / "scene.png")
+    assert read_recorded(written(inner, image=name)).image is None
+
+
+def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(parts: dict[str, Any]) -> None:
+        *way, last = path.split("/")
+        here: Any = parts
+        for step in way:
+            here = here[int(step)] if isinstance(here, list) else here[step]
+        here[int(last) if isinstance(here, list) else last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda parts: parts.pop("speculative"), "speculative: field required"),
+        (lambda parts: parts["target_only"].pop("steps"), "target_only.steps: field required"),
+        (_set("comment", "hello"), "comment"),
+        (_set("speculative/steps/0/colour", "red"), "speculative.steps.0.colour"),
+        (_set("speculative/schema_version", 2), "speculative.schema_version"),
+        (_set("speculative/steps/0/tree/parents/0", 3), "node 0 is the root"),
+        (_set("speculative/steps/0/seconds/draft", float("nan")), "speculative.steps.0.seconds.draft"),
+        (_set("speculative/steps/0/seconds/draft", 1e308), "seconds, and at most 1,000,000 can be shown"),
+        (_set("speculative/steps/0/tree/log_probs/1", 900.0), "step 1: a log-probability of 900 is above 0"),
+        (_set("speculative/prompt", "Another?"), "different prompts"),
+        (_set("speculative/texts/5", "x" * 20_000), "speculative has 20,000 characters in one token"),
+        (_set("speculative/setting/pair", "x" * 300), "300 characters in a name"),
+    ],
+)
+def test_what_is_no_race_is_refused_by_what_is_wrong(tmp_path: Path, change: Any, said: str) -> None:
+    assert said in refusal(written(tmp_path, change))
+
+
+def test_one_lane_is_no_race_and_the_line_says_what_is(tmp_path: Path) -> None:
+    path = tmp_path / "lane.json"
+    path.write_bytes(LANES["speculative"].to_json())
+    assert "compare --trace" in refusal(path)
+
+
+@pytest.mark.parametrize("data", [b"", b"no json", b"[1, 2]", b"[" * 100_000, b"\xff\xfe\x00"])
+def test_what_is_no_json_object_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "odd.json"
+    path.write_bytes(data)
+    refusal(path)
+
+
+def test_files_are_bounded_before_they_are_parsed_and_before_they_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path)
+    monkeypatch.setattr(recorded, "MAX_STEPS", 5)
+    assert "target_only has 63 steps, and at most 5 can be shown" in refusal(path)
+    monkeypatch.setattr(recorded, "MAX_BYTES", 1000)
+    assert "and at most 1,000 are read" in refusal(path)
+    assert "nowhere.json cannot be read" in refusal(tmp_path / "nowhere.json")
+
+
+def test_a_race_that_was_stopped_claims_no_more_than_it_knows() -> None:
+    frames = recorded_frames(first_steps(LANES["target-only"], 9), first_steps(LANES["speculative"], 2))
+    end = json.loads(frames[-1])
+    assert (end["ending"], end["totals"]["same"]) == ("stopped", "same so far")
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_text_turns_the_direction_of_what_stands_around_it() -> None:
+    race = hostile_race()
+    frames = "".join(recorded_frames(race["target-only"], race["speculative"])[:-1])
+    assert "\u202e" not in frames
+    assert "\\u202e" not in frames
+
+
+def test_labels_of_a_very_long_token_are_short_and_its_text_is_whole() -> None:
+    trace = hostile_race()["speculative"]
+    assert len(token_label(trace, 14)) <= 24
+    assert all(len(path_text(trace, step, n)) <= 80 for step in trace.steps for n in range(len(step.tree)))
+    frames = recorded_frames(hostile_race()["target-only"], trace)
+    assert sum("long" * 2560 in frame for frame in frames if '"lane":"target-only"' in frame) >= 1
+
+
+# --- out ------------------------------------------------------------------------------------------------------------
+
+
+class _Scripts(HTMLParser):
+    """Script elements of a page as a browser would split them, and addresses that it would ask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds: list[str] = []
+        self.asked: list[str] = []
+        self.frames = ""
+        self.inside = False
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.asked += [v for k, v in attributes if k in ("src", "href") and v and not v.startswith("data:")]
+        if tag == "script":
+            self.kinds.append(given.get("type") or "classic")
+            self.inside = given.get("id") == "frames"
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.frames += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False
+
+
+def test_a_page_of_its_own_holds_hostile_texts_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standalone, "PLOTLY_JS", standalone.STATIC / "race.js")  # parsing 5 MB would take long
+    standalone.halves.cache_clear()
+    race = hostile_race()
+    frames = recorded_frames(race["target-only"], race["speculative"], picture="data:image/png;base64,")
+    parser = _Scripts()
+    parser.feed(standalone.standalone_page(frames))
+    standalone.halves.cache_clear()
+    assert json.loads(parser.frames) == frames
+    assert "<" not in parser.frames
+    assert parser.kinds == ["application/json", *["text/plain"] * len(MODULES), "classic", "module"]
+    assert parser.asked == []
+
+
+def test_a_page_of_its_own_has_every_part_and_may_ask_nobody() -> None:
+    before, behind = standalone.halves()
+    assert "default-src 'none'" in before
+    assert standalone.PLOTLY_JS.read_text(encoding="utf-8") in behind
+    assert not re.search(r"<!-- \w+ -->", before + behind)
+
+
+def test_a_picture_travels_small() -> None:
+    address = data_address(Image.new("RGBA", (3000, 1000), "red"))
+    assert address.startswith("data:image/jpeg;base64,")
+    assert len(address) < 10_000
+
+
+# --- links ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def races(tmp_path_factory: pytest.TempPathFactory) -> list[Recorded]:
+    return synthetic_recorded(tmp_path_factory.mktemp("races"), 2)
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "show"),
+    [
+        ({"example": "race-1", "step": "5"}, "race-1", 4),
+        ({"example": "race-1"}, "race-1", None),
+        ({"example": "race-0", "step": "2", "__theme": "dark"}, "race-0", 1),
+        ({"example": "race-1", "step": "0"}, "race-1", 0),
+        ({"example": "race-1", "step": "-7"}, "race-1", 0),
+    ],
+)
+def test_a_link_leads_to_an_example_and_a_step(
+    races: list[Recorded], query: dict[str, str], name: str, show: int | None
+) -> None:
+    link = follow_link(query, races)
+    assert link is not None
+    assert (link.race.name, link.show, link.notice) == (name, show, "")
+
+
+def test_a_link_behind_the_end_leads_to_the_end(races: list[Recorded]) -> None:
+    link = follow_link({"example": "race-0", "step": "999"}, races)
+    assert link is not None
+    assert link.show == len(races[0].speculative.steps) - 1
+
+
+def test_a_link_that_leads_nowhere_is_answered_in_words(races: list[Recorded]) -> None:
+    link = follow_link({"example": "<b>nope</b>", "step": "3"}, races)
+    assert link is not None
+    assert link.race is races[0]
+    assert "There is no example '<b>nope</b>'; there are race-0, race-1." in link.notice
+    link = follow_link({"example": "race-0", "step": "²"}, races)
+    assert link is not None
+    assert (link.show, "steps are numbers from 1 to" in link.notice) == (None, True)
+    assert follow_link({"__theme": "dark", "step": "3"}, races) is None
+    assert follow_link({"example": "x"}, []) is None
+
+
+# --- the page's side, and the command line's ------------------------------------------------------------------------
+
+
+def test_a_refused_file_changes_nothing_and_an_opened_one_stops_only_its_visitor(
+    tmp_path: Path, races: list[Recorded]
+) -> None:
+    import app
+
+    site = app.Site(lambda: None, races, racing={"me", "you"})
+    bad = tmp_path / "bad.json"
+    bad.write_text("{}")
+    *parts, notice = app.opened(site, str(bad), "me")
+    assert all(part["__type__"] == "update" and "value" not in part for part in parts)
+    assert notice.startswith("This file cannot be opened: bad.json is not a recorded race")
+    assert site.racing == {"me", "you"}
+    picture, image, question, frames, notice = app.opened(site, str(written(tmp_path)), "me")
+    assert (picture, image, notice) == (None, None, "")
+    assert question == LANES["speculative"].prompt
+    run = json.loads(frames[0])
+    assert (run["source"], run["example"], run["live"]) == ("from race.json", None, False)
+    assert site.racing == {"you"}
+
+
+def test_a_race_is_exported_as_a_page_with_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    race, out = synthetic_recorded(tmp_path, 1)[0], tmp_path / "out.html"
+    assert main(["trace", "export", str(tmp_path / "race-0.json"), "--html", str(out)]) == 0
+    page = out.read_text(encoding="utf-8")
+    assert "data:image/jpeg;base64," in page
+    assert json.dumps(race.prompt)[1:-1] in page
+    assert f"{len(race.speculative.steps)} steps" in capsys.readouterr().out
+
+
+def test_a_race_is_viewed_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def run(command: list[str], check: bool) -> Any:
+        started.append(command)
+        return trace_commands.subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(trace_commands.subprocess, "run", run)
+    path = written(tmp_path)
+    assert main(["trace", "view", str(path), "--port", "7999"]) == 0
+    assert started[0][1:] == [str(trace_commands.PAGE), "--open", str(path), "--port", "7999"]
+    assert trace_commands.PAGE.is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trace", "view", "/none.json"], "none.json cannot be read"),
+        (["trace", "export", __file__, "--html", "x.html"], "test_files.py is not a recorded race"),
+        (["trace", "export", "RACE", "--html", "/none/x.html"], "/none/x.html"),
+    ],
+)
+def test_bad_files_cost_one_line_on_stderr(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(written(tmp_path)) if argument == "RACE" else argument for argument in arguments]
+    assert main(arguments) == 1
+    errors = capsys.readouterr().err.strip()
+    assert said in errors
+    assert "\n" not in errors
+
+
+def test_what_compare_writes_is_read_with_equal_lanes(tmp_path: Path) -> None:
+    plain, fast = LANES["target-only"], replace(LANES["speculative"], image="9 x 9 pixels")
+    path = tmp_path / "race.json"
+    path.write_text(race_json(plain, fast), encoding="utf-8")
+    assert (read_recorded(path).target_only, read_recorded(path).speculative) == (plain, fast)

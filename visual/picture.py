@@ -1,0 +1,20 @@
+"""The picture of a race, small enough to travel inside a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+from PIL import Image
+
+LONGEST_SIDE = 512
+JPEG_QUALITY = 88
+
+
+def data_address(picture: Image.Image) -> str:
+    """A ``data:`` address of the picture, scaled down where a side is longer than ``LONGEST_SIDE`` pixels."""
+    small = picture.convert("RGB")
+    small.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+    buffer = io.BytesIO()
+    small.save(buffer, format="JPEG", quality=JPEG_QUALITY)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

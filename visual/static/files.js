@@ -1,0 +1,153 @@
+// What a visitor can take along: the run as JSON or as a page of its own, the tree as SVG or PNG, a link to the step.
+// Everything is made in the browser from what it already holds; only the empty page comes from the server.
+
+const SVG = "http://www.w3.org/2000/svg";
+const PNG_SCALE = 3; // sharp in print
+const KEPT = 60_000; // milliseconds for a download to begin
+const MARGIN = 16; // pixels around a drawing
+const UNNEEDED = ["class", "style", "data-unformatted", "data-math"];
+const PRESENTED = ["stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
+
+// frames() and step() tell what is on show; page() gives a blank page in two halves, and is missing on a saved one.
+export function createFiles(root, { frames, step, page }) {
+  const menu = root.querySelector(".files");
+  const note = menu.querySelector(".menu-note");
+  const button = (name) => menu.querySelector(`[data-file="${name}"]`);
+  const run = () => JSON.parse(frames()[0]);
+  const drawn = () => drawing(root.querySelector(".tree"), getComputedStyle(root).getPropertyValue("--surface"));
+
+  const actions = {
+    race: () => save(race(frames().at(-1)), "application/json", "specllava-race.json"),
+    page: async () => {
+      note.textContent = "Packing the page …";
+      const [before, behind] = await page();
+      save(before + packed(frames()) + behind, "text/html", "specllava-race.html");
+    },
+    svg: () => save(drawn(), "image/svg+xml", `specllava-step-${step()}.svg`),
+    png: async () => save(await raster(drawn()), "image/png", `specllava-step-${step()}.png`),
+    link: async () => {
+      const address = new URL(`?${new URLSearchParams({ example: run().example, step: step() })}`, location.href).href;
+      const copied = await navigator.clipboard?.writeText(address).then(() => true, () => false);
+      if (!copied) window.prompt("A link to this step", address); // browsers lend the clipboard to secure pages only
+      return copied ? "The link is on the clipboard." : "";
+    },
+  };
+
+  menu.addEventListener("toggle", offer);
+  menu.addEventListener("keydown", (event) => {
+    event.stopPropagation(); // arrow keys are the player's elsewhere
+    if (event.key !== "Escape") return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
+  document.addEventListener("click", (event) => menu.contains(event.target) || (menu.open = false));
+  menu.addEventListener("click", async (event) => {
+    const name = event.target.closest("[data-file]")?.dataset.file;
+    if (!name) return;
+    try {
+      note.textContent = (await actions[name]()) ?? "Saved.";
+    } catch (error) {
+      note.textContent = "This could not be saved. Please try again.";
+      console.warn(error);
+    }
+  });
+
+  return { offer };
+
+  // A run can be saved once it is over; a tree at any time; only recorded examples have an address.
+  function offer() {
+    if (!menu.open) return;
+    const list = frames();
+    const over = list.length > 0 && JSON.parse(list.at(-1)).kind === "end";
+    const tree = root.querySelector(".tree .main-svg") !== null;
+    for (const name of ["race", "page"]) button(name).disabled = !over;
+    for (const name of ["svg", "png"]) button(name).disabled = !tree;
+    button("page").hidden = !page;
+    button("link").hidden = !list.length || !run().example;
+    note.textContent = over ? "" : "The run can be saved when it is over.";
+  }
+}
+
+function race(end) {
+  const { image, traces } = JSON.parse(end);
+  return `{"image":${JSON.stringify(image)},"target_only":${traces.target_only},"speculative":${traces.speculative}}`;
+}
+
+// The frames as they stand inside the page's script element: with no "<", no text can end it.
+function packed([first, ...rest]) {
+  const run = { ...JSON.parse(first), live: false, source: "saved run", example: null };
+  return JSON.stringify([JSON.stringify(run), ...rest]).replaceAll("<", "\\u003c");
+}
+
+function save(content, type, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), KEPT); // some browsers start to read it only later
+}
+
+// --- the tree as a drawing of its own -------------------------------------------------------------
+
+// The chart as it looks on the page, cut to what is drawn. Its colours come from the stylesheet, so they are written
+// into the copy.
+function drawing(chart, background) {
+  const svg = document.createElementNS(SVG, "svg");
+  const extent = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity };
+  for (const layer of chart.querySelectorAll(".main-svg")) {
+    const copy = layer.cloneNode(true);
+    const copies = [...copy.querySelectorAll("*")];
+    [...layer.querySelectorAll("*")].forEach((original, place) => present(original, copies[place], extent));
+    for (const element of [copy, ...copies]) UNNEEDED.forEach((name) => element.removeAttribute(name));
+    copy.querySelectorAll("g:empty").forEach((group) => group.remove());
+    svg.append(copy);
+  }
+  const corner = chart.getBoundingClientRect();
+  const [x, y] = [extent.left - corner.left - MARGIN, extent.top - corner.top - MARGIN].map(Math.floor);
+  const [width, height] = [extent.right - extent.left + 2 * MARGIN, extent.bottom - extent.top + 2 * MARGIN].map(Math.ceil);
+  put(svg, { xmlns: SVG, width, height, viewBox: `${x} ${y} ${width} ${height}` });
+  svg.prepend(put(document.createElementNS(SVG, "rect"), { x, y, width, height, fill: background.trim() }));
+  return new XMLSerializer().serializeToString(svg);
+}
+
+function present(original, copy, extent) {
+  const clip = /#[^"')]+/.exec(copy.getAttribute("clip-path") ?? "");
+  if (clip) copy.setAttribute("clip-path", `url(${clip[0]})`); // it may name the page's address
+  if (original.closest("defs")) return;
+  const style = getComputedStyle(original);
+  if (!original.matches("path, text, tspan, rect, circle, line")) return put(copy, { opacity: style.opacity });
+  for (const name of PRESENTED) copy.setAttribute(name, style.getPropertyValue(name));
+  for (const name of ["fill", "stroke"]) paint(copy, name, style);
+  const box = original.getBoundingClientRect();
+  const unseen = ["fill", "stroke"].every((name) => copy.getAttribute(name) === "none");
+  if (unseen || !(box.width || box.height)) return copy.remove();
+  for (const side of ["left", "top"]) extent[side] = Math.min(extent[side], box[side]);
+  for (const side of ["right", "bottom"]) extent[side] = Math.max(extent[side], box[side]);
+}
+
+// Programs that draw SVG know no rgba(): colour and opacity are two attributes there.
+function paint(copy, name, style) {
+  const [red, green, blue, alpha = "1"] = style.getPropertyValue(name).match(/[\d.]+/g) ?? [];
+  const opacity = Number(alpha) * Number(style.getPropertyValue(`${name}-opacity`));
+  const width = name === "stroke" ? parseFloat(style.getPropertyValue("stroke-width")) : 1;
+  if (blue === undefined || !opacity || !width) return copy.setAttribute(name, "none");
+  put(copy, { [name]: `rgb(${red},${green},${blue})`, [`${name}-opacity`]: opacity });
+}
+
+function put(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
+async function raster(text) {
+  const picture = new Image();
+  picture.src = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+  try {
+    await picture.decode();
+  } finally {
+    URL.revokeObjectURL(picture.src);
+  }
+  const canvas = Object.assign(document.createElement("canvas"), { width: PNG_SCALE * picture.width, height: PNG_SCALE * picture.height });
+  canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}
