@@ -4,13 +4,15 @@ The list is the value of a single ``gr.HTML``. Strings are only ever appended, s
 the browser parses them once and never asks the server while it plays. The elements, by their ``kind``:
 
 * ``run`` (first): what ran, where it plays from, the scale of the entropies;
-* ``prefill`` and ``step``: what a lane emitted and how long it took; speculative steps carry the figure,
-  the sentence, the nodes and the headline as of that moment;
-* ``end`` (last): the final headline, the charts of the whole run, and the two traces, for saving.
+* ``prefill`` and ``step``: what a lane emitted and how long it took; speculative steps carry the headline as of that
+  moment and, packed, a picture: the figure, the sentence, the nodes;
+* ``end`` (last): the final headline, the charts of the whole run, and its race file, packed, for saving.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
 import hashlib
 import json
 import math
@@ -22,7 +24,7 @@ from typing import Any, Literal
 import plotly
 
 from specllava.metrics import summarise
-from specllava.trace import DecodeTrace, StepTrace
+from specllava.trace import DecodeTrace, StepTrace, race_json
 from visual.charts import charts
 from visual.headline import headline, headline_at
 from visual.node_cards import node_cards
@@ -34,14 +36,14 @@ from visual.words import calm, step_sentence
 ALONE, TOGETHER = "target-only", "speculative"
 STATIC = Path(__file__).parent / "static"
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-MODULES = ("race.js", "step.js", "charts.js", "files.js", "player.js")
+MODULES = ("race.js", "step.js", "charts.js", "files.js", "glossary.js", "player.js")
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 WATCHABLE = 0.09  # seconds that one target step should last on the screen
 MOUNT = """
 const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
 Promise.all(props.modules.map(load))
-  .then(([race, step, charts, files, player]) =>
-    player.mount({ element, props, watch, server, race, step, charts, files }));
+  .then(([race, step, charts, files, glossary, player]) =>
+    player.mount({ element, props, watch, server, race, step, charts, files, glossary }));
 """
 
 Ending = Literal["finished", "stopped", "deadline"]
@@ -83,9 +85,7 @@ class Reel:
         return list(self.frames)
 
     def _add(self, kind: str, **data: object) -> None:
-        self.frames.append(
-            json.dumps({"kind": kind, **data}, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        )
+        self.frames.append(_json({"kind": kind, **data}))
 
     def _open(self, alone: DecodeTrace, together: DecodeTrace) -> None:
         config, setting = together.config, together.setting
@@ -109,14 +109,15 @@ class Reel:
             else:
                 totals = headline_at(alone, trace, self._clock[lane])
                 words = _words(trace, step.emitted, len(step.verification.accepted))
-                self._add("step", lane=lane, seconds=times, tokens=words, totals=totals, **picture(trace, step))
+                drawn = _packed(_json(picture(trace, step)))
+                self._add("step", lane=lane, seconds=times, tokens=words, totals=totals, picture=drawn)
 
     def _close(self, alone: DecodeTrace, together: DecodeTrace, ending: Ending) -> None:
         self._add(
             "end", ending=ending, totals=headline(alone, together, ending == "finished"),
             show=instructive_step(together) if self._show is None else self._show, image=together.image,
             charts=[chart.as_json() for chart in charts(alone, together)],
-            traces={"target_only": _text(alone), "speculative": _text(together)},
+            file=_packed(race_json(alone, together, together.image)),
         )  # fmt: skip
 
 
@@ -200,5 +201,10 @@ def _words(trace: DecodeTrace, tokens: tuple[int, ...], accepted: int | None) ->
     return words
 
 
-def _text(trace: DecodeTrace) -> str:
-    return trace.to_json().decode()
+def _json(data: dict[str, object]) -> str:
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _packed(text: str) -> str:
+    """A long text as base64 of gzip, which the browser takes apart: a tree's picture is five times larger than that."""
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

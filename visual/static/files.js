@@ -17,7 +17,7 @@ export function createFiles(root, { frames, step, page }) {
   const drawn = () => drawing(root.querySelector(".tree"), getComputedStyle(root).getPropertyValue("--surface"));
 
   const actions = {
-    race: () => save(race(frames().at(-1)), "application/json", "specllava-race.json"),
+    race: async () => save(await unpacked(JSON.parse(frames().at(-1)).file), "application/json", "specllava-race.json"),
     page: async () => {
       note.textContent = "Packing the page …";
       const [before, behind] = await page();
@@ -68,9 +68,10 @@ export function createFiles(root, { frames, step, page }) {
   }
 }
 
-function race(end) {
-  const { image, traces } = JSON.parse(end);
-  return `{"image":${JSON.stringify(image)},"target_only":${traces.target_only},"speculative":${traces.speculative}}`;
+// Long texts come packed: gzip, base64.
+export async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
 
 // The frames as they stand inside the page's script element: with no "<", no text can end it.

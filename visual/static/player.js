@@ -1,13 +1,14 @@
 // The player: one clock that moves race, timeline and tree together. It follows the recorded clocks of the two
 // lanes, runs in the browser alone, and takes new frames as they are appended to the component's value.
 
-export function mount({ element, props, watch, server, race, step, charts, files }) {
+export function mount({ element, props, watch, server, race, step, charts, files, glossary }) {
   const root = element.querySelector(".player");
   const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
   const ready = once(() => window.Plotly ?? loadPlotly(plotly)); // a saved page brings it along
   const lanes = race.createRace(root);
   const views = [lanes, step.createStep(root, ready, lanes.hint), charts.createCharts(root, ready)];
-  const player = new Player(root, ...views, race.duration);
+  glossary.createGlossary(root);
+  const player = new Player(root, ...views, race.duration, files.unpacked);
   const frames = () => props.value ?? [];
   const menu = files.createFiles(root, { frames, step: () => player.index() + 1, page: server?.saved_page });
   watch("value", () => {
@@ -35,8 +36,8 @@ function loadPlotly(address) {
 const calm = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 class Player {
-  constructor(root, race, step, charts, duration) {
-    Object.assign(this, { root, race, step, charts, duration, run: null, seen: 0, time: 0, playing: false, end: null, firstPass: false,
+  constructor(root, race, step, charts, duration, unpacked) {
+    Object.assign(this, { root, race, step, charts, duration, unpacked, read: Promise.resolve(), run: null, seen: 0, time: 0, playing: false, end: null, firstPass: false,
       opened: false, paced: false });
     this.scrub = this.find(".scrub");
     this.speed = this.find(".speed");
@@ -56,17 +57,29 @@ class Player {
 
   // --- frames -------------------------------------------------------------------------------
 
+  // Lists are read one after the other, because pictures take a moment to unpack.
   feed(list) {
+    this.read = this.read.then(() => this.take(list));
+  }
+
+  async take(list) {
     if (!list.length) return;
     const first = JSON.parse(list[0]);
     if (first.id !== this.run?.id) this.begin(first);
-    for (; this.seen < list.length; this.seen++) this.take(JSON.parse(list[this.seen]));
+    const frames = await Promise.all(list.slice(this.seen).map((text) => this.parsed(text)));
+    this.seen += frames.length;
+    frames.forEach((frame) => this.add(frame));
     this.race.place();
     if (this.end && !this.run.live && !this.opened) this.jump(this.end.show);
     else if (this.run.live && calm()) this.seek(this.race.total());
     else this.render();
     if (this.run.live && !this.opened && !calm()) this.play();
     this.opened = true;
+  }
+
+  async parsed(text) {
+    const frame = JSON.parse(text);
+    return frame.picture ? { ...frame, ...JSON.parse(await this.unpacked(frame.picture)) } : frame;
   }
 
   begin(run) {
@@ -84,7 +97,7 @@ class Player {
     }
   }
 
-  take(frame) {
+  add(frame) {
     if (frame.kind === "end") {
       this.end = frame;
       this.charts.show(frame.charts);

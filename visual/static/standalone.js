@@ -1,6 +1,6 @@
 // Starts the player in a page of its own: frames and scripts are elements of the page, and nothing is fetched.
 
-const [race, step, charts, files, player] = await Promise.all(
+const [race, step, charts, files, glossary, player] = await Promise.all(
   [...document.querySelectorAll("script[data-module]")].map(({ textContent }) =>
     import(`data:text/javascript;charset=utf-8,${encodeURIComponent(textContent)}`)),
 );
@@ -17,4 +17,4 @@ if (run.picture?.startsWith("data:image/")) {
   const picture = Object.assign(document.createElement("img"), { src: run.picture, alt: "The picture that the models looked at" });
   document.getElementById("picture").replaceChildren(picture);
 }
-player.mount({ element: document.getElementById("show"), props: { value: frames }, watch: () => {}, race, step, charts, files });
+player.mount({ element: document.getElementById("show"), props: { value: frames }, watch: () => {}, race, step, charts, files, glossary });
