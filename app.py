@@ -30,6 +30,8 @@ from specllava.toyworld.scene import sample_scene
 from specllava.trace import DecodeTrace, Setting
 from visual import pieces
 from visual.controls import decoding_config, settings_card
+from visual.learn import lessons_card
+from visual.lessons import Lesson, load_lessons
 from visual.link import follow_link
 from visual.live import follow
 from visual.picture import data_address
@@ -38,6 +40,7 @@ from visual.recorded import Recorded, load_recorded, read_recorded
 from visual.standalone import saved_page
 
 EXAMPLES = Path(__file__).parent / "assets" / "examples"
+LESSONS = Path(__file__).parent / "assets" / "lessons"
 SCENE_PIXELS = 384
 SHOWN_SUGGESTIONS = 4
 SHOWN_EXAMPLES = 6
@@ -86,6 +89,7 @@ class Site:
         toy: the pair knows the toy world, so the page offers drawn scenes.
         racing: sessions whose race is wanted; a session that leaves the set stops at its next step.
         opened: a race from a file, to show before the recorded ones.
+        lessons: guided examples.
     """
 
     backend: Callable[[], Backend]
@@ -93,6 +97,7 @@ class Site:
     toy: bool = True
     racing: set[str] = field(default_factory=set)
     opened: Recorded | None = None
+    lessons: Sequence[Lesson] = ()
 
     @property
     def first(self) -> Recorded | None:
@@ -154,17 +159,21 @@ def uploaded(path: str) -> tuple[Any, Any, str]:
         return gr.skip(), gr.skip(), f"This picture cannot be used: {error}"
 
 
-def as_shown(site: Site, race: Recorded, step: int | None = None) -> tuple[Any, ...]:
+def as_shown(
+    site: Site, race: Recorded, step: int | None = None, lesson: Mapping[str, str] | None = None
+) -> tuple[Any, ...]:
     """A race that was run before, for the picture, its image, the question and the player.
 
     Args:
         step: the one to open with, from 0; the most instructive one if it is not given.
+        lesson: what it is to teach.
     """
     own = any(race is one for one in site.recorded)
-    source = "recorded run" if own else f"from {race.name}.json"
+    source = "recorded run" if own or lesson else f"from {race.name}.json"
     image = str(race.image) if race.image else None
     drawn = data_address(open_image(race.image)) if race.image else None
-    frames = recorded_frames(race.target_only, race.speculative, source, drawn, race.name if own else None, step)
+    name = race.name if own else None
+    frames = recorded_frames(race.target_only, race.speculative, source, drawn, name, step, lesson)
     return Picture(file=image) if image else None, image, race.prompt, frames
 
 
@@ -202,6 +211,7 @@ class Widgets:
     examples: list[gr.Button]
     trace: gr.UploadButton
     question: gr.Textbox
+    lessons: list[gr.Button]
     run: gr.Button
     stop: gr.Button
     notice: gr.HTML
@@ -223,12 +233,15 @@ def build_page(site: Site) -> gr.Blocks:
                 notice = gr.HTML(**pieces.text_arguments("", pieces.NOTICE), elem_id="notice", render=False)
                 picture, image, examples, trace = _picture_card(site, first, notice)
                 question, run, stop = _question_card(site, first, notice)
+                lessons = lessons_card(site.lessons)
                 settings = settings_card()
                 gr.HTML(**pieces.constant_arguments(pieces.legend()), elem_id="legend")
             with gr.Column(elem_id="show", min_width=270):
                 frames = as_shown(site, first)[-1] if first else []
                 player = gr.HTML(**component_arguments(frames), elem_id="player", server_functions=[saved_page])
-        widgets = Widgets(chip, picture, image, examples, trace, question, run, stop, notice, settings, player)
+        widgets = Widgets(
+            chip, picture, image, examples, trace, question, lessons, run, stop, notice, settings, player
+        )
         _connect(site, page, widgets)
     return page
 
@@ -314,16 +327,19 @@ def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
     replay = [on.picture, on.shown, on.question, on.player, on.notice]
     for button, recorded in zip(on.examples, site.recorded, strict=False):
         button.click(_replay(site, recorded), None, replay, **QUICK)
+    for button, lesson in zip(on.lessons, site.lessons, strict=True):
+        button.click(_replay(site, lesson.race, lesson), None, replay, **QUICK)
     on.trace.upload(open_file, on.trace, replay, show_progress="hidden", api_visibility="private")
     page.unload(gone)
     page.load(lambda: running(site), None, on.chip, show_progress="hidden", api_visibility="private")
     page.load(open_link, None, replay, **QUICK)
 
 
-def _replay(site: Site, recorded: Recorded) -> Callable[[gr.Request], tuple[Any, ...]]:
+def _replay(site: Site, recorded: Recorded, lesson: Lesson | None = None) -> Callable[[gr.Request], tuple[Any, ...]]:
     def show(request: gr.Request) -> tuple[Any, ...]:
         site.racing.discard(request.session_hash or "")
-        return *as_shown(site, recorded), ""
+        taught = (lesson.told.step, lesson.words) if lesson else ()
+        return *as_shown(site, recorded, *taught), ""
 
     return show
 
@@ -357,7 +373,8 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     loading = ThreadPoolExecutor(1, "models").submit(_load, flags.preset)
-    site = Site(loading.result, load_recorded(EXAMPLES), toy=flags.preset == "toy", opened=race)
+    recorded, lessons = load_recorded(EXAMPLES), load_lessons(LESSONS)
+    site = Site(loading.result, recorded, toy=flags.preset == "toy", opened=race, lessons=lessons)
     serve(build_page(site), host=flags.host, port=flags.port)
 
 

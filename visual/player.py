@@ -58,12 +58,14 @@ class Reel:
         picture: what the models look at, as a data address, for the run saved as a page.
         example: name of the recorded example that this is, so that a link can lead to it.
         show: the step to open with, from 0; the most instructive one if it is not given.
+        lesson: what the run is to teach, with ``title``, ``question`` and ``answer``.
     """
 
     def __init__(
-        self, source: str, live: bool, picture: str | None = None, example: str | None = None, show: int | None = None
-    ) -> None:
-        self._opening = {"source": source, "live": live, "picture": picture, "example": example}
+        self, source: str, live: bool, picture: str | None = None, example: str | None = None, show: int | None = None,
+        lesson: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self._opening = {"source": source, "live": live, "picture": picture, "example": example, "lesson": lesson}
         self._show = show
         self._steps = {ALONE: 0, TOGETHER: 0}
         self._clock = {ALONE: 0.0, TOGETHER: 0.0}
@@ -123,11 +125,11 @@ class Reel:
 
 def recorded_frames(
     alone: DecodeTrace, together: DecodeTrace, source: str = "recorded run", picture: str | None = None,
-    example: str | None = None, show: int | None = None,
+    example: str | None = None, show: int | None = None, lesson: Mapping[str, str] | None = None,
 ) -> list[str]:  # fmt: skip
     """A race that was run before, to its end or not, as the player's whole list; arguments as of ``Reel``."""
     stopped = "stopped" in (alone.finish_reason, together.finish_reason)
-    reel = Reel(source, False, picture, example, show)
+    reel = Reel(source, False, picture, example, show, lesson)
     return reel.update({ALONE: alone, TOGETHER: together}, "stopped" if stopped else "finished")
 
 

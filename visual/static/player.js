@@ -47,6 +47,7 @@ class Player {
       next: () => this.jump(this.index() + 1),
       last: () => this.seek(this.race.total()),
       play: () => this.toggle(),
+      answer: () => this.teach(true),
     };
     this.listen();
   }
@@ -91,6 +92,8 @@ class Player {
     if (!this.paced) this.speed.value = String(run.speed);
     this.find(".origin").textContent = `${run.source} · ${run.setting}`;
     this.find(".asked").textContent = run.prompt;
+    this.find(".lesson").hidden = !run.lesson;
+    if (run.lesson) this.teach(false);
     document.documentElement.style.setProperty("--threshold", `${(100 * run.threshold) / run.ceiling}%`);
     for (const [name, nats] of [["threshold", run.threshold], ["ceiling", run.ceiling]]) {
       for (const place of document.querySelectorAll(`[data-scale="${name}"]`)) place.textContent = nats.toFixed(1);
@@ -104,6 +107,16 @@ class Player {
     } else {
       this.race.add(frame);
     }
+  }
+
+  // A lesson asks first and answers when it is asked to.
+  teach(answered) {
+    const { title, question, answer } = this.run.lesson;
+    this.find(".lesson-title").textContent = title;
+    this.find(".lesson-question").textContent = question;
+    this.find(".lesson-answer").textContent = answered ? answer : "";
+    this.find("[data-do=answer]").hidden = answered;
+    if (!answered) this.find(".lesson").scrollIntoView({ block: "nearest", behavior: calm() ? "auto" : "smooth" });
   }
 
   // --- the clock ----------------------------------------------------------------------------

@@ -1,0 +1,244 @@
+"""The guided examples: a recorded race each, a question about one of its steps, and the answer.
+
+What a lesson needs to show is looked for in what the models really do: scenes are raced one after the other until a
+step is found that shows it. The words are filled with that step's own numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from PIL import Image
+
+from specllava.config import DecodingConfig
+from specllava.decoding import race
+from specllava.metrics import summarise
+from specllava.models.prompt import shown_to_draft
+from specllava.pair import SPECULATIVE, TARGET_ONLY, Pair, lane_of
+from specllava.toyworld.dialogue import DETAIL_PROMPTS
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.evaluate import judge
+from specllava.toyworld.examples import PICTURE_SIZE
+from specllava.toyworld.scene import COLOURS, KINDS, sample_scene
+from specllava.trace import DecodeTrace, StepTrace, race_json
+
+START, SCENES = 3_000_000, 80  # scene numbers that are tried, none of them seen in training
+GREY = (127, 127, 127)
+EASY = 7  # accepted tokens in one step
+Race = dict[str, DecodeTrace]
+Words = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One guided example.
+
+    Args:
+        name: of its files.
+        question, answer: texts with the fields that ``find`` fills.
+        race: how its race is run: ``(pair, picture, prompt, config)`` to the traces by lane.
+        find: the step that shows it, with the words to fill in; nothing if no step of the race does.
+    """
+
+    name: str
+    title: str
+    question: str
+    answer: str
+    race: Callable[[Pair, Image.Image, str, DecodingConfig], Race]
+    find: Callable[[DecodeTrace], tuple[int, Words] | None]
+
+
+def record_lessons(pair: Pair, directory: Path, config: DecodingConfig) -> list[Path]:
+    """Find, race and write every lesson, and ``lessons.json`` with their words.
+
+    Raises:
+        ValueError: no scene shows what a lesson is about.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    written, told = [], []
+    for lesson in LESSONS:
+        picture, traces, step, words = _search(pair, lesson, config)
+        picture.save(directory / f"{lesson.name}.png", format="PNG", optimize=True)
+        path = directory / f"{lesson.name}.json"
+        path.write_text(race_json(traces[TARGET_ONLY], traces[SPECULATIVE], f"{lesson.name}.png"), encoding="utf-8")
+        question, answer = lesson.question.format(**words), lesson.answer.format(**words)
+        told.append({"name": lesson.name, "title": lesson.title, "question": question, "answer": answer, "step": step})
+        written.append(path)
+    index = directory / "lessons.json"
+    index.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return [*written, index]
+
+
+def _search(pair: Pair, lesson: Lesson, config: DecodingConfig) -> tuple[Image.Image, Race, int, Words]:
+    for seed in range(START, START + SCENES):
+        scene = sample_scene(seed, "train")
+        picture = draw_scene(scene, PICTURE_SIZE)
+        traces = lesson.race(pair, picture, DETAIL_PROMPTS[0], config)
+        seen = judge(scene, traces[TARGET_ONLY].text)
+        found = lesson.find(traces[SPECULATIVE])
+        right = seen.no_invention and seen.objects_named == seen.objects  # lessons say that the target is
+        if found and right:
+            return picture, traces, *found
+    raise ValueError(f"none of {SCENES} scenes shows what the lesson {lesson.name} is about")
+
+
+# --- how lessons are raced ----------------------------------------------------------------------------------------
+
+
+def _plain(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
+    return pair.compare(picture, prompt, config)
+
+
+def _blind(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
+    """The draft is shown a grey picture, the target the real one."""
+    blank = pair.prompt(Image.new("RGB", picture.size, GREY), prompt)
+    shown = shown_to_draft(pair.prompt(picture, prompt), blank)
+    lanes = [lane_of(replace(config, drafter="none"), shown), lane_of(config, shown)]
+    return pair.collect_race(race(pair.bundle, lanes))
+
+
+def _untaught(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
+    """With the draft as it was before distillation."""
+    return pair.undistilled().compare(picture, prompt, config)
+
+
+# --- what lessons look for ----------------------------------------------------------------------------------------
+
+
+def _easy(trace: DecodeTrace) -> tuple[int, Words] | None:
+    best = max(range(len(trace.steps)), key=lambda i: len(trace.steps[i].verification.accepted), default=None)
+    if best is None or len(trace.steps[best].verification.accepted) < EASY:
+        return None
+    accepted = trace.steps[best].verification.accepted
+    said = "".join(trace.texts[trace.steps[best].tree.tokens[node]] for node in accepted).strip()
+    return best, {"accepted": str(len(accepted)), "emitted": str(len(accepted) + 1), "said": said}
+
+
+def _second_choice(trace: DecodeTrace) -> tuple[int, Words] | None:
+    """A colour that was not the draft's favourite, and was right."""
+    for index, step, node in _accepted(trace):
+        parent = step.tree.parents[node]
+        rivals = [n for n in step.tree.children()[parent] if step.tree.log_probs[n] > step.tree.log_probs[node]]
+        doubt = step.tree.entropies[parent]
+        if rivals and doubt is not None and _word(trace, step, node) in COLOURS:
+            favourite = max(rivals, key=step.tree.log_probs.__getitem__)
+            return index, {
+                "right": _word(trace, step, node), "right_prob": _prob(step, node),
+                "favourite": _word(trace, step, favourite), "favourite_prob": _prob(step, favourite),
+                "doubt": f"{doubt:.2f}", "tried": str(len(step.tree.children()[parent])),
+            }  # fmt: skip
+    return None
+
+
+def _wrong(words: tuple[str, ...], trace: DecodeTrace) -> tuple[int, Words] | None:
+    """A rejected favourite where the target wanted another of the ``words``."""
+    for index, step in enumerate(trace.steps):
+        last = step.verification.path[-1]
+        family = step.tree.children()[last]
+        wanted = trace.texts[step.verification.next_token].strip()
+        if not family or wanted not in words:
+            continue
+        favourite = max(family, key=step.tree.log_probs.__getitem__)
+        if _word(trace, step, favourite) in words:
+            summary = summarise([trace])
+            return index, {
+                "guess": _word(trace, step, favourite), "guess_prob": _prob(step, favourite), "wanted": wanted,
+                "wanted_prob": f"{step.target.choice_probs[last]:.2f}", "tau": f"{summary.tau:.1f}",
+            }  # fmt: skip
+    return None
+
+
+def _stumble(trace: DecodeTrace) -> tuple[int, Words] | None:
+    """A step in which the draft guessed and got nothing right."""
+    for index, step in enumerate(trace.steps[2:-1], start=2):
+        if step.tree.drafted and not step.verification.accepted and math.exp(max(step.tree.log_probs[1:])) > 0.3:
+            favourite = max(range(1, len(step.tree)), key=step.tree.log_probs.__getitem__)
+            return index, {
+                "guess": _word(trace, step, favourite), "guess_prob": _prob(step, favourite),
+                "wanted": trace.texts[step.verification.next_token].strip(), "tau": f"{summarise([trace]).tau:.1f}",
+            }  # fmt: skip
+    return None
+
+
+def _middle(trace: DecodeTrace) -> tuple[int, Words] | None:
+    easy = _easy(trace)
+    return easy and (easy[0], {**easy[1], "tau": f"{summarise([trace]).tau:.1f}"})
+
+
+def _accepted(trace: DecodeTrace) -> Iterator[tuple[int, StepTrace, int]]:
+    for index, step in enumerate(trace.steps):
+        for node in step.verification.accepted:
+            yield index, step, node
+
+
+def _word(trace: DecodeTrace, step: StepTrace, node: int) -> str:
+    return trace.texts[step.tree.tokens[node]].strip()
+
+
+def _prob(step: StepTrace, node: int) -> str:
+    return f"{math.exp(step.tree.log_probs[node]):.2f}"
+
+
+LESSONS = (
+    Lesson(
+        "1-easy", "An easy sentence",
+        "The draft is a twelfth of the target's size, and yet {accepted} of its guesses in a row are right here."
+        " What makes this stretch so easy?",
+        "Look at the fill: the nodes are dark, so the draft was sure of itself. “{said}” is mostly a matter of habit:"
+        " each word follows from the words before it, and habits are what a small model learns well. The target needed"
+        " one pass for {emitted} tokens that would have taken it {emitted}.",
+        _plain, _easy,
+    ),
+    Lesson(
+        "2-colour", "A word that needs eyes",
+        "Just before a colour the draft is unsure, and the tree branches. Its favourite was “{favourite}”. Was the"
+        " step lost?",
+        "No. The draft's entropy there is {doubt} nats, above the threshold, so it tried {tried} words instead of one:"
+        " “{favourite}” ({favourite_prob}) and also “{right}” ({right_prob}). The target wanted “{right}”, found it in"
+        " the tree, and the branch behind it went on. A single chain of guesses would have ended here. This is the"
+        " paper's second point: spend guesses where the draft has doubts.",
+        _plain, _second_choice,
+    ),
+    Lesson(
+        "3-wrong", "The draft names the wrong thing",
+        "The draft says “{guess}” ({guess_prob}). There is no such thing at that place in the picture. Does the answer"
+        " go wrong?",
+        "It does not. The target looks at the same picture and wants “{wanted}” ({wanted_prob}), so “{guess}” and"
+        " everything behind it is dropped, and the answer goes on with the target's own word. A wrong guess costs a"
+        " little time and never a word: the text is the same as the target's alone.",
+        _plain, partial(_wrong, KINDS),
+    ),
+    Lesson(
+        "4-blank", "A draft that sees nothing",
+        "In this run the draft was shown a plain grey picture, and the target the real one. Which words can it still"
+        " guess?",
+        "Those that follow from the words before them. At words that need the picture it is lost: here it guesses"
+        " “{guess}” where the target, which sees, wants “{wanted}”. It gets {tau} tokens out of a target pass; run the"
+        " same question with the picture and compare. This is the paper's first point: draft and target look through"
+        " the same eyes. The answer itself has not changed by a token.",
+        _blind, partial(_wrong, (*COLOURS, *KINDS)),
+    ),
+    Lesson(
+        "5-before", "Before distillation",
+        "This draft has learnt from the same texts as the target, but never from the target itself. Here it expects"
+        " “{guess}” ({guess_prob}), and the target says “{wanted}”. Who is right?",
+        "Both might be: the sentence could go on either way. But only the target's wording counts, and this draft has"
+        " not learnt what the target prefers. It gets {tau} tokens out of a target pass. The next example runs the"
+        " same draft after distillation.",
+        _untaught, _stumble,
+    ),
+    Lesson(
+        "6-after", "After distillation",
+        "The same draft again, after lessons from the target: trained to give each next word the chance that the target"
+        " gives it. What has changed?",
+        "It now makes the target's choices: {accepted} right in a row here, {tau} tokens per target pass in this run."
+        " That is the paper's third point. The lab below measures it word by word, as KL, the distance between what"
+        " the two models expect.",
+        _plain, _middle,
+    ),
+)  # fmt: skip
