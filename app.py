@@ -30,6 +30,7 @@ from specllava.toyworld.scene import sample_scene
 from specllava.trace import DecodeTrace, Setting
 from visual import pieces
 from visual.controls import decoding_config, settings_card
+from visual.lab import Desk, Experiments, Inputs, lab_section
 from visual.live import follow
 from visual.player import component_arguments, recorded_frames, static_paths
 from visual.recorded import Recorded, load_recorded
@@ -82,12 +83,14 @@ class Site:
         recorded: races to show before anything runs; the first is the first paint.
         toy: the pair knows the toy world, so the page offers drawn scenes.
         racing: sessions whose race is wanted; a session that leaves the set stops at its next step.
+        lab: waits for the models; without it the page has no lab.
     """
 
     backend: Callable[[], Backend]
     recorded: Sequence[Recorded] = ()
     toy: bool = True
     racing: set[str] = field(default_factory=set)
+    lab: Callable[[], Experiments] | None = None
 
 
 # --- what the page does -------------------------------------------------------------------------------------------
@@ -181,6 +184,9 @@ def build_page(site: Site) -> gr.Blocks:
             with gr.Column(elem_id="show", min_width=270):
                 frames = recorded_frames(first.target_only, first.speculative) if first else []
                 player = gr.HTML(**component_arguments(frames), elem_id="player")
+                if site.lab is not None:
+                    desk = Desk(site.lab, lambda: new_scene(False)[0], COMPUTE)
+                    lab_section(desk, page, Inputs(picture, question, settings))
         _connect(site, page, Widgets(chip, picture, shown, examples, question, run, stop, notice, settings, player))
     return page
 
@@ -288,7 +294,7 @@ def main() -> None:
     parser.add_argument("--preset", default="toy", help="which pair of models to race")
     flags = parser.parse_args()
     loading = ThreadPoolExecutor(1, "models").submit(_load, flags.preset)
-    site = Site(loading.result, load_recorded(EXAMPLES), toy=flags.preset == "toy")
+    site = Site(loading.result, load_recorded(EXAMPLES), toy=flags.preset == "toy", lab=lambda: _lab(loading.result()))
     serve(build_page(site), host=flags.host, port=flags.port)
 
 
@@ -296,6 +302,12 @@ def _load(preset: str) -> Backend:
     from specllava import Pair
 
     return Pair.from_preset(preset)
+
+
+def _lab(pair: Any) -> Experiments:
+    from specllava.lab import Lab
+
+    return Lab(pair)
 
 
 def serve(page: gr.Blocks, host: str, port: int, block: bool = True) -> str:

@@ -15,10 +15,10 @@ from specllava.config import RULES, DecodingConfig
 from specllava.findings.contrast import Contrast
 from specllava.findings.fork import Fork
 from specllava.findings.reading import Reading
-from specllava.findings.sweep import Sweep
+from specllava.findings.sweep import KNOBS, Sweep
 from specllava.lab import Lab
 from specllava.lab.contrast import Setup, contrast, telling_places, with_closeups
-from specllava.lab.sweep import KNOBS, knob_values
+from specllava.lab.sweep import knob_values
 from specllava.metrics import drafted_tokens, summarise
 from specllava.models.bundle import Bundle
 from specllava.models.prompt import shown_to_draft

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from specllava.metrics import Comparison, Summary, compare, speedup, summarise
 from specllava.trace import DecodeTrace
 
 Value = str | int | float
+# Settings that are numbers, and the values that a sweep tries beside the present one.
+KNOBS: Final[dict[str, tuple[Value, ...]]] = {
+    "entropy_threshold": (0.0, 0.1, 0.3, 0.6, 1.0, 1.5, 2.5),
+    "max_branches": (1, 2, 3, 4, 6, 8),
+    "depth": (1, 2, 3, 4, 6, 8, 10, 12),
+    "nodes": (2, 4, 8, 12, 16, 24, 32, 48),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class Lab:
     def knob(
         self, image: Picture, messages: Messages, field: str, config: DecodingConfig | None = None
     ) -> Generator[Sweep]:
-        """One number of the settings turned, see :data:`specllava.lab.sweep.KNOBS`."""
+        """One number of the settings turned, see :data:`specllava.findings.sweep.KNOBS`."""
         chosen = _comparable(config)
         values = knob_values(chosen, field)
         return sweep(self.pair, self.pair.prompt(image, messages, chosen.max_new_tokens), chosen, field, values)

@@ -10,17 +10,11 @@ from typing import Any
 
 from specllava.config import RULES, DecodingConfig, RuleName
 from specllava.decoding import Event, Lane, collect, race
-from specllava.findings.sweep import Sweep, Value
+from specllava.findings.sweep import KNOBS, Sweep, Value
 from specllava.models.prompt import Prompt
 from specllava.pair import TARGET_ONLY, Pair
 
 TICK = 0.25  # seconds between two looks at a sweep that is running, so that it can be stopped
-KNOBS: dict[str, tuple[Value, ...]] = {
-    "entropy_threshold": (0.0, 0.1, 0.3, 0.6, 1.0, 1.5, 2.5),
-    "max_branches": (1, 2, 3, 4, 6, 8),
-    "depth": (1, 2, 3, 4, 6, 8, 10, 12),
-    "nodes": (2, 4, 8, 12, 16, 24, 32, 48),
-}
 # Rules that never look at a setting, so that turning it shows nothing.
 BLIND: dict[str, frozenset[RuleName]] = {
     "entropy_threshold": frozenset(RULES) - {"entropy"},
