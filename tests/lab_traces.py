@@ -68,7 +68,7 @@ def synthetic_fork(
         return Fork(trace, options)
     tail = said[-end:]
     start, alone = replace(trace.prefill, first_token=tail[0]), synthetic_race(0, config)["target-only"]
-    forced = replace(trace, given=tuple(given), prefill=start, steps=alone.steps[-len(tail) + 1 :])
+    forced = replace(trace, given=tuple(given), prefill=start, steps=alone.steps[len(alone.steps) - len(tail) + 1 :])
     return Fork(trace, options, forced)
 
 
@@ -102,7 +102,7 @@ class FakeLab:
 
     def distillation(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Contrast]:
         self._ask(messages)
-        *found, end = synthetic_contrast(("after distillation", "before distillation"), config, self.texts)
+        *found, end = synthetic_contrast(("before distillation", "after distillation"), config, self.texts)
         yield from found
         yield with_closeup(end)
 

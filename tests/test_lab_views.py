@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from lab_traces import FakeLab, synthetic_contrast, synthetic_fork, synthetic_sweep, with_closeup
 from PIL import Image
+from visual_traces import first_steps
 
 from specllava.config import RULES, DecodingConfig
 from specllava.findings.contrast import Contrast
@@ -91,11 +92,11 @@ def test_doubt_is_averaged_over_small_words_and_all_others_apart():
 
 
 def test_distillation_says_how_far_each_draft_stands():
-    found = compared("after distillation", "before distillation")
+    found = compared("before distillation", "after distillation")
     chart = distillation_chart(found)
-    after, before = (side.reading.divergence for side in found.sides)
+    before, after = (side.reading.divergence for side in found.sides)
     assert f"{after:.3f} nats" in chart.answer and f"before distillation {before:.3f}" in chart.answer
-    assert list(chart.figures[1].data[0].y) == [round(after, 4), round(before, 4)]
+    assert list(chart.figures[1].data[0].y) == [round(before, 4), round(after, 4)]
 
 
 def test_the_table_and_the_words_have_an_entry_per_token():
@@ -113,10 +114,10 @@ def test_the_table_and_the_words_have_an_entry_per_token():
 
 
 def test_trees_of_one_place_are_drawn_for_every_side():
-    found = with_closeup(compared("after distillation", "before distillation"))
+    found = with_closeup(compared("before distillation", "after distillation"))
     _, view = distillation_view(found)
     (closeup,) = view["closeups"]
-    assert [tree["name"] for tree in closeup["trees"]] == ["after distillation", "before distillation"]
+    assert [tree["name"] for tree in closeup["trees"]] == ["before distillation", "after distillation"]
     assert all({"data", "layout"} <= set(tree["figure"]) for tree in closeup["trees"])
 
 
@@ -131,6 +132,27 @@ def test_a_forced_token_shows_both_answers(end: int):
     assert view["fork"]["place"] == 4 and view["fork"]["rejoined"] == taken.rejoined == end
     assert len(view["fork"]["other"]) == 5 + end and len(view["rows"]) == 2
     assert "gave 0.20" in view["answer"] and "nan" not in view["answer"]
+
+
+def test_a_sweep_that_is_stopped_tells_how_far_each_run_came():
+    found = swept("rule", RULES)
+    runs = tuple((value, first_steps(run, 2)) for value, run in found.runs)
+    chart = rules_chart(replace(found, alone=first_steps(found.alone, 9), runs=runs))
+    assert "token for token" in chart.answer and {row[-1] for row in chart.rows} == {"yes"}
+    assert rules_view(replace(found, runs=runs))[0] == "0 of 6 rules"
+    assert rules_chart(replace(found, alone=first_steps(found.alone, 0))).rows == ()
+
+
+def test_a_word_is_named_whole_though_it_has_parts():
+    found = compared("the picture", "a blank picture", "another picture")
+    trace = found.sides[0].trace
+    place = next(place for place, token in enumerate(trace.token_ids) if trace.texts[token] == "rella")
+    words = [token == trace.token_ids[place] and at == place for at, token in enumerate(trace.token_ids)]
+    sure, unsure = (tuple(p if here else 0.5 for here in words) for p in (0.9, 0.1))
+    one, two, three = found.sides
+    seen = replace(one, reading=replace(one.reading, probs=sure))
+    blind = replace(two, reading=replace(two.reading, probs=unsure))
+    assert "mattered most in: umbrella." in seeing_chart(replace(found, sides=(seen, blind, three))).answer
 
 
 def test_progress_is_in_words():

@@ -166,8 +166,8 @@ def _card(desk: Desk, experiment: Experiment, inputs: Inputs) -> None:
             more = _more(desk, experiment)
             run = gr.Button(experiment.button, size="sm", elem_classes="lab-run")
             stop = gr.Button("Stop", size="sm", interactive=False, elem_classes="lab-stop")
-        note = gr.HTML(**pieces.text_arguments("", NOTE))
-        result = gr.HTML(**result_arguments())
+        note = gr.HTML(**pieces.text_arguments("", NOTE), elem_classes="lab-said")
+        result = gr.HTML(**result_arguments(), elem_classes="lab-said")
     _connect(desk, experiment, inputs, (run, stop, note, result, more))
 
 

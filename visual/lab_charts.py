@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from specllava.findings.contrast import Contrast, Side
 from specllava.findings.sweep import Point, Sweep
 from specllava.metrics import drafted_tokens
+from specllava.trace import DecodeTrace
 from visual import theme
 from visual.charts import FUNCTION_WORDS, Chart, panel
 from visual.words import token_label
@@ -53,7 +54,7 @@ def _add_point(figure: go.Figure, point: Point, name: str, colour: str, symbol: 
 def _rules_answer(found: Sweep) -> str:
     points = [point for point in found.points if not math.isnan(point.speedup)]
     if not points:
-        return "No rule is finished yet."
+        return "No rule has made a step yet."
     fastest, longest = max(points, key=lambda p: p.speedup), max(points, key=lambda p: p.summary.tau)
     answer = f"Fastest here: {fastest.value}, {fastest.speedup:.1f}× with {fastest.summary.tau:.1f} tokens a pass. "
     if longest.summary.tau - fastest.summary.tau > 0.05:
@@ -95,7 +96,7 @@ def knob_chart(found: Sweep) -> Chart:
 def _knob_answer(found: Sweep, unit: str) -> str:
     points = [point for point in found.points if not math.isnan(point.speedup)]
     if not points:
-        return "No value is finished yet."
+        return "No value has made a step yet."
     fastest, longest = max(points, key=lambda p: p.speedup), max(points, key=lambda p: p.summary.tau)
     answer = (
         f"Fastest here: {fastest.value:g}{unit}, {fastest.speedup:.1f}×; most tokens a pass:"
@@ -118,14 +119,14 @@ def _point_rows(found: Sweep) -> tuple[tuple[str, ...], ...]:
             f"{point.value}{' (yours)' if point.value == found.current else ''}", f"{point.summary.tau:.2f}",
             "–" if math.isnan(point.speedup) else f"{point.speedup:.2f}×", str(point.summary.drafted),
             str(point.summary.accepted), str(point.summary.target_passes),
-            "yes" if point.sameness.identical else "near-tie" if point.sameness.near_tie else "no",
+            "yes" if point.same else "near-tie" if point.sameness.near_tie else "no",
         )
         for point in found.points
     )  # fmt: skip
 
 
 def _sameness(found: Sweep) -> str:
-    differing = [str(point.value) for point in found.points if not point.sameness.identical]
+    differing = [str(point.value) for point in found.points if not point.same]
     if differing:
         return f"Other tokens than the target alone: {', '.join(differing)} (see the table)."
     return "Every run said what the target says alone, token for token."
@@ -152,7 +153,7 @@ def distillation_chart(found: Contrast) -> Chart:
     """Acceptance and distance from the target of two drafts."""
     answer = "No run is finished yet."
     if len(found.sides) == len(found.names):
-        after, before = found.sides
+        before, after = found.sides
         helped = "Yes, here it does" if after.tau > before.tau else "Not on this answer"
         answer = (
             f"{helped}: from {before.tau:.1f} to {after.tau:.1f} tokens a pass. The draft stands"
@@ -180,8 +181,18 @@ def _mattered(found: Contrast, better: Side, worse: Side) -> str:
     trace = found.sides[0].trace
     gains = [a - b for a, b in zip(better.reading.probs, worse.reading.probs, strict=True)]
     order = sorted(range(len(gains)), key=lambda place: -gains[place])
-    words = dict.fromkeys(token_label(trace, trace.token_ids[place]) for place in order if gains[place] > 0.2)
-    return f"It mattered most for: {', '.join(list(words)[:TELLING])}. " if words else ""
+    words = dict.fromkeys(_word_around(trace, place) for place in order if gains[place] > 0.2)
+    return f"It mattered most in: {', '.join(list(words)[:TELLING])}. " if words else ""
+
+
+def _word_around(trace: DecodeTrace, place: int) -> str:
+    """The whole word that a token is a part of; the tokens of a word after its first have no space before them."""
+    tokens, first, last = trace.token_ids, place, place + 1
+    while first > 0 and trace.texts[tokens[first]][:1].isalnum():
+        first -= 1
+    while last < len(tokens) and trace.texts[tokens[last]][:1].isalnum():
+        last += 1
+    return "".join(trace.texts[token] for token in tokens[first:last]).strip() or token_label(trace, tokens[place])
 
 
 def _told(found: Contrast) -> str:

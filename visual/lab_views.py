@@ -15,23 +15,25 @@ from specllava.trace import DecodeTrace
 from visual.charts import Chart
 from visual.headline import number
 from visual.lab_charts import distillation_chart, knob_chart, rules_chart, seeing_chart
+from visual.placed import PlacedStep
 from visual.theme import COLOURSCALE
 from visual.tree_figure import tree_figure
 from visual.words import step_sentence, token_label
 
 DOUBT_CEILING, DISTANCE_CEILING = 2.0, 1.0  # nats at the bright end of the scale
 BEFORE = 6  # words before a place that say where it is
+ROOM = 0.8  # rows above and below a tree, for labels
 View = dict[str, object]
 
 
 def rules_view(found: Sweep) -> tuple[str, View]:
     """Progress in words, and what to show."""
-    return _progress(len(found.runs), len(found.values), "rules"), rules_chart(found).as_json()
+    return _progress(found.finished, len(found.values), "rules"), rules_chart(found).as_json()
 
 
 def knob_view(found: Sweep) -> tuple[str, View]:
     """Progress in words, and what to show."""
-    return _progress(len(found.runs), len(found.values), "values"), knob_chart(found).as_json()
+    return _progress(found.finished, len(found.values), "values"), knob_chart(found).as_json()
 
 
 def seeing_view(found: Contrast) -> tuple[str, View]:
@@ -70,9 +72,10 @@ def _gloss(found: Contrast, field: str, ceiling: float, scale: str) -> View:
             value = getattr(side.reading, field)[place]
             judged = 0 < place < len(accepted)
             verdict = "first" if not judged else "drafted" if accepted[place] else "target"
+            chance = side.reading.probs[place]
             marks.append({
-                "fill": sample_colorscale(COLOURSCALE, [min(value / ceiling, 1.0)])[0], "bright": value > ceiling / 2, "verdict": verdict,
-                "title": f"{side.name}: {value:.2f} nats, gave this token {side.reading.probs[place]:.2f}",
+                "fill": sample_colorscale(COLOURSCALE, [min(value / ceiling, 1.0)])[0], "bright": value > ceiling / 2,
+                "verdict": verdict, "title": f"{side.name}: {value:.2f} nats, gave this token {chance:.2f}",
             })  # fmt: skip
         words.append({"text": token_label(trace, token), "glued": _glued(trace, token), "marks": marks})
     return {"names": [side.name for side in found.sides], "scale": scale, "ceiling": ceiling, "words": words}
@@ -90,8 +93,11 @@ def _closeup(found: Contrast, closeup: Closeup) -> View:
     trees = []
     for side, trace in zip(found.sides, closeup.traces, strict=True):
         step = trace.steps[0]
-        figure = tree_figure(trace, step).to_plotly_json()
-        trees.append({"name": side.name, "say": step_sentence(trace, step), "figure": figure})
+        figure = tree_figure(trace, step)
+        heights = PlacedStep(trace, step).heights
+        rows = max(heights) - min(heights) + 2 * ROOM
+        figure.update_yaxes(range=[min(heights) - ROOM, max(heights) + ROOM]).update_layout(meta_rows=rows)
+        trees.append({"name": side.name, "say": step_sentence(trace, step), "figure": figure.to_plotly_json()})
     word = token_label(answer, answer.token_ids[closeup.place])
     return {"name": f"at {word}", "before": f"… {before}", "trees": trees}
 
@@ -110,8 +116,12 @@ def fork_view(found: Fork) -> tuple[str, View]:
 
 
 def _option(option: Option) -> View:
-    return {"token": option.token, "text": option.text.strip() or repr(option.text), "target": round(option.target, 4),
-            "draft": round(option.draft, 4)}  # fmt: skip
+    chances = f"target {_chance(option.target)}, draft {_chance(option.draft)}"
+    return {"token": option.token, "text": option.text.strip() or repr(option.text), "chances": chances}
+
+
+def _chance(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.005 else "under 0.01"
 
 
 def _words(trace: DecodeTrace, tokens: tuple[int, ...]) -> list[str]:
@@ -135,8 +145,8 @@ def _fork_answer(found: Fork) -> str:
     place, forced, original = found.place, found.forced, found.original
     said, instead = token_label(original, original.token_ids[place]), token_label(forced, forced.given[-1])
     chance = next((o.target for o in found.options[place] if o.token == forced.given[-1]), None)
-    liked = "" if chance is None else f", to which the target gave {chance:.2f},"
-    answer = f"With {instead}{liked} in place of {said}, at token {place + 1}, "
+    liked = "" if chance is None else f", to which the target gave {_chance(chance)},"
+    answer = f"With “{instead}”{liked} in place of “{said}”, at token {place + 1}, "
     behind = len(found.whole) - place - 1
     if found.rejoined == behind:
         answer += "the target goes on with the very same words. "

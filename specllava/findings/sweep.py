@@ -32,6 +32,11 @@ class Point:
     speedup: float
     sameness: Comparison
 
+    @property
+    def same(self) -> bool:
+        """The same tokens, as far as both runs have come."""
+        return self.sameness.identical or self.sameness.position == self.sameness.tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
@@ -41,8 +46,8 @@ class Sweep:
         field: the field of ``DecodingConfig`` that is turned.
         values: all values to be tried, in order.
         current: the value that was set before.
-        alone: the target-only run; ``None`` until it is there.
-        runs: by value, those that are finished.
+        alone: the target-only run; ``None`` until it began.
+        runs: by value, as far as they have come.
     """
 
     field: str
@@ -53,12 +58,17 @@ class Sweep:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """The values that are finished, in order of ``values``; none before the target-only run is."""
-        if self.alone is None:
+        """The values that have made a step, in order of ``values``; none before the target-only run has."""
+        if self.alone is None or not self.alone.steps:
             return ()
-        reference, done = summarise([self.alone]), dict(self.runs)
+        reference, done = summarise([self.alone]), {value: run for value, run in self.runs if run.steps}
         return tuple(
             Point(value, own := summarise([done[value]]), speedup(reference, own), compare(self.alone, done[value]))
             for value in self.values
             if value in done
         )
+
+    @property
+    def finished(self) -> int:
+        """Values whose run came to its end."""
+        return sum(run.finish_reason != "stopped" for _, run in self.runs)

@@ -62,10 +62,10 @@ class Lab:
     def distillation(
         self, image: Picture, messages: Messages, config: DecodingConfig | None = None
     ) -> Generator[Contrast]:
-        """The draft as it is and as it was before distillation, and the trees of both where they differ most."""
+        """The draft as it was before distillation and as it is, and the trees of both where they differ most."""
         chosen = _comparable(config)
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
-        pairs = {"after distillation": self.pair, "before distillation": self.pair.undistilled()}
+        pairs = {"before distillation": self.pair.undistilled(), "after distillation": self.pair}
         setups = [Setup(name, pair.bundle, prompt) for name, pair in pairs.items()]
         return _closely(setups, chosen)
 

@@ -14,7 +14,7 @@ from specllava.findings.sweep import KNOBS, Sweep, Value
 from specllava.models.prompt import Prompt
 from specllava.pair import TARGET_ONLY, Pair
 
-TICK = 0.25  # seconds between two looks at a sweep that is running, so that it can be stopped
+TICK = 0.5  # seconds between two looks at a sweep that is running, after which it can be stopped
 # Rules that never look at a setting, so that turning it shows nothing.
 BLIND: dict[str, frozenset[RuleName]] = {
     "entropy_threshold": frozenset(RULES) - {"entropy"},
@@ -36,28 +36,28 @@ def knob_values(config: DecodingConfig, field: str) -> tuple[Value, ...]:
 
 
 def sweep(pair: Pair, prompt: Prompt, config: DecodingConfig, field: str, values: Sequence[Value]) -> Generator[Sweep]:
-    """Decode the prompt at every value and by the target alone; what is finished, every :data:`TICK` seconds and last.
+    """Decode the prompt at every value and by the target alone; how far all have come, every :data:`TICK` seconds.
 
-    The runs take turns step by step, each with its own clock, so that a busy machine slows all of them alike. Each
-    has caches of its own while it runs.
+    The runs take turns step by step, each with its own clock, so that a busy machine slows all of them alike and a
+    sweep that is stopped has something to say of each. Every run has caches of its own.
     """
     variants: list[dict[str, Any]] = [{field: value} for value in values]
     lanes = [Lane(str(number), replace(config, **variant), prompt) for number, variant in enumerate(variants)]
     alone = Lane(TARGET_ONLY, replace(config, drafter="none"), prompt)
     said: dict[str, list[Event]] = {}
-    found = Sweep(field, tuple(values), getattr(config, field))
-    shown = 0.0
-    yield found
+    start = Sweep(field, tuple(values), getattr(config, field))
+
+    def so_far() -> Sweep:
+        runs = {lane.name: collect(pair.bundle, lane, said[lane.name]) for lane in (alone, *lanes) if lane.name in said}
+        reference = runs.pop(TARGET_ONLY, None)
+        return replace(start, alone=reference, runs=tuple((values[int(name)], run) for name, run in runs.items()))
+
+    yield start
+    shown = time.monotonic()
     with closing(race(pair.bundle, [alone, *lanes])) as events:
         for event in events:
             said.setdefault(event.lane, []).append(event.item)
-            if event.finished:
-                trace = collect(pair.bundle, event.run, said.pop(event.lane))
-                if event.lane == TARGET_ONLY:
-                    found = replace(found, alone=trace)
-                else:
-                    found = replace(found, runs=(*found.runs, (values[int(event.lane)], trace)))
             if time.monotonic() - shown >= TICK:
+                yield so_far()
                 shown = time.monotonic()
-                yield found
-    yield found
+    yield so_far()

@@ -1,8 +1,7 @@
 // One experiment's result. Views are made in Python; every text of a model enters the page as textContent, and labels
 // inside figures were escaped there.
 
-const ROW_PIXELS = 24;
-const LOWEST_TREE = 190;
+const ROW_PIXELS = 40;
 const TREE = { responsive: true, displayModeBar: false, staticPlot: true };
 const VERDICTS = { drafted: "drafted and taken", target: "the target had to say it", first: "came with the prompt" };
 
@@ -84,7 +83,7 @@ function treeCard({ name, say, figure }) {
   caption.append(make("b", "", name), ...say.map(([style, text]) => make("span", `say-${style}`, text)));
   const chart = make("div", "tree");
   const { rows, width } = figure.layout.meta;
-  chart.style.height = `${Math.max(LOWEST_TREE, rows * ROW_PIXELS)}px`;
+  chart.style.height = `${rows * ROW_PIXELS}px`;
   chart.style.minWidth = `${width}px`;
   card.append(caption, chart);
   return { card, chart, figure };
@@ -95,11 +94,13 @@ function showFork(find, { ids, words, place, rejoined, other }, choose) {
   const options = find(".options");
   options.replaceChildren();
   const buttons = words.map(({ text }, number) => {
-    const button = make("button", number === place ? "said forced" : "said", text, { type: "button" });
+    const button = make("button", number === place ? "said forced" : "said", text.trimStart() || "␣", { type: "button" });
     button.addEventListener("click", () => open(number));
     return button;
   });
-  const tellings = [telling("The answer: choose a word", buttons)];
+  // Spaces stand between the buttons, where a line may break.
+  const spaced = buttons.flatMap((button, number) => (words[number].text.startsWith(" ") ? [" ", button] : [button]));
+  const tellings = [telling("The answer: choose a word", spaced)];
   if (other) {
     const kept = other.map((text, number) => make("span", kind(number), text));
     tellings.push(telling("With the forced word", kept));
@@ -114,9 +115,9 @@ function showFork(find, { ids, words, place, rejoined, other }, choose) {
   function open(number) {
     buttons.forEach((button, at) => button.classList.toggle("chosen", at === number));
     const question = make("p", "", `Instead of “${words[number].text.trim()}”, say:`);
-    const choices = words[number].options.map(({ token, text, target, draft }) => {
+    const choices = words[number].options.map(({ token, text, chances }) => {
       const button = make("button", "option", "", { type: "button" });
-      button.append(make("b", "", text), make("small", "", `target ${target.toFixed(2)}, draft ${draft.toFixed(2)}`));
+      button.append(make("b", "", text), make("small", "", chances));
       button.addEventListener("click", () => choose([...ids.slice(0, number), token]));
       return button;
     });
