@@ -30,6 +30,7 @@ from specllava.toyworld.scene import sample_scene
 from specllava.trace import DecodeTrace, Setting
 from visual import pieces
 from visual.controls import decoding_config, settings_card
+from visual.lab import Desk, Experiments, Inputs, lab_section
 from visual.learn import lessons_card
 from visual.lessons import Lesson, load_lessons
 from visual.link import follow_link
@@ -90,6 +91,7 @@ class Site:
         racing: sessions whose race is wanted; a session that leaves the set stops at its next step.
         opened: a race from a file, to show before the recorded ones.
         lessons: guided examples.
+        lab: waits for the models; without it the page has no lab.
     """
 
     backend: Callable[[], Backend]
@@ -98,6 +100,7 @@ class Site:
     racing: set[str] = field(default_factory=set)
     opened: Recorded | None = None
     lessons: Sequence[Lesson] = ()
+    lab: Callable[[], Experiments] | None = None
 
     @property
     def first(self) -> Recorded | None:
@@ -239,6 +242,9 @@ def build_page(site: Site) -> gr.Blocks:
             with gr.Column(elem_id="show", min_width=270):
                 frames = as_shown(site, first)[-1] if first else []
                 player = gr.HTML(**component_arguments(frames), elem_id="player", server_functions=[saved_page])
+                if site.lab is not None:
+                    desk = Desk(site.lab, lambda: new_scene(False)[0], COMPUTE)
+                    lab_section(desk, page, Inputs(picture, question, settings))
         widgets = Widgets(
             chip, picture, image, examples, trace, question, lessons, run, stop, notice, settings, player
         )
@@ -373,8 +379,10 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     loading = ThreadPoolExecutor(1, "models").submit(_load, flags.preset)
-    recorded, lessons = load_recorded(EXAMPLES), load_lessons(LESSONS)
-    site = Site(loading.result, recorded, toy=flags.preset == "toy", opened=race, lessons=lessons)
+    site = Site(
+        loading.result, load_recorded(EXAMPLES), toy=flags.preset == "toy", opened=race, lessons=load_lessons(LESSONS),
+        lab=lambda: _lab(loading.result()),
+    )  # fmt: skip
     serve(build_page(site), host=flags.host, port=flags.port)
 
 
@@ -382,6 +390,12 @@ def _load(preset: str) -> Backend:
     from specllava import Pair
 
     return Pair.from_preset(preset)
+
+
+def _lab(pair: Any) -> Experiments:
+    from specllava.lab import Lab
+
+    return Lab(pair)
 
 
 def serve(page: gr.Blocks, host: str, port: int, block: bool = True) -> str:

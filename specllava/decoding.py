@@ -148,7 +148,8 @@ def collect(bundle: Bundle, lane: Lane, events: Iterable[Event]) -> DecodeTrace:
         raise ValueError("a run is a prefill and then steps")
     trace_steps = tuple(step for step in steps if isinstance(step, StepTrace))
     ids = [first.first_token, *(token for step in trace_steps for token in step.emitted)]
-    used = {first.first_token}.union(
+    given = lane.prompt.given
+    used = {first.first_token, *given}.union(
         *(
             {*s.tree.tokens, *s.target.choices, s.verification.next_token, *(guess.token for guess in s.pruned)}
             for s in trace_steps
@@ -164,10 +165,11 @@ def collect(bundle: Bundle, lane: Lane, events: Iterable[Event]) -> DecodeTrace:
         prefill=first,
         steps=trace_steps,
         finish_reason=_finish_reason(bundle, lane, ids),
-        text=bundle.decode(ids),
+        text=bundle.decode([*given, *ids]),
         texts={token: bundle.text_of(token) for token in sorted(used)},
         eos_token_ids=tuple(sorted(bundle.eos_token_ids)),
         turn=lane.prompt.turn,
+        given=given,
     )
 
 

@@ -124,6 +124,12 @@ def accepted_lengths(trace: DecodeTrace) -> tuple[int, ...]:
     return tuple(len(step.verification.accepted) for step in trace.steps)
 
 
+def drafted_tokens(trace: DecodeTrace) -> tuple[bool, ...]:
+    """For each emitted token, whether it was the draft's guess; never the first, which the prompt's pass gives."""
+    taken = [place < len(step.verification.accepted) for step in trace.steps for place in range(len(step.emitted))]
+    return (False, *taken)
+
+
 def acceptance_by_depth(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, int]]:
     """``depth -> (accepted, tested)``: a step tests a depth when its branch got that far and had a guess there."""
     counts: dict[int, tuple[int, int]] = {}

@@ -10,7 +10,7 @@ from PIL import Image
 
 from specllava.config import DecodingConfig
 from specllava.decoding import Event, Lane, RaceEvent, collect, race, stream
-from specllava.models.bundle import DEVICE_AUTO, Bundle, DTypeName, load_bundle, presets
+from specllava.models.bundle import DEVICE_AUTO, Bundle, DTypeName, load_bundle, presets, with_draft
 from specllava.models.images import open_image
 from specllava.models.prompt import Messages, Prompt, build_prompt
 from specllava.trace import DecodeTrace, Setting
@@ -36,6 +36,17 @@ class Pair:
         if name not in known:
             raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(known)}")
         return cls(load_bundle(name, known[name].target, known[name].draft, device, dtype))
+
+    def undistilled(self) -> Pair:
+        """The same target with its draft as it was before distillation.
+
+        Raises:
+            ValueError: this pair has none.
+        """
+        preset = presets().get(self.bundle.name)
+        if preset is None or preset.before is None:
+            raise ValueError(f"the pair {self.bundle.name} has no draft from before distillation")
+        return Pair(with_draft(self.bundle, preset.before))
 
     @property
     def setting(self) -> Setting:

@@ -154,10 +154,11 @@ class DecodeTrace(_Record):
     Args:
         lane: name of the lane, such as ``target-only`` or ``speculative``.
         prompt: the last user message; ``image`` names where the picture came from, if anywhere.
-        text: the answer, special tokens left out.
+        text: the answer, given tokens included, special tokens left out.
         texts: text of every token id that occurs in the trace.
         eos_token_ids: ids that end an answer.
         turn: messages of the user before the one that is answered.
+        given: tokens at the start of the answer that were read with the prompt; ``token_ids`` are those after them.
     """
 
     lane: str
@@ -172,6 +173,7 @@ class DecodeTrace(_Record):
     texts: dict[int, str]
     eos_token_ids: tuple[int, ...] = ()
     turn: int = 0
+    given: tuple[int, ...] = ()
     schema_version: Literal[1] = field(kw_only=True)  # no default: a file must say it
 
     def __post_init__(self) -> None:
@@ -191,6 +193,7 @@ class DecodeTrace(_Record):
 
     def _tokens_used(self) -> Iterator[int]:
         yield self.prefill.first_token
+        yield from self.given
         for step in self.steps:
             yield from step.tree.tokens
             yield from step.target.choices

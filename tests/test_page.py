@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from lab_traces import FakeLab
 from visual_traces import FakeBackend, synthetic_recorded
 
 IN_CI = bool(os.environ.get("CI"))
@@ -75,7 +76,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     import app
 
     backend = FakeBackend(pace=0.012, texts={})
-    site = app.Site(lambda: backend, synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2))
+    recorded = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2)
+    site = app.Site(lambda: backend, recorded, lab=lambda: FakeLab(backend.texts))
     page = app.build_page(site)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -310,3 +312,41 @@ def test_the_trace_on_show_can_be_saved(visit: Visitor, tmp_path: Path) -> None:
     parts = json.loads(saved.read_text())
     (tmp_path / parts["image"]).write_bytes(b"")
     assert read_recorded(saved).speculative.prompt == parts["speculative"]["prompt"]
+
+
+LAB_READY = "document.querySelector('#lab-{name} .lab-run').disabled === false"
+
+
+def test_an_experiment_runs_when_asked_and_answers_in_words_picture_and_table(visit: Visitor) -> None:
+    tab = visit()
+    assert tab.page.locator(".lab-result:visible").count() == 0
+    tab.page.click("#lab-seeing .lab-run")
+    tab.wait("document.querySelectorAll('#lab-seeing .chart .main-svg').length >= 2")
+    tab.wait(LAB_READY.format(name="seeing"))
+    assert "tokens a pass" in tab.text("#lab-seeing .answer")
+    words = tab.page.locator("#lab-seeing .gloss-word").count()
+    assert tab.page.locator("#lab-seeing .gloss-mark").count() == 3 * words > 30
+    tab.page.locator("#lab-seeing summary").click()
+    assert tab.page.locator("#lab-seeing tbody tr").count() == words
+    tab.page.fill("#question textarea", "  ")
+    tab.page.click("#lab-rules .lab-run")
+    tab.wait("document.querySelector('#lab-rules .lab-note').textContent.includes('prompt is empty')")
+
+
+def test_a_word_can_be_forced_and_stays_text_on_a_phone(visit: Visitor, server: Server) -> None:
+    server.backend.texts.update(HOSTILE)
+    try:
+        tab = visit(viewport={"width": 375, "height": 800})
+        tab.page.click("#lab-fork .lab-run")
+        tab.page.locator("#lab-fork .said").nth(5).click()
+        said = tab.text("#lab-fork .option b")
+        tab.page.locator("#lab-fork .option").first.click()
+        tab.page.wait_for_selector("#lab-fork .telling span.forced")
+        assert tab.text("#lab-fork .telling span.forced").strip() == said
+        assert "in place of" in tab.text("#lab-fork .answer")
+        assert "<img src=x" in tab.text("#lab-fork .tellings")
+        assert tab.page.evaluate("window.hacked") is None
+        assert tab.page.locator("#lab-fork img").count() == 0
+        assert tab.page.evaluate("document.documentElement.scrollWidth") <= 375
+    finally:
+        server.backend.texts.clear()

@@ -67,9 +67,9 @@ def _how_far(trace: DecodeTrace) -> Chart:
     lengths, drafted = accepted_lengths(trace), [step.tree.drafted for step in trace.steps]
     counts = Counter(lengths)
     steps = list(range(1, len(lengths) + 1))
-    by_step = _panel("step", "tokens accepted").add_bar(x=steps, y=lengths, marker_color=theme.ACCEPTED)
+    by_step = panel("step", "tokens accepted").add_bar(x=steps, y=lengths, marker_color=theme.ACCEPTED)
     reach = list(range(max(lengths) + 1))
-    how_often = _panel("tokens accepted", "steps")
+    how_often = panel("tokens accepted", "steps")
     how_often.add_bar(x=reach, y=[counts[n] for n in reach], marker_color=theme.ACCEPTED)
     how_often.update_xaxes(dtick=1 if len(reach) < 9 else 2)
     none = counts[0]
@@ -85,9 +85,9 @@ def _doubt(trace: DecodeTrace) -> Chart:
     doubts = acceptance_by_entropy([trace], DOUBTS)
     names = [*(f"≤ {edge:g}" for edge in DOUBTS), f"> {DOUBTS[-1]:g}"]
     bins = [b for b in reliability([trace], RELIABILITY_BINS) if b.tested]
-    by_doubt = _panel("entropy, nats", "a guess was right")
+    by_doubt = panel("entropy, nats", "a guess was right")
     by_doubt.add_bar(x=names, y=[_share(*d) for d in doubts], marker_color=theme.ACCEPTED)
-    promise = _panel("probability that the draft gave", "share that the target took")
+    promise = panel("probability that the draft gave", "share that the target took")
     promise.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line={"color": theme.QUIET, "dash": "dot", "width": 1.5})
     promise.add_scatter(
         x=[b.promised / b.tested for b in bins], y=[b.accepted / b.tested for b in bins], mode="lines+markers",
@@ -103,8 +103,8 @@ def _doubt(trace: DecodeTrace) -> Chart:
         f"What the draft promises and what the target takes lie {calibration_error(bins):.2f} apart on average."
     )
     rows = (
-        *((f"entropy {name}", str(t), _percent(_share(a, t))) for name, (a, t) in zip(names, doubts, strict=True)),
-        *((f"probability {b.promised / b.tested:.2f}", str(b.tested), _percent(b.accepted / b.tested)) for b in bins),
+        *((f"entropy {name}", str(t), percent(_share(a, t))) for name, (a, t) in zip(names, doubts, strict=True)),
+        *((f"probability {b.promised / b.tested:.2f}", str(b.tested), percent(b.accepted / b.tested)) for b in bins),
     )
     return Chart(
         "Does doubt predict rejection?", answer, (by_doubt, promise), ("Where the draft gave", "Tested", "Right"), rows
@@ -113,9 +113,9 @@ def _doubt(trace: DecodeTrace) -> Chart:
 
 def _where_it_breaks(trace: DecodeTrace) -> Chart:
     depths, ranks = acceptance_by_depth([trace]), acceptance_by_rank([trace])
-    by_depth = _panel("depth of the guess", "share accepted")
+    by_depth = panel("depth of the guess", "share accepted")
     by_depth.add_bar(x=list(depths), y=[_share(*d) for d in depths.values()], marker_color=theme.ACCEPTED)
-    by_rank = _panel("rank among siblings", "share accepted")
+    by_rank = panel("rank among siblings", "share accepted")
     by_rank.add_bar(x=[r + 1 for r in ranks], y=[_share(*r) for r in ranks.values()], marker_color=theme.ACCEPTED)
     for figure in (by_depth, by_rank):
         figure.update_yaxes(range=[0, 1.04], tickformat=".0%").update_xaxes(dtick=1)
@@ -124,8 +124,8 @@ def _where_it_breaks(trace: DecodeTrace) -> Chart:
     if 1 in ranks:
         answer += f" The draft's best guess was taken {_of(*ranks[0])}, its second, where it had one, {_of(*ranks[1])}."
     rows = (
-        *((f"depth {d}", str(t), _percent(_share(a, t))) for d, (a, t) in depths.items()),
-        *((f"rank {r + 1}", str(t), _percent(_share(a, t))) for r, (a, t) in ranks.items()),
+        *((f"depth {d}", str(t), percent(_share(a, t))) for d, (a, t) in depths.items()),
+        *((f"rank {r + 1}", str(t), percent(_share(a, t))) for r, (a, t) in ranks.items()),
     )
     return Chart(
         "Where along the guess does it break?", answer, (by_depth, by_rank), ("Where", "Tested", "Accepted"), rows
@@ -141,7 +141,7 @@ def _hard_words(trace: DecodeTrace) -> Chart:
             wrong[token_label(trace, step.verification.next_token)] += 1
     hardest = [word for word, _ in wrong.most_common(HARDEST)][::-1]
     labels = [html.escape(word) for word in hardest]  # Plotly reads labels as a kind of HTML
-    figure = _panel("times", None)
+    figure = panel("times", None)
     figure.add_bar(y=labels, x=[wrong[w] for w in hardest], marker_color=theme.REJECTED, orientation="h", name="missed")
     figure.add_bar(y=labels, x=[right[w] for w in hardest], marker_color=theme.ACCEPTED, orientation="h", name="right")
     figure.update_layout(barmode="stack", showlegend=True)
@@ -166,7 +166,7 @@ def _time(alone: DecodeTrace, together: DecodeTrace) -> Chart:
         ("verify", [1e3 * s.verify for s in seconds], theme.ACCEPTED),
         ("rest", [1e3 * s.rest for s in seconds], theme.QUIET),
     )
-    figure = _panel("step", "milliseconds")
+    figure = panel("step", "milliseconds")
     for name, values, colour in parts:
         figure.add_bar(x=steps, y=[round(v, 3) for v in values], marker_color=colour, name=name)
     without = [pace * len(step.emitted) for step in together.steps]
@@ -177,7 +177,7 @@ def _time(alone: DecodeTrace, together: DecodeTrace) -> Chart:
     figure.update_layout(barmode="stack", showlegend=True)
     figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
     whole = sum(sum(values) for _, values, _ in parts)
-    drafting, verifying, rest = (_percent(sum(values) / whole if whole else None) for _, values, _ in parts)
+    drafting, verifying, rest = (percent(sum(values) / whole if whole else None) for _, values, _ in parts)
     answer = (
         f"{drafting} of it drafting, {verifying} verifying, {rest} the rest: {whole:.0f} ms, where the target alone"
         f" needs {sum(without):.0f} ms for the same words."
@@ -187,8 +187,8 @@ def _time(alone: DecodeTrace, together: DecodeTrace) -> Chart:
     return Chart("Where does the time go?", answer, (figure,), columns, rows)
 
 
-def _panel(across: str, up: str | None) -> go.Figure:
-    """An empty figure with named axes."""
+def panel(across: str, up: str | None) -> go.Figure:
+    """An empty figure with named axes, legible on light and dark."""
     figure = go.Figure()
     figure.update_layout(
         template="none", showlegend=False, autosize=True, height=300, bargap=0.18, dragmode=False,
@@ -209,5 +209,6 @@ def _of(accepted: int, tested: int) -> str:
     return f"{accepted} of {tested}" if tested else "never tested"
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
+    """A share for a table; a dash if there is none."""
     return "–" if share is None or math.isnan(share) else f"{100 * share:.0f} %"

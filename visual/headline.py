@@ -17,15 +17,15 @@ def headline(alone: DecodeTrace, together: DecodeTrace, finished: bool) -> Headl
     reference, candidate = summarise([alone]), summarise([together])
     big, small, state = _sameness(compare(alone, together), together, finished)
     return {
-        "speedup": _number(speedup(reference, candidate), "{:.1f}×"),
-        "tau": _number(candidate.tau, "{:.1f}"),
+        "speedup": number(speedup(reference, candidate), "{:.1f}×"),
+        "tau": number(candidate.tau, "{:.1f}"),
         "passes": str(candidate.target_passes),
         "instead": f"instead of {candidate.step_tokens}",
         "same": big,
         "same_note": small,
         "same_state": state,
-        "rate_target-only": _number(reference.tokens_per_second, "{:.0f} tokens/s"),
-        "rate_speculative": _number(candidate.tokens_per_second, "{:.0f} tokens/s"),
+        "rate_target-only": number(reference.tokens_per_second, "{:.0f} tokens/s"),
+        "rate_speculative": number(candidate.tokens_per_second, "{:.0f} tokens/s"),
     }
 
 
@@ -60,5 +60,6 @@ def _sameness(result: Comparison, together: DecodeTrace, finished: bool) -> tupl
     return f"differs at {result.position + 1} ✗", f"target's margin there {result.margin:.1e}: {kind}", "differs"
 
 
-def _number(value: float, form: str) -> str:
+def number(value: float, form: str) -> str:
+    """A number in words; a dash where there is none yet."""
     return DASH if math.isnan(value) or math.isinf(value) else form.format(value)

@@ -57,8 +57,9 @@ def page_theme() -> gr.themes.Base:
 
 
 def stylesheet() -> str:
-    """The page's whole CSS: the shared colours, then ``page.css``."""
-    return css_variables() + "\n" + (STATIC / "page.css").read_text(encoding="utf-8")
+    """The page's whole CSS: the shared colours, then ``page.css`` and ``lab.css``."""
+    own = ((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in ("page", "lab"))
+    return "\n".join([css_variables(), *own])
 
 
 def text_arguments(value: str, template: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import hashlib
 import json
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -180,7 +180,7 @@ def component_arguments(frames: list[str]) -> dict[str, Any]:
         "assets": STATIC.as_posix(),
         "modules": list(MODULES),
         "plotly": PLOTLY_JS.as_posix(),
-        "version": _version(),
+        "version": static_version(MODULES),
     }
 
 
@@ -189,9 +189,9 @@ def static_paths() -> list[Path]:
     return [STATIC, PLOTLY_JS]
 
 
-def _version() -> str:
-    """Changes with any script, so that no browser runs an old one against a new page."""
-    return hashlib.sha256(b"".join((STATIC / name).read_bytes() for name in MODULES)).hexdigest()[:12]
+def static_version(modules: Sequence[str]) -> str:
+    """Changes with any of these scripts, so that no browser runs an old one against a new page."""
+    return hashlib.sha256(b"".join((STATIC / name).read_bytes() for name in modules)).hexdigest()[:12]
 
 
 def _words(trace: DecodeTrace, tokens: tuple[int, ...], accepted: int | None) -> list[list[str]]:

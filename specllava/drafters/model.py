@@ -39,7 +39,8 @@ class ModelSession:
         self._guess = _Drawing(config, chance) if config.children == "drawn" else guesses
         self._rule = growth_rule(config, costs)
         self._engine = engine
-        self._engine.prefill(prompt.input_ids, prompt.features, prompt.pictures)
+        read = prompt.for_draft or prompt
+        self._engine.prefill(read.input_ids, read.features, read.pictures)
         self.drawn: Tensor | None = None
         self.pruned: tuple[Pruned, ...] = ()
         self._unfed: list[int] = []  # emitted tokens that the cache lacks

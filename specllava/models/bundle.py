@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import torch
 import transformers
@@ -21,22 +21,28 @@ from specllava.trace import Setting
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
 DEVICE_AUTO = "auto"
+FROM_FILES: Final = {"use_safetensors": True, "local_files_only": True}
 Model = TypeVar("Model", bound=LlavaForConditionalGeneration)
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Where the two models of a named pair are."""
+    """Where the models of a named pair are.
+
+    Args:
+        before: the draft as it was before distillation, if it is there too.
+    """
 
     target: Path
     draft: Path
+    before: Path | None = None
 
 
 def presets() -> dict[str, Preset]:
     """Pairs that ship with the project."""
     toy = ASSETS / "toy"
     return {
-        "toy": Preset(toy / "target", toy / "draft"),
+        "toy": Preset(toy / "target", toy / "draft", before=toy / "draft-before"),
         "toy-before": Preset(toy / "target", toy / "draft-before"),
     }
 
@@ -132,19 +138,33 @@ def load_bundle(
         ValueError: a directory that is none, or models that do not fit each other; one line with the numbers.
     """
     for directory in (target, draft):
-        if directory is not None and not (directory / "config.json").is_file():
-            raise ValueError(f"no model at {directory}: a directory with config.json is expected")
+        if directory is not None:
+            _check_there(directory)
     place = _device(device)
     precision = ("float32" if place.type == "cpu" else "bfloat16") if dtype == "auto" else dtype
-    kwargs = {"dtype": getattr(torch, precision), "use_safetensors": True, "local_files_only": True}
+    kwargs = {"dtype": getattr(torch, precision), **FROM_FILES}
     processor = AutoProcessor.from_pretrained(target, local_files_only=True)
     big = _ready(LlavaForConditionalGeneration.from_pretrained(target, **kwargs), place)
-    small = None
-    if draft is not None:
-        other = AutoProcessor.from_pretrained(draft, local_files_only=True)
-        small = _ready(DraftLlava.from_pretrained(draft, **kwargs), place)
-        check_fit(big, small, processor, other)
-    return Bundle(name, big, small, processor, target.name, draft.name if draft else "none")
+    alone = Bundle(name, big, None, processor, target.name, "none")
+    return alone if draft is None else with_draft(alone, draft)
+
+
+def with_draft(bundle: Bundle, draft: Path) -> Bundle:
+    """The same target, not loaded again, with the draft of a directory.
+
+    Raises:
+        ValueError: no model there, or one that does not fit the target.
+    """
+    _check_there(draft)
+    other = AutoProcessor.from_pretrained(draft, local_files_only=True)
+    small = _ready(DraftLlava.from_pretrained(draft, dtype=bundle.target.dtype, **FROM_FILES), bundle.device)
+    check_fit(bundle.target, small, bundle.processor, other)
+    return replace(bundle, draft=small, draft_name=draft.name)
+
+
+def _check_there(directory: Path) -> None:
+    if not (directory / "config.json").is_file():
+        raise ValueError(f"no model at {directory}: a directory with config.json is expected")
 
 
 def _ready(model: Model, place: torch.device) -> Model:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class Prompt:
         image_sizes: width and height of each picture as it came.
         vision_seconds: what encoding the pictures took, those left out whose features were known.
         turn: messages of the user before the last one.
+        given: the last ids of ``input_ids``, if they are the beginning of the answer: read, not decoded.
+        for_draft: what a draft model reads instead; ``None`` if it reads the same. See :func:`shown_to_draft`.
     """
 
     text: str
@@ -45,6 +47,8 @@ class Prompt:
     image_sizes: tuple[tuple[int, int], ...]
     vision_seconds: float
     turn: int = 0
+    given: tuple[int, ...] = ()
+    for_draft: Prompt | None = None
 
     @property
     def length(self) -> int:
@@ -95,6 +99,30 @@ def build_prompt(
         image_sizes=tuple(one.size for one in images),
         vision_seconds=seconds,
         turn=turn,
+    )
+
+
+def shown_to_draft(prompt: Prompt, other: Prompt) -> Prompt:
+    """``prompt`` for the target, ``other`` for the draft: the same words with another picture, say.
+
+    The target decides every token, so the answer stays what it was; only the guesses change.
+
+    Raises:
+        ValueError: ``other`` is longer, so the draft would run out of room before the target.
+    """
+    if other.length > prompt.length:
+        raise ValueError(f"the draft's prompt has {other.length} tokens, more than the target's {prompt.length}")
+    return replace(prompt, for_draft=other)
+
+
+def continued(prompt: Prompt, given: Sequence[int]) -> Prompt:
+    """The prompt with the beginning of its answer: decoding goes on behind it."""
+    tail = torch.tensor([list(given)], dtype=prompt.input_ids.dtype, device=prompt.input_ids.device)
+    return replace(
+        prompt,
+        input_ids=torch.cat([prompt.input_ids, tail], dim=1),
+        given=(*prompt.given, *given),
+        for_draft=None if prompt.for_draft is None else continued(prompt.for_draft, given),
     )
 
 

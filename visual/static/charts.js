@@ -40,12 +40,7 @@ export function createCharts(root, plotlyReady) {
   }
 
   function draw(plotly) {
-    const figures = shown[chosen]?.figures ?? [];
-    while (plots.children.length < figures.length) plots.append(Object.assign(document.createElement("div"), { className: "chart" }));
-    [...plots.children].forEach((plot, place) => {
-      plot.hidden = place >= figures.length;
-      if (!plot.hidden) plotly.react(plot, figures[place].data, figures[place].layout, { responsive: true, displayModeBar: false });
-    });
+    drawPlots(plotly, plots, shown[chosen]?.figures ?? []);
   }
 
   function tab(question, number) {
@@ -57,16 +52,29 @@ export function createCharts(root, plotlyReady) {
   }
 
   function fillTable() {
-    const table = document.createElement("table");
-    const head = table.createTHead().insertRow();
-    for (const name of shown[chosen].columns) head.append(Object.assign(document.createElement("th"), { textContent: name, scope: "col" }));
-    const body = table.createTBody();
-    for (const cells of shown[chosen].rows) {
-      const row = body.insertRow();
-      for (const cell of cells) row.insertCell().textContent = cell;
-    }
-    details.querySelector(".table-scroll").replaceChildren(table);
+    details.querySelector(".table-scroll").replaceChildren(tableOf(shown[chosen].columns, shown[chosen].rows));
   }
 
   return { show };
+}
+
+// Figures side by side in `plots`; elements stay from call to call, so that nothing flickers.
+export function drawPlots(plotly, plots, figures) {
+  while (plots.children.length < figures.length) plots.append(Object.assign(document.createElement("div"), { className: "chart" }));
+  [...plots.children].forEach((plot, place) => {
+    plot.hidden = place >= figures.length;
+    if (!plot.hidden) plotly.react(plot, figures[place].data, figures[place].layout, { responsive: true, displayModeBar: false });
+  });
+}
+
+export function tableOf(columns, rows) {
+  const table = document.createElement("table");
+  const head = table.createTHead().insertRow();
+  for (const name of columns) head.append(Object.assign(document.createElement("th"), { textContent: name, scope: "col" }));
+  const body = table.createTBody();
+  for (const cells of rows) {
+    const row = body.insertRow();
+    for (const cell of cells) row.insertCell().textContent = cell;
+  }
+  return table;
 }

@@ -23,7 +23,8 @@ function once(make) {
   return () => (made ??= make());
 }
 
-function loadPlotly(address) {
+export function loadPlotly(address) {
+  if (window.Plotly) return Promise.resolve(window.Plotly);
   return new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = address;

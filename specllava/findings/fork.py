@@ -1,0 +1,68 @@
+"""An answer, and what becomes of it if one of its tokens is another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specllava.trace import DecodeTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A token that could stand at a place.
+
+    Args:
+        target, draft: probability that each model gives it there.
+    """
+
+    token: int
+    text: str
+    target: float
+    draft: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork that is open or taken.
+
+    Args:
+        original: the answer as the target gives it.
+        options: for each token of it, what else could stand there, the target's likeliest first.
+        forced: decoded on from ``forced.given``: the original's beginning and, last, another token.
+
+    Raises:
+        ValueError: options for another number of tokens, or a forced run that does not begin as the original does.
+    """
+
+    original: DecodeTrace
+    options: tuple[tuple[Option, ...], ...]
+    forced: DecodeTrace | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.options) != len(self.original.token_ids):
+            raise ValueError(f"options at {len(self.options)} places of {len(self.original.token_ids)} tokens")
+        if self.forced is not None:
+            kept = self.forced.given[:-1]
+            if not self.forced.given or kept != self.original.token_ids[: len(kept)]:
+                raise ValueError("the forced run does not begin as the original does")
+
+    @property
+    def place(self) -> int | None:
+        """Of the forced token, counted from 0."""
+        return None if self.forced is None else len(self.forced.given) - 1
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """Every token of the new answer, given ones included; none before it is there."""
+        return () if self.forced is None else (*self.forced.given, *self.forced.token_ids)
+
+    @property
+    def rejoined(self) -> int:
+        """Tokens at the end that both answers share, behind the forced one."""
+        if self.place is None:
+            return 0
+        old, new = self.original.token_ids[self.place + 1 :], self.whole[self.place + 1 :]
+        shared = 0
+        while shared < min(len(old), len(new)) and old[-1 - shared] == new[-1 - shared]:
+            shared += 1
+        return shared

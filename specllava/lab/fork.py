@@ -1,0 +1,66 @@
+"""An answer with one token forced: what the target would have gone on to say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from specllava.config import DecodingConfig
+from specllava.findings.fork import Fork, Option
+from specllava.models.bundle import Bundle
+from specllava.models.prompt import Prompt, continued
+from specllava.models.reading import expectations
+from specllava.pair import Pair, lane_of
+
+OPTIONS = 4  # other tokens per place that each model contributes
+
+
+def open_fork(pair: Pair, prompt: Prompt, config: DecodingConfig) -> Fork:
+    """The answer, and for each of its tokens what either model would have liked in its place.
+
+    Raises:
+        ValueError: the pair has no draft.
+    """
+    bundle = pair.bundle
+    if bundle.draft is None:
+        raise ValueError(f"the pair {bundle.name} has no draft whose guesses could be forced")
+    original = pair.run(lane_of(config, prompt))
+    answer = original.token_ids
+    target, draft = (expectations(model, prompt, answer).exp() for model in (bundle.target, bundle.draft))
+    return Fork(original, tuple(_options(bundle, *rows) for rows in zip(answer, target, draft, strict=True)))
+
+
+def take_fork(pair: Pair, prompt: Prompt, config: DecodingConfig, given: Sequence[int]) -> Fork:
+    """The fork with the answer decoded on from ``given``: the original's beginning and, last, another token.
+
+    Raises:
+        ValueError: no such token, one after which nothing can follow, or a beginning that is not the original's.
+    """
+    vocabulary = pair.bundle.target.config.text_config.vocab_size
+    if not given or not all(0 <= token < vocabulary for token in given):
+        raise ValueError(f"tokens to go on from must be ids from 0 to {vocabulary - 1}, at least one")
+    if given[-1] in pair.bundle.eos_token_ids:
+        raise ValueError("this token ends the answer: nothing could follow")
+    room = config.max_new_tokens - len(given)
+    if room < 1:
+        raise ValueError(
+            f"the forced token is number {len(given)} of at most {config.max_new_tokens}: nothing could follow,"
+            " so allow more new tokens"
+        )
+    fork = open_fork(pair, prompt, config)
+    if tuple(given[:-1]) != fork.original.token_ids[: len(given) - 1]:
+        raise ValueError("the answer begins otherwise by now: picture, question or settings were changed; run it again")
+    shorter = replace(config, max_new_tokens=room)
+    return replace(fork, forced=pair.run(lane_of(shorter, continued(prompt, given))))
+
+
+def _options(bundle: Bundle, said: int, target: Tensor, draft: Tensor) -> tuple[Option, ...]:
+    """Other tokens than ``said``; ``target`` and ``draft`` are probabilities ``[vocab]``."""
+    likely = {*target.topk(OPTIONS + 1).indices.tolist(), *draft.topk(OPTIONS + 1).indices.tolist()}
+    options = [
+        Option(token, bundle.text_of(token), float(target[token]), float(draft[token]))
+        for token in likely - {said} - bundle.eos_token_ids - {bundle.target.config.image_token_id}
+    ]
+    return tuple(sorted(options, key=lambda option: -max(option.target, option.draft)))

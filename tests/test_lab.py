@@ -1,0 +1,271 @@
+"""Experiments: the answer is the target's whatever a draft is shown, and every number can be had another way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import models
+import pytest
+import torch
+
+from specllava.config import RULES, DecodingConfig
+from specllava.findings.contrast import Contrast
+from specllava.findings.fork import Fork
+from specllava.findings.reading import Reading
+from specllava.findings.sweep import KNOBS, Sweep
+from specllava.lab import Lab
+from specllava.lab.contrast import Setup, contrast, telling_places, with_closeups
+from specllava.lab.sweep import knob_values
+from specllava.metrics import drafted_tokens, summarise
+from specllava.models.bundle import Bundle
+from specllava.models.prompt import shown_to_draft
+from specllava.models.reading import expectations, reading
+from specllava.pair import Pair
+
+SHORT = DecodingConfig(max_new_tokens=16, depth=4, nodes=8)
+QUESTION = "Describe this."
+T = TypeVar("T")
+
+
+def last(found: Iterator[T]) -> T:
+    """The finding that an experiment ends with."""
+    *_, end = found
+    return end
+
+
+@pytest.fixture(scope="module")
+def lab(tiny: Bundle) -> Lab:
+    return Lab(Pair(tiny))
+
+
+# ------------------------------------------------------------------------------------------------- sweeps
+
+
+def test_every_rule_is_run_once_and_says_what_the_target_says(lab: Lab):
+    seen: list[Sweep] = list(lab.rules(models.picture(0), QUESTION, SHORT))
+    done = seen[-1]
+    assert [point.value for point in done.points] == list(RULES) and done.current == "entropy"
+    assert all(point.sameness.identical for point in done.points)
+    assert [len(found.runs) for found in seen] == sorted(len(found.runs) for found in seen)
+    assert done.alone is not None and done.alone.token_ids == models.expected(0, 0, 16)
+    for point in done.points:
+        trace = dict(done.runs)[point.value]
+        assert trace.config == replace(SHORT, rule=point.value)
+        assert point.summary.tau == pytest.approx((len(trace.token_ids) - 1) / len(trace.steps))
+        slow, fast = (summarise([one]) for one in (done.alone, trace))
+        assert point.speedup == pytest.approx(slow.decode_seconds / fast.decode_seconds)
+
+
+@pytest.mark.parametrize("field", list(KNOBS))
+def test_the_present_setting_is_a_point_on_the_curve(lab: Lab, field: str):
+    config = replace(SHORT, entropy_threshold=0.7, max_branches=5, depth=5, nodes=7)
+    values = knob_values(config, field)
+    assert getattr(config, field) in values and list(values) == sorted(set(values))
+    done = last(lab.knob(models.picture(0), QUESTION, field, config))
+    assert tuple(point.value for point in done.points) == values
+    assert all(point.sameness.identical for point in done.points)
+    assert all(getattr(trace.config, field) == value for value, trace in done.runs)
+
+
+def test_a_sweep_that_is_dropped_leaves_no_run_behind(lab: Lab):
+    found = lab.rules(models.picture(0), QUESTION, SHORT)
+    assert next(found).points == ()
+    found.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "words"),
+    [(SHORT, "width", "is no knob"), (replace(SHORT, rule="chain"), "entropy_threshold", "does not look at")],
+)
+def test_a_knob_that_shows_nothing_is_refused(lab: Lab, config: DecodingConfig, field: str, words: str):
+    with pytest.raises(ValueError, match=words):
+        lab.knob(models.picture(0), QUESTION, field, config)
+
+
+# ------------------------------------------------------------------------------------------------- contrasts
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_the_draft_sees_changes_no_token(lab: Lab, temperature: float):
+    config = replace(SHORT, temperature=temperature, seed=3)
+    done = last(lab.seeing(models.picture(0), QUESTION, models.picture(5), config))
+    assert [side.name for side in done.sides] == list(done.names) and len(done.sides) == 3
+    assert all(same.identical for same in done.sameness)
+    assert len({side.reading.probs for side in done.sides}) == 3  # and yet the draft saw three things
+    if temperature == 0:
+        assert done.sides[0].trace.token_ids == models.expected(0, 0, 16)
+    for side in done.sides:
+        assert min(side.reading.divergences) >= 0 and max(side.reading.divergences) > 0
+
+
+def test_the_draft_that_is_shown_the_same_picture_is_the_same_draft(tiny: Bundle):
+    prompt = models.prompt(0)
+    setups = [Setup("as it is", tiny, prompt), Setup("shown", tiny, shown_to_draft(prompt, prompt))]
+    one, two = last(contrast(setups, SHORT)).sides
+    assert one.reading == two.reading
+    assert [step.tree for step in one.trace.steps] == [step.tree for step in two.trace.steps]
+
+
+def test_a_longer_prompt_cannot_be_shown_to_the_draft():
+    with pytest.raises(ValueError, match="more than the target's"):
+        shown_to_draft(models.prompt(3), models.prompt(0))
+
+
+def test_drafts_are_compared_on_one_answer_with_trees_of_the_same_places(tiny: Bundle):
+    prompt = models.prompt(1)
+    setups = [Setup(kind, models.bundle(kind), prompt) for kind in models.KINDS]
+    found: Contrast = last(contrast(setups, SHORT))
+    bad, mixed, perfect = found.sides
+    assert all(same.identical for same in found.sameness)
+    assert max(perfect.reading.divergences) < 1e-9
+    assert bad.reading.divergence > mixed.reading.divergence > perfect.reading.divergence
+    assert perfect.reading.guesses == perfect.trace.token_ids and perfect.tau > bad.tau
+    done = with_closeups(found, setups, SHORT)
+    answer = bad.trace.token_ids
+    assert done.closeups and tuple(one.place for one in done.closeups) == telling_places(found)
+    for closeup in done.closeups:
+        for trace in closeup.traces:
+            assert trace.given == answer[: closeup.place - 1]
+            assert len(trace.steps) == 1 and trace.steps[0].tree.tokens[0] == answer[closeup.place - 1]
+        assert closeup.traces[2].steps[0].emitted[0] == answer[closeup.place]
+    assert with_closeups(found, setups, replace(SHORT, temperature=0.5)) == found
+
+
+def test_places_are_where_drafts_differ_most_and_not_side_by_side(tiny: Bundle):
+    setups = [Setup(kind, models.bundle(kind), models.prompt(1)) for kind in ("bad", "perfect")]
+    found = last(contrast(setups, SHORT))
+    one, two = (side.reading.probs for side in found.sides)
+    places = telling_places(found)
+    spread = [abs(a - b) for a, b in zip(one, two, strict=True)]
+    assert spread[places[0]] == max(spread[1:])
+    assert all(abs(a - b) >= 4 for a in places for b in places if a != b)
+
+
+def test_a_reading_by_hand():
+    half, sure = math.log(0.5), math.log(0.25)
+    draft = torch.tensor([[half, half, -math.inf], [sure, math.log(0.75), -math.inf]], dtype=torch.float64)
+    target = torch.tensor([[half, half, -math.inf], [half, half, -math.inf]], dtype=torch.float64)
+    found = reading(draft, target, (1, 0))
+    assert found.probs == pytest.approx((0.5, 0.25))
+    assert found.entropies == pytest.approx((math.log(2), -0.25 * math.log(0.25) - 0.75 * math.log(0.75)))
+    assert found.divergences == pytest.approx((0.0, 0.5 * math.log(2) + 0.5 * math.log(2 / 3)))
+    assert found.divergence == pytest.approx(sum(found.divergences) / 2) and found.guesses[1] == 1
+
+
+def test_a_reading_needs_an_entry_per_token():
+    with pytest.raises(ValueError, match=r"lengths \(1, 0, 1, 1\)"):
+        Reading((0.1,), (), (3,), (0.0,))
+
+
+@pytest.mark.parametrize("number", range(len(models.CHATS)))
+def test_expectations_are_those_of_a_plain_forward_pass(tiny: Bundle, number: int):
+    prompt, answer = models.prompt(number), models.reference(number)[:6]
+    inputs = models.plain_inputs(number)
+    ids = torch.cat([inputs["input_ids"], torch.tensor([answer])], dim=1)
+    with torch.inference_mode():
+        plain = tiny.target(input_ids=ids, pixel_values=inputs.get("pixel_values"), use_cache=False).logits[0]
+    wanted = torch.log_softmax(plain[-len(answer) - 1 : -1], dim=-1)
+    assert torch.allclose(expectations(tiny.target, prompt, answer), wanted, atol=1e-8)
+
+
+def test_guesses_that_were_taken_are_counted_per_token(lab: Lab):
+    trace = lab.pair.generate(models.picture(0), QUESTION, SHORT)
+    taken = drafted_tokens(trace)
+    assert len(taken) == len(trace.token_ids) and not taken[0]
+    assert sum(taken) == sum(min(len(s.verification.accepted), len(s.emitted)) for s in trace.steps)
+
+
+# ------------------------------------------------------------------------------------------------- forks
+
+
+@pytest.mark.parametrize("place", [0, 1, 7])
+def test_a_forced_token_stands_where_it_was_forced_and_the_target_goes_on(lab: Lab, place: int):
+    picture = models.picture(0)
+    opened: Fork = last(lab.fork(picture, QUESTION, (), SHORT))
+    said = opened.original.token_ids
+    assert said == models.expected(0, 0, 16) and opened.whole == () and opened.place is None
+    option = opened.options[place][-1]
+    given = (*said[:place], option.token)
+    taken = last(lab.fork(picture, QUESTION, given, SHORT))
+    assert taken.place == place and taken.whole[: place + 1] == given and option.token != said[place]
+    assert taken.forced is not None and len(taken.whole) <= 16
+    prompt = lab.pair.prompt(picture, QUESTION)
+    ids = torch.cat([prompt.input_ids, torch.tensor([given])], dim=1)
+    for token in taken.forced.token_ids:  # the target alone, by whole passes without any cache
+        with torch.inference_mode():
+            logits = lab.pair.bundle.target(input_ids=ids, pixel_values=prompt.pixel_values, use_cache=False).logits
+        assert token == int(logits[0, -1].argmax())
+        ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
+
+
+def test_options_are_other_tokens_with_the_chances_that_both_models_give(lab: Lab):
+    opened = last(lab.fork(models.picture(0), QUESTION, (), SHORT))
+    prompt = lab.pair.prompt(models.picture(0), QUESTION)
+    target = expectations(lab.pair.bundle.target, prompt, opened.original.token_ids).exp()
+    for place, (said, options) in enumerate(zip(opened.original.token_ids, opened.options, strict=True)):
+        assert options and said not in {option.token for option in options}
+        for option in options:
+            assert option.target == pytest.approx(float(target[place, option.token]))
+            assert option.text == lab.pair.text_of(option.token)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((10_000,), "ids from 0 to"),
+        ((-1,), "ids from 0 to"),
+        ((1,) * 16, "number 16 of at most 16"),
+        ((277, 3, 3), "begins otherwise by now"),
+    ],
+)
+def test_a_fork_that_cannot_be_is_refused(lab: Lab, given: tuple[int, ...], words: str):
+    with pytest.raises(ValueError, match=words):
+        last(lab.fork(models.picture(0), QUESTION, given, SHORT))
+
+
+def test_nothing_follows_the_end_of_an_answer():
+    lab = Lab(Pair(models.bundle("mixed", eos=7)))
+    with pytest.raises(ValueError, match="ends the answer"):
+        last(lab.fork(models.picture(0), QUESTION, (7,), SHORT))
+
+
+def test_where_two_answers_meet_again(lab: Lab):
+    opened = last(lab.fork(models.picture(0), QUESTION, (), SHORT))
+    said = opened.original.token_ids
+    start = replace(opened.original.prefill, first_token=said[-1])
+    forced = replace(opened.original, given=(*said[:3], said[0]), prefill=start, steps=())
+    fork = Fork(opened.original, opened.options, forced)
+    assert fork.place == 3 and fork.whole == (*said[:3], said[0], said[-1]) and fork.rejoined == 1
+    for given in ((), (said[1], said[0])):
+        with pytest.raises(ValueError, match="does not begin as the original"):
+            Fork(opened.original, opened.options, replace(forced, given=given))
+    with pytest.raises(ValueError, match="options at 1 places of 16"):
+        Fork(opened.original, opened.options[:1])
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+
+
+def test_what_cannot_be_compared_is_refused(lab: Lab):
+    drawn = DecodingConfig(rule="fixed", temperature=1.0, children="drawn")
+    with pytest.raises(ValueError, match="set children to best"):
+        lab.rules(models.picture(0), QUESTION, drawn)
+    with pytest.raises(ValueError, match="no draft from before distillation"):
+        lab.distillation(models.picture(0), QUESTION, SHORT)
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        lab.seeing(models.picture(0), " ", models.picture(1), SHORT)
+    nobody = Lab(Pair(models.bundle(None)))
+    with pytest.raises(ValueError, match="no draft"):
+        last(nobody.seeing(models.picture(0), QUESTION, models.picture(1), SHORT))
+    with pytest.raises(ValueError, match="no draft"):
+        last(nobody.fork(models.picture(0), QUESTION, (), SHORT))
+
+
+def test_the_shipped_pair_has_its_earlier_draft_on_the_same_target(shipped):
+    pair = shipped("float32")
+    before = pair.undistilled()
+    assert before.bundle.target is pair.bundle.target
+    assert before.setting.draft == "draft-before" and pair.setting.draft == "draft"
