@@ -100,11 +100,16 @@ class Record:
     output: Path
     """Directory for pictures and traces."""
 
+    lessons: bool = False
+    """The guided examples instead, with the words that go with them."""
+
     running: Place = field(default_factory=Running)
     decoding: Options = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
         from specllava.toyworld.examples import record
+        from specllava.toyworld.lessons import record_lessons
 
-        for path in record(load(self.running), self.output, self.decoding):
+        made = record_lessons if self.lessons else record
+        for path in made(load(self.running), self.output, self.decoding):
             console.print(str(path))
