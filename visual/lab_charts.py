@@ -134,8 +134,8 @@ def _sameness(found: Sweep) -> str:
 
 def seeing_chart(found: Contrast) -> Chart:
     """Acceptance and doubt of one draft that sees three pictures."""
-    answer = "No run is finished yet."
-    if len(found.sides) == len(found.names):
+    answer = _pending(found)
+    if not answer:
         seeing, blank, *_ = found.sides
         best = max(side.tau for side in found.sides[1:])
         helped = "Yes, here it does" if seeing.tau > best else "Not on this answer"
@@ -151,8 +151,8 @@ def seeing_chart(found: Contrast) -> Chart:
 
 def distillation_chart(found: Contrast) -> Chart:
     """Acceptance and distance from the target of two drafts."""
-    answer = "No run is finished yet."
-    if len(found.sides) == len(found.names):
+    answer = _pending(found)
+    if not answer:
         before, after = found.sides
         helped = "Yes, here it does" if after.tau > before.tau else "Not on this answer"
         answer = (
@@ -163,6 +163,15 @@ def distillation_chart(found: Contrast) -> Chart:
         )
     figures = (_tau_bars(found), _distance_bars(found)) if found.sides else ()
     return Chart("Does distillation help?", answer, figures, *_token_table(found, "KL, nats", "divergences"))
+
+
+def _pending(found: Contrast) -> str:
+    """Why there is no answer (yet); empty if there is one."""
+    if len(found.sides) < len(found.names):
+        return f"{len(found.sides)} of {len(found.names)} runs are finished."
+    if any(not side.trace.steps for side in found.sides):
+        return "The answer is a single token, which comes with the prompt: there was nothing to guess."
+    return ""
 
 
 def _each(found: Contrast, form: str) -> str:
