@@ -16,7 +16,7 @@ from visual import theme
 from visual.charts import FUNCTION_WORDS, Chart, panel
 from visual.words import token_label
 
-ONE_RUN = "One prompt and one run each: a few per cent either way are chance."
+ONE_RUN = "Times are of one run each: on a machine that does other things too, trust the tokens a pass more."
 SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross", "hexagon")
 # Okabe-Ito without black and yellow, which vanish on a dark or a light card.
 COLOURS: Final = (theme.ACCEPTED, theme.REJECTED, theme.TARGET, "#CC79A7", theme.DRAFTING, "#E69F00")
@@ -36,7 +36,7 @@ def rules_chart(found: Sweep) -> Chart:
             x=[1], y=[1], mode="markers", name="target alone",
             marker={"symbol": "line-ew", "size": 15, "line": {"width": 3, "color": theme.QUIET}},
         )  # fmt: skip
-    figure.update_layout(showlegend=True, height=360, hovermode="closest")
+    figure.update_layout(showlegend=True, height=400, hovermode="closest")
     figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
     figure.update_xaxes(rangemode="tozero")
     return Chart("Rules side by side", _rules_answer(found), (figure,), ("Rule", *_POINT_COLUMNS), _point_rows(found))
