@@ -49,7 +49,9 @@ def synthetic_contrast(
 
 
 def with_closeup(found: Contrast, place: int = 1) -> Contrast:
-    """The trees of all sides where the answer begins."""
+    """The trees of all sides where the answer begins, if it has a step."""
+    if not all(side.trace.steps for side in found.sides):
+        return found
     return replace(found, closeups=(Closeup(place, tuple(first_steps(side.trace, 1) for side in found.sides)),))
 
 

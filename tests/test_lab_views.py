@@ -45,7 +45,7 @@ def test_every_rule_is_a_point_with_its_own_symbol_and_yours_is_marked():
     assert (alone.x[0], alone.y[0]) == (1, 1)
     fastest = max(found.points, key=lambda point: point.speedup)
     assert chart.answer.startswith(f"Fastest here: {fastest.value}, {fastest.speedup:.1f}×")
-    assert "token for token" in chart.answer and "chance" in chart.answer
+    assert "token for token" in chart.answer and "one run each" in chart.answer
     assert [row[0].split()[0] for row in chart.rows] == list(RULES)
 
 

@@ -16,7 +16,7 @@ from visual import theme
 from visual.charts import FUNCTION_WORDS, Chart, panel
 from visual.words import token_label
 
-ONE_RUN = "One prompt and one run each: a few per cent either way are chance."
+ONE_RUN = "Times are of one run each: on a machine that does other things too, trust the tokens a pass more."
 SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross", "hexagon")
 # Okabe-Ito without black and yellow, which vanish on a dark or a light card.
 COLOURS: Final = (theme.ACCEPTED, theme.REJECTED, theme.TARGET, "#CC79A7", theme.DRAFTING, "#E69F00")
@@ -36,7 +36,7 @@ def rules_chart(found: Sweep) -> Chart:
             x=[1], y=[1], mode="markers", name="target alone",
             marker={"symbol": "line-ew", "size": 15, "line": {"width": 3, "color": theme.QUIET}},
         )  # fmt: skip
-    figure.update_layout(showlegend=True, height=360, hovermode="closest")
+    figure.update_layout(showlegend=True, height=400, hovermode="closest")
     figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
     figure.update_xaxes(rangemode="tozero")
     return Chart("Rules side by side", _rules_answer(found), (figure,), ("Rule", *_POINT_COLUMNS), _point_rows(found))
@@ -134,8 +134,8 @@ def _sameness(found: Sweep) -> str:
 
 def seeing_chart(found: Contrast) -> Chart:
     """Acceptance and doubt of one draft that sees three pictures."""
-    answer = "No run is finished yet."
-    if len(found.sides) == len(found.names):
+    answer = _pending(found)
+    if not answer:
         seeing, blank, *_ = found.sides
         best = max(side.tau for side in found.sides[1:])
         helped = "Yes, here it does" if seeing.tau > best else "Not on this answer"
@@ -151,8 +151,8 @@ def seeing_chart(found: Contrast) -> Chart:
 
 def distillation_chart(found: Contrast) -> Chart:
     """Acceptance and distance from the target of two drafts."""
-    answer = "No run is finished yet."
-    if len(found.sides) == len(found.names):
+    answer = _pending(found)
+    if not answer:
         before, after = found.sides
         helped = "Yes, here it does" if after.tau > before.tau else "Not on this answer"
         answer = (
@@ -163,6 +163,15 @@ def distillation_chart(found: Contrast) -> Chart:
         )
     figures = (_tau_bars(found), _distance_bars(found)) if found.sides else ()
     return Chart("Does distillation help?", answer, figures, *_token_table(found, "KL, nats", "divergences"))
+
+
+def _pending(found: Contrast) -> str:
+    """Why there is no answer (yet); empty if there is one."""
+    if len(found.sides) < len(found.names):
+        return f"{len(found.sides)} of {len(found.names)} runs are finished."
+    if any(not side.trace.steps for side in found.sides):
+        return "The answer is a single token, which comes with the prompt: there was nothing to guess."
+    return ""
 
 
 def _each(found: Contrast, form: str) -> str:

@@ -96,7 +96,8 @@ def _closeup(found: Contrast, closeup: Closeup) -> View:
         figure = tree_figure(trace, step)
         heights = PlacedStep(trace, step).heights
         rows = max(heights) - min(heights) + 2 * ROOM
-        figure.update_yaxes(range=[min(heights) - ROOM, max(heights) + ROOM]).update_layout(meta_rows=rows)
+        figure.update_yaxes(range=[min(heights) - ROOM, max(heights) + ROOM])
+        figure.layout.meta = {**figure.layout.meta, "rows": rows}
         trees.append({"name": side.name, "say": step_sentence(trace, step), "figure": figure.to_plotly_json()})
     word = token_label(answer, answer.token_ids[closeup.place])
     return {"name": f"at {word}", "before": f"… {before}", "trees": trees}

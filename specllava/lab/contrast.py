@@ -58,10 +58,10 @@ def with_closeups(found: Contrast, setups: Sequence[Setup], config: DecodingConf
     if config.temperature > 0:
         return found
     answer = found.sides[0].trace.token_ids
-    short = replace(config, max_new_tokens=min(config.depth + 2, config.max_new_tokens))
     closeups = []
     for place in telling_places(found):
         kept = answer[: place - 1]  # the root is the token before the place, decoded as the prompt's own first token
+        short = replace(config, max_new_tokens=min(config.depth + 2, config.max_new_tokens - len(kept)))
         traces = tuple(_run(setup, continued(setup.prompt, kept), short, steps=1) for setup in setups)
         closeups.append(Closeup(place, traces))
     return replace(found, closeups=tuple(closeups))
