@@ -29,7 +29,7 @@ ALLOWED = {
 }
 # Consumers of the finished pair that live beside the toy world: they may use everything, and only the command line
 # and each other may use them, so that the world and its training never come to depend on decoding.
-WAYS_IN = {f"specllava.toyworld.{name}" for name in ("commands", "evaluate", "examples")}
+WAYS_IN = {f"specllava.toyworld.{name}" for name in ("commands", "evaluate", "examples", "lessons")}
 NO_TORCH = ("specllava", "specllava.config", "specllava.tree", "specllava.trace", "specllava.metrics")
 
 

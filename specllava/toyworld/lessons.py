@@ -249,8 +249,8 @@ LESSONS = (
         "This draft has learnt from the same texts as the target, but never from the target itself. Here it expects"
         " “{guess}” ({guess_prob}), and the target says “{wanted}”. Who is right?",
         "The draft's guess may be good English, but only the target's wording counts, and this draft has not learnt"
-        " what the target prefers. It gets {tau} tokens out of a target pass. The next lesson runs the same question on the"
-        " same picture after distillation.",
+        " what the target prefers. It gets {tau} tokens out of a target pass. The next lesson runs the same question on"
+        " the same picture after distillation.",
         _untaught, _stumble,
     ),
     Lesson(
