@@ -6,7 +6,6 @@ Run ``python app.py``: the page is up at once with a recorded race, while the mo
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import random
@@ -29,6 +28,7 @@ from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 from specllava.trace import DecodeTrace, Setting
 from visual import pieces
+from visual.ask import QUICK, PictureCard, QuestionCard, picture_card, question_card
 from visual.controls import decoding_config, settings_card
 from visual.lab import Desk, Experiments, Inputs, lab_section
 from visual.learn import lessons_card
@@ -44,9 +44,7 @@ EXAMPLES = Path(__file__).parent / "assets" / "examples"
 LESSONS = Path(__file__).parent / "assets" / "lessons"
 SCENE_PIXELS = 384
 SHOWN_SUGGESTIONS = 4
-SHOWN_EXAMPLES = 6
 COMPUTE = "compute"
-QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 log = logging.getLogger("specllava.page")
 
 
@@ -209,14 +207,9 @@ class Widgets:
     """What a visitor can touch or see change."""
 
     chip: gr.HTML
-    picture: gr.State
-    shown: gr.Image
-    examples: list[gr.Button]
-    trace: gr.UploadButton
-    question: gr.Textbox
+    picture: PictureCard
+    question: QuestionCard
     lessons: list[gr.Button]
-    run: gr.Button
-    stop: gr.Button
     notice: gr.HTML
     settings: list[Any]
     player: gr.HTML
@@ -234,8 +227,12 @@ def build_page(site: Site) -> gr.Blocks:
         with gr.Row(elem_id="columns"):
             with gr.Column(elem_id="ask", min_width=270):
                 notice = gr.HTML(**pieces.text_arguments("", pieces.NOTICE), elem_id="notice", render=False)
-                picture, image, examples, trace = _picture_card(site, first, notice)
-                question, run, stop = _question_card(site, first, notice)
+                file = str(first.image) if first and first.image else None
+                state = Picture(file=file) if file else None
+                scene = new_scene if site.toy else None
+                picture = picture_card(state, file, site.recorded, notice, uploaded, scene)
+                suggestions = SUGGESTIONS[:SHOWN_SUGGESTIONS] if site.toy else ()
+                question = question_card(first.prompt if first else SUGGESTIONS[0], suggestions, notice)
                 lessons = lessons_card(site.lessons)
                 settings = settings_card()
                 gr.HTML(**pieces.constant_arguments(pieces.legend()), elem_id="legend")
@@ -244,61 +241,9 @@ def build_page(site: Site) -> gr.Blocks:
                 player = gr.HTML(**component_arguments(frames), elem_id="player", server_functions=[saved_page])
                 if site.lab is not None:
                     desk = Desk(site.lab, lambda: new_scene(False)[0], COMPUTE)
-                    lab_section(desk, page, Inputs(picture, question, settings))
-        widgets = Widgets(
-            chip, picture, image, examples, trace, question, lessons, run, stop, notice, settings, player
-        )
-        _connect(site, page, widgets)
+                    lab_section(desk, page, Inputs(picture.state, question.question, settings))
+        _connect(site, page, Widgets(chip, picture, question, lessons, notice, settings, player))
     return page
-
-
-def _picture_card(
-    site: Site, first: Recorded | None, notice: gr.HTML
-) -> tuple[gr.State, gr.Image, list[gr.Button], gr.UploadButton]:
-    """The picture and where to get another: drawn, uploaded, or with a race to it, recorded or from a file."""
-    file = str(first.image) if first and first.image else None
-    picture = gr.State(Picture(file=file) if file else None)
-    with gr.Column(elem_classes="card picture-card"):
-        shown = gr.Image(
-            file, interactive=False, show_label=False, container=False, buttons=[],
-            label="Picture", alt_text="The picture that the models look at", elem_id="picture",
-        )  # fmt: skip
-        with gr.Row(elem_classes="chips"):
-            if site.toy:
-                scene = gr.Button("New scene", size="sm", elem_classes="pill")
-            upload = gr.UploadButton("Upload", size="sm", file_types=["image"], elem_classes="pill", elem_id="upload")
-            upload.upload(uploaded, upload, [picture, shown, notice], **QUICK)
-        if site.toy:
-            mix = "with a mix never seen in training"
-            unseen = gr.Checkbox(False, label=mix, container=False, elem_classes="unseen")
-            scene.click(new_scene, unseen, [picture, shown], **QUICK)
-        with gr.Row(elem_classes="chips examples"):
-            examples = [
-                gr.Button(race.prompt, size="sm", icon=str(race.image), elem_classes="example", min_width=60)
-                for race in site.recorded[:SHOWN_EXAMPLES]
-            ]
-            trace = gr.UploadButton(
-                "Open a trace", size="sm", file_types=[".json"], elem_classes="pill", elem_id="open-trace"
-            )
-    return picture, shown, examples, trace
-
-
-def _question_card(site: Site, first: Recorded | None, notice: gr.HTML) -> tuple[gr.Textbox, gr.Button, gr.Button]:
-    with gr.Column(elem_classes="card question-card"):
-        gr.HTML(**pieces.constant_arguments('<h2 class="eyebrow">Question</h2>'))
-        question = gr.Textbox(
-            first.prompt if first else SUGGESTIONS[0], label="Question", show_label=False, container=False, lines=1,
-            max_lines=5, max_length=2000, placeholder="Ask about the picture", elem_id="question",
-        )  # fmt: skip
-        with gr.Row(elem_classes="chips"):
-            for suggestion in SUGGESTIONS[:SHOWN_SUGGESTIONS] if site.toy else ():
-                chip = gr.Button(suggestion, size="sm", elem_classes="pill")
-                chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
-        with gr.Row(elem_classes="actions"):
-            run = gr.Button("Run the race", variant="primary", elem_id="run")
-            stop = gr.Button("Stop", interactive=False, elem_id="stop", min_width=60)
-        notice.render()
-    return question, run, stop
 
 
 def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
@@ -324,18 +269,20 @@ def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
     def open_link(request: gr.Request) -> tuple[Any, ...]:
         return linked(site, request.query_params)
 
-    racing = gr.on([on.run.click, on.question.submit], begin, None, [on.run, on.stop, on.notice], **QUICK).then(
-        compute, [on.picture, on.question, *on.settings], [on.player, on.notice], concurrency_id=COMPUTE,
+    buttons = [on.question.run, on.question.stop]
+    racing = gr.on([on.question.run.click, on.question.question.submit], begin, None, [*buttons, on.notice], **QUICK)
+    racing = racing.then(
+        compute, [on.picture.state, on.question.question, *on.settings], [on.player, on.notice], concurrency_id=COMPUTE,
         concurrency_limit=1, show_progress="hidden", api_visibility="private",
     )  # fmt: skip
-    racing.then(leave, None, [on.run, on.stop], **QUICK)
-    on.stop.click(leave, None, [on.run, on.stop], **QUICK)
-    replay = [on.picture, on.shown, on.question, on.player, on.notice]
-    for button, recorded in zip(on.examples, site.recorded, strict=False):
+    racing.then(leave, None, buttons, **QUICK)
+    on.question.stop.click(leave, None, buttons, **QUICK)
+    replay = [on.picture.state, on.picture.shown, on.question.question, on.player, on.notice]
+    for button, recorded in zip(on.picture.examples, site.recorded, strict=False):
         button.click(_replay(site, recorded), None, replay, **QUICK)
     for button, lesson in zip(on.lessons, site.lessons, strict=True):
         button.click(_replay(site, lesson.race, lesson), None, replay, **QUICK)
-    on.trace.upload(open_file, on.trace, replay, show_progress="hidden", api_visibility="private")
+    on.picture.trace.upload(open_file, on.picture.trace, replay, show_progress="hidden", api_visibility="private")
     page.unload(gone)
     page.load(lambda: running(site), None, on.chip, show_progress="hidden", api_visibility="private")
     page.load(open_link, None, replay, **QUICK)

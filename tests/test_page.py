@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from lab_traces import FakeLab
-from visual_traces import FakeBackend, synthetic_recorded
+from visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
 IN_CI = bool(os.environ.get("CI"))
 if not IN_CI:
@@ -77,7 +77,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
     backend = FakeBackend(pace=0.012, texts={})
     recorded = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2)
-    site = app.Site(lambda: backend, recorded, lab=lambda: FakeLab(backend.texts))
+    lessons = synthetic_lessons(recorded)
+    site = app.Site(lambda: backend, recorded, lessons=lessons, lab=lambda: FakeLab(backend.texts))
     page = app.build_page(site)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -10,7 +10,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,7 +29,8 @@ from specllava.trace import (
     TargetView,
     Verification,
 )
-from specllava.tree import DraftTree
+from specllava.tree import DraftTree, Pruned
+from visual.lessons import Lesson, Told
 from visual.recorded import Recorded, read_recorded
 
 ANSWER = (
@@ -166,6 +167,25 @@ def synthetic_race(
     }
 
 
+def synthetic_steps(rng: random.Random, config: DecodingConfig, count: int, least: int) -> tuple[StepTrace, ...]:
+    """Steps somewhere in the answer whose trees have at least ``least`` nodes; they follow no one another."""
+    ids = {text.strip(): i for i, text in vocabulary().items()}
+    said = [ids[word] for word in ANSWER.split()]
+    steps: list[StepTrace] = []
+    while len(steps) < count:
+        place = rng.randrange(1, len(said) - config.depth - 1)
+        step = _step(tuple(said[place : place + config.depth + 1]), said[place - 1], rng, config)
+        if len(step.tree) >= least:
+            steps.append(pruned_after_root(step))
+    return tuple(steps)
+
+
+def pruned_after_root(step: StepTrace) -> StepTrace:
+    """The step with two guesses after its root that were not sent."""
+    unused = [token for token in vocabulary() if token not in step.tree.tokens][-2:]
+    return replace(step, pruned=tuple(Pruned(0, token, math.log(0.03)) for token in unused))
+
+
 def first_steps(trace: DecodeTrace, count: int) -> DecodeTrace:
     """The run as it stood after ``count`` steps."""
     return replace(trace, steps=trace.steps[:count], finish_reason="stopped")
@@ -238,8 +258,16 @@ def synthetic_recorded(folder: Path, count: int = 1) -> list[Recorded]:
         path = folder / f"race-{seed}.png"
         draw_scene(sample_scene(seed + 3), 256).save(path)
         lanes = synthetic_race(seed + 1, image=path.name)
+        drawn = tuple(pruned_after_root(step) for step in lanes["speculative"].steps)
+        lanes["speculative"] = replace(lanes["speculative"], steps=drawn)
         parts = {"image": path.name, "target_only": json.loads(lanes["target-only"].to_json()),
                  "speculative": json.loads(lanes["speculative"].to_json())}  # fmt: skip
         path.with_suffix(".json").write_text(json.dumps(parts))
         made.append(read_recorded(path.with_suffix(".json")))
     return made
+
+
+def synthetic_lessons(races: Sequence[Recorded]) -> list[Lesson]:
+    """One lesson about the third step of the first race."""
+    told = Told(races[0].name, "Synthetic", "Why is this a question?", "Because it ends like one.", 2)
+    return [Lesson(told, races[0])]

@@ -15,7 +15,7 @@ def lessons_card(lessons: Sequence[Lesson]) -> list[gr.Button]:
     if not lessons:
         return []
     with gr.Column(elem_classes="card learn-card"):
-        gr.HTML(**pieces.constant_arguments('<h2 class="eyebrow">Learn in six steps</h2>'))
+        gr.HTML(**pieces.constant_arguments('<h2 class="eyebrow">Learn</h2>'))
         return [
             gr.Button(f"{number}  {lesson.told.title}", size="sm", elem_classes="teach")
             for number, lesson in enumerate(lessons, start=1)

@@ -1,0 +1,73 @@
+"""The guided examples: what is read, what is refused, and that the shipped ones say what their races show."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from visual_traces import synthetic_recorded
+
+from visual.lessons import Lesson, load_lessons
+from visual.words import token_label
+
+SHIPPED = load_lessons(Path(__file__).resolve().parent.parent / "assets" / "lessons")
+
+
+def by_name(name: str) -> Lesson:
+    return next(lesson for lesson in SHIPPED if lesson.told.name == name)
+
+
+def test_six_lessons_are_shipped_in_order() -> None:
+    assert [lesson.told.name[0] for lesson in SHIPPED] == list("123456")
+    assert all(lesson.told.question.endswith("?") and len(lesson.told.answer) > 100 for lesson in SHIPPED)
+
+
+@pytest.mark.parametrize("lesson", SHIPPED, ids=lambda lesson: lesson.told.name)
+def test_both_lanes_of_a_lesson_say_the_same(lesson: Lesson) -> None:
+    assert lesson.race.target_only.token_ids == lesson.race.speculative.token_ids
+    assert lesson.race.image is not None
+
+
+@pytest.mark.parametrize("lesson", SHIPPED, ids=lambda lesson: lesson.told.name)
+def test_words_that_a_lesson_quotes_are_in_its_step(lesson: Lesson) -> None:
+    trace = lesson.race.speculative
+    step = trace.steps[lesson.told.step]
+    seen = {token_label(trace, token) for token in (*step.tree.tokens, step.verification.next_token)}
+    quoted = re.findall("“([^”]+)”", lesson.told.question + lesson.told.answer)
+    emitted = "".join(trace.texts[token] for token in step.emitted)
+    assert all(words in seen or words in emitted for words in quoted)
+
+
+def test_the_easy_stretch_is_long_and_the_colour_branches() -> None:
+    easy, colour = by_name("1-easy"), by_name("2-colour")
+    step = easy.race.speculative.steps[easy.told.step]
+    assert f"{len(step.verification.accepted)} of its guesses" in easy.told.question
+    trace = colour.race.speculative
+    step = trace.steps[colour.told.step]
+    branched = [n for n, family in enumerate(step.tree.children()) if len(family) > 1]
+    doubts = [step.tree.entropies[n] for n in branched if set(step.tree.children()[n]) & {*step.verification.accepted}]
+    assert any(doubt is not None and doubt > trace.config.entropy_threshold for doubt in doubts)
+
+
+def test_before_and_after_are_the_same_question_on_the_same_picture() -> None:
+    before, after = by_name("5-before").race, by_name("6-after").race
+    assert before.speculative.token_ids == after.speculative.token_ids
+    assert (before.speculative.setting.draft, after.speculative.setting.draft) == ("draft-before", "draft")
+    assert len(before.speculative.steps) > len(after.speculative.steps)
+
+
+def test_lessons_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+    assert load_lessons(tmp_path) == ()
+    (race,) = synthetic_recorded(tmp_path)
+    told = {"name": race.name, "title": "t", "question": "q?", "answer": "a", "step": 0}
+    index = tmp_path / "lessons.json"
+    index.write_text(json.dumps([told]))
+    assert load_lessons(tmp_path)[0].words == {"title": "t", "question": "q?", "answer": "a"}
+    index.write_text(json.dumps([told | {"step": 999}]))
+    with pytest.raises(ValueError, match=r"race-0 is about step 999 of a race of \d+ steps"):
+        load_lessons(tmp_path)
+    index.write_text(json.dumps([{"name": race.name}]))
+    with pytest.raises(ValueError, match=r"lessons.json is not a list of lessons"):
+        load_lessons(tmp_path)

@@ -1,0 +1,99 @@
+"""The page held to its limits in a browser: accessible, quick enough for a long run, small enough to send."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_page import SECOND, Visitor, browser, server, visit  # noqa: F401 - fixtures
+from visual_traces import synthetic_race, synthetic_steps
+
+from specllava.config import DecodingConfig
+from visual.player import recorded_frames
+from visual.standalone import standalone_page
+
+STEPS, NODES = 256, 64
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_violation(visit: Visitor, scheme: str) -> None:  # noqa: F811
+    from axe_playwright_python.sync_playwright import Axe
+
+    tab = visit(color_scheme=scheme)
+    tab.page.locator("button.teach").first.click()
+    tab.page.wait_for_selector(".lesson:not([hidden])")
+    for fold in tab.page.locator("summary:visible").all():
+        fold.click()
+    found = Axe().run(tab.page).response["violations"]
+    serious = [violation for violation in found if violation["impact"] in ("serious", "critical")]
+    assert not serious, [(violation["id"], violation["nodes"][0]["html"][:200]) for violation in serious]
+
+
+def test_a_lesson_asks_first_and_answers_on_request(visit: Visitor) -> None:  # noqa: F811
+    tab = visit()
+    assert not tab.page.locator(".lesson").is_visible()
+    tab.page.locator("button.teach").first.click()
+    tab.page.wait_for_selector(".lesson:not([hidden])")
+    assert tab.text(".lesson-question").endswith("?") and not tab.text(".lesson-answer")
+    tab.page.wait_for_function("document.querySelector('.step-name').textContent.startsWith('Step 3 ')")
+    tab.page.click("[data-do=answer]")
+    assert "Because" in tab.text(".lesson-answer")
+    tab.page.locator("button.example").first.click()
+    tab.page.wait_for_selector(".lesson", state="hidden")
+    tab.page.click(".glossary summary")
+    missing = tab.page.evaluate(
+        "[...document.querySelectorAll('[data-show]')].map((b) => b.dataset.show)"
+        ".filter((s) => !document.querySelector(`.player ${s}`))"
+    )
+    assert missing == [], "words of the glossary that lead nowhere"
+    tab.page.locator(".glossary button").nth(4).click()
+    tab.page.wait_for_selector(".number.pointed-at")
+
+
+def test_pruned_guesses_are_drawn_when_switched_on(visit: Visitor) -> None:  # noqa: F811
+    tab = visit()
+    points = "document.querySelectorAll('.tree .tracepruned .point').length"
+    assert tab.page.evaluate(points) == 0
+    tab.page.click(".with-pruned input")
+    tab.page.wait_for_function(f"{points} > 0")
+    tab.page.click(".step .table summary")
+    assert "pruned" in tab.text(".step .table tbody")
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of its own with many steps of large trees."""
+    config = DecodingConfig(depth=12, nodes=NODES, width=8, max_new_tokens=4096)
+    lanes = synthetic_race(1, config)
+    steps = synthetic_steps(random.Random(1), config, STEPS, least=NODES - 14)
+    lanes["speculative"] = replace(lanes["speculative"], steps=steps)
+    frames = recorded_frames(lanes["target-only"], lanes["speculative"])
+    assert sum(len(frame.encode()) for frame in frames) < 3_000_000
+    path = tmp_path_factory.mktemp("long") / "run.html"
+    path.write_text(standalone_page(frames), encoding="utf-8")
+    return path
+
+
+def test_a_long_run_steps_smoothly(long_run: Path, browser: object) -> None:  # noqa: F811
+    page = browser.new_page(viewport={"width": 1280, "height": 900})  # type: ignore[attr-defined]
+    page.goto(long_run.as_uri())
+    page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+    milliseconds = page.evaluate(
+        """async () => {
+          const chart = document.querySelector(".tree");
+          const next = document.querySelector("[data-do=next]");
+          const taken = [];
+          for (let step = 0; step < 40; step++) {
+            const drawn = new Promise((resolve) => chart.once("plotly_afterplot", resolve));
+            const start = performance.now();
+            next.click();
+            await drawn;
+            taken.push(performance.now() - start);
+          }
+          return taken;
+        }"""
+    )
+    page.close()
+    assert sorted(milliseconds)[len(milliseconds) // 2] < 50, "half of the steps take longer than a blink"
