@@ -238,10 +238,12 @@ def build_page(site: Site) -> gr.Blocks:
                 gr.HTML(**pieces.constant_arguments(pieces.legend()), elem_id="legend")
             with gr.Column(elem_id="show", min_width=270):
                 frames = as_shown(site, first)[-1] if first else []
-                player = gr.HTML(**component_arguments(frames), elem_id="player", server_functions=[saved_page])
+                forks = site.lab is not None
+                arguments = component_arguments(frames, forks)
+                player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if site.lab is not None:
                     desk = Desk(site.lab, lambda: new_scene(False)[0], COMPUTE)
-                    lab_section(desk, page, Inputs(picture.state, question.question, settings))
+                    lab_section(desk, page, Inputs(picture.state, question.question, settings, player))
         _connect(site, page, Widgets(chip, picture, question, lessons, notice, settings, player))
     return page
 

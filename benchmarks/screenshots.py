@@ -1,4 +1,4 @@
-"""Pictures of the page for the README: light, dark and phone width, of the recorded run that a visitor sees first.
+"""Pictures of the page for the README and for looking at: the recorded run in three shapes, then each main state.
 
     python app.py --port 7861 &  python -m benchmarks.screenshots --address http://127.0.0.1:7861/
 """
@@ -6,32 +6,105 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 from playwright.sync_api import sync_playwright
 
-VIEWS = {"light": (1330, 900, ""), "dark": (1330, 900, "?__theme=dark"), "phone": (375, 800, "")}
+DESKTOP, PHONE = (1330, 1240), (375, 1900)
+PATIENCE = 240_000  # milliseconds that models may take on a busy machine
 
 
-def main(address: str, output: Path = Path("docs/screenshots")) -> None:
+@dataclass(frozen=True)
+class State:
+    """One picture: the window, the address, what is done first, and the part that is taken (all by default)."""
+
+    size: tuple[int, int] = DESKTOP
+    query: str = ""
+    act: Callable[[Any], None] = lambda page: None
+    part: str | None = None
+
+
+def _lesson(page: Any) -> None:
+    page.locator("button.teach").nth(1).click()
+    page.locator("[data-do=answer]").click()
+    page.wait_for_timeout(800)
+
+
+def _pruned(page: Any) -> None:
+    page.locator(".with-pruned input").click()
+    page.wait_for_selector(".tree .tracepruned .point")
+
+
+def _run(page: Any) -> None:
+    page.locator("#question textarea").fill("What is on the left?")
+    page.locator("#run").click()
+    page.wait_for_function("document.querySelector('.origin').textContent.includes('live')", timeout=PATIENCE)
+    page.wait_for_function("!document.querySelector('#run').disabled", timeout=PATIENCE)
+    page.locator("[data-do=last]").click()
+
+
+def _refused(page: Any) -> None:
+    bad = Path(tempfile.mkdtemp()) / "notes.json"
+    bad.write_text('{"target_only": 1}')
+    page.locator("#open-trace input, input[accept='.json']").last.set_input_files(str(bad))
+    page.wait_for_function("document.querySelector('#notice').textContent.includes('cannot be opened')")
+
+
+def _experiment(name: str) -> Callable[[Any], None]:
+    def act(page: Any) -> None:
+        page.get_by_role("button", name=name).click()
+        page.wait_for_timeout(1000)
+        page.wait_for_function("document.querySelectorAll('#lab .main-svg').length > 0", timeout=PATIENCE)
+        page.wait_for_function("!document.querySelector('#lab').textContent.includes(' of ')", timeout=PATIENCE)
+        page.wait_for_timeout(1500)
+
+    return act
+
+
+STATES = {
+    "light": State(),
+    "dark": State(query="?__theme=dark"),
+    "phone": State(PHONE),
+    "lesson": State(act=_lesson),
+    "pruned": State(act=_pruned, part=".step"),
+    "charts": State(part=".charts"),
+    "live": State(act=_run),
+    "refused": State(act=_refused),
+    "lab-seeing": State(act=_experiment("Blindfold the draft"), part="#lab"),
+    "lab-distillation-dark": State(act=_experiment("Compare before and after"), part="#lab", query="?__theme=dark"),
+}
+
+
+def main(address: str, output: Path = Path("docs/screenshots"), only: tuple[str, ...] = ()) -> None:
     """Take the pictures.
 
     Args:
         address: where the page is served.
         output: directory for the PNG files.
+        only: names of those to take; all of them by default.
     """
     output.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
-        for name, (width, height, query) in VIEWS.items():
+        for name, state in STATES.items():
+            if only and name not in only:
+                continue
+            width, height = state.size
             page = browser.new_page(viewport={"width": width, "height": height})
-            page.goto(address + query)
+            page.goto(address + state.query)
             page.wait_for_selector(".tree .main-svg", timeout=60_000)
             page.wait_for_function("document.querySelector('.chip').textContent.includes('·')", timeout=60_000)
             page.wait_for_timeout(1500)
-            page.screenshot(path=output / f"{name}.png", full_page=True)
+            state.act(page)
+            page.wait_for_timeout(800)
+            taken = page.locator(state.part).first if state.part else page
+            taken.screenshot(path=output / f"{name}.png")
             page.close()
         browser.close()
 

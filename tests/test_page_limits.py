@@ -62,6 +62,19 @@ def test_pruned_guesses_are_drawn_when_switched_on(visit: Visitor) -> None:  # n
     assert "pruned" in tab.text(".step .table tbody")
 
 
+def test_a_rejected_guess_can_be_forced_from_its_card(visit: Visitor) -> None:  # noqa: F811
+    tab = visit()
+    for _ in range(30):
+        if tab.page.locator(".node-go").is_visible():
+            break
+        tab.page.click("[data-do=next]")
+    assert tab.text(".node-verdict") == "rejected"
+    word = tab.text(".node-word")
+    tab.page.click(".node-go")
+    tab.page.wait_for_selector("#lab-fork .telling span.forced")
+    assert tab.text("#lab-fork .telling span.forced").strip() == word
+
+
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of its own with many steps of large trees."""

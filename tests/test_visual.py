@@ -132,7 +132,7 @@ def test_pruned_guesses_are_hidden_until_asked_for_and_nothing_crosses_then() ->
         drawn = {points.uid: points for points in figure.data}
         assert [drawn[uid].visible for uid in ("pruned", "pruned-edges")] == [False, False]
         assert placed.heights == PlacedStep(trace, plain).heights
-        moved: Any = rows_with_pruned(placed, figure)
+        moved: Any = rows_with_pruned(placed)
         ends = {node: y for uid, ys in moved["y"].items() if drawn[uid].customdata
                 for node, y in zip(drawn[uid].customdata, ys, strict=True)}  # fmt: skip
         assert sorted(ends) == list(range(len(placed.parents)))

@@ -138,6 +138,7 @@ class Inputs:
     picture: gr.State
     question: gr.Textbox
     settings: Sequence[Any]
+    player: gr.HTML  # whose ``select`` names a token to go on from
 
 
 def lab_section(desk: Desk, page: gr.Blocks, inputs: Inputs) -> None:
@@ -214,7 +215,8 @@ def _connect(desk: Desk, experiment: Experiment, inputs: Inputs, on: tuple[Any, 
         return gr.update(interactive=True), gr.update(interactive=False)
 
     if experiment.name == "fork":
-        begun = gr.on([run.click, result.select], begin_from, None, [more, run, stop, note], **QUICK)
+        asked = [run.click, result.select, inputs.player.select]
+        begun = gr.on(asked, begin_from, None, [more, run, stop, note], **QUICK)
     else:
         begun = run.click(begin, None, [run, stop, note], **QUICK)
     begun.then(

@@ -26,6 +26,7 @@ def node_cards(placed: PlacedStep) -> dict[str, object]:
     reasons = list(dict.fromkeys(texts))
     return {
         "label": [_label(placed, node) for node in range(len(placed.parents))],
+        "token": list(placed.tokens),
         "parent": list(placed.parents),
         "verdict": "".join(CODES[verdict] for verdict in placed.verdicts),
         "draft": [None if node in (0, own) else round(math.exp(p), 3) for node, p in enumerate(placed.log_probs)],

@@ -30,7 +30,7 @@ from visual.headline import headline, headline_at
 from visual.node_cards import node_cards
 from visual.placed import PlacedStep
 from visual.theme import entropy_ceiling
-from visual.tree_figure import rows_with_pruned, tree_figure
+from visual.tree_figure import rows_with_pruned, tree_drawing
 from visual.words import calm, step_sentence
 
 ALONE, TOGETHER = "target-only", "speculative"
@@ -41,9 +41,10 @@ SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 WATCHABLE = 0.09  # seconds that one target step should last on the screen
 MOUNT = """
 const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
+const fork = props.forks && ((given) => trigger("select", { given }));
 Promise.all(props.modules.map(load))
   .then(([race, step, charts, files, glossary, player]) =>
-    player.mount({ element, props, watch, server, race, step, charts, files, glossary }));
+    player.mount({ element, props, watch, server, fork, race, step, charts, files, glossary }));
 """
 
 Ending = Literal["finished", "stopped", "deadline"]
@@ -99,7 +100,7 @@ class Reel:
         for lane, trace in ((ALONE, alone), (TOGETHER, together)):
             token = _words(trace, (trace.prefill.first_token,), 0 if lane == TOGETHER else None)
             self._clock[lane] = trace.prefill.total
-            self._add("prefill", lane=lane, seconds=trace.prefill.total, tokens=token)
+            self._add("prefill", lane=lane, seconds=trace.prefill.total, tokens=token, ids=[trace.prefill.first_token])
 
     def _append_steps(self, lane: str, trace: DecodeTrace, alone: DecodeTrace) -> None:
         for step in trace.steps[self._steps[lane] :]:
@@ -112,7 +113,8 @@ class Reel:
                 totals = headline_at(alone, trace, self._clock[lane])
                 words = _words(trace, step.emitted, len(step.verification.accepted))
                 drawn = _packed(_json(picture(trace, step)))
-                self._add("step", lane=lane, seconds=times, tokens=words, totals=totals, picture=drawn)
+                said = {"tokens": words, "ids": step.emitted, "totals": totals}
+                self._add("step", lane=lane, seconds=times, **said, picture=drawn)
 
     def _close(self, alone: DecodeTrace, together: DecodeTrace, ending: Ending) -> None:
         self._add(
@@ -139,10 +141,9 @@ def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
     last = step.verification.path[-1]
     rivals = step.tree.children()[last]
     focus = max(rivals, key=lambda n: step.tree.log_probs[n]) if rivals else placed.next_node
-    figure = tree_figure(trace, step)
     return {
-        "figure": figure.to_plotly_json(),
-        "pruned": rows_with_pruned(placed, figure) if step.pruned else None,
+        "figure": tree_drawing(placed),
+        "pruned": rows_with_pruned(placed) if step.pruned else None,
         "say": step_sentence(trace, step),
         "nodes": node_cards(placed),
         "focus": focus,
@@ -170,13 +171,19 @@ def playing_speed(alone: DecodeTrace) -> float:
     return next((speed for speed in SPEEDS if pace / speed >= WATCHABLE), SPEEDS[-1])
 
 
-def component_arguments(frames: list[str]) -> dict[str, Any]:
-    """Arguments of the ``gr.HTML`` that is the player; every file it needs is in ``static_paths``."""
+def component_arguments(frames: list[str], forks: bool = False) -> dict[str, Any]:
+    """Arguments of the ``gr.HTML`` that is the player; every file it needs is in ``static_paths``.
+
+    Args:
+        forks: somebody listens to its ``select`` event, whose ``given`` are ids to go on from: the answer's beginning
+            and, last, a token that the visitor would rather have.
+    """
     return {
         "value": frames,
         "html_template": (STATIC / "player.html").read_text(encoding="utf-8"),
         "js_on_load": MOUNT,
         "apply_default_css": False,
+        "forks": forks,
         "assets": STATIC.as_posix(),
         "modules": list(MODULES),
         "plotly": PLOTLY_JS.as_posix(),

@@ -1,15 +1,19 @@
 // The player: one clock that moves race, timeline and tree together. It follows the recorded clocks of the two
 // lanes, runs in the browser alone, and takes new frames as they are appended to the component's value.
 
-export function mount({ element, props, watch, server, race, step, charts, files, glossary }) {
+export function mount({ element, props, watch, server, fork, race, step, charts, files, glossary }) {
   const root = element.querySelector(".player");
   const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
   const ready = once(() => window.Plotly ?? loadPlotly(plotly)); // a saved page brings it along
   const lanes = race.createRace(root);
-  const views = [lanes, step.createStep(root, ready, lanes.hint), charts.createCharts(root, ready)];
+  const views = [lanes, step.createStep(root, ready, lanes.hint, fork && goOn), charts.createCharts(root, ready)];
   glossary.createGlossary(root);
   const player = new Player(root, ...views, race.duration, files.unpacked);
   const frames = () => props.value ?? [];
+  function goOn(tail) {
+    fork([...player.said(), ...tail]);
+    document.getElementById("lab-fork")?.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
+  }
   const menu = files.createFiles(root, { frames, step: () => player.index() + 1, page: server?.saved_page });
   watch("value", () => {
     player.feed(frames());
@@ -67,9 +71,11 @@ class Player {
   async take(list) {
     if (!list.length) return;
     const first = JSON.parse(list[0]);
-    if (first.id !== this.run?.id) this.begin(first);
-    const frames = await Promise.all(list.slice(this.seen).map((text) => this.parsed(text)));
-    this.seen += frames.length;
+    const another = first.id !== this.run?.id;
+    const seen = another ? 1 : this.seen;
+    const frames = await Promise.all(list.slice(seen).map((text) => this.parsed(text)));
+    if (another) this.begin(first); // only now, so that nothing of two runs is ever on show together
+    this.seen = seen + frames.length;
     frames.forEach((frame) => this.add(frame));
     this.race.place();
     if (this.end && !this.run.live && !this.opened) this.jump(this.end.show);
@@ -124,6 +130,11 @@ class Player {
 
   index() {
     return Math.max(0, this.race.stepsAt(this.time) - 1); // of the step on show, from 0
+  }
+
+  // Ids of the answer before the step on show, its root included.
+  said() {
+    return this.race.lane("speculative").slice(0, this.index() + 1).flatMap(({ frame }) => frame.ids);
   }
 
   jump(index) {

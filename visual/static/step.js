@@ -19,8 +19,9 @@ const COLUMNS = [
   ["Target's choice", (n) => n.choice ?? ""], ["Verdict", (n) => n.said],
 ];
 
-// `hint(count)` marks the first words of the step in its lane: those on the branch that is looked at.
-export function createStep(root, plotlyReady, hint) {
+// `hint(count)` marks the first words of the step in its lane: those on the branch that is looked at. `goOn(ids)` asks for
+// an answer that goes on from a rejected guess, with the ids from behind the root down to it; on a saved page nobody can.
+export function createStep(root, plotlyReady, hint, goOn) {
   const find = (selector) => root.querySelector(selector);
   const chart = find(".tree");
   const sentence = find(".sentence");
@@ -34,6 +35,7 @@ export function createStep(root, plotlyReady, hint) {
   let room = { height: 0, width: 0 }; // only grows during a run, so that the page does not jump
 
   details.addEventListener("toggle", () => frame && fillTable());
+  find(".node-go").addEventListener("click", () => goOn(branch(chosen).slice(1).map((id) => frame.nodes.token[id])));
   pruned.addEventListener("change", () => frame && redraw());
 
   function show(next, index, count, quiet) {
@@ -125,6 +127,12 @@ export function createStep(root, plotlyReady, hint) {
     return nodes;
   }
 
+  // A guess that the target turned down, or was not asked about, right after what stands in the answer.
+  function refused(id) {
+    const codes = branch(id).map((node) => frame.nodes.verdict[node]);
+    return "rp".includes(codes.pop()) && codes.every((code) => "oa".includes(code));
+  }
+
   function card(id) {
     const { nodes } = frame;
     const read = (name) => nodes[name][id];
@@ -144,6 +152,7 @@ export function createStep(root, plotlyReady, hint) {
     find(".node-verdict").dataset.verdict = node.verdict;
     find(".node-path").textContent = `… ${node.path}`;
     find(".node-reason").textContent = node.reason;
+    find(".node-go").hidden = !goOn || !refused(id);
     find(".node-facts").replaceChildren(...facts(node).flatMap(([name, value]) => [styled("dt", name), styled("dd", value)]));
   }
 
