@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from functools import cache
 
@@ -25,6 +26,8 @@ settings.load_profile("specllava")
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # a process per core already, and so for the processes that tests start
     os.environ["OMP_NUM_THREADS"] = "1"
+# Gradio names cached pictures by content: a page that closes would take those of a page in another process along.
+os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="specllava-tests-")
 
 
 @pytest.fixture(scope="session")
