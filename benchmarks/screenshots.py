@@ -57,10 +57,10 @@ def _refused(page: Any) -> None:
 
 def _experiment(name: str) -> Callable[[Any], None]:
     def act(page: Any) -> None:
-        page.get_by_role("button", name=name).click()
-        page.wait_for_timeout(1000)
-        page.wait_for_function("document.querySelectorAll('#lab .main-svg').length > 0", timeout=PATIENCE)
-        page.wait_for_function("!document.querySelector('#lab').textContent.includes(' of ')", timeout=PATIENCE)
+        run = f"document.querySelector('#lab-{name} .lab-run')"
+        page.locator(f"#lab-{name} .lab-run").click()
+        page.wait_for_function(f"{run}.disabled")
+        page.wait_for_function(f"!{run}.disabled", timeout=PATIENCE)
         page.wait_for_timeout(1500)
 
     return act
@@ -75,8 +75,8 @@ STATES = {
     "charts": State(part=".charts"),
     "live": State(act=_run),
     "refused": State(act=_refused),
-    "lab-seeing": State(act=_experiment("Blindfold the draft"), part="#lab"),
-    "lab-distillation-dark": State(act=_experiment("Compare before and after"), part="#lab", query="?__theme=dark"),
+    "lab-seeing": State(act=_experiment("seeing"), part="#lab-seeing"),
+    "lab-distillation-dark": State(act=_experiment("distillation"), part="#lab-distillation", query="?__theme=dark"),
 }
 
 

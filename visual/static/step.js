@@ -139,7 +139,7 @@ export function createStep(root, plotlyReady, hint, goOn) {
     const [verdict, said] = VERDICTS[nodes.verdict[id]];
     const text = branch(id).slice(-4).map((node) => nodes.label[node]).join("");
     return {
-      label: read("label").trim(), path: text.trim(), depth: branch(id).length - 1, verdict, said, reason: nodes.reasons[read("reason")],
+      label: read("label").trim(), path: text.replace(/^[\s.,;:]+/, "") || text, depth: branch(id).length - 1, verdict, said, reason: nodes.reasons[read("reason")],
       draft: read("draft"), rank: read("rank"), score: read("score"), entropy: read("entropy"),
       target: read("target"), targetRank: read("target_rank"), choice: read("choice"), choiceProb: read("choice_prob"),
     };
