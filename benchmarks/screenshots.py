@@ -103,6 +103,8 @@ def main(address: str, output: Path = Path("docs/screenshots"), only: tuple[str,
             page.wait_for_timeout(1500)
             state.act(page)
             page.wait_for_timeout(800)
+            if state.part:  # nothing that floats may cover it
+                page.add_style_tag(content="#masthead { position: static !important; }")
             taken = page.locator(state.part).first if state.part else page
             taken.screenshot(path=output / f"{name}.png")
             page.close()
