@@ -109,5 +109,5 @@ def test_a_long_run_steps_smoothly(long_run: Path, browser: object) -> None:  # 
         }"""
     )
     page.close()
-    # Two quiet cores take 30 to 50 ms; here other tests run beside it, which can only add.
+    # The aim is 50. Medians of 41 to 67 were seen on two cores with nothing beside; other tests run beside this one.
     assert sorted(milliseconds)[len(milliseconds) // 10] < 150

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from specllava.config import one_line
 from specllava.findings.sweep import KNOBS
 from visual import pieces
+from visual.ask import QUICK
 from visual.controls import decoding_config
 from visual.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.lab_views import View
@@ -30,7 +31,6 @@ Promise.all(props.modules.map(load)).then(([charts, player, lab]) =>
   lab.mount({ element, props, watch, charts, player, choose: (given) => trigger("select", { given }) }));
 """
 NOTE = '<p class="lab-note" role="status" data-text></p>'
-QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 log = logging.getLogger("specllava.page")
 
 

@@ -12,7 +12,10 @@ from specllava.distill.loop import LoopConfig
 
 @dataclass(frozen=True, slots=True)
 class ToyRecipe:
-    """What ``toyworld train`` builds. The defaults made the shipped weights.
+    """What ``toyworld train`` builds, from nothing or from an earlier run.
+
+    The shipped weights were made by this code in several sittings, whose steps and rates their card lists; the
+    defaults have not been run from nothing in one go.
 
     ``tiny`` gives the same stages at a size that trains in seconds, for tests of the recipe itself.
     """
