@@ -15,6 +15,7 @@ from visual.player import recorded_frames
 from visual.standalone import standalone_page
 
 STEPS, NODES = 256, 64
+ROUNDS, DRAWN = 5, 20  # steps that are timed
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -90,24 +91,32 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_long_run_steps_smoothly(long_run: Path, browser: object) -> None:  # noqa: F811
+    """Under 50 ms a step on the thread that draws. Its processor time: other tests run beside this one."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})  # type: ignore[attr-defined]
     page.goto(long_run.as_uri())
     page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
-    milliseconds = page.evaluate(
-        """async () => {
-          const chart = document.querySelector(".tree");
-          const next = document.querySelector("[data-do=next]");
-          const taken = [];
-          for (let step = 0; step < 40; step++) {
-            const drawn = new Promise((resolve) => chart.once("plotly_afterplot", resolve));
-            const start = performance.now();
-            next.click();
-            await drawn;
-            taken.push(performance.now() - start);
-          }
-          return taken;
-        }"""
-    )
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def busy() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    spent = []
+    for _ in range(ROUNDS):
+        before = busy()
+        page.evaluate(
+            """async (steps) => {
+              const chart = document.querySelector(".tree");
+              const next = document.querySelector("[data-do=next]");
+              for (let step = 0; step < steps; step++) {
+                const drawn = new Promise((resolve) => chart.once("plotly_afterplot", resolve));
+                next.click();
+                await drawn;
+              }
+            }""",
+            DRAWN,
+        )
+        spent.append((busy() - before) / DRAWN)
     page.close()
-    # The aim is 50. Medians of 41 to 67 were seen on two cores with nothing beside; other tests run beside this one.
-    assert sorted(milliseconds)[len(milliseconds) // 10] < 150
+    assert 0 < min(spent) < 0.050, spent  # the quietest round: the tests beside this one share its caches

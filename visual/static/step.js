@@ -74,7 +74,7 @@ export function createStep(root, plotlyReady, hint, goOn) {
       chart.style.height = `${room.height}px`;
       chart.style.minWidth = `${room.width}px`;
       const first = !chart.on;
-      await plotly.react(chart, figure.data, figure.layout, CONFIG);
+      await plotly.react(chart, figure.data, figure.layout, first ? CONFIG : undefined);
       if (first) listen();
     }
     drawing = false;
@@ -83,7 +83,10 @@ export function createStep(root, plotlyReady, hint, goOn) {
   // The figure as it was made, or with its pruned guesses: then every row may lie elsewhere.
   function figureOf({ figure, pruned: moved }) {
     const layout = { ...figure.layout, uirevision: "run", dragmode: matchMedia("(pointer: fine)").matches && "pan" };
-    if (!pruned.checked || !moved) return { data: figure.data.map((trace) => ({ ...trace })), layout };
+    if (!pruned.checked || !moved) {
+      const seen = figure.data.filter((trace) => trace.visible !== false); // Plotly spends time on hidden ones too
+      return { data: seen.map((trace) => ({ ...trace })), layout };
+    }
     const data = figure.data.map((trace) => ({ ...trace, visible: true, y: moved.y[trace.uid] ?? trace.y }));
     return { data, layout: { ...layout, meta: { ...layout.meta, rows: moved.rows }, yaxis: { ...layout.yaxis, range: moved.range } } };
   }
