@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -26,7 +26,7 @@ from specllava.models.images import open_image
 from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
-from specllava.trace import DecodeTrace, Setting
+from specllava.trace import NO_DRAFT, DecodeTrace, Setting
 from visual import pieces
 from visual.ask import QUICK, PictureCard, QuestionCard, picture_card, question_card
 from visual.controls import decoding_config, settings_card
@@ -55,7 +55,10 @@ class Backend(Protocol):
     def setting(self) -> Setting: ...
 
     def race(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
-        """Events of both lanes. Bad input raises a ``ValueError`` that a visitor can read."""
+        """Events of both lanes, or of the target's if nobody drafts.
+
+        Bad input raises a ``ValueError`` that a visitor can read.
+        """
 
     def collect_race(self, events: Iterable[Any]) -> dict[str, DecodeTrace]:
         """The traces so far, by lane."""
@@ -122,9 +125,10 @@ def race(
             raise ValueError("choose a picture first")
         yield [], "Getting ready: models, picture, question."
         backend = site.backend()
-        stream = backend.race(picture.open(), question, config)
+        alone = speculation_off(backend.setting, config)
+        stream = backend.race(picture.open(), question, replace(config, drafter="none") if alone else config)
         drawn = data_address(picture.shown())
-        yield from follow(stream, backend.collect_race, lambda: session not in site.racing, drawn)
+        yield from follow(stream, backend.collect_race, lambda: session not in site.racing, drawn, alone)
     except ValidationError as error:
         yield [], f"Please change the settings: {one_line(error)}"
     except ValueError as error:
@@ -136,6 +140,18 @@ def race(
         if stream is not None:
             stream.close()
         site.racing.discard(session)
+
+
+def speculation_off(setting: Setting, config: DecodingConfig) -> str | None:
+    """Why only the target will run; ``None`` if somebody drafts for it."""
+    if config.drafter == "none":
+        return "Speculation is off because Settings say that nobody drafts."
+    if config.drafter == "model" and setting.draft == NO_DRAFT:
+        return (
+            f"Speculation is off because the pair {setting.pair} has no draft model. Under Settings, prompt-lookup"
+            " drafts without one."
+        )
+    return None
 
 
 def enter(site: Site, session: str) -> tuple[Any, Any, str]:
@@ -223,7 +239,7 @@ def build_page(site: Site) -> gr.Blocks:
     with gr.Blocks(title="specllava", fill_width=True, delete_cache=(3600, 3600)) as page:
         with gr.Row(elem_id="masthead"):
             gr.HTML(**pieces.constant_arguments(pieces.masthead()), elem_id="title")
-            chip = gr.HTML(**pieces.text_arguments("models are loading", pieces.CHIP), elem_id="running")
+            chip = gr.HTML(**pieces.chip_arguments(), elem_id="running")
         with gr.Row(elem_id="columns"):
             with gr.Column(elem_id="ask", min_width=270):
                 notice = gr.HTML(**pieces.text_arguments("", pieces.NOTICE), elem_id="notice", render=False)
@@ -305,8 +321,8 @@ def running(site: Site) -> str:
         setting = site.backend().setting
     except Exception:
         log.exception("the models could not be loaded")
-        return "recorded races only: the models could not be loaded"
-    return f"{setting.pair} · {setting.device.upper()} · {setting.dtype}"
+        return pieces.chip_value("failed", "recorded races only: the models could not be loaded")
+    return pieces.chip_value("ready", f"{setting.pair} · {setting.device.upper()} · {setting.dtype}")
 
 
 # --- launch -------------------------------------------------------------------------------------------------------

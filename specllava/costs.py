@@ -75,22 +75,19 @@ class Calibration:
 
 
 @dataclass(slots=True)
-class CostAwareRule:
-    """Grows while a level promises more than it costs, and keeps what the target's pass is worth.
+class Experience:
+    """What is known of a pair on this machine: what its passes cost, and what decoding has taught since it was loaded.
+
+    Answers share it. A single one is too short to learn from: its first steps would go by the draft's own word, and a
+    draft that was trained to spread its probability says less than the greedy target takes.
 
     Args:
-        costs: of passes, on this machine.
-        width, nodes: limits of a level and of a tree.
-        most: children of a node at most.
+        costs: of passes.
     """
 
     costs: Costs
-    width: int
-    nodes: int
-    most: int
-    calibration: Calibration = field(default_factory=Calibration)
-    _chances: list[float] = field(default_factory=lambda: [1.0])  # P_v of the tree that is growing
-    _widths: list[int] = field(default_factory=list)  # of its levels
+    best: Calibration = field(default_factory=Calibration)  # of the likeliest guess after a node
+    others: Calibration = field(default_factory=Calibration)
     _tokens: float = FIRST_TOKENS
     _seconds: float = 0.0
     _best_taken: float = FIRST_CHANCE * TRUST  # best guesses below accepted nodes that were taken, and their number
@@ -104,11 +101,54 @@ class CostAwareRule:
         """Tokens per second, so far."""
         return self._tokens / self._seconds
 
+    @property
+    def often(self) -> float:
+        """The share of best guesses that are taken, whatever their probability."""
+        return self._best_taken / self._best_seen
+
+    def learn(self, tree: DraftTree, path: Sequence[int], seconds: float) -> None:
+        """Verdicts count where the parent was accepted: only there does the chance of a node matter."""
+        accepted = set(path)
+        first: set[int] = set()  # parents whose best guess was met; siblings stand best first
+        for node in range(1, len(tree)):
+            parent = tree.parents[node]
+            if parent not in accepted:
+                continue
+            taken, q = node in accepted, math.exp(tree.log_probs[node])
+            if parent in first:
+                self.others.add(q, taken)
+            else:
+                first.add(parent)
+                self.best.add(q, taken)
+                self._best_taken += taken
+                self._best_seen += 1
+        self._tokens += len(path)
+        self._seconds += seconds
+
+
+@dataclass(slots=True)
+class CostAwareRule:
+    """Grows while a level promises more than it costs, and keeps what the target's pass is worth.
+
+    Args:
+        known: of the pair on this machine; learns on.
+        width, nodes: limits of a level and of a tree.
+        most: children of a node at most.
+    """
+
+    known: Experience
+    width: int
+    nodes: int
+    most: int
+    _chances: list[float] = field(default_factory=lambda: [1.0])  # P_v of the tree that is growing
+    _widths: list[int] = field(default_factory=list)  # of its levels
+
     def branches(self, sprout: Sprout, node: int, guess: Guess) -> int:
         if node == 0:
             self._chances, self._widths = [1.0], [1]
-        for log_prob in guess.log_probs[: self.most]:
-            self._chances.append(self._chances[node] * self.calibration.chance(math.exp(log_prob)))
+        for rank, log_prob in enumerate(guess.log_probs[: self.most]):
+            calibration = self.known.others if rank else self.known.best
+            self._chances.append(self._chances[node] * calibration.chance(math.exp(log_prob)))
         return self.most
 
     def frontier(self, sprout: Sprout, level: Sequence[int]) -> list[int]:
@@ -116,14 +156,14 @@ class CostAwareRule:
 
         Looking one level ahead is enough: promises shrink from level to level and the cost does not.
         """
+        costs, rate = self.known.costs, self.known.rate
         best = sorted(level, key=lambda node: -self._chances[node])[: self.width]
-        kept = len(choose(sorted(self._chances[1:], reverse=True)[: self.nodes], self.rate, self.costs))
-        often = self._best_taken / self._best_seen
+        kept = len(choose(sorted(self._chances[1:], reverse=True)[: self.nodes], rate, costs))
         promise, gains = 0.0, []
         for width, node in enumerate(best, start=1):
-            promise += often * self._chances[node]
-            seconds = self.costs.level(width) + self.costs.check(kept + width) - self.costs.check(kept)
-            gains.append(promise - self.rate * seconds)
+            promise += self.known.often * self._chances[node]
+            seconds = costs.level(width) + costs.check(kept + width) - costs.check(kept)
+            gains.append(promise - rate * seconds)
         if not gains or max(gains) <= 0:
             return []
         self._widths.append(gains.index(max(gains)) + 1)
@@ -132,24 +172,13 @@ class CostAwareRule:
     def kept(self, sprout: Sprout) -> list[int]:
         """Nodes by falling chance, as many as make the step's balance best; ties go to the elder, so to parents."""
         order = sorted(range(1, len(sprout.tokens)), key=lambda node: (-self._chances[node], node))[: self.nodes]
-        return sorted(order[: len(choose([self._chances[node] for node in order], self.rate, self.costs))])
+        chances = [self._chances[node] for node in order]
+        return sorted(order[: len(choose(chances, self.known.rate, self.known.costs))])
 
     def learn(self, tree: DraftTree, path: Sequence[int]) -> None:
-        """Verdicts count where the parent was accepted: only there does the chance of a node matter."""
-        accepted = set(path)
-        best: set[int] = set()
-        for node in range(1, len(tree)):
-            parent = tree.parents[node]
-            if parent not in accepted:
-                continue
-            taken = node in accepted
-            self.calibration.add(math.exp(tree.log_probs[node]), taken)
-            if parent not in best:  # siblings stand best first
-                best.add(parent)
-                self._best_taken += taken
-                self._best_seen += 1
-        self._tokens += len(path)
-        self._seconds += self.costs.check(tree.drafted) + sum(self.costs.level(width) for width in self._widths)
+        costs = self.known.costs
+        seconds = costs.check(tree.drafted) + sum(costs.level(width) for width in self._widths)
+        self.known.learn(tree, path, seconds)
 
 
 def choose(chances: Sequence[float], rate: float, costs: Costs) -> Sequence[float]:

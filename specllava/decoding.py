@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specllava.config import DecodingConfig
-from specllava.costs import Costs
+from specllava.costs import Experience
 from specllava.drafters import DraftSession
 from specllava.drafters.lookup import LookupSession
 from specllava.drafters.model import ModelSession
@@ -89,7 +89,8 @@ def _decode(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memo
     device, eos = bundle.device, bundle.eos_token_ids
     chance = SeededChance(config.seed)
     judge = judge_of(config, chance)
-    costs = bundle.costs if config.rule == "cost-aware" and config.drafter == "model" else None  # outside the clock
+    learns = config.rule == "cost-aware" and config.drafter == "model"
+    known = bundle.experience(config.temperature > 0) if learns else None  # measures costs: outside the clock
 
     # 1. Both models read the prompt; the target's first token becomes the root.
     started = now(device)
@@ -97,7 +98,7 @@ def _decode(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memo
     reading = target.prefill(prompt.input_ids, prompt.features, prompt.pictures)
     root = judge.first(reading.logits)
     read = now(device)
-    session = _open(bundle, prompt, config, memory, capacity, costs, chance)
+    session = _open(bundle, prompt, config, memory, capacity, known, chance)
     drafted = now(device)
     best = reading.logits.topk(2).values.double()
     yield Prefill(
@@ -212,7 +213,7 @@ def _open(
     config: DecodingConfig,
     memory: Memory,
     capacity: int,
-    costs: Costs | None,
+    known: Experience | None,
     chance: Chance,
 ) -> DraftSession:
     if config.drafter == "none":
@@ -222,7 +223,7 @@ def _open(
     if bundle.draft is None:
         raise ValueError(f'the pair {bundle.name} has no draft: use drafter "prompt-lookup" or "none"')
     widest = capacity + max(config.depth * config.width, config.nodes)  # a beam's levels, or a whole shape
-    return ModelSession(memory.engine(bundle.draft, widest), prompt, config, chance, costs)
+    return ModelSession(memory.engine(bundle.draft, widest), prompt, config, chance, known)
 
 
 def _finish_reason(bundle: Bundle, lane: Lane, ids: Sequence[int]) -> FinishReason:

@@ -79,14 +79,12 @@ class Pair:
     def race(self, image: Picture, messages: Messages, config: DecodingConfig | None = None) -> Generator[RaceEvent]:
         """Target-only against ``config``, side by side on one device with a clock each.
 
-        Raises:
-            ValueError: ``config`` drafts nothing, so there is nobody to race against.
+        If ``config`` drafts nothing there is nobody to race against, and target-only runs by itself.
         """
         chosen = config or DecodingConfig()
-        if chosen.drafter == "none":
-            raise ValueError('both lanes would be target-only: a race needs drafter "model"')
         prompt = self.prompt(image, messages, chosen.max_new_tokens)
-        return race(self.bundle, [lane_of(replace(chosen, drafter="none"), prompt), lane_of(chosen, prompt)])
+        alone = lane_of(replace(chosen, drafter="none"), prompt)
+        return race(self.bundle, [alone] if chosen.drafter == "none" else [alone, lane_of(chosen, prompt)])
 
     def collect_race(self, events: Iterable[RaceEvent]) -> dict[str, DecodeTrace]:
         """A trace per lane of a race, finished or stopped; lanes that did not start are left out."""
@@ -100,7 +98,13 @@ class Pair:
     def compare(
         self, image: Picture, messages: Messages, config: DecodingConfig | None = None
     ) -> dict[str, DecodeTrace]:
-        """Run a race to its end: traces of ``target-only`` and ``speculative``."""
+        """Run a race to its end: traces of ``target-only`` and ``speculative``.
+
+        Raises:
+            ValueError: ``config`` drafts nothing, so there is nothing to compare.
+        """
+        if config is not None and config.drafter == "none":
+            raise ValueError('both lanes would be target-only: a comparison needs another drafter than "none"')
         return self.collect_race(self.race(image, messages, config))
 
     def text_of(self, token: int) -> str:

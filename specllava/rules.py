@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from specllava.config import DecodingConfig, RuleName
-from specllava.costs import CostAwareRule, Costs
+from specllava.costs import CostAwareRule, Experience
 from specllava.growth import GrowthRule, Guess, Sprout
 from specllava.shapes import Shape, best_shape, fixed_shape
 from specllava.tree import DraftTree
@@ -113,14 +113,14 @@ def _widest(shape: Shape) -> int:
     return max([len(shape), *map(_widest, shape)])
 
 
-def growth_rule(config: DecodingConfig, costs: Costs | None = None) -> GrowthRule:
+def growth_rule(config: DecodingConfig, known: Experience | None = None) -> GrowthRule:
     """The rule that a configuration names.
 
     Args:
-        costs: what passes cost on this machine; only the cost-aware rule needs them.
+        known: of the pair on this machine; only the cost-aware rule needs it, and adds to it.
 
     Raises:
-        ValueError: the cost-aware rule without costs.
+        ValueError: the cost-aware rule without it.
     """
     rules: dict[RuleName, Callable[[], GrowthRule]] = {
         "entropy": lambda: EntropyRule(
@@ -130,12 +130,12 @@ def growth_rule(config: DecodingConfig, costs: Costs | None = None) -> GrowthRul
         "fixed": lambda: ShapeRule(fixed_shape(config.branching, config.depth, config.nodes)),
         "topk": lambda: TopKRule(config.width, config.nodes, -math.inf),
         "sequoia": lambda: ShapeRule(best_shape(config.rank_acceptance, config.depth, config.nodes)),
-        "cost-aware": lambda: _cost_aware(config, costs),
+        "cost-aware": lambda: _cost_aware(config, known),
     }
     return rules[config.rule]()
 
 
-def _cost_aware(config: DecodingConfig, costs: Costs | None) -> GrowthRule:
-    if costs is None:
+def _cost_aware(config: DecodingConfig, known: Experience | None) -> GrowthRule:
+    if known is None:
         raise ValueError("the cost-aware rule needs the measured costs of the pair's passes")
-    return CostAwareRule(costs, config.width, config.nodes, config.max_branches)
+    return CostAwareRule(known, config.width, config.nodes, config.max_branches)

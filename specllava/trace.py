@@ -18,6 +18,7 @@ from specllava.config import DecodingConfig, one_line
 from specllava.tree import DraftTree, Pruned
 
 SCHEMA_VERSION: Final = 1
+NO_DRAFT: Final = "none"  # the name of a draft that is not there
 MAX_FILE_BYTES = 32 * 2**20
 
 FinishReason = Literal["eos", "length", "stopped"]
@@ -136,7 +137,7 @@ class StepTrace(_Record):
 
 @dataclass(frozen=True, slots=True)
 class Setting(_Record):
-    """What ran: enough to read a number with its circumstances."""
+    """What ran: enough to read a number with its circumstances. ``draft`` is :data:`NO_DRAFT` where there is none."""
 
     pair: str
     target: str
@@ -222,9 +223,9 @@ class DecodeTrace(_Record):
 _ADAPTER: TypeAdapter[DecodeTrace] = TypeAdapter(DecodeTrace)
 
 
-def race_json(target_only: DecodeTrace, speculative: DecodeTrace, image: str | None = None) -> str:
-    """Both lanes as one race file, for ``visual.recorded`` to read; ``image`` names a picture that lies beside it."""
+def race_json(target_only: DecodeTrace | None, speculative: DecodeTrace | None, image: str | None = None) -> str:
+    """The lanes as one race file, for ``visual.recorded`` to read; ``image`` names a picture that lies beside it."""
     named = [] if image is None else [f'"image":{json.dumps(image, ensure_ascii=False)}']
     lanes = (("target_only", target_only), ("speculative", speculative))
-    parts = [*named, *(f'"{name}":{trace.to_json().decode()}' for name, trace in lanes)]
+    parts = [*named, *(f'"{name}":{trace.to_json().decode()}' for name, trace in lanes if trace is not None)]
     return "{" + ",".join(parts) + "}\n"

@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[1] / "app.py"
 
 @dataclass(frozen=True)
 class View:
-    """Open the page on a saved race, as compare --trace and the page itself write it."""
+    """Open the page on a saved race or trace, as compare --trace and the page itself write it."""
 
     file: tyro.conf.Positional[Path]
     """Race file."""
@@ -56,4 +56,4 @@ class Export:
         picture = data_address(open_image(race.image)) if race.image else None
         frames = recorded_frames(race.target_only, race.speculative, "saved run", picture)
         self.html.write_text(standalone_page(frames), encoding="utf-8")
-        console.print(f"{self.html}: {len(race.speculative.steps)} steps", markup=False, highlight=False)
+        console.print(f"{self.html}: {len(race.led.steps)} steps", markup=False, highlight=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 from collections.abc import Callable
@@ -90,7 +92,7 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda parts: parts.pop("speculative"), "speculative: field required"),
+        (lambda parts: parts.clear(), "neither a target_only nor a speculative lane"),
         (lambda parts: parts["target_only"].pop("steps"), "target_only.steps: field required"),
         (_set("comment", "hello"), "comment"),
         (_set("speculative/steps/0/colour", "red"), "speculative.steps.0.colour"),
@@ -108,10 +110,24 @@ def test_what_is_no_race_is_refused_by_what_is_wrong(tmp_path: Path, change: Any
     assert said in refusal(written(tmp_path, change))
 
 
-def test_one_lane_is_no_race_and_the_line_says_what_is(tmp_path: Path) -> None:
-    path = tmp_path / "lane.json"
-    path.write_bytes(LANES["speculative"].to_json())
-    assert "compare --trace" in refusal(path)
+@pytest.mark.parametrize("lane", LANES)
+def test_the_trace_of_one_lane_is_shown_by_itself(tmp_path: Path, lane: str) -> None:
+    bare, missing = tmp_path / "bare.json", tmp_path / "missing.json"
+    bare.write_bytes(LANES[lane].to_json())
+    parts = {"target-only": (LANES[lane], None), "speculative": (None, LANES[lane])}[lane]
+    missing.write_text(race_json(*parts), encoding="utf-8")
+    races = read_recorded(bare), read_recorded(missing)
+    for race in races:
+        assert race.led == LANES[lane] and (race.target_only, race.speculative) == parts
+        run, *frames, end = map(json.loads, recorded_frames(race.target_only, race.speculative))
+        assert run["led"] == lane and list(run["absent"]) == [other for other in LANES if other != lane]
+        assert {frame["lane"] for frame in frames} == {lane}
+        steps = [frame for frame in frames if frame["kind"] == "step"]
+        assert len(steps) == len(LANES[lane].steps) and all("picture" in frame for frame in steps)
+        assert end["totals"]["speedup"] == "–" and end["totals"]["passes"] == str(len(steps))
+        again = tmp_path / "again.json"
+        again.write_bytes(gzip.decompress(base64.b64decode(end["file"])))
+        assert read_recorded(again).led == LANES[lane]
 
 
 @pytest.mark.parametrize("data", [b"", b"no json", b"[1, 2]", b"[" * 100_000, b"\xff\xfe\x00"])

@@ -13,7 +13,7 @@ from models import COSTS
 from test_growth import ROOT, Table, tables
 
 from specllava.config import RULES, DecodingConfig
-from specllava.costs import Calibration, CostAwareRule, Costs, choose
+from specllava.costs import Calibration, CostAwareRule, Costs, Experience, choose
 from specllava.growth import grow
 from specllava.rules import growth_rule
 from specllava.shapes import Shape, best_shape, fixed_shape
@@ -128,7 +128,7 @@ def test_the_cost_aware_choice_is_the_best_of_all_sets(chances: list[float], rat
 @given(tables, st.integers(0, 8), st.integers(1, 6), st.integers(1, 20))
 @settings(max_examples=60)
 def test_a_cost_aware_tree_stays_within_its_limits(table: Table, depth: int, width: int, nodes: int):
-    rule = CostAwareRule(COSTS, width, nodes, most=3)
+    rule = CostAwareRule(Experience(COSTS), width, nodes, most=3)
     tree = grow(ROOT, table.expand, rule, depth).tree
     assert tree.drafted <= nodes and max(tree.depths()) <= depth
     assert all(len(level) <= width for level in table.calls)
@@ -138,7 +138,7 @@ def test_cost_aware_drafts_deeper_when_guesses_are_taken_and_less_when_they_are_
     sure = Table(3, 6.0)
     sizes = {}
     for name, taken in (("taken", True), ("refused", False)):
-        rule = CostAwareRule(COSTS, 4, 64, most=3)
+        rule = CostAwareRule(Experience(COSTS), 4, 64, most=3)
         for _ in range(40):
             tree = grow(ROOT, Table(sure.seed, sure.sharpness).expand, rule, 12).tree
             first_line = [0]
@@ -152,7 +152,7 @@ def test_cost_aware_drafts_deeper_when_guesses_are_taken_and_less_when_they_are_
 def test_when_drafting_costs_more_than_it_can_bring_nothing_is_drafted_deeper():
     dear = Costs.through({1: 1.0, 64: 1.0}, {1: 50.0})
     table = Table(0, 2.0)
-    grow(ROOT, table.expand, CostAwareRule(dear, 4, 64, most=3), 12)
+    grow(ROOT, table.expand, CostAwareRule(Experience(dear), 4, 64, most=3), 12)
     assert len(table.calls) == 1
 
 
@@ -165,6 +165,15 @@ def test_the_calibration_moves_from_the_drafts_word_to_what_was_seen():
     assert known.chance(0.4) == pytest.approx(0.4)  # another bin
 
 
+def test_best_guesses_and_others_are_learnt_apart_and_by_all_answers_together():
+    known = Experience(COSTS)
+    tree = DraftTree((1, 2, 3), (-1, 0, 0), (0.0, math.log(0.45), math.log(0.4)), (0.9, None, None))
+    for _ in range(200):
+        CostAwareRule(known, 4, 64, most=3).learn(tree, [0, 1])  # a rule is made anew for every answer
+    assert known.best.chance(0.45) > 0.95 and known.others.chance(0.4) < 0.05
+    assert known.often > 0.95
+
+
 def test_costs_never_fall_and_go_through_what_was_measured():
     costs = Costs.through({1: 3.0, 4: 2.0, 8: 6.0}, {1: 1.0, 3: 2.0})
     assert costs.check(0) == 3.0 and costs.check(3) == 3.0 and costs.check(7) == 6.0
@@ -174,7 +183,7 @@ def test_costs_never_fall_and_go_through_what_was_measured():
 
 def test_every_rule_of_the_configuration_grows():
     for name in RULES:
-        tree = grow(ROOT, Table(1, 2.0).expand, growth_rule(DecodingConfig(rule=name), COSTS), 4).tree
+        tree = grow(ROOT, Table(1, 2.0).expand, growth_rule(DecodingConfig(rule=name), Experience(COSTS)), 4).tree
         assert tree.drafted > 0, name
 
 

@@ -211,7 +211,8 @@ class FakeEvent:
 class FakeBackend:
     """Races synthetic runs: the prompt chooses the seed, ``pace`` is the seconds that one event takes.
 
-    Prompts that start with ``fail`` raise what a broken backend might; empty ones are refused as the real one does.
+    Nobody drafts where the configuration says so. Prompts that start with ``fail`` raise what a broken backend might;
+    empty ones are refused as the real one does.
     """
 
     pace: float = 0.0
@@ -226,6 +227,8 @@ class FakeBackend:
             raise RuntimeError("a secret inside")
         lanes = synthetic_race(sum(map(ord, messages)), config, f"{image.width} x {image.height} pixels")
         lanes = {name: replace(retexted(run, self.texts), prompt=messages) for name, run in lanes.items()}
+        if config.drafter == "none":
+            del lanes["speculative"]
         return self._events(lanes, messages)
 
     def _events(self, lanes: dict[str, DecodeTrace], prompt: str) -> Generator[FakeEvent]:

@@ -55,9 +55,9 @@ class Chart:
                 "rows": self.rows}  # fmt: skip
 
 
-def charts(alone: DecodeTrace, together: DecodeTrace) -> list[Chart]:
+def charts(alone: DecodeTrace | None, together: DecodeTrace | None) -> list[Chart]:
     """Every chart that a race has an answer for; none if nothing was drafted."""
-    if not any(step.tree.drafted for step in together.steps):
+    if together is None or not any(step.tree.drafted for step in together.steps):
         return []
     return [_how_far(together), _doubt(together), _where_it_breaks(together), _hard_words(together),
             _time(alone, together)]  # fmt: skip
@@ -156,11 +156,10 @@ def _hard_words(trace: DecodeTrace) -> Chart:
     return Chart("Which words are hard?", answer, (figure,), ("Token", "Missed", "Right"), rows)
 
 
-def _time(alone: DecodeTrace, together: DecodeTrace) -> Chart:
+def _time(alone: DecodeTrace | None, together: DecodeTrace) -> Chart:
     seconds = [step.seconds for step in together.steps]
     steps = list(range(1, len(seconds) + 1))
-    pace = summarise([alone]).seconds_per_token
-    pace = 0.0 if math.isnan(pace) else 1e3 * pace  # stopped before its first step
+    pace = 1e3 * summarise([alone]).seconds_per_token if alone else math.nan  # nan: stopped before its first step
     parts = (
         ("draft", [1e3 * s.draft for s in seconds], theme.DRAFTING),
         ("verify", [1e3 * s.verify for s in seconds], theme.ACCEPTED),
@@ -169,20 +168,20 @@ def _time(alone: DecodeTrace, together: DecodeTrace) -> Chart:
     figure = panel("step", "milliseconds")
     for name, values, colour in parts:
         figure.add_bar(x=steps, y=[round(v, 3) for v in values], marker_color=colour, name=name)
-    without = [pace * len(step.emitted) for step in together.steps]
-    figure.add_scatter(
-        x=steps, y=[round(v, 3) for v in without], mode="markers", name="target alone, same words",
-        marker={"symbol": "line-ew", "size": 14, "line": {"width": 2.5, "color": theme.TARGET}},
-    )  # fmt: skip
+    without = [] if math.isnan(pace) else [pace * len(step.emitted) for step in together.steps]
+    if without:
+        figure.add_scatter(
+            x=steps, y=[round(v, 3) for v in without], mode="markers", name="target alone, same words",
+            marker={"symbol": "line-ew", "size": 14, "line": {"width": 2.5, "color": theme.TARGET}},
+        )  # fmt: skip
     figure.update_layout(barmode="stack", showlegend=True)
     figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
     whole = sum(sum(values) for _, values, _ in parts)
     drafting, verifying, rest = (percent(sum(values) / whole if whole else None) for _, values, _ in parts)
-    answer = (
-        f"{drafting} of it drafting, {verifying} verifying, {rest} the rest: {whole:.0f} ms, where the target alone"
-        f" needs {sum(without):.0f} ms for the same words."
-    )
-    rows = tuple((str(i), *(f"{values[i - 1]:.1f}" for _, values, _ in parts), f"{without[i - 1]:.1f}") for i in steps)
+    against = f", where the target alone needs {sum(without):.0f} ms for the same words" if without else ""
+    answer = f"{drafting} of it drafting, {verifying} verifying, {rest} the rest: {whole:.0f} ms{against}."
+    last = [f"{value:.1f}" for value in without] or ["–"] * len(steps)
+    rows = tuple((str(i), *(f"{values[i - 1]:.1f}" for _, values, _ in parts), last[i - 1]) for i in steps)
     columns = ("Step", "Draft, ms", "Verify, ms", "Rest, ms", "Target alone, ms")
     return Chart("Where does the time go?", answer, (figure,), columns, rows)
 

@@ -29,6 +29,21 @@ def headline(alone: DecodeTrace, together: DecodeTrace, finished: bool) -> Headl
     }
 
 
+def headline_of_one(trace: DecodeTrace, lane: str) -> Headline:
+    """Of a lane that runs by itself: there is nothing to be faster than, and nothing to compare with."""
+    summary = summarise([trace])
+    return {
+        "speedup": DASH,
+        "tau": number(summary.tau, "{:.1f}"),
+        "passes": str(summary.target_passes),
+        "instead": "",
+        "same": DASH,
+        "same_note": "one lane, nothing to compare",
+        "same_state": "open",
+        f"rate_{lane}": number(summary.tokens_per_second, "{:.0f} tokens/s"),
+    }
+
+
 def headline_at(alone: DecodeTrace, together: DecodeTrace, clock: float) -> Headline:
     """The same numbers as they stood when both lanes' clocks showed ``clock`` seconds."""
     return headline(until(alone, clock), until(together, clock), finished=False)

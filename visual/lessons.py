@@ -61,7 +61,7 @@ def load_lessons(folder: Path) -> tuple[Lesson, ...]:
 
 def _lesson(folder: Path, told: Told) -> Lesson:
     race = read_recorded(folder / f"{told.name}.json")
-    steps = len(race.speculative.steps)
+    steps = len(race.led.steps)
     if not 0 <= told.step < steps:
         raise ValueError(f"the lesson {told.name} is about step {told.step} of a race of {steps} steps")
     return Lesson(told, race)

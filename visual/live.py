@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from specllava.trace import DecodeTrace
-from visual.player import Ending, Reel
+from visual.player import ALONE, TOGETHER, Ending, Reel
 
 SECONDS_PER_RUN = 120.0
 SECONDS_PER_UPDATE = 0.12  # often enough to look alive, seldom enough to leave the lanes' clocks alone
@@ -23,6 +23,7 @@ def follow(
     collect: Callable[[list[Any]], dict[str, DecodeTrace]],
     stopped: Callable[[], bool],
     picture: str | None = None,
+    alone: str | None = None,
 ) -> Iterator[tuple[list[str], str]]:
     """``(frames, notice)`` while the race runs, and once when it ended, was stopped or ran out of time.
 
@@ -31,8 +32,10 @@ def follow(
         collect: the traces that events amount to so far.
         stopped: asked at every event.
         picture: what the models look at, as a data address.
+        alone: only the target runs; why nobody drafts for it.
     """
-    reel, seen = Reel("live run", live=True, picture=picture), list[Any]()
+    lanes = (ALONE, TOGETHER) if alone is None else (ALONE,)
+    reel, seen = Reel("live run", live=True, picture=picture, lanes=lanes, absent=alone), list[Any]()
     started, shown = time.monotonic(), 0.0
     ending: Ending = "finished"
     for event in events:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from typing import Any
+import json
+from typing import Any, Literal
 
 import gradio as gr
 
@@ -16,9 +17,19 @@ const show = () => { place.textContent = props.value ?? ""; };
 watch("value", show);
 show();
 """
+SHOW_STATE = """
+const chip = element.querySelector(".chip");
+const show = () => {
+  const { state, text } = JSON.parse(props.value);
+  chip.dataset.state = state;
+  chip.querySelector("span").textContent = text;
+};
+watch("value", show);
+show();
+"""
 FAVICON = STATIC / "favicon.png"
 HEAD = '<meta name="color-scheme" content="light dark">'
-CHIP = '<p class="chip"><i class="dot"></i><span data-text></span></p>'
+CHIP = '<p class="chip" role="status"><i class="dot"></i><span></span></p>'
 NOTICE = '<p class="notice" role="alert" data-text></p>'
 SUMMARY = '<p class="summary" data-text></p>'
 LEGEND = (
@@ -68,6 +79,17 @@ def text_arguments(value: str, template: str) -> dict[str, Any]:
     ``template`` is constant HTML with one element marked ``data-text``.
     """
     return {"value": value, "html_template": template, "js_on_load": SHOW_TEXT, "apply_default_css": False}
+
+
+def chip_arguments() -> dict[str, Any]:
+    """Arguments of the ``gr.HTML`` that says what is running; its value is a :func:`chip_value`."""
+    loading = chip_value("loading", "models are loading")
+    return {"value": loading, "html_template": CHIP, "js_on_load": SHOW_STATE, "apply_default_css": False}
+
+
+def chip_value(state: Literal["loading", "ready", "failed"], text: str) -> str:
+    """What is running, and whether it is there yet."""
+    return json.dumps({"state": state, "text": text})
 
 
 def constant_arguments(template: str) -> dict[str, Any]:

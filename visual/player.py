@@ -4,8 +4,9 @@ The list is the value of a single ``gr.HTML``. Strings are only ever appended, s
 the browser parses them once and never asks the server while it plays. The elements, by their ``kind``:
 
 * ``run`` (first): what ran, where it plays from, the scale of the entropies;
-* ``prefill`` and ``step``: what a lane emitted and how long it took; speculative steps carry the headline as of that
-  moment and, packed, a picture: the figure, the sentence, the nodes;
+* ``prefill`` and ``step``: what a lane emitted and how long it took; steps of the lane that is looked at (the
+  speculative one, where it runs) carry the headline as of that moment and, packed, a picture: the figure, the
+  sentence, the nodes;
 * ``end`` (last): the final headline, the charts of the whole run, and its race file, packed, for saving.
 """
 
@@ -26,7 +27,7 @@ import plotly
 from specllava.metrics import summarise
 from specllava.trace import DecodeTrace, StepTrace, race_json
 from visual.charts import charts
-from visual.headline import headline, headline_at
+from visual.headline import Headline, headline, headline_at, headline_of_one, until
 from visual.node_cards import node_cards
 from visual.placed import PlacedStep
 from visual.theme import entropy_ceiling
@@ -48,6 +49,10 @@ Promise.all(props.modules.map(load))
 """
 
 Ending = Literal["finished", "stopped", "deadline"]
+ABSENT = {
+    ALONE: "This run has no target-only lane, so there is nothing to compare it with.",
+    TOGETHER: "Speculation is off in this run: the target spoke alone.",
+}
 
 
 class Reel:
@@ -60,83 +65,104 @@ class Reel:
         example: name of the recorded example that this is, so that a link can lead to it.
         show: the step to open with, from 0; the most instructive one if it is not given.
         lesson: what the run is to teach, with ``title``, ``question`` and ``answer``.
+        lanes: who runs; the last of them is the one whose steps are looked at.
+        absent: what to say in the place of a lane that does not run; :data:`ABSENT` if it is not given.
     """
 
     def __init__(
         self, source: str, live: bool, picture: str | None = None, example: str | None = None, show: int | None = None,
-        lesson: Mapping[str, str] | None = None,
+        lesson: Mapping[str, str] | None = None, lanes: Sequence[str] = (ALONE, TOGETHER), absent: str | None = None,
     ) -> None:  # fmt: skip
         self._opening = {"source": source, "live": live, "picture": picture, "example": example, "lesson": lesson}
         self._show = show
-        self._steps = {ALONE: 0, TOGETHER: 0}
-        self._clock = {ALONE: 0.0, TOGETHER: 0.0}
+        self._lanes, self._led = tuple(lanes), lanes[-1]
+        self._absent = {lane: absent or ABSENT[lane] for lane in ABSENT if lane not in lanes}
+        self._steps = dict.fromkeys(lanes, 0)
+        self._clock = dict.fromkeys(lanes, 0.0)
         self.frames: list[str] = []
 
     def update(self, traces: Mapping[str, DecodeTrace], ending: Ending | None = None) -> list[str]:
         """Append what is new in the traces; the whole list so far. ``ending`` closes the reel."""
-        if ALONE not in traces or TOGETHER not in traces:
+        if any(lane not in traces for lane in self._lanes):
             return []
-        alone, together = traces[ALONE], traces[TOGETHER]
         if not self.frames:
-            if not alone.steps and ending is None:
+            if not traces[self._lanes[0]].steps and ending is None:
                 return []  # the first target step decides how slowly the run is worth watching
-            self._open(alone, together)
-        self._append_steps(ALONE, alone, alone)
-        self._append_steps(TOGETHER, together, alone)
+            self._open(traces)
+        for lane in self._lanes:
+            self._append_steps(lane, traces)
         if ending is not None:
-            self._close(alone, together, ending)
+            self._close(traces, ending)
         return list(self.frames)
 
     def _add(self, kind: str, **data: object) -> None:
         self.frames.append(_json({"kind": kind, **data}))
 
-    def _open(self, alone: DecodeTrace, together: DecodeTrace) -> None:
-        config, setting = together.config, together.setting
+    def _open(self, traces: Mapping[str, DecodeTrace]) -> None:
+        led = traces[self._led]
+        config, setting = led.config, led.setting
         self._add(
-            "run", id=uuid.uuid4().hex, **self._opening, prompt=calm(together.prompt),
-            setting=calm(f"{setting.pair} · {setting.device} · {setting.dtype}"), speed=playing_speed(alone),
+            "run", id=uuid.uuid4().hex, **self._opening, prompt=calm(led.prompt), led=self._led, absent=self._absent,
+            setting=calm(f"{setting.pair} · {setting.device} · {setting.dtype}"),
+            speed=playing_speed(traces[self._lanes[0]]),
             threshold=config.entropy_threshold, ceiling=entropy_ceiling(config),
         )  # fmt: skip
-        for lane, trace in ((ALONE, alone), (TOGETHER, together)):
+        for lane in self._lanes:
+            trace = traces[lane]
             token = _words(trace, (trace.prefill.first_token,), 0 if lane == TOGETHER else None)
             self._clock[lane] = trace.prefill.total
             self._add("prefill", lane=lane, seconds=trace.prefill.total, tokens=token, ids=[trace.prefill.first_token])
 
-    def _append_steps(self, lane: str, trace: DecodeTrace, alone: DecodeTrace) -> None:
+    def _append_steps(self, lane: str, traces: Mapping[str, DecodeTrace]) -> None:
+        trace = traces[lane]
         for step in trace.steps[self._steps[lane] :]:
             self._steps[lane] += 1
             self._clock[lane] += step.seconds.total
             times = [step.seconds.draft, step.seconds.verify, step.seconds.rest]
-            if lane == ALONE:
-                self._add("step", lane=lane, seconds=times, tokens=_words(trace, step.emitted, None))
-            else:
-                totals = headline_at(alone, trace, self._clock[lane])
-                words = _words(trace, step.emitted, len(step.verification.accepted))
+            words = _words(trace, step.emitted, len(step.verification.accepted) if lane == TOGETHER else None)
+            if lane == self._led:
+                totals = self._headline_at(traces, self._clock[lane])
                 drawn = _packed(_json(picture(trace, step)))
-                said = {"tokens": words, "ids": step.emitted, "totals": totals}
-                self._add("step", lane=lane, seconds=times, **said, picture=drawn)
+                self._add(
+                    "step", lane=lane, seconds=times, tokens=words, ids=step.emitted, totals=totals, picture=drawn
+                )
+            else:
+                self._add("step", lane=lane, seconds=times, tokens=words)
 
-    def _close(self, alone: DecodeTrace, together: DecodeTrace, ending: Ending) -> None:
+    def _headline_at(self, traces: Mapping[str, DecodeTrace], clock: float) -> Headline:
+        if self._absent:
+            return headline_of_one(until(traces[self._led], clock), self._led)
+        return headline_at(traces[ALONE], traces[TOGETHER], clock)
+
+    def _close(self, traces: Mapping[str, DecodeTrace], ending: Ending) -> None:
+        alone, together, led = traces.get(ALONE), traces.get(TOGETHER), traces[self._led]
+        if alone and together:
+            totals = headline(alone, together, ending == "finished")
+        else:
+            totals = headline_of_one(led, self._led)
         self._add(
-            "end", ending=ending, totals=headline(alone, together, ending == "finished"),
-            show=instructive_step(together) if self._show is None else self._show, image=together.image,
-            charts=[chart.as_json() for chart in charts(alone, together)],
-            file=_packed(race_json(alone, together, together.image)),
+            "end", ending=ending, totals=totals, show=instructive_step(led) if self._show is None else self._show,
+            image=led.image, charts=[chart.as_json() for chart in charts(alone, together)],
+            file=_packed(race_json(alone, together, led.image)),
         )  # fmt: skip
 
 
 def recorded_frames(
-    alone: DecodeTrace, together: DecodeTrace, source: str = "recorded run", picture: str | None = None,
+    alone: DecodeTrace | None, together: DecodeTrace | None, source: str = "recorded run", picture: str | None = None,
     example: str | None = None, show: int | None = None, lesson: Mapping[str, str] | None = None,
 ) -> list[str]:  # fmt: skip
-    """A race that was run before, to its end or not, as the player's whole list; arguments as of ``Reel``."""
-    stopped = "stopped" in (alone.finish_reason, together.finish_reason)
-    reel = Reel(source, False, picture, example, show, lesson)
-    return reel.update({ALONE: alone, TOGETHER: together}, "stopped" if stopped else "finished")
+    """A race that was run before, to its end or not, as the player's whole list; arguments as of ``Reel``.
+
+    Either lane may be missing, but not both.
+    """
+    traces = {lane: trace for lane, trace in ((ALONE, alone), (TOGETHER, together)) if trace is not None}
+    stopped = any(trace.finish_reason == "stopped" for trace in traces.values())
+    reel = Reel(source, False, picture, example, show, lesson, lanes=tuple(traces))
+    return reel.update(traces, "stopped" if stopped else "finished")
 
 
 def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
-    """What the page draws of one speculative step: figure, sentence, nodes, the node to look at first."""
+    """What the page draws of one step: figure, sentence, nodes, the node to look at first."""
     placed = PlacedStep(trace, step)
     last = step.verification.path[-1]
     rivals = step.tree.children()[last]

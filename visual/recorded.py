@@ -1,8 +1,9 @@
 """Race files: the races that come with the project, that a visitor opens, and that the command line shows.
 
 A race file is one JSON document, ``{"image": "picture.png", "target_only": trace, "speculative": trace}``. The page
-and ``compare --trace`` write it. ``image`` may be missing; if a picture of that name lies beside the file it belongs
-to the race. Files come from anywhere, so everything that drawing relies on is checked here, once for all readers.
+and ``compare --trace`` write it. One lane may be missing, and the bare trace of one lane is read as well. ``image`` may
+be missing; if a picture of that name lies beside the file it belongs to the race. Files come from anywhere, so
+everything that drawing relies on is checked here, once for all readers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One race that was run before.
+    """One race that was run before, or one lane of it.
 
     Args:
         name: of its file, without the ending.
@@ -38,12 +39,17 @@ class Recorded:
 
     name: str
     image: Path | None
-    target_only: DecodeTrace
-    speculative: DecodeTrace
+    target_only: DecodeTrace | None
+    speculative: DecodeTrace | None
+
+    @property
+    def led(self) -> DecodeTrace:
+        """The lane whose steps are looked at."""
+        return _led(self.target_only, self.speculative)
 
     @property
     def prompt(self) -> str:
-        return self.speculative.prompt
+        return self.led.prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +58,29 @@ class _Parts:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    target_only: DecodeTrace
-    speculative: DecodeTrace
+    target_only: DecodeTrace | None = None
+    speculative: DecodeTrace | None = None
     image: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.target_only is None and self.speculative is None:
+            raise ValueError("it has neither a target_only nor a speculative lane")
+
+    @property
+    def led(self) -> DecodeTrace:
+        return _led(self.target_only, self.speculative)
+
+    @property
+    def lanes(self) -> dict[str, DecodeTrace]:
+        """The lanes that there are, by their names in the file."""
+        both = {"target_only": self.target_only, "speculative": self.speculative}
+        return {name: trace for name, trace in both.items() if trace is not None}
+
+
+def _led(target_only: DecodeTrace | None, speculative: DecodeTrace | None) -> DecodeTrace:
+    led = speculative or target_only
+    assert led is not None  # a file without lanes is refused
+    return led
 
 
 def load_recorded(folder: Path) -> tuple[Recorded, ...]:
@@ -95,16 +121,19 @@ def _parse(data: bytes) -> _Parts:
         return _ADAPTER.validate_json(data)
     except ValidationError as error:
         if any(item["loc"] == ("prefill",) for item in error.errors()):
-            line = "it is the trace of one lane, and a race has two: write one with compare --trace"
-            raise ValueError(line) from error
+            return _of_one_lane(DecodeTrace.from_json(data))
         raise ValueError(one_line(error)) from error
+
+
+def _of_one_lane(trace: DecodeTrace) -> _Parts:
+    return _Parts(target_only=trace) if trace.config.drafter == "none" else _Parts(speculative=trace)
 
 
 def _check_drawable(parts: _Parts) -> None:
     """Bounds on what a well-formed file may ask of whoever draws it."""
-    if parts.target_only.prompt != parts.speculative.prompt:
+    if len({trace.prompt for trace in parts.lanes.values()}) > 1:
         raise ValueError("its two lanes answer different prompts")
-    for lane, trace in (("target_only", parts.target_only), ("speculative", parts.speculative)):
+    for lane, trace in parts.lanes.items():
         setting = trace.setting
         sizes = (
             ("steps", len(trace.steps), MAX_STEPS),
@@ -126,7 +155,7 @@ def _check_drawable(parts: _Parts) -> None:
 
 
 def _picture_beside(path: Path, parts: _Parts) -> Path | None:
-    named = parts.image or parts.speculative.image
+    named = parts.image or parts.led.image
     if named is None or len(named) > MAX_NAME_CHARACTERS or not named.isprintable():
         return None
     picture = path.parent / Path(named).name

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specllava.config import DecodingConfig
-from specllava.costs import Costs
+from specllava.costs import Experience
 from specllava.growth import Guess, grow
 from specllava.models.engine import Engine
 from specllava.models.prompt import Prompt
@@ -34,10 +34,10 @@ class ModelSession:
         prompt: Prompt,
         config: DecodingConfig,
         chance: Chance,
-        costs: Costs | None = None,
+        known: Experience | None = None,
     ) -> None:
         self._guess = _Drawing(config, chance) if config.children == "drawn" else guesses
-        self._rule = growth_rule(config, costs)
+        self._rule = growth_rule(config, known)
         self._engine = engine
         read = prompt.for_draft or prompt
         self._engine.prefill(read.input_ids, read.features, read.pictures)

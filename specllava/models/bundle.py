@@ -13,10 +13,10 @@ import torch
 import transformers
 from transformers import AutoProcessor, LlavaForConditionalGeneration, LlavaProcessor
 
-from specllava.costs import Costs
+from specllava.costs import Costs, Experience
 from specllava.models.artefact import DraftLlava
 from specllava.models.timing import measure_costs
-from specllava.trace import Setting
+from specllava.trace import NO_DRAFT, Setting
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
@@ -92,6 +92,20 @@ class Bundle:
             raise ValueError(f"the pair {self.name} has no draft whose passes could be timed")
         return measure_costs(self.target, self.draft)
 
+    def experience(self, drawn: bool) -> Experience:
+        """What decoding has taught since the pair was loaded, apart for greedy answers and ``drawn`` ones.
+
+        Raises:
+            ValueError: the pair has no draft.
+        """
+        if drawn not in self._experiences:
+            self._experiences[drawn] = Experience(self.costs)
+        return self._experiences[drawn]
+
+    @cached_property
+    def _experiences(self) -> dict[bool, Experience]:
+        return {}
+
     @cached_property
     def setting(self) -> Setting:
         return Setting(
@@ -145,7 +159,7 @@ def load_bundle(
     kwargs = {"dtype": getattr(torch, precision), **FROM_FILES}
     processor = AutoProcessor.from_pretrained(target, local_files_only=True)
     big = _ready(LlavaForConditionalGeneration.from_pretrained(target, **kwargs), place)
-    alone = Bundle(name, big, None, processor, target.name, "none")
+    alone = Bundle(name, big, None, processor, target.name, NO_DRAFT)
     return alone if draft is None else with_draft(alone, draft)
 
 

@@ -93,7 +93,7 @@ class Player {
   begin(run) {
     Object.assign(this, { run, seen: 1, time: 0, end: null, firstPass: run.live, opened: false });
     this.pause();
-    this.race.reset();
+    this.race.reset(run);
     this.step.reset();
     this.charts.show([]);
     if (!this.paced) this.speed.value = String(run.speed);
@@ -134,11 +134,11 @@ class Player {
 
   // Ids of the answer before the step on show, its root included.
   said() {
-    return this.race.lane("speculative").slice(0, this.index() + 1).flatMap(({ frame }) => frame.ids);
+    return this.race.led().slice(0, this.index() + 1).flatMap(({ frame }) => frame.ids);
   }
 
   jump(index) {
-    const steps = this.race.lane("speculative");
+    const steps = this.race.led();
     const item = steps[Math.min(Math.max(index, 0) + 1, steps.length - 1)];
     if (item) this.seek(item.end);
   }
@@ -185,7 +185,7 @@ class Player {
   // --- what is shown ------------------------------------------------------------------------
 
   render() {
-    const steps = this.race.lane("speculative");
+    const steps = this.race.led();
     const total = this.race.total();
     this.race.show(this.time);
     const shown = steps[this.index() + 1];

@@ -17,13 +17,17 @@ export function createRace(root) {
   const axis = { middle: root.querySelector(".axis-middle"), end: root.querySelector(".axis-end") };
   let total = 0;
   let current = null;
+  let led = lanes.speculative; // the lane whose steps are looked at
 
-  function reset() {
+  // A lane that does not run says why, in the place of its words.
+  function reset(run) {
     total = 0;
     current = null;
-    for (const lane of Object.values(lanes)) {
+    led = lanes[run.led];
+    for (const [name, lane] of Object.entries(lanes)) {
       Object.assign(lane, { items: [], shown: 0 });
-      lane.words.replaceChildren();
+      lane.words.replaceChildren(...(name in run.absent ? [run.absent[name]] : []));
+      lane.words.classList.toggle("absent", name in run.absent);
       lane.track.replaceChildren();
     }
   }
@@ -57,7 +61,7 @@ export function createRace(root) {
       for (let i = Math.min(shown, lane.shown); i < Math.max(shown, lane.shown); i++) markPast(lane.items[i], i < shown);
       lane.shown = shown;
     }
-    const item = lanes.speculative.items[Math.max(1, lanes.speculative.shown - 1)];
+    const item = led.items[Math.max(1, led.shown - 1)];
     if (item !== current) {
       hint(0);
       if (current) markNow(current, false);
@@ -75,8 +79,9 @@ export function createRace(root) {
   return {
     reset, add, place, show, hint,
     lane: (name) => lanes[name].items,
+    led: () => led.items,
     total: () => total,
-    stepsAt: (time) => countUntil(lanes.speculative.items, time) - 1, // item 0 is the prefill
+    stepsAt: (time) => countUntil(led.items, time) - 1, // item 0 is the prefill
   };
 }
 

@@ -1,0 +1,116 @@
+"""States of the page that models bring about: still loading, not loaded, loaded without a draft."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from test_page import SECOND, Visit, browser  # noqa: F401 - a fixture is used by its name
+from visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_recorded
+
+import app
+from specllava.config import DecodingConfig
+from specllava.trace import NO_DRAFT
+
+Open = Callable[[app.Site], Visit]
+
+
+@pytest.fixture
+def open_site(browser: Any) -> Iterator[Open]:  # noqa: F811
+    """Serve a site, and visit it."""
+    left: list[Callable[[], None]] = []
+
+    def serve_and_visit(site: app.Site) -> Visit:
+        page = app.build_page(site)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        address = app.serve(page, "127.0.0.1", port, block=False)
+        tab = Visit(browser.new_page(viewport={"width": 1280, "height": 900}))
+        left.extend((tab.page.close, page.close))
+        tab.page.goto(address)
+        return tab
+
+    yield serve_and_visit
+    for close in left:
+        close()
+
+
+CHIP = "document.querySelector('.chip').dataset.state"
+
+
+def test_models_that_are_loading_are_said_to_and_a_race_waits_for_them(open_site: Open, tmp_path: Path) -> None:
+    loaded = Event()
+
+    def backend() -> FakeBackend:
+        assert loaded.wait(60)
+        return FakeBackend(pace=0.004)
+
+    tab = open_site(app.Site(backend, synthetic_recorded(tmp_path)))
+    tab.page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)  # a recorded race needs no models
+    assert tab.page.evaluate(CHIP) == "loading" and tab.text(".chip") == "models are loading"
+    tab.run("What is there?")
+    tab.wait("document.querySelector('.notice').textContent.includes('Getting ready')")
+    loaded.set()
+    tab.wait(f"{CHIP} === 'ready'")
+    assert "synthetic pair" in tab.text(".chip")
+    tab.wait("document.querySelector('.origin').textContent.includes('live')")
+
+
+def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, tmp_path: Path) -> None:
+    def backend() -> FakeBackend:
+        raise OSError("a secret path")
+
+    tab = open_site(app.Site(backend, synthetic_recorded(tmp_path)))
+    tab.page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+    tab.wait(f"{CHIP} === 'failed'")
+    assert "recorded races only" in tab.text(".chip")
+    tab.run("What is there?")
+    tab.wait("document.querySelector('.notice').textContent.includes('went wrong')")
+    assert "secret" not in tab.page.content()
+
+
+def test_without_a_draft_the_target_runs_alone_and_the_page_says_why(open_site: Open, tmp_path: Path) -> None:
+    backend = FakeBackend(pace=0.004, setting=replace(SETTING, draft=NO_DRAFT))
+    tab = open_site(app.Site(lambda: backend, synthetic_recorded(tmp_path)))
+    tab.page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+    tab.run("What is there?")
+    tab.wait("document.querySelector('.origin').textContent.includes('live')")
+    tab.wait("!document.querySelector('#run').disabled")
+    assert "Speculation is off because the pair" in tab.text("[data-lane=speculative] .words")
+    tab.page.click("[data-do=last]")
+    assert len(tab.text("[data-lane=target-only] .words").split()) > 20
+    assert tab.text("[data-total=same_note]") == "one lane, nothing to compare"
+    tab.page.click("[data-do=first]")
+    tab.page.click("[data-do=next]")
+    assert tab.step() == 2 and "Nothing was drafted" in tab.text(".sentence")
+
+
+@pytest.mark.parametrize(("drafter", "draft", "off"), [
+    ("model", "draft", None), ("prompt-lookup", NO_DRAFT, None), ("model", NO_DRAFT, "has no draft model"),
+    ("none", "draft", "Settings say"),
+])  # fmt: skip
+def test_speculation_is_off_for_a_reason_or_on(drafter: Any, draft: str, off: str | None) -> None:
+    said = app.speculation_off(replace(SETTING, draft=draft), DecodingConfig(drafter=drafter))
+    assert said is None if off is None else said is not None and off in said
+
+
+def test_a_file_of_one_lane_plays_in_its_place(open_site: Open, tmp_path: Path) -> None:
+    trace = synthetic_race(2)["speculative"]
+    path = tmp_path / "lane.json"
+    path.write_bytes(trace.to_json())
+    tab = open_site(app.Site(FakeBackend, synthetic_recorded(tmp_path)))
+    tab.page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+    with tab.page.expect_file_chooser() as chooser:
+        tab.page.click("#open-trace")
+    chooser.value.set_files(str(path))
+    tab.wait("document.querySelector('.origin').textContent.includes('lane.json')")
+    assert "nothing to compare it with" in tab.text("[data-lane=target-only] .words")
+    tab.page.click("[data-do=last]")
+    assert tab.step() == len(trace.steps)
+    assert tab.tree()
