@@ -86,8 +86,7 @@ class Experience:
     """
 
     costs: Costs
-    best: Calibration = field(default_factory=Calibration)  # of the likeliest guess after a node
-    others: Calibration = field(default_factory=Calibration)
+    calibration: Calibration = field(default_factory=Calibration)
     _tokens: float = FIRST_TOKENS
     _seconds: float = 0.0
     _best_taken: float = FIRST_CHANCE * TRUST  # best guesses below accepted nodes that were taken, and their number
@@ -115,11 +114,9 @@ class Experience:
             if parent not in accepted:
                 continue
             taken, q = node in accepted, math.exp(tree.log_probs[node])
-            if parent in first:
-                self.others.add(q, taken)
-            else:
+            self.calibration.add(q, taken)
+            if parent not in first:
                 first.add(parent)
-                self.best.add(q, taken)
                 self._best_taken += taken
                 self._best_seen += 1
         self._tokens += len(path)
@@ -146,9 +143,8 @@ class CostAwareRule:
     def branches(self, sprout: Sprout, node: int, guess: Guess) -> int:
         if node == 0:
             self._chances, self._widths = [1.0], [1]
-        for rank, log_prob in enumerate(guess.log_probs[: self.most]):
-            calibration = self.known.others if rank else self.known.best
-            self._chances.append(self._chances[node] * calibration.chance(math.exp(log_prob)))
+        for log_prob in guess.log_probs[: self.most]:
+            self._chances.append(self._chances[node] * self.known.calibration.chance(math.exp(log_prob)))
         return self.most
 
     def frontier(self, sprout: Sprout, level: Sequence[int]) -> list[int]:
