@@ -48,6 +48,12 @@ def _run(page: Any) -> None:
     page.locator("[data-do=last]").click()
 
 
+def _alone(page: Any) -> None:
+    page.locator(".settings-card button").first.click()
+    page.locator(".settings-card label", has_text="none").first.click()
+    _run(page)
+
+
 def _refused(page: Any) -> None:
     bad = Path(tempfile.mkdtemp()) / "notes.json"
     bad.write_text('{"target_only": 1}')
@@ -74,6 +80,7 @@ STATES = {
     "pruned": State(act=_pruned, part=".step"),
     "charts": State(part=".charts"),
     "live": State(act=_run),
+    "alone": State(act=_alone),
     "refused": State(act=_refused),
     "lab-seeing": State(act=_experiment("seeing"), part="#lab-seeing"),
     "lab-distillation-dark": State(act=_experiment("distillation"), part="#lab-distillation", query="?__theme=dark"),

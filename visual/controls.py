@@ -13,23 +13,22 @@ from pydantic.fields import FieldInfo
 from specllava.config import DecodingConfig
 from visual import pieces
 
-# Who drafts is what the two lanes of a race differ in, so it is no choice of the visitor's.
-FIELDS: dict[str, FieldInfo] = {
-    name: info for name, info in vars(DecodingConfig)["__pydantic_fields__"].items() if name != "drafter"
-}
+FIELDS: dict[str, FieldInfo] = dict(vars(DecodingConfig)["__pydantic_fields__"])
 LONGEST_SLIDER = 10_000  # above it a number is typed
-SUMMARY = "{rule} rule · branches above {entropy_threshold} nats · depth {depth} · at most {nodes} nodes"
+SUMMARY = "{drafter} drafts · {rule} rule · branches above {entropy_threshold} nats · depth {depth} · at most {nodes} nodes"
 
 
 # What every visitor may want at hand; the other fields are for certain rules, and for sampling.
-FIRST = ("rule", "max_new_tokens", "depth", "nodes", "entropy_threshold", "max_branches", "width", "min_log_prob")
+FIRST = (
+    "drafter", "rule", "max_new_tokens", "depth", "nodes", "entropy_threshold", "max_branches", "width", "min_log_prob",
+)  # fmt: skip
 
 
 def settings_card() -> list[Any]:
     """A card with one control per field in two folds, and a summary that stays in view; the controls in field order."""
     made: dict[str, Any] = {}
     with gr.Column(elem_classes="card settings-card"):
-        with gr.Accordion("How the tree grows", open=False):
+        with gr.Accordion("Who drafts, and how the tree grows", open=False):
             made |= {name: _control(name, FIELDS[name]) for name in FIRST}
         with gr.Accordion("Sampling and special rules", open=False):
             made |= {name: _control(name, info) for name, info in FIELDS.items() if name not in FIRST}
