@@ -1,4 +1,8 @@
-"""What all tests share: the same examples on every machine, tiny random models, and the shipped pair."""
+"""What all tests share: the same examples on every machine, tiny random models, and the shipped pair.
+
+Models are imported where they are used: the process that only hands out tests has no use for torch, and the others
+start behind it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,14 @@ import os
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
-import models
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
-from specllava.models.bundle import Bundle, DTypeName
-from specllava.pair import Pair
+if TYPE_CHECKING:
+    from specllava.models.bundle import Bundle, DTypeName
+    from specllava.pair import Pair
 
 settings.register_profile(
     "specllava",
@@ -24,6 +28,8 @@ settings.register_profile(
 )
 settings.load_profile("specllava")
 if "PYTEST_XDIST_WORKER" in os.environ:
+    import torch
+
     torch.set_num_threads(1)  # a process per core already, and so for the processes that tests start
     os.environ["OMP_NUM_THREADS"] = "1"
 # Gradio names cached pictures by content: a page that closes would take those of a page in another process along.
@@ -33,15 +39,22 @@ os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="specllava-tests-")
 @pytest.fixture(scope="session")
 def tiny() -> Bundle:
     """A tiny random pair whose draft agrees with its target now and then; nothing ends an answer."""
+    import models
+
     return models.bundle("mixed")
 
 
 @pytest.fixture(scope="session")
 def shipped() -> Callable[[DTypeName], Pair]:
     """The toy pair as it ships, loaded once per precision."""
+    import models
+
+    from specllava.pair import Pair
 
     @cache
     def load(dtype: DTypeName) -> Pair:
-        return Pair.from_preset("toy", device="cpu", dtype=dtype)
+        pair = Pair.from_preset("toy", device="cpu", dtype=dtype)
+        vars(pair.bundle)["costs"] = models.COSTS  # in place of a measurement, as for the tiny pairs
+        return pair
 
     return load

@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
@@ -21,16 +22,24 @@ KIND = "|".join(KINDS)
 KIND_OR_KINDS = "|".join((*KINDS, *phrases.PLURALS.values()))
 
 
+@cache
+def _described(split: Split, seed: int) -> tuple[Scene, str]:
+    scene = sample_scene(seed, split)
+    return scene, language.describe(scene, random.Random(seed)).answer
+
+
+@cache
+def _talked(split: Split, seed: int) -> tuple[Scene, tuple[Turn, ...]]:
+    scene = sample_scene(seed, split)
+    return scene, dialogue.converse(scene, random.Random(seed))
+
+
 def _descriptions(split: Split = "train", count: int = COUNT) -> Iterator[tuple[Scene, str]]:
-    for seed in range(count):
-        scene = sample_scene(seed, split)
-        yield scene, language.describe(scene, random.Random(seed)).answer
+    return (_described(split, seed) for seed in range(count))
 
 
 def _dialogues(split: Split = "train", count: int = 2 * COUNT) -> Iterator[tuple[Scene, tuple[Turn, ...]]]:
-    for seed in range(count):
-        scene = sample_scene(seed, split)
-        yield scene, dialogue.converse(scene, random.Random(seed))
+    return (_talked(split, seed) for seed in range(count))
 
 
 def _introduced(scene: Scene) -> Counter[tuple[str, str]]:

@@ -1,0 +1,245 @@
+"""What LLaVA-1.5-7B costs on this machine, and what a draft is worth here by how many tokens a pass brings.
+
+    python -m benchmarks.gpu_llava --json benchmarks/results/gpu-llava.json   # one GPU with 20 GB, a few minutes
+    python -m benchmarks.gpu_llava --size toy                                 # anywhere, seconds
+
+Nothing is downloaded: the models have the published shapes and random weights, and the words are the toy tokenizer's.
+Times do not depend on what weights say, so these are the times of the real pair; how many tokens a pass brings does,
+so that stands in the table as a choice. Everything runs through the project's own prompt, engine, rules and loop.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.random_pair import SizeName, build, place_for, size_of
+from specllava.config import DecodingConfig
+from specllava.decoding import stream
+from specllava.models.bundle import Bundle
+from specllava.models.engine import Engine
+from specllava.models.prompt import build_prompt
+from specllava.models.timing import CONTEXT, pass_seconds
+from specllava.options import write_json
+from specllava.trace import Prefill, StepTrace
+
+TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+DRAFT_ROWS = (1, 2, 4, 8, 16)
+TAUS = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0)  # what the literature reports for LLaVA-1.5 lies between 2 and 4
+QUESTION = "Describe this image in detail."
+PICTURE = Image.new("RGB", (640, 480), "teal")
+STEPS, LONGEST = 16, 128  # steps that are timed, and an answer whose end does not cut their trees short
+ALONE = "nobody drafts"
+LANES = {
+    ALONE: DecodingConfig(drafter="none", max_new_tokens=LONGEST),
+    "chain": DecodingConfig(rule="chain", depth=5, min_log_prob=-50.0, max_new_tokens=LONGEST),
+    "entropy, defaults": DecodingConfig(max_new_tokens=LONGEST),
+    "sequoia": DecodingConfig(rule="sequoia", nodes=32, max_new_tokens=LONGEST),
+    "top 10, EAGLE-2": DecodingConfig(rule="topk", width=10, depth=7, nodes=60, max_new_tokens=LONGEST),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One step of a lane: medians of seconds, means of the tree.
+
+    Args:
+        guesses, levels: nodes of the tree below its root, and its depth.
+        draft, verify, total: seconds of drafting, of the target's pass with the verdict, and of all.
+        agrees: tokens from the start that are those of the lane without a draft.
+        tokens: tokens that there were.
+    """
+
+    guesses: float
+    levels: float
+    draft: float
+    verify: float
+    total: float
+    agrees: int
+    tokens: int
+
+    def break_even(self, alone: Cycle) -> float:
+        """Tokens per pass from which on drafting is faster than not drafting."""
+        return self.total / alone.total
+
+    def speedup(self, alone: Cycle, tau: float) -> float:
+        return tau / self.break_even(alone)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Everything in seconds, medians.
+
+    Args:
+        prompt_tokens: in the cycles; passes are timed behind :data:`CONTEXT` tokens.
+        vision, target_prefill, draft_prefill: from pixels to features, and reading the prompt.
+        target_pass, draft_pass: by the number of tokens in it.
+        cycles: by lane.
+    """
+
+    prompt_tokens: int
+    vision: float
+    target_prefill: float
+    draft_prefill: float
+    target_pass: dict[int, float]
+    draft_pass: dict[int, float]
+    cycles: dict[str, Cycle]
+
+
+def measure(bundle: Bundle, repeats: int) -> Measured:
+    """Passes alone, then whole answers: lanes take turns, and their first round is left out."""
+    assert bundle.draft is not None
+    ladders = ((bundle.target, TARGET_ROWS), (bundle.draft, DRAFT_ROWS))
+    passes = [pass_seconds([Engine(model, CONTEXT + max(rows))], rows, repeats)[0] for model, rows in ladders]
+    target_pass, draft_pass = ({n: statistics.median(taken) for n, taken in each.items()} for each in passes)
+    steps: dict[str, list[StepTrace]] = {name: [] for name in LANES}
+    prefills: dict[str, list[Prefill]] = {name: [] for name in LANES}
+    said: dict[str, list[int]] = {}
+    for number in range(1 + repeats):
+        prompt = build_prompt(bundle, PICTURE, QUESTION, LONGEST)
+        for name, config in LANES.items():
+            begun, *rest = islice(stream(bundle, prompt, config), 1 + STEPS)
+            assert isinstance(begun, Prefill)
+            taken = [step for step in rest if isinstance(step, StepTrace)]
+            said[name] = [begun.first_token, *(token for step in taken for token in step.emitted)]
+            if number:
+                prefills[name].append(begun)
+                steps[name] += taken
+    lanes = [one for name, begun in prefills.items() if name != ALONE for one in begun]
+    return Measured(
+        prompt_tokens=lanes[0].prompt_tokens,
+        vision=statistics.median(one.vision_seconds for one in lanes),
+        target_prefill=statistics.median(one.target_seconds for one in lanes),
+        draft_prefill=statistics.median(one.draft_seconds for one in lanes),
+        target_pass=target_pass,
+        draft_pass=draft_pass,
+        cycles={name: _cycle(steps[name], said[name], said[ALONE]) for name in LANES},
+    )
+
+
+def _cycle(steps: list[StepTrace], said: list[int], alone: list[int]) -> Cycle:
+    shared = min(len(said), len(alone))
+    return Cycle(
+        guesses=statistics.mean(step.tree.drafted for step in steps),
+        levels=statistics.mean(max(step.tree.depths()) for step in steps),
+        draft=statistics.median(step.seconds.draft for step in steps),
+        verify=statistics.median(step.seconds.verify for step in steps),
+        total=statistics.median(step.seconds.total for step in steps),
+        agrees=next((n for n in range(shared) if said[n] != alone[n]), shared),
+        tokens=shared,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes.
+
+    Args:
+        target, draft: their weights, the tower with the target's.
+        column: of both caches, for one token.
+        peak: most that was in use while measuring; only a GPU says.
+    """
+
+    target: int
+    draft: int
+    column: int
+    peak: int | None
+
+    def __str__(self) -> str:
+        peak = "" if self.peak is None else f", at most {self.peak / 1e9:.2f} GB in use"
+        caches = f"{self.column / 1e3:.0f} kB of cache per token"
+        return f"weights {self.target / 1e9:.3f} and {self.draft / 1e9:.3f} GB, {caches}{peak}"
+
+
+def memory(bundle: Bundle) -> Held:
+    """What the pair holds."""
+    assert bundle.draft is not None
+    models = (bundle.target, bundle.draft)
+    target, draft = (sum(w.numel() * w.element_size() for w in model.parameters()) for model in models)
+    texts = [model.config.text_config for model in models]
+    numbers = sum(2 * text.num_hidden_layers * text.num_key_value_heads * text.head_dim for text in texts)
+    peak = torch.cuda.max_memory_allocated(bundle.device) if bundle.device.type == "cuda" else None
+    return Held(target, draft, numbers * bundle.target.dtype.itemsize, peak)
+
+
+def hardware(device: torch.device) -> dict[str, str | int | None]:
+    """What the trace's setting does not say of a machine."""
+    found: dict[str, str | int | None] = {"system": platform.platform(), "cores": os.cpu_count()}
+    if device.type == "cuda":
+        gpu = torch.cuda.get_device_properties(device)
+        found |= {"gpu": gpu.name, "gpu_memory": gpu.total_memory, "cuda": torch.version.cuda}
+    return found
+
+
+def as_json(found: Measured) -> dict[str, Any]:
+    """Seconds as measured; for every lane also what follows from them."""
+    data, alone = asdict(found), found.cycles[ALONE]
+    for name, cycle in found.cycles.items():
+        data["cycles"][name]["break_even_tau"] = cycle.break_even(alone)
+        data["cycles"][name]["speedup"] = {tau: cycle.speedup(alone, tau) for tau in TAUS}
+    return data
+
+
+def table(found: Measured, held: Held, title: str) -> Table:
+    """All in one: what passes take, and what cycles bring by tokens per pass."""
+    drawn = Table("measured", "ms", "even at τ", *(f"τ = {tau:g}" for tau in TAUS), title=title)
+    drawn.caption = f"passes stand behind {CONTEXT} tokens, cycles behind the prompt; {held}"
+    rows = {
+        "picture, vision tower": found.vision,
+        f"target reads {found.prompt_tokens} tokens": found.target_prefill,
+        f"draft reads {found.prompt_tokens} tokens": found.draft_prefill,
+        **{f"target pass, {n} tokens": seconds for n, seconds in found.target_pass.items()},
+        **{f"draft pass, {n} wide": seconds for n, seconds in found.draft_pass.items()},
+    }
+    for name, seconds in rows.items():
+        drawn.add_row(name, f"{1e3 * seconds:.2f}")
+    drawn.add_section()
+    alone = found.cycles[ALONE]
+    for name, cycle in found.cycles.items():
+        parts = f"{name}: {cycle.guesses:.0f} guesses, {cycle.levels:.0f} deep" if cycle.guesses else name
+        drafted = [f"{cycle.speedup(alone, tau):.2f}×" for tau in TAUS] if cycle.guesses else []
+        drawn.add_row(parts, f"{1e3 * cycle.total:.2f}", f"{cycle.break_even(alone):.2f}", *drafted)
+    return drawn
+
+
+def main(size: SizeName = "7b", json: Path | None = None, device: str = "auto", repeats: int = 5) -> None:
+    """Measure a pair with random weights.
+
+    Args:
+        size: 7b is LLaVA-1.5-7B with a draft of 160M.
+        json: write all numbers to this file.
+        device: cpu, cuda or cuda:N; auto takes the GPU if there is one.
+        repeats: passes of each kind, and answers of each lane.
+
+    Raises:
+        ValueError: the models do not fit the device.
+    """
+    place, dtype = place_for(size_of(size), device)
+    bundle = build(size, place, dtype)
+    if place.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(place)
+    found, setting = measure(bundle, repeats), bundle.setting
+    held = memory(bundle)
+    title = f"{size}, random weights, {setting.dtype} on {setting.device}: times, and speed-up by τ"
+    Console(width=120).print(table(found, held, title))
+    shown = {"size": size, "setting": asdict(setting), "hardware": hardware(place), "repeats": repeats}
+    write_json(json, {**shown, "bytes": asdict(held), "seconds": as_json(found)})
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(main)
+    except ValueError as error:
+        sys.exit(str(error))

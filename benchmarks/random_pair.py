@@ -1,0 +1,135 @@
+"""Pairs of published shapes with random weights, made where they run: for timings that need no download."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+from specllava.models.artefact import DraftLlava
+from specllava.models.bundle import Bundle
+from specllava.toyworld.build import build_processor, special_ids
+from specllava.toyworld.recipe import ToyRecipe
+
+SizeName = Literal["7b", "toy"]
+SPREAD = 9.0  # standard deviation of random logits that makes them about as sure as a trained draft's: a nat or so
+ROOM = 2 * 10**9  # bytes beside the weights: caches, activations, the device's own libraries
+SMALL = 3 * 10**9  # bytes of a pair that a CPU may be asked for without saying so
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The shapes of a pair, with transformers' own names.
+
+    Args:
+        vision: of the tower that both read.
+        target, draft: of the language models.
+    """
+
+    vision: CLIPVisionConfig
+    target: LlamaConfig
+    draft: LlamaConfig
+
+    @property
+    def patches(self) -> int:
+        return int(self.vision.image_size // self.vision.patch_size) ** 2
+
+    def llava(self, text: LlamaConfig, image_token: int) -> LlavaConfig:
+        return LlavaConfig(
+            vision_config=self.vision,
+            text_config=text,
+            image_token_index=image_token,
+            image_seq_length=self.patches,
+            vision_feature_layer=-2,
+            vision_feature_select_strategy="default",
+        )
+
+
+def _llama(hidden: int, layers: int, heads: int, intermediate: int, vocabulary: int, context: int) -> LlamaConfig:
+    return LlamaConfig(
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        intermediate_size=intermediate,
+        vocab_size=vocabulary,
+        max_position_embeddings=context,
+    )
+
+
+def size_of(name: SizeName) -> Size:
+    """``7b``: llava-hf/llava-1.5-7b-hf with a draft shaped like JackFram/llama-160m, its vocabulary padded to 32064."""
+    if name == "7b":
+        tower = CLIPVisionConfig(
+            hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16, image_size=336,
+            patch_size=14,
+        )  # fmt: skip
+        return Size(tower, _llama(4096, 32, 32, 11008, 32064, 4096), _llama(768, 12, 12, 3072, 32064, 2048))
+    tower = CLIPVisionConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=56, patch_size=14
+    )
+    return Size(tower, _llama(64, 2, 2, 128, 640, 512), _llama(32, 1, 1, 64, 640, 512))
+
+
+def parameters(size: Size) -> tuple[int, int]:
+    """How many numbers target and draft hold, counted without making them."""
+    with torch.device("meta"):
+        models = LlavaForConditionalGeneration(size.llava(size.target, 0)), DraftLlava(size.llava(size.draft, 0))
+    target, draft = (sum(weight.numel() for weight in model.parameters()) for model in models)
+    return target, draft
+
+
+def place_for(size: Size, name: str) -> tuple[torch.device, torch.dtype]:
+    """Where and in which precision: bfloat16 on a GPU, float32 on a CPU.
+
+    Args:
+        name: ``auto`` takes the GPU if there is one, and a CPU for a small pair only.
+
+    Raises:
+        ValueError: there is no GPU for it, or too little of its memory is free.
+    """
+    needed = sum(parameters(size)) * torch.bfloat16.itemsize + ROOM
+    if name == "auto":
+        if needed > SMALL and not torch.cuda.is_available():
+            raise ValueError(f"this pair needs a GPU with {needed / 1e9:.1f} GB and there is none: use --size toy")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type != "cuda":
+        return device, torch.float32
+    free = torch.cuda.mem_get_info(device)[0]
+    if needed > free:
+        raise ValueError(f"this pair needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} are free on {device}: free some")
+    return device, torch.bfloat16
+
+
+@contextmanager
+def _made_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """New modules are made there: 7 billion float32 numbers on the way would need twice the memory."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def build(name: SizeName, device: torch.device, dtype: torch.dtype) -> Bundle:
+    """A pair with random weights, whose answers have no end."""
+    size = size_of(name)
+    recipe = replace(ToyRecipe.tiny(), image_size=size.vision.image_size, patch_size=size.vision.patch_size)
+    processor = build_processor(recipe)
+    marker = special_ids(processor)["<image>"]
+    torch.manual_seed(0)
+    with _made_on(device, dtype):
+        target = LlavaForConditionalGeneration(size.llava(size.target, marker)).eval()
+        draft = DraftLlava(size.llava(size.draft, marker)).eval()
+    for model in (target, draft):
+        weight = model.lm_head.weight
+        torch.nn.init.normal_(weight, std=SPREAD / weight.shape[1] ** 0.5)
+    target.generation_config.eos_token_id = None
+    return Bundle(name, target, draft, processor, f"{name} target, random", f"{name} draft, random")
