@@ -15,7 +15,9 @@ from visual import pieces
 
 FIELDS: dict[str, FieldInfo] = dict(vars(DecodingConfig)["__pydantic_fields__"])
 LONGEST_SLIDER = 10_000  # above it a number is typed
-SUMMARY = "{drafter} drafts · {rule} rule · branches above {entropy_threshold} nats · depth {depth} · at most {nodes} nodes"
+SUMMARY = (
+    "{drafter} drafts · {rule} rule · branches above {entropy_threshold} nats · depth {depth} · at most {nodes} nodes"
+)
 
 
 # What every visitor may want at hand; the other fields are for certain rules, and for sampling.
