@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
+from PIL import Image
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
 from torch import Tensor
 from transformers import (
@@ -236,23 +237,50 @@ def write_llava(
 
 
 def write_llama(
-    directory: Path, seed: int = 0, layers: int = 1, hidden: int = 32, vocabulary: int = WORDS, also: str = ""
+    directory: Path,
+    seed: int = 0,
+    layers: int = 1,
+    hidden: int = 32,
+    also: str = "",
+    parts: dict[str, Tensor] | None = None,
 ) -> Path:
-    """A random plain Llama, with the tokenizer of the LLaVAs without their two tokens."""
+    """A random plain Llama, with the tokenizer of the LLaVAs without their two tokens.
+
+    Args:
+        also: more text for its tokenizer, which then differs.
+        parts: weights by name in place of random ones.
+    """
     directory.mkdir(parents=True)
-    write(directory / "config.json", {**text_fields(layers, hidden, vocabulary), "bos_token_id": 0, "pad_token_id": 1})
+    write(directory / "config.json", {**text_fields(layers, hidden, WORDS), "bos_token_id": 0, "pad_token_id": 1})
     write(directory / "generation_config.json", {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1})
-    write_weights(directory, randomised(LlamaForCausalLM(AutoConfig.from_pretrained(directory)), seed))
+    weights = randomised(LlamaForCausalLM(AutoConfig.from_pretrained(directory)), seed)
+    write_weights(directory, weights | (parts or {}))
     write_tokenizer(directory, seeing=False, also=also)
     return directory
 
 
 def weights_of(directory: Path) -> dict[str, Tensor]:
     """All weights of a checkpoint by their names on disk."""
-    from safetensors.torch import load_file
-
     files = sorted(directory.glob("*.safetensors"))
     return {name: weight for file in files for name, weight in load_file(file).items()}
+
+
+def tower_of(directory: Path) -> dict[str, Tensor]:
+    """The weights of a LLaVA's tower."""
+    return {name: weight for name, weight in weights_of(directory).items() if "vision_tower" in name}
+
+
+def speaker_of(directory: Path) -> dict[str, Tensor]:
+    """The language model of a LLaVA as a plain Llama's weights: without the rows of its own two tokens and of padding."""
+    prefix = "language_model."
+    found = {name.removeprefix(prefix): one for name, one in weights_of(directory).items() if name.startswith(prefix)}
+    return {name: one[:WORDS] if one.shape[0] == PADDED else one for name, one in found.items()}
+
+
+def noisy(weights: dict[str, Tensor], amount: float, seed: int = 0) -> dict[str, Tensor]:
+    """Nearly the same weights: a model that agrees now and then."""
+    source = torch.Generator().manual_seed(seed)
+    return {name: (one + amount * torch.randn(one.shape, generator=source)).half() for name, one in weights.items()}
 
 
 def published_name(name: str) -> str:
@@ -297,3 +325,35 @@ def write_weights(directory: Path, weights: dict[str, Tensor]) -> None:
 
 def write(file: Path, content: dict[str, Any]) -> None:
     file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------- prompts
+
+SIZES = ((28, 28), (50, 20), (31, 97), (1, 7), (200, 11), (57, 56), (13, 130), (64, 48), (9, 9))  # width, height
+QUESTIONS = ("What is this?", "Where is the cat?", "Describe the picture in detail.", "How many?", "And now é?")
+
+
+def picture(number: int) -> Image.Image:
+    """Noise, of an odd size."""
+    width, height = SIZES[number % len(SIZES)]
+    source = torch.Generator().manual_seed(number)
+    return Image.fromarray(torch.randint(256, (height, width, 3), generator=source, dtype=torch.uint8).numpy())
+
+
+def messages(number: int) -> list[dict[str, Any]]:
+    """Chat ``number``: up to three pictures, up to two turns."""
+
+    def said(text: str, *shown: int) -> dict[str, Any]:
+        parts = [{"type": "image", "image": picture(one)} for one in shown]
+        return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
+
+    question = QUESTIONS[number % len(QUESTIONS)]
+    match number % 5:
+        case 0:
+            return [said(question)]
+        case 1 | 2:
+            return [said(question, number)]
+        case 3:
+            return [said(question, number, number + 1, number + 4)]
+    answer = {"role": "assistant", "content": "Two cats."}
+    return [said(question, number), answer, said("Where is it?", number + 2, number)]
