@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from specllava.config import DecodingConfig, one_line
 from specllava.models.images import open_image
+from specllava.options import Running, load
 from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
@@ -318,7 +319,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Watch lossless tree speculative decoding of a vision-language model.")
     parser.add_argument("--host", default="0.0.0.0" if on_space else "127.0.0.1")
     parser.add_argument("--port", type=int, default=7860)
-    parser.add_argument("--preset", default="toy", help="which pair of models to race")
+    for option in fields(Running):  # as on the command line: which pair, and on what
+        how: dict[str, Any] = {"action": "store_true"} if option.default is False else {"default": option.default}
+        parser.add_argument("--" + option.name.replace("_", "-"), **how)
     parser.add_argument("--open", type=Path, metavar="FILE", help="a race file to show first, in place of an example")
     flags = parser.parse_args()
     try:
@@ -327,18 +330,13 @@ def main() -> None:
             open_image(race.image)
     except ValueError as error:
         parser.error(str(error))
-    loading = ThreadPoolExecutor(1, "models").submit(_load, flags.preset)
+    chosen = Running(**{option.name: getattr(flags, option.name) for option in fields(Running)})
+    loading = ThreadPoolExecutor(1, "models").submit(load, chosen)
     site = Site(
-        loading.result, load_recorded(EXAMPLES), toy=flags.preset == "toy", opened=race, lessons=load_lessons(LESSONS),
+        loading.result, load_recorded(EXAMPLES), toy=chosen.preset == "toy" and not chosen.target, opened=race, lessons=load_lessons(LESSONS),
         lab=lambda: _lab(loading.result()),
     )  # fmt: skip
     serve(build_page(site), host=flags.host, port=flags.port)
-
-
-def _load(preset: str) -> Backend:
-    from specllava import Pair
-
-    return Pair.from_preset(preset)
 
 
 def _lab(pair: Any) -> Experiments:

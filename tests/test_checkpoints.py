@@ -121,7 +121,9 @@ def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, fami
     bundle = chat._bundle
     towers = [bundle.target, *([bundle.draft] if DRAFTS[made] == "own" else [])]
     seen: list[int] = []
-    hooks = [m.model.vision_tower.register_forward_pre_hook(lambda _, given: seen.append(len(given[0]))) for m in towers]
+    hooks = [
+        m.model.vision_tower.register_forward_pre_hook(lambda _, given: seen.append(len(given[0]))) for m in towers
+    ]
     try:
         reused = 0
         for question, shown in (("What is this?", (1, 2)), ("Where?", ()), ("And here?", (2, 3))):

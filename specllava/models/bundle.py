@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import transformers
@@ -141,6 +141,8 @@ def load_bundle(
         ValueError: no model there, more memory needed than there is, or models that do not fit each other; one line
             with the numbers.
     """
+    if dtype not in get_args(DTypeName):
+        raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(get_args(DTypeName))}")
     checkpoint = Checkpoint.at(target)
     guessing = None if draft is None else Checkpoint.at(draft)
     place = device_named(device)

@@ -61,9 +61,7 @@ def _check_eyes(target: PreTrainedModel, draft: PreTrainedModel) -> None:
 
 def differences(target: PretrainedConfig, draft: PretrainedConfig) -> list[tuple[str, object, object]]:
     """Fields in which two models of one family read features differently: name, target's value, draft's value."""
-    found = [
-        (name.replace("_", " "), getattr(target, name), getattr(draft, name)) for name in family_of(target).shared
-    ]
+    found = [(name.replace("_", " "), getattr(target, name), getattr(draft, name)) for name in family_of(target).shared]
     found += [
         (name.replace("_", " "), getattr(target.vision_config, name), getattr(draft.vision_config, name))
         for name in ("hidden_size", "image_size", "patch_size")
