@@ -333,7 +333,8 @@ def main() -> None:
     chosen = Running(**{option.name: getattr(flags, option.name) for option in fields(Running)})
     loading = ThreadPoolExecutor(1, "models").submit(load, chosen)
     site = Site(
-        loading.result, load_recorded(EXAMPLES), toy=chosen.preset == "toy" and not chosen.target, opened=race, lessons=load_lessons(LESSONS),
+        loading.result, load_recorded(EXAMPLES), toy=chosen.preset == "toy" and not chosen.target, opened=race,
+        lessons=load_lessons(LESSONS),
         lab=lambda: _lab(loading.result()),
     )  # fmt: skip
     serve(build_page(site), host=flags.host, port=flags.port)

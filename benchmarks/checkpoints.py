@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
 from PIL import Image
@@ -40,6 +40,7 @@ QUESTIONS = (
     "Tell me a story.",
 )
 CHAT_EVERY = 3
+RUNNING, DECODING = Running(), DecodingConfig(max_new_tokens=64)
 MUST_AGREE = ("float32", "float64")
 
 
@@ -67,8 +68,8 @@ class Lane:
 def main(
     prompts: int = 50,
     json: Path | None = None,
-    running: Annotated[Running, Place] = Running(),  # noqa: B008: frozen
-    decoding: Annotated[DecodingConfig, Options] = DecodingConfig(max_new_tokens=64),  # noqa: B008: frozen
+    running: Place = RUNNING,
+    decoding: Options = DECODING,
 ) -> None:
     """Compare tokens on one pair of checkpoints.
 

@@ -271,7 +271,7 @@ def tower_of(directory: Path) -> dict[str, Tensor]:
 
 
 def speaker_of(directory: Path) -> dict[str, Tensor]:
-    """The language model of a LLaVA as a plain Llama's weights: without the rows of its own two tokens and of padding."""
+    """The language model of a LLaVA as a plain Llama's weights: without the rows of its two tokens and of padding."""
     prefix = "language_model."
     found = {name.removeprefix(prefix): one for name, one in weights_of(directory).items() if name.startswith(prefix)}
     return {name: one[:WORDS] if one.shape[0] == PADDED else one for name, one in found.items()}

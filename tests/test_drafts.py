@@ -9,8 +9,8 @@ import checkpoints
 import pytest
 import torch
 from checkpoints import PADDED, WORDS, published_name
-from torch import Tensor
 from test_bad_input import complaint
+from torch import Tensor
 
 from specllava.cli import main
 from specllava.models.bundle import load_bundle
