@@ -197,3 +197,16 @@ def test_a_trace_of_a_pair_from_disk_names_its_parts(pairs):
     setting = pairs("llava_next", "own tower", "float32").setting
     assert (setting.pair, setting.target) == ("llava_next", "llava_next")
     assert (setting.draft, setting.dtype) == ("llava_next own tower", "float32")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_script_that_repeats_these_checks_on_real_checkpoints(pairs, family: FamilyName):
+    """``python -m benchmarks.checkpoints``, on a random one."""
+    from benchmarks.checkpoints import run_checks
+
+    lanes = run_checks(pairs(family, "same tower", "float64"), 4, replace(FAST, max_new_tokens=5))
+    assert {name: (lane.runs, len(lane.comparisons)) for name, lane in lanes.items()} == {
+        "speculative": (4, 0),
+        "transformers": (4, 0),
+        "speculative, in a chat": (6, 0),
+    }

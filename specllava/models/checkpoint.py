@@ -137,7 +137,7 @@ class Checkpoint:
     def _read(self, read: Callable[[], Read]) -> Read:
         try:
             return read()
-        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError, RuntimeError, ImportError, KeyError, SafetensorError) as error:
             why = " ".join(str(error).split())
             why = re.split(r"(?<=[\w'\")])\. ", why)[0][:160]
             if self.local:
