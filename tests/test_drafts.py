@@ -176,8 +176,8 @@ def test_a_draft_for_another_tower_is_refused(root: Path):
     )
 
 
-def test_a_draft_for_other_patches_is_refused(root: Path, tmp_path: Path):
-    other = checkpoints.write_llava(tmp_path / "patches")
+def test_a_draft_with_another_image_token_is_refused(root: Path, tmp_path: Path):
+    other = checkpoints.write_llava(tmp_path / "other")
     config = config_of(other)
     config["image_token_index"] = 5
     checkpoints.write(other / "config.json", config)
