@@ -5,10 +5,10 @@ Run ``python app.py``: the page is up at once with a recorded race, while the mo
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import random
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -18,11 +18,13 @@ from typing import Any, Literal, Protocol
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported: no visit is reported
 
 import gradio as gr
+import tyro
 from PIL import Image
 from pydantic import ValidationError
 
 from specllava.config import DecodingConfig, one_line
 from specllava.models.images import open_image
+from specllava.options import Place, load
 from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
@@ -328,33 +330,38 @@ def running(site: Site) -> str:
 # --- launch -------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Serving:
+    """Watch lossless tree speculative decoding of a vision-language model."""
+
+    running: Place
+
+    host: str = field(default_factory=lambda: "0.0.0.0" if os.environ.get("SPACE_ID") else "127.0.0.1")
+    """Who may connect; everybody on a hosted Space, otherwise this machine alone."""
+
+    port: int = 7860
+    """Where the page is served."""
+
+    open: Path | None = None
+    """A race file to show first, in place of an example."""
+
+
 def main() -> None:
-    """Parse the flags, load the models in the background, serve."""
-    on_space = bool(os.environ.get("SPACE_ID"))
-    parser = argparse.ArgumentParser(description="Watch lossless tree speculative decoding of a vision-language model.")
-    parser.add_argument("--host", default="0.0.0.0" if on_space else "127.0.0.1")
-    parser.add_argument("--port", type=int, default=7860)
-    parser.add_argument("--preset", default="toy", help="which pair of models to race")
-    parser.add_argument("--open", type=Path, metavar="FILE", help="a race file to show first, in place of an example")
-    flags = parser.parse_args()
+    """Read the options, load the models in the background, serve."""
+    options = tyro.cli(Serving, description=Serving.__doc__)
     try:
-        race = read_recorded(flags.open) if flags.open else None
+        race = read_recorded(options.open) if options.open else None
         if race and race.image:
             open_image(race.image)
     except ValueError as error:
-        parser.error(str(error))
-    loading = ThreadPoolExecutor(1, "models").submit(_load, flags.preset)
+        sys.exit(f"app.py: {error}")
+    loading = ThreadPoolExecutor(1, "models").submit(load, options.running)
+    toy = options.running.preset.startswith("toy") and options.running.target is None
     site = Site(
-        loading.result, load_recorded(EXAMPLES), toy=flags.preset == "toy", opened=race, lessons=load_lessons(LESSONS),
+        loading.result, load_recorded(EXAMPLES), toy=toy, opened=race, lessons=load_lessons(LESSONS),
         lab=lambda: _lab(loading.result()),
     )  # fmt: skip
-    serve(build_page(site), host=flags.host, port=flags.port)
-
-
-def _load(preset: str) -> Backend:
-    from specllava import Pair
-
-    return Pair.from_preset(preset)
+    serve(build_page(site), host=options.host, port=options.port)
 
 
 def _lab(pair: Any) -> Experiments:

@@ -89,9 +89,11 @@ def run_bench(
 ) -> dict[str, LaneResult]:
     """The ordinary lanes and, if ``foreign``, ``transformers``, on ``prompts`` prompts.
 
-    With a temperature ``transformers`` is left out: it draws otherwise, so its tokens are others.
+    With a temperature ``transformers`` is left out: it draws otherwise, so its tokens are others. Lanes that need a
+    draft are left out where the pair has none.
     """
-    return run_lanes(pair, prompts, bench_lanes(config), split, foreign and config.temperature == 0)
+    lanes = {name: c for name, c in bench_lanes(config).items() if pair.bundle.draft or c.drafter != "model"}
+    return run_lanes(pair, prompts, lanes, split, foreign and config.temperature == 0)
 
 
 def run_lanes(
@@ -141,7 +143,8 @@ def run_transformers(pair: Pair, prompt: Prompt, config: DecodingConfig) -> Fore
     ids = prompt.input_ids
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
     if prompt.pixel_values is not None:
-        inputs["pixel_values"] = prompt.pixel_values
+        sizes = [(height, width) for width, height in prompt.image_sizes]
+        inputs |= pair.bundle.family.inputs(prompt.pixel_values, sizes)
     times: list[float] = []
     started = now(device)
     output = target.generate(**inputs, max_new_tokens=config.max_new_tokens, streamer=_Clock(device, times))

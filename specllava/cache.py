@@ -101,6 +101,6 @@ class BranchCache(Cache):
         columns = None
         if list(offsets) != list(range(len(offsets))):
             columns = torch.tensor(offsets, device=self.layers[0].keys.device) + base
-        for layer in self.layers:
-            layer.keep(base, columns, len(offsets))
+        for layer in self.layers:  # which a large model may have on several devices
+            layer.keep(base, None if columns is None else columns.to(layer.keys.device), len(offsets))
         self.labels[base:] = [self.labels[base + offset] for offset in offsets]

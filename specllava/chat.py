@@ -7,10 +7,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from PIL import Image
-from torch import Tensor
 
 from specllava.config import DecodingConfig
 from specllava.decoding import Event, Lane, collect, stream
+from specllava.models.family import Seen
 from specllava.models.images import open_image
 from specllava.models.memory import Memory
 from specllava.models.prompt import IMAGE_MARKER, Message, build_prompt
@@ -51,7 +51,7 @@ class Chat:
     def __init__(self, pair: Pair) -> None:
         self._bundle = pair.bundle
         self._memory = Memory()
-        self._features: dict[str, Tensor] = {}  # [patches, vision_hidden] of the last prompt's pictures, by key
+        self._seen: dict[str, Seen] = {}  # features of the last prompt's pictures, by key
         self._turns: tuple[Turn, ...] = ()
         self._running: Generator[Event] | None = None
 
@@ -107,8 +107,8 @@ class Chat:
     ) -> Generator[Event]:
         chosen = config or DecodingConfig()
         messages = [*_messages(self._turns[:turn]), _message(text, images)]
-        prompt = build_prompt(self._bundle, None, messages, chosen.max_new_tokens, self._features)
-        self._features = {} if prompt.features is None else dict(zip(prompt.pictures, prompt.features, strict=True))
+        prompt = build_prompt(self._bundle, None, messages, chosen.max_new_tokens, self._seen)
+        self._seen = prompt.seen
         self._running = self._answer(lane_of(chosen, prompt), images)
         return self._running
 

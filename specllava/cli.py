@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from specllava.config import DecodingConfig, one_line
-from specllava.options import Options, Place, Running, load, write_json
+from specllava.draft_commands import Import, Init
+from specllava.options import Options, Place, Running, drafting, load, write_json
 from specllava.toyworld.commands import Evaluate, Record, Render, Train
 from specllava.trace_commands import Export, View
 
@@ -43,9 +44,11 @@ class Generate:
     decoding: Options = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
-        trace = load(self.running).generate(self.image, self.prompt, self.decoding)
+        pair = load(self.running)
+        decoding = drafting(pair, self.decoding, instead="none")
+        trace = pair.generate(self.image, self.prompt, decoding)
         console.print(trace.text, markup=False, highlight=False)
-        name = "target_only" if self.decoding.drafter == "none" else "speculative"
+        name = "target_only" if decoding.drafter == "none" else "speculative"
         write_json(self.json, {name: {"token_ids": list(trace.token_ids), "text": trace.text}})
         if self.trace:
             self.trace.write_bytes(trace.to_json())
@@ -74,7 +77,8 @@ class Compare:
         from specllava.metrics import compare, speedup, summarise
         from specllava.trace import race_json
 
-        traces = load(self.running).compare(self.image, self.prompt, self.decoding)
+        pair = load(self.running)
+        traces = pair.compare(self.image, self.prompt, drafting(pair, self.decoding, instead="prompt-lookup"))
         plain, fast = traces["target-only"], traces["speculative"]
         verdict, reference, candidate = compare(plain, fast), summarise([plain]), summarise([fast])
         for title, trace in (("target only", plain), ("speculative", fast)):
@@ -155,6 +159,10 @@ Command = (
     Annotated[Generate, tyro.conf.subcommand("generate")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
+    | Annotated[
+        Annotated[Init, tyro.conf.subcommand("init")] | Annotated[Import, tyro.conf.subcommand("import")],
+        tyro.conf.subcommand("draft", description="Drafts for a target: make one, or take one over."),
+    ]
     | Annotated[
         Annotated[Train, tyro.conf.subcommand("train")]
         | Annotated[Render, tyro.conf.subcommand("render")]

@@ -100,6 +100,7 @@ def _decode(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memo
     read = now(device)
     session = _open(bundle, prompt, config, memory, capacity, known, chance)
     drafted = now(device)
+    eyes = prompt.for_draft.vision_seconds if prompt.for_draft and config.drafter == "model" else 0.0
     best = reading.logits.topk(2).values.double()
     yield Prefill(
         prompt_tokens=prompt.length,
@@ -107,7 +108,7 @@ def _decode(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memo
         first_margin=round(float(best[0] - best[1]), 7),
         vision_seconds=prompt.vision_seconds,
         target_seconds=read - started,
-        draft_seconds=drafted - read,
+        draft_seconds=drafted - read + eyes,
         reused_tokens=reading.reused,
     )
     room = config.max_new_tokens - 1
@@ -223,6 +224,8 @@ def _open(
     if bundle.draft is None:
         raise ValueError(f'the pair {bundle.name} has no draft: use drafter "prompt-lookup" or "none"')
     widest = capacity + max(config.depth * config.width, config.nodes)  # a beam's levels, or a whole shape
+    if prompt.for_draft is not None:  # a tower of the draft's own may take more slots for a picture
+        widest += max(0, prompt.for_draft.length - prompt.length)
     return ModelSession(memory.engine(bundle.draft, widest), prompt, config, chance, known)
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from specllava.config import DecodingConfig
+from specllava.config import DecodingConfig, DrafterName
 
 if TYPE_CHECKING:
     from specllava.pair import Pair
 
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
+QuantiseName = Literal["none", "int8", "int4", "torchao-int8"]
 Options = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
 
 
@@ -24,7 +25,14 @@ class Running:
     """Which pair, and on what."""
 
     preset: str = "toy"
-    """Name of a shipped pair: toy, or toy-before (the draft as it was before distillation)."""
+    """Name of a pair: toy or toy-before (its draft as it was before distillation), which ship; llava-1.5-7b or
+    llava-1.5-13b, from the hub."""
+
+    target: str | None = None
+    """Any LLaVA-1.5 or LLaVA-NeXT instead: an id of the hub, or a directory. Used in place of a preset."""
+
+    draft: str | None = None
+    """Any draft for it: an id of the hub, or a directory; specllava draft makes one."""
 
     device: str = "auto"
     """cpu, cuda or cuda:N; auto takes the GPU if there is one."""
@@ -32,19 +40,57 @@ class Running:
     dtype: DTypeName = "auto"
     """Precision; auto is float32 on a CPU and bfloat16 elsewhere."""
 
+    device_map: bool = False
+    """Spread the target over all GPUs and the machine's memory, for one that does not fit on a GPU."""
+
+    quantise: QuantiseName = "none"
+    """Store the target's weights in fewer bits: int8, int4 (bitsandbytes, GPU), or torchao-int8 (also on a CPU)."""
+
 
 Place = Annotated[Running, tyro.conf.OmitArgPrefixes]
 
 
 def load(running: Running) -> Pair:
-    """The pair that the options name. Progress bars are for people: a log or a pipe gets none."""
-    from transformers.utils.logging import disable_progress_bar
-
+    """The pair that the options name. What memory one that does not ship will need is told on stderr, beforehand."""
+    from specllava.models.presets import presets
     from specllava.pair import Pair
+
+    quiet_bars()
+    preset = presets().get(running.preset)
+    shipped = running.target is None and preset is not None and preset.shipped
+    options: dict[str, Any] = {
+        "device": running.device,
+        "dtype": running.dtype,
+        "device_map": running.device_map,
+        "quantise": running.quantise,
+    }
+    if not shipped:
+        options["tell"] = tell
+    if running.target is not None:
+        return Pair.load(running.target, running.draft, **options)
+    return Pair.from_preset(running.preset, draft=running.draft, **options)
+
+
+def drafting(pair: Pair, decoding: DecodingConfig, instead: DrafterName) -> DecodingConfig:
+    """The options as this pair can follow them; one line on stderr if it has no draft, and ``instead`` drafts."""
+    if pair.bundle.draft is not None or decoding.drafter != "model":
+        return decoding
+    way = "speculation is off" if instead == "none" else f"{instead} guesses"
+    tell(f'{way} because {pair.setting.pair} has no draft: make one with "specllava draft init", name it with --draft')
+    return replace(decoding, drafter=instead)
+
+
+def tell(line: str) -> None:
+    """A line for people, beside what a command prints."""
+    print(line, file=sys.stderr)
+
+
+def quiet_bars() -> None:
+    """Progress bars are for people: a log or a pipe gets none."""
+    from transformers.utils.logging import disable_progress_bar
 
     if not sys.stderr.isatty():
         disable_progress_bar()
-    return Pair.from_preset(running.preset, running.device, running.dtype)
 
 
 def write_json(path: Path | None, data: dict[str, Any]) -> None:

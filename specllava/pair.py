@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from specllava.config import DecodingConfig
 from specllava.decoding import Event, Lane, RaceEvent, collect, race, stream
-from specllava.models.bundle import DEVICE_AUTO, Bundle, DTypeName, load_bundle, presets, with_draft
+from specllava.models.bundle import Bundle, DTypeName, load_bundle, with_draft
+from specllava.models.checkpoint import Source
 from specllava.models.images import open_image
+from specllava.models.place import DEVICE_AUTO
+from specllava.models.presets import presets
 from specllava.models.prompt import Messages, Prompt, build_prompt
 from specllava.trace import DecodeTrace, Setting
 
@@ -26,8 +30,19 @@ class Pair:
     bundle: Bundle
 
     @classmethod
-    def from_preset(cls, name: str, device: str = DEVICE_AUTO, dtype: DTypeName = "auto") -> Pair:
-        """Load a pair that ships with the project.
+    def from_preset(
+        cls,
+        name: str,
+        device: str = DEVICE_AUTO,
+        dtype: DTypeName = "auto",
+        draft: Source | None = None,
+        **options: Any,
+    ) -> Pair:
+        """Load a pair by its name; ``toy`` ships with the project and needs no network.
+
+        Args:
+            draft: a directory, or an id of the hub, in place of the preset's own draft; a preset may have none.
+            options: see :func:`~specllava.models.bundle.load_bundle`.
 
         Raises:
             ValueError: unknown preset, or a device or files that are not there.
@@ -35,7 +50,21 @@ class Pair:
         known = presets()
         if name not in known:
             raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(known)}")
-        return cls(load_bundle(name, known[name].target, known[name].draft, device, dtype))
+        preset = known[name]
+        return cls(load_bundle(name, preset.target, draft or preset.draft, device, dtype, **options))
+
+    @classmethod
+    def load(cls, target: Source, draft: Source | None = None, **options: Any) -> Pair:
+        """Load any target, and a draft for it, each from a directory or by an id of the hub.
+
+        Args:
+            draft: without one, only ``prompt-lookup`` and ``none`` can draft.
+            options: device, dtype and others, see :func:`~specllava.models.bundle.load_bundle`.
+
+        Raises:
+            ValueError: as ``load_bundle``.
+        """
+        return cls(load_bundle(Path(target).name, target, draft, **options))
 
     def undistilled(self) -> Pair:
         """The same target with its draft as it was before distillation.

@@ -211,7 +211,9 @@ def test_a_draft_with_another_vocabulary_is_refused():
 def test_a_draft_for_other_vision_features_is_refused():
     draft = other_draft(recipe_with(vision_hidden=64), models.processor())
     line = complaint(lambda: check_fit(models.target(), draft, models.processor(), models.processor()))
-    assert line == "the draft reads vision features of size 64, the target's tower gives 32"
+    assert line == (
+        "the draft reads vision features of size 64, the target's tower gives 32: run \"specllava draft init\""
+    )
 
 
 def test_a_draft_for_another_vision_layer_is_refused():
@@ -219,7 +221,7 @@ def test_a_draft_for_another_vision_layer_is_refused():
     draft.config = copy.deepcopy(draft.config)
     draft.config.vision_feature_layer = -2
     line = complaint(lambda: check_fit(models.target(), draft, models.processor(), models.processor()))
-    assert line == "the draft reads vision layer -2, the target layer -1"
+    assert line == 'the draft reads vision layer -2, the target layer -1: run "specllava draft init"'
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
-from transformers import LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
+from transformers import (
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaNextConfig,
+    LlavaNextForConditionalGeneration,
+    PreTrainedModel,
+    ProcessorMixin,
+)
 
 MAX_SHARD = "8MB"  # a hosted Space's git takes no file above 10 MB without extra tooling
+Sight = Literal["shared", "own", "blind"]  # the target's features, those of a tower of its own, no picture at all
 
 
 class DraftLlava(LlavaForConditionalGeneration):
@@ -23,15 +32,31 @@ class DraftLlava(LlavaForConditionalGeneration):
         self.model.vision_tower = nn.Identity()
 
 
+class DraftLlavaNext(LlavaNextForConditionalGeneration):
+    """A LLaVA-NeXT without eyes: projector, newline and language model read the features of another model's tower."""
+
+    def __init__(self, config: LlavaNextConfig) -> None:
+        super().__init__(config)
+        self.model.vision_tower = nn.Identity()
+
+
+def sight_of(draft: PreTrainedModel) -> Sight:
+    """How a draft comes to know a picture. A plain language model never does."""
+    if not hasattr(draft.model, "multi_modal_projector"):
+        return "blind"
+    return "shared" if isinstance(draft.model.vision_tower, nn.Identity) else "own"
+
+
 def save(
-    model: LlavaForConditionalGeneration,
-    processor: LlavaProcessor,
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
     directory: Path,
     dtype: torch.dtype = torch.bfloat16,
+    max_shard: str = MAX_SHARD,
 ) -> None:
     """Write a checkpoint; beside first, then renamed, so that a directory that exists is whole."""
     beside = directory.with_name(directory.name + ".writing")
     shutil.rmtree(beside, ignore_errors=True)
-    model.to("cpu", dtype).save_pretrained(beside, max_shard_size=MAX_SHARD)
+    model.to("cpu", dtype).save_pretrained(beside, max_shard_size=max_shard)
     processor.save_pretrained(beside)
     beside.rename(directory)

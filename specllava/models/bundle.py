@@ -3,48 +3,27 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Literal, get_args
 
 import torch
 import transformers
-from transformers import AutoProcessor, LlavaForConditionalGeneration, LlavaProcessor
+from transformers import LlamaForCausalLM, PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 from specllava.costs import Costs, Experience
-from specllava.models.artefact import DraftLlava
+from specllava.models.artefact import Sight, sight_of
+from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.estimate import check_memory, estimate
+from specllava.models.family import FAMILIES, Family, family_of
+from specllava.models.fit import check_fit
+from specllava.models.place import DEVICE_AUTO, device_named, home
+from specllava.models.quantisation import QuantiseName, quantisation
 from specllava.models.timing import measure_costs
 from specllava.trace import NO_DRAFT, Setting
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
-DEVICE_AUTO = "auto"
-FROM_FILES: Final = {"use_safetensors": True, "local_files_only": True}
-Model = TypeVar("Model", bound=LlavaForConditionalGeneration)
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """Where the models of a named pair are.
-
-    Args:
-        before: the draft as it was before distillation, if it is there too.
-    """
-
-    target: Path
-    draft: Path
-    before: Path | None = None
-
-
-def presets() -> dict[str, Preset]:
-    """Pairs that ship with the project."""
-    toy = ASSETS / "toy"
-    return {
-        "toy": Preset(toy / "target", toy / "draft", before=toy / "draft-before"),
-        "toy-before": Preset(toy / "target", toy / "draft-before"),
-    }
 
 
 @dataclass(frozen=True)
@@ -54,19 +33,31 @@ class Bundle:
     Args:
         name: shown wherever the pair is named.
         draft: ``None`` where nobody drafts.
+        draft_processor: of a draft with a tower of its own, which it then reads pictures with.
+        quantised: how the target's weights are stored.
     """
 
     name: str
-    target: LlavaForConditionalGeneration
-    draft: DraftLlava | None
-    processor: LlavaProcessor
+    target: PreTrainedModel
+    draft: PreTrainedModel | None
+    processor: ProcessorMixin
     target_name: str
     draft_name: str
+    draft_processor: ProcessorMixin | None = None
+    quantised: QuantiseName = "none"
 
     @cached_property
     def device(self) -> torch.device:
-        device: torch.device = self.target.device
-        return device
+        return home(self.target)
+
+    @cached_property
+    def family(self) -> Family:
+        return family_of(self.target.config)
+
+    @cached_property
+    def draft_sight(self) -> Sight | None:
+        """How the draft comes to know a picture; ``None`` without a draft."""
+        return None if self.draft is None else sight_of(self.draft)
 
     @cached_property
     def eos_token_ids(self) -> frozenset[int]:
@@ -113,7 +104,9 @@ class Bundle:
             target=self.target_name,
             draft=self.draft_name,
             device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
-            dtype=str(self.target.dtype).removeprefix("torch."),
+            dtype=" ".join(
+                [str(self.target.dtype).removeprefix("torch."), *([] if self.quantised == "none" else [self.quantised])]
+            ),
             threads=torch.get_num_threads(),
             versions={
                 "python": platform.python_version(),
@@ -140,92 +133,98 @@ class Bundle:
 
 
 def load_bundle(
-    name: str, target: Path, draft: Path | None, device: str = DEVICE_AUTO, dtype: DTypeName = "auto"
+    name: str,
+    target: Source,
+    draft: Source | None,
+    device: str = DEVICE_AUTO,
+    dtype: DTypeName = "auto",
+    device_map: bool = False,
+    quantise: QuantiseName = "none",
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Bundle:
-    """Load a pair from two directories.
+    """Load a pair, each model from a directory or by an id of the hub.
 
     Args:
         device: ``auto`` takes the GPU if there is one.
         dtype: ``auto`` is float32 on a CPU and bfloat16 elsewhere.
+        device_map: let accelerate spread the target over all GPUs and the machine's memory.
+        quantise: store the target's weights in fewer bits.
+        tell: is given a line on what memory the pair needs, before anything is loaded.
 
     Raises:
-        ValueError: a directory that is none, or models that do not fit each other; one line with the numbers.
+        ValueError: no model there, more memory needed than there is, or models that do not fit each other; one line
+            with the numbers.
     """
-    for directory in (target, draft):
-        if directory is not None:
-            _check_there(directory)
-    place = _device(device)
-    precision = ("float32" if place.type == "cpu" else "bfloat16") if dtype == "auto" else dtype
-    kwargs = {"dtype": getattr(torch, precision), **FROM_FILES}
-    processor = AutoProcessor.from_pretrained(target, local_files_only=True)
-    big = _ready(LlavaForConditionalGeneration.from_pretrained(target, **kwargs), place)
-    alone = Bundle(name, big, None, processor, target.name, NO_DRAFT)
-    return alone if draft is None else with_draft(alone, draft)
+    if dtype not in get_args(DTypeName):
+        raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(get_args(DTypeName))}")
+    checkpoint = Checkpoint.at(target)
+    guessing = None if draft is None else Checkpoint.at(draft)
+    place = device_named(device)
+    precision = getattr(torch, ("float32" if place.type == "cpu" else "bfloat16") if dtype == "auto" else dtype)
+    config, storing = checkpoint.config(), quantisation(quantise, place)
+    build, small = family_of(config).target, None
+    if guessing is not None:
+        small_config = guessing.config()
+        small = (draft_class(guessing.name, small_config), small_config)
+    tell(check_memory(name, estimate((build, config), small, precision, quantise), place, device_map))
+    processor = checkpoint.processor()
+    where = {} if place.type == "cpu" and not device_map else {"device_map": "auto" if device_map else {"": place}}
+    stored = {} if storing is None else {"quantization_config": storing}
+    big = _ready(checkpoint.load(build, dtype=precision, **where, **stored), place)
+    alone = Bundle(name, big, None, processor, checkpoint.name, NO_DRAFT, quantised=quantise)
+    return alone if guessing is None else _paired(alone, guessing)
 
 
-def with_draft(bundle: Bundle, draft: Path) -> Bundle:
-    """The same target, not loaded again, with the draft of a directory.
+def with_draft(bundle: Bundle, draft: Source) -> Bundle:
+    """The same target, not loaded again, with the draft of a directory or of the hub.
 
     Raises:
         ValueError: no model there, or one that does not fit the target.
     """
-    _check_there(draft)
-    other = AutoProcessor.from_pretrained(draft, local_files_only=True)
-    small = _ready(DraftLlava.from_pretrained(draft, dtype=bundle.target.dtype, **FROM_FILES), bundle.device)
-    check_fit(bundle.target, small, bundle.processor, other)
-    return replace(bundle, draft=small, draft_name=draft.name)
+    return _paired(bundle, Checkpoint.at(draft))
 
 
-def _check_there(directory: Path) -> None:
-    if not (directory / "config.json").is_file():
-        raise ValueError(f"no model at {directory}: a directory with config.json is expected")
+def _paired(bundle: Bundle, checkpoint: Checkpoint) -> Bundle:
+    config = checkpoint.config()
+    build = draft_class(checkpoint.name, config)
+    blind = build is LlamaForCausalLM
+    reads = checkpoint.tokenizer() if blind else checkpoint.processor()
+    place = bundle.device
+    where = {} if place.type == "cpu" else {"device_map": {"": place}}
+    small = _ready(checkpoint.load(build, dtype=bundle.target.dtype, **where), place)
+    check_fit(bundle.target, small, bundle.processor, reads)
+    own = reads if sight_of(small) == "own" else None
+    return replace(bundle, draft=small, draft_name=checkpoint.name, draft_processor=own)
 
 
-def _ready(model: Model, place: torch.device) -> Model:
-    """On its device, without dropout; on a CPU with its weights laid out for a tree's worth of rows.
-
-    A linear layer's weight ``[out, in]`` stored column by column holds the same numbers. Multiplying 4 to 64 rows by
-    it is faster that way (``python -m benchmarks.passes``), and every lane runs on the same weights.
-    """
-    model = model.to(place).eval()
-    if place.type == "cpu":
-        for module in model.modules():
-            if isinstance(module, torch.nn.Linear):
-                module.weight.data = module.weight.data.t().contiguous().t()
-    return model
-
-
-def _device(name: str) -> torch.device:
-    if name == DEVICE_AUTO:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        place = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N") from error
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {name} is not there: {torch.cuda.device_count()} GPUs are available")
-    return place
-
-
-def check_fit(
-    target: LlavaForConditionalGeneration, draft: DraftLlava, processor: LlavaProcessor, draft_processor: LlavaProcessor
-) -> None:
-    """Refuse a draft that cannot speak for this target.
+def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
+    """What a draft is: a vision-language model with or without a tower, or a plain Llama, which sees nothing.
 
     Raises:
-        ValueError: other tokens, another vocabulary size, or a projector for other vision features.
+        ValueError: something else.
     """
-    ours, theirs = processor.tokenizer.get_vocab(), draft_processor.tokenizer.get_vocab()
-    if ours != theirs:
-        differ = len(set(ours.items()) ^ set(theirs.items()))
-        raise ValueError(f"the draft's tokenizer is not the target's: {differ} entries differ")
-    sizes = target.config.text_config.vocab_size, draft.config.text_config.vocab_size
-    if sizes[0] != sizes[1]:
-        raise ValueError(f"draft vocabulary {sizes[1]} does not cover the target's {sizes[0]}")
-    wide = target.model.multi_modal_projector.linear_1.in_features
-    narrow = draft.model.multi_modal_projector.linear_1.in_features
-    if wide != narrow:
-        raise ValueError(f"the draft reads vision features of size {narrow}, the target's tower gives {wide}")
-    layers = target.config.vision_feature_layer, draft.config.vision_feature_layer
-    if layers[0] != layers[1]:
-        raise ValueError(f"the draft reads vision layer {layers[1]}, the target layer {layers[0]}")
+    for family in FAMILIES:
+        if config.model_type == family.name:
+            towerless = family.draft.__name__ in (config.architectures or ())
+            build: type[PreTrainedModel] = family.draft if towerless else family.target
+            return build
+    if config.model_type == "llama":
+        llama: type[PreTrainedModel] = LlamaForCausalLM
+        return llama
+    known = ", ".join(family.name for family in FAMILIES)
+    raise ValueError(f"{name} is a {config.model_type}, which cannot draft: a draft is a {known} or llama")
+
+
+def _ready(model: PreTrainedModel, place: torch.device) -> PreTrainedModel:
+    """Without dropout; on a CPU with its weights laid out for a tree's worth of rows.
+
+    A linear layer's weight ``[out, in]`` stored column by column holds the same numbers. Multiplying 4 to 64 rows by
+    it is faster that way (``python -m benchmarks.passes``), and every lane runs on the same weights. Quantised weights
+    have a layout of their own, and those that accelerate moves are moved as they are stored.
+    """
+    model = model.eval()
+    if place.type == "cpu" and not getattr(model, "hf_device_map", None):
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear) and type(module.weight.data) is torch.Tensor:
+                module.weight.data = module.weight.data.t().contiguous().t()
+    return model

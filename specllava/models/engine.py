@@ -6,18 +6,21 @@ or said before.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import accumulate, chain, repeat
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import LlamaModel, LlavaForConditionalGeneration
+from transformers import LlamaModel, PreTrainedModel
 
 from specllava.cache import BranchCache, Label
-from specllava.models.vision import merge_features
+from specllava.models.family import Features
+from specllava.models.place import home
+from specllava.models.vision import merge_features, slots_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,36 +40,38 @@ class Engine:
     """A language model over a branch cache, batch 1.
 
     Args:
-        model: a LLaVA; its vision tower is not used here.
+        model: a vision-language model, whose vision tower is not used here, or a plain language model.
         capacity: cache columns that fit.
     """
 
-    def __init__(self, model: LlavaForConditionalGeneration, capacity: int) -> None:
+    def __init__(self, model: PreTrainedModel, capacity: int) -> None:
         self.model = model
-        self.decoder, self.head = model.model.language_model, model.lm_head
-        self.device = model.get_input_embeddings().weight.device
+        self.decoder, self.head = model.get_decoder(), model.get_output_embeddings()
+        self.device = home(model)
         self.dtype = model.dtype
-        self.cache = BranchCache(model.config.text_config.num_hidden_layers, capacity)
+        self.cache = BranchCache(model.config.get_text_config().num_hidden_layers, capacity)
 
-    def prefill(self, input_ids: Tensor, features: Tensor | None, pictures: Sequence[str] = ()) -> Reading:
+    def prefill(self, input_ids: Tensor, features: Features | None, pictures: Sequence[str] = ()) -> Reading:
         """Read a prompt ``[1, length]``, in place of what the cache holds; what both begin with is not read again.
 
         Args:
-            features: ``[images, patches, vision_hidden]`` of all the prompt's pictures; ``None`` if it has none.
+            features: of all the prompt's pictures; ``None`` if it has none.
             pictures: a key for each picture, which equal ones share; one without a key is always read anew.
 
         Raises:
             ValueError: as many image slots as no features fit.
         """
-        ids, marker = input_ids[0].tolist(), self.model.config.image_token_id
-        patches = 0 if features is None else features.shape[1]
-        keys = chain.from_iterable(repeat(key, patches) for key in pictures)
+        ids, marker = input_ids[0].tolist(), getattr(self.model.config, "image_token_id", None)
+        counts = slots_of(self.model, features)
+        keys = chain.from_iterable(repeat(key, count) for key, count in zip(pictures, counts, strict=False))
         labels: list[Label] = [next(keys, None) if token == marker else token for token in ids]
         kept = self.cache.shared(labels[:-1])  # the last token is always read: its logits are wanted
-        seen, begun = divmod(ids[:kept].count(marker), patches) if patches else (0, 0)
-        kept -= begun  # a picture is read whole
+        ends = list(accumulate(counts, initial=0))  # slots up to each picture
+        held = ids[:kept].count(marker)
+        seen = bisect_right(ends, held) - 1
+        kept -= held - ends[seen]  # a picture is read whole
         self.cache.keep(kept, [])
-        rest = None if features is None or seen == len(features) else features[seen:]
+        rest = None if features is None or seen >= len(counts) else features[seen:]
         embeds = merge_features(self.model, input_ids[:, kept:], rest)
         output = self.decoder(inputs_embeds=embeds, past_key_values=self.cache, use_cache=True)
         self.cache.labels += labels[kept:]

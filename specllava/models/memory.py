@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from transformers import LlavaForConditionalGeneration
+from transformers import PreTrainedModel
 
 from specllava.models.engine import Engine
 
@@ -20,10 +20,10 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self._engines: dict[LlavaForConditionalGeneration, Engine] = {}
+        self._engines: dict[PreTrainedModel, Engine] = {}
         self._lent = False
 
-    def engine(self, model: LlavaForConditionalGeneration, capacity: int) -> Engine:
+    def engine(self, model: PreTrainedModel, capacity: int) -> Engine:
         """The engine of a model; one that has read nothing if there is none of at least ``capacity`` columns."""
         held = self._engines.get(model)
         if held is None or held.cache.capacity < capacity:

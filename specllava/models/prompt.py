@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +10,13 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from specllava.models.bundle import Bundle
+from specllava.models.family import Features, Seen, family_of
 from specllava.models.images import open_image
 from specllava.models.timing import now
-from specllava.models.vision import tower_features
+from specllava.models.vision import see
 
 Message = dict[str, Any]
 Messages = str | Sequence[Message]
@@ -29,20 +30,21 @@ class Prompt:
     Args:
         text: the last user message, for display.
         input_ids: ``[1, length]``, with image slots.
-        pixel_values: ``[images, 3, height, width]`` as the vision tower reads them, or ``None``.
-        features: ``[images, patches, vision_hidden]`` or ``None``.
-        pictures: a key for each picture; equal keys mean equal pixels.
+        pixel_values: as the processor gives them, for LLaVA-1.5 ``[images, 3, height, width]``, or ``None``.
+        features: of all pictures, for LLaVA-1.5 ``[images, patches, vision_hidden]``, or ``None``.
+        pictures: a key for each picture; equal keys mean equal features.
         image_sizes: width and height of each picture as it came.
         vision_seconds: what encoding the pictures took, those left out whose features were known.
         turn: messages of the user before the last one.
         given: the last ids of ``input_ids``, if they are the beginning of the answer: read, not decoded.
-        for_draft: what a draft model reads instead; ``None`` if it reads the same. See :func:`shown_to_draft`.
+        for_draft: what a draft model reads instead; ``None`` if it reads the same. A draft that sees nothing reads no
+            image slots, one with a tower of its own other features; see also :func:`shown_to_draft`.
     """
 
     text: str
     input_ids: Tensor
     pixel_values: Tensor | None
-    features: Tensor | None
+    features: Features | None
     pictures: tuple[str, ...]
     image_sizes: tuple[tuple[int, int], ...]
     vision_seconds: float
@@ -54,6 +56,12 @@ class Prompt:
     def length(self) -> int:
         return self.input_ids.shape[1]
 
+    @property
+    def seen(self) -> dict[str, Seen]:
+        """Features of its pictures by key, those for the draft among them: what a later prompt need not compute."""
+        mine = {} if self.features is None else dict(zip(self.pictures, self.features, strict=True))
+        return mine if self.for_draft is None else mine | self.for_draft.seen
+
 
 @torch.inference_mode()
 def build_prompt(
@@ -61,7 +69,7 @@ def build_prompt(
     image: Image.Image | None,
     messages: Messages,
     new_tokens: int = 0,
-    known: Mapping[str, Tensor] | None = None,
+    known: Mapping[str, Seen] | None = None,
 ) -> Prompt:
     """Tokenise a chat and encode its pictures.
 
@@ -71,7 +79,7 @@ def build_prompt(
             or parts ``{"type": "text", "text": …}`` and, from the user, ``{"type": "image", "image": picture or
             path}``; pictures stand before the text of their message, as in LLaVA's own chats.
         new_tokens: room that an answer will need.
-        known: features ``[patches, vision_hidden]`` of pictures by key, which are then not encoded again.
+        known: features of pictures by key, as ``Prompt.seen`` gives them, which are then not encoded again.
 
     Raises:
         ValueError: an empty prompt, a malformed chat, a picture that cannot be read, an image marker in the text, or
@@ -80,26 +88,29 @@ def build_prompt(
     chat, images = as_chat(messages, image)
     text = bundle.processor.apply_chat_template(chat, add_generation_prompt=True)
     inputs = bundle.processor(images=images or None, text=text, return_tensors="pt")
-    input_ids, turn = inputs["input_ids"], sum(message["role"] == "user" for message in chat) - 1
-    check_room(bundle, input_ids.shape[1], new_tokens, turn)
-    keys: tuple[str, ...] = ()
-    pixels, features, seconds = None, None, 0.0
-    if images:
-        keys = tuple(hashlib.sha256(one.numpy().tobytes()).hexdigest() for one in inputs["pixel_values"])
-        pixels = inputs["pixel_values"].to(bundle.device, bundle.target.dtype)
-        start = now(bundle.device)
-        features = _features(bundle, keys, pixels, known or {})
-        seconds = now(bundle.device) - start
-    return Prompt(
+    turn = sum(message["role"] == "user" for message in chat) - 1
+    check_room(bundle, inputs["input_ids"].shape[1], new_tokens, turn)
+    plain = Prompt(
         text=chat[-1]["content"][-1]["text"],
-        input_ids=input_ids.to(bundle.device),
-        pixel_values=pixels,
-        features=features,
-        pictures=keys,
+        input_ids=inputs["input_ids"].to(bundle.device),
+        pixel_values=None,
+        features=None,
+        pictures=(),
         image_sizes=tuple(one.size for one in images),
-        vision_seconds=seconds,
+        vision_seconds=0.0,
         turn=turn,
     )
+    if not images:
+        return plain
+    prompt = _looked_at(plain, bundle.target, inputs["pixel_values"], known or {})
+    if bundle.draft_sight == "blind":
+        words = plain.input_ids[plain.input_ids != bundle.target.config.image_token_id]
+        return shown_to_draft(prompt, replace(plain, input_ids=words[None], image_sizes=()))
+    if bundle.draft is not None and bundle.draft_processor is not None:  # it has a tower of its own
+        inputs = bundle.draft_processor(images=images, text=text, return_tensors="pt")
+        own = replace(plain, input_ids=inputs["input_ids"].to(bundle.device))
+        return replace(prompt, for_draft=_looked_at(own, bundle.draft, inputs["pixel_values"], known or {}, "own "))
+    return prompt
 
 
 def shown_to_draft(prompt: Prompt, other: Prompt) -> Prompt:
@@ -110,9 +121,10 @@ def shown_to_draft(prompt: Prompt, other: Prompt) -> Prompt:
     Raises:
         ValueError: ``other`` is longer, so the draft would run out of room before the target.
     """
-    if other.length > prompt.length:
-        raise ValueError(f"the draft's prompt has {other.length} tokens, more than the target's {prompt.length}")
-    return replace(prompt, for_draft=other)
+    read = other.for_draft or other
+    if read.length > prompt.length:
+        raise ValueError(f"the draft's prompt has {read.length} tokens, more than the target's {prompt.length}")
+    return replace(prompt, for_draft=read)
 
 
 def continued(prompt: Prompt, given: Sequence[int]) -> Prompt:
@@ -126,13 +138,32 @@ def continued(prompt: Prompt, given: Sequence[int]) -> Prompt:
     )
 
 
-def _features(bundle: Bundle, keys: Sequence[str], pixels: Tensor, known: Mapping[str, Tensor]) -> Tensor:
-    """Features ``[images, patches, vision_hidden]``; only pictures that are not known run through the tower."""
+def _looked_at(
+    prompt: Prompt, model: PreTrainedModel, pixel_values: Tensor, known: Mapping[str, Seen], whose: str = ""
+) -> Prompt:
+    """The prompt with its pictures' features; only pictures that are not known run through the model's tower.
+
+    Args:
+        whose: in front of the keys, where features are not the target's.
+    """
+    family, device = family_of(model.config), prompt.input_ids.device
+    sizes = [(height, width) for width, height in prompt.image_sizes]
+    read = family.pixels(model.config, pixel_values, sizes)
+    keys = tuple(whose + family.key(*one) for one in zip(read, sizes, strict=True))
+    started = now(device)
     new = {key: place for place, key in enumerate(keys) if key not in known}
-    if not new:
-        return torch.stack([known[key] for key in keys])
-    found = {**known, **dict(zip(new, tower_features(bundle.target, pixels[list(new.values())]), strict=True))}
-    return torch.stack([found[key] for key in keys])
+    found = dict(known)
+    if new:
+        pixels = [read[place].to(device, model.dtype) for place in new.values()]
+        found |= zip(new, see(model, pixels, [sizes[place] for place in new.values()]), strict=True)
+    features = family.gathered([found[key] for key in keys])
+    return replace(
+        prompt,
+        pixel_values=pixel_values.to(device, model.dtype),
+        features=features,
+        pictures=keys,
+        vision_seconds=now(device) - started,
+    )
 
 
 def check_room(bundle: Bundle, length: int, new_tokens: int, turn: int = 0) -> None:

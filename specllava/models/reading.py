@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import LlavaForConditionalGeneration
+from transformers import PreTrainedModel
 
 from specllava.findings.reading import Reading
 from specllava.models.engine import Engine
@@ -14,7 +14,7 @@ from specllava.models.prompt import Prompt
 
 
 @torch.inference_mode()
-def expectations(model: LlavaForConditionalGeneration, prompt: Prompt, answer: Sequence[int]) -> Tensor:
+def expectations(model: PreTrainedModel, prompt: Prompt, answer: Sequence[int]) -> Tensor:
     """Log-probabilities ``[answer, vocab]`` in float64: row ``i`` is for token ``i``, all tokens before it being read.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from transformers import LlavaForConditionalGeneration
+from transformers import PreTrainedModel
 
 from specllava.costs import Costs
 from specllava.models.engine import Engine
@@ -25,7 +25,7 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def measure_costs(target: LlavaForConditionalGeneration, draft: LlavaForConditionalGeneration) -> Costs:
+def measure_costs(target: PreTrainedModel, draft: PreTrainedModel) -> Costs:
     """What passes of both models cost by their number of tokens. Takes about 100 passes.
 
     The quickest of each counts: other work on the machine only ever adds, and a rule that compares costs is misled

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
-from transformers import LlavaForConditionalGeneration
+from transformers import PreTrainedModel
+
+from specllava.models.family import Features, Seen, Size, family_of
 
 
-def tower_features(target: LlavaForConditionalGeneration, pixel_values: Tensor) -> Tensor:
+def tower_features(target: PreTrainedModel, pixel_values: Tensor) -> Tensor:
     """What the vision tower says of pictures, before any projector: ``[images, patches, vision_hidden]``.
 
     Layer and strategy (whether the class token is dropped) are those of the model's configuration.
@@ -21,23 +25,44 @@ def tower_features(target: LlavaForConditionalGeneration, pixel_values: Tensor) 
     return torch.cat(chosen, dim=-1) if len(chosen) > 1 else chosen[0]
 
 
-def merge_features(model: LlavaForConditionalGeneration, input_ids: Tensor, features: Tensor | None) -> Tensor:
+def see(model: PreTrainedModel, pixels: Sequence[Tensor], sizes: Sequence[Size]) -> list[Seen]:
+    """The features of each picture, all in one pass of the model's tower.
+
+    Args:
+        pixels: ``[tiles, 3, height, width]`` for each picture, as its family's ``pixels`` gives them.
+        sizes: height and width of each picture as it came.
+    """
+    family = family_of(model.config)
+    states = tower_features(model, torch.cat(list(pixels))).split([len(one) for one in pixels])
+    return [family.seen(one, size) for one, size in zip(states, sizes, strict=True)]
+
+
+def slots_of(model: PreTrainedModel, features: Features | None) -> list[int]:
+    """Image slots of each picture."""
+    return [] if features is None else family_of(model.config).slots(model, features)
+
+
+def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
     """Token embeddings with projected picture features in the image slots: ``[batch, length, hidden]``.
 
     Args:
+        model: a vision-language model, or a plain language model for a prompt without pictures.
         input_ids: ``[batch, length]``.
-        features: ``[images, patches, vision_hidden]`` in the order of the slots; ``None`` if there is no picture.
+        features: of the pictures in the order of the slots, for LLaVA-1.5 ``[images, patches, vision_hidden]``;
+            ``None`` if there is no picture.
 
     Raises:
         ValueError: the prompt has another number of image slots than there are features.
     """
-    slots = input_ids == model.config.image_token_id
-    count = int(slots.sum())
-    available = 0 if features is None else features.shape[0] * features.shape[1]
+    embeds: Tensor = model.get_input_embeddings()(input_ids)
+    marker: int | None = getattr(model.config, "image_token_id", None)
+    if marker is None and features is None:
+        return embeds  # a language model that never saw a picture has no slots
+    slots = torch.eq(input_ids, -1 if marker is None else marker)
+    count, available = int(slots.sum()), sum(slots_of(model, features))
     if count != available:
         raise ValueError(f"{count} image slots in the prompt but {available} vision features")
-    embeds: Tensor = model.get_input_embeddings()(input_ids)
     if features is None:
         return embeds
-    projected = model.model.multi_modal_projector(features).to(embeds.dtype)
+    projected = family_of(model.config).projected(model, features).to(embeds.device, embeds.dtype)
     return embeds.masked_scatter(slots.unsqueeze(-1), projected)

@@ -1,0 +1,145 @@
+"""Where a model lies: a directory, or an id on the Hugging Face hub. Safetensors only, never foreign code."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoProcessor,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+)
+
+Source = str | Path
+Read = TypeVar("Read")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model on disk or on the hub; what is read of it is read with these rules and no others.
+
+    Args:
+        place: a directory, or an id such as ``llava-hf/llava-1.5-7b-hf``.
+        local: it is a directory, and no network is used.
+    """
+
+    place: str
+    local: bool
+
+    @classmethod
+    def at(cls, source: Source) -> Checkpoint:
+        """The checkpoint that a user means: a directory if there is one, else an id of the hub.
+
+        Raises:
+            ValueError: neither.
+        """
+        directory = Path(source)
+        if (directory / "config.json").is_file():
+            return cls(str(directory), local=True)
+        if isinstance(source, Path) or directory.exists() or not HUB_ID.fullmatch(source):
+            raise ValueError(f"no model at {source}: a directory with config.json is expected")
+        return cls(source, local=False)
+
+    @property
+    def name(self) -> str:
+        """What it is called where space is short."""
+        return Path(self.place).name
+
+    def config(self) -> PretrainedConfig:
+        """The configuration.
+
+        Raises:
+            ValueError: it cannot be read, or the hub cannot be reached or has no such model; in one line, as all below.
+        """
+        return self._read(lambda: AutoConfig.from_pretrained(self.place, **self._rules))
+
+    def processor(self) -> ProcessorMixin:
+        """Tokenizer and image processor; what older files leave out of the latter comes from the configuration."""
+        processor = self._read(lambda: AutoProcessor.from_pretrained(self.place, **self._rules))
+        if not hasattr(processor, "image_processor"):
+            raise ValueError(f"{self.place} has no image processor: files of a processor are expected beside the model")
+        if processor.patch_size is None:
+            config = self.config()
+            processor.patch_size = config.vision_config.patch_size
+            processor.vision_feature_select_strategy = config.vision_feature_select_strategy
+            processor.num_additional_image_tokens = 1  # the class token that a CLIP tower puts in front
+        return processor
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer alone."""
+        return self._read(lambda: AutoTokenizer.from_pretrained(self.place, **self._rules))
+
+    def load(self, build: type[PreTrainedModel], **options: Any) -> PreTrainedModel:
+        """The model, as ``build``; with the options of ``from_pretrained``.
+
+        Raises:
+            ValueError: also if weights are missing, which would otherwise be left as chance made them.
+        """
+        model, found = self._read(
+            lambda: build.from_pretrained(
+                self.place, use_safetensors=True, output_loading_info=True, **options, **self._rules
+            )
+        )
+        missing = sorted(found["missing_keys"])
+        if missing:
+            raise ValueError(f"{self.place} lacks {len(missing)} weights of a {build.__name__}, such as {missing[0]}")
+        return model
+
+    def tensors(self, part: str) -> dict[str, Tensor]:
+        """Weights by the end of their name behind ``part``, such as ``vision_tower``; nothing else is loaded."""
+        return self._read(lambda: dict(self._parts(f"{part}.")))
+
+    def _parts(self, part: str) -> list[tuple[str, Tensor]]:
+        found = []
+        for file in self._files(part):
+            with safe_open(file, framework="pt") as weights:
+                for name in weights.keys():  # noqa: SIM118
+                    _, here, end = name.partition(part)
+                    if here:
+                        found.append((end.removeprefix("vision_model."), weights.get_tensor(name)))
+        return found
+
+    def _files(self, part: str) -> list[str]:
+        """The safetensors files that hold weights with ``part`` in their name."""
+        try:
+            index = json.loads(Path(self._file(INDEX)).read_text(encoding="utf-8"))["weight_map"]
+        except (EntryNotFoundError, FileNotFoundError):
+            return [self._file(SINGLE)]
+        return [self._file(name) for name in sorted({file for name, file in index.items() if part in name})]
+
+    def _file(self, name: str) -> str:
+        if not self.local:
+            return str(hf_hub_download(self.place, name))
+        path = Path(self.place, name)
+        if not path.is_file():
+            raise FileNotFoundError(f"no such file: {name}")
+        return str(path)
+
+    @property
+    def _rules(self) -> dict[str, Any]:
+        return {"local_files_only": self.local, "trust_remote_code": False}
+
+    def _read(self, read: Callable[[], Read]) -> Read:
+        try:
+            return read()
+        except (OSError, ValueError, RuntimeError, ImportError, KeyError, SafetensorError) as error:
+            why = " ".join(str(error).split())
+            why = re.split(r"(?<=[\w'\")])\. ", why)[0][:160]
+            if self.local:
+                raise ValueError(f"{self.place} cannot be read: {why}") from error
+            raise ValueError(f"no directory {self.place} here, and the hub gave no such model: {why}") from error

@@ -1,0 +1,159 @@
+"""How a draft is made for a target: of a plain language model, or of somebody's stand-alone LLaVA."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM, PretrainedConfig, PreTrainedModel, ProcessorMixin
+
+from specllava.models.artefact import Sight, save
+from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.family import FAMILIES, family_of
+from specllava.models.fit import differences
+from specllava.models.vocabulary import align, check_tokens
+
+SHARD = "2GB"
+
+
+@dataclass(frozen=True, slots=True)
+class MadeDraft:
+    """A draft that was written.
+
+    Args:
+        sight: how it comes to know a picture.
+        parameters: how many it has.
+        said: what a user must know of it, line by line.
+    """
+
+    directory: Path
+    sight: Sight
+    parameters: int
+    said: tuple[str, ...]
+
+
+def init_draft(llm: Source, target: Source, output: Path, text_only: bool = False, seed: int = 0) -> MadeDraft:
+    """A draft of a plain Llama: its vocabulary aligned to the target's, and a fresh projector for its features.
+
+    Args:
+        text_only: no projector: the draft never sees a picture.
+        seed: of the projector's first weights.
+
+    Raises:
+        ValueError: models that are not there or do not fit, or an output that is; in one line.
+    """
+    _check_free(output)
+    small, large = Checkpoint.at(llm), Checkpoint.at(target)
+    kind, config = small.config(), large.config()
+    family = family_of(config)
+    if kind.model_type != "llama":
+        way = " (draft import takes it)" if kind.model_type in {one.name for one in FAMILIES} else ""
+        raise ValueError(f"{small.name} is a {kind.model_type}: a draft is made of a plain llama{way}")
+    processor = large.processor()
+    speaker = small.load(LlamaForCausalLM, dtype="auto")
+    before, size = speaker.config.vocab_size, config.text_config.vocab_size
+    _speak_alike(speaker, small, large.name, processor, config)
+    said = [f"vocabulary {before} of {small.name}, {size} of {large.name}: {max(0, size - before)} rows added"]
+    if text_only:
+        save(speaker, processor.tokenizer, output, speaker.dtype, SHARD)
+        return MadeDraft(output, "blind", speaker.num_parameters(), (*said, "it never sees a picture"))
+    seeing = copy.deepcopy(config)
+    seeing.text_config = speaker.config
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        draft = family.draft(seeing)
+    draft.model.language_model.load_state_dict(speaker.model.state_dict())
+    draft.lm_head.load_state_dict(speaker.lm_head.state_dict())
+    save(draft, processor, output, speaker.dtype, SHARD)
+    fresh = draft.model.multi_modal_projector.parameters()
+    said.append(f"the projector is new ({sum(one.numel() for one in fresh)} weights): distil the draft before use")
+    return MadeDraft(output, "shared", draft.num_parameters(), tuple(said))
+
+
+def import_draft(source: Source, target: Source, output: Path) -> MadeDraft:
+    """A draft of a stand-alone LLaVA-style model. A tower that equals the target's is dropped, another one kept.
+
+    A draft with its own tower encodes each picture a second time, with its own image processor.
+
+    Raises:
+        ValueError: as :func:`init_draft`.
+    """
+    _check_free(output)
+    small, large = Checkpoint.at(source), Checkpoint.at(target)
+    theirs, config = small.config(), large.config()
+    family = next((one for one in FAMILIES if one.name == theirs.model_type), None)
+    if family is None:
+        raise ValueError(f'{small.name} is a {theirs.model_type}, no LLaVA: of a language model "draft init" makes one')
+    if family.draft.__name__ in (theirs.architectures or ()):
+        raise ValueError(f"{small.name} has no tower, so it is a draft already: name it with --draft")
+    family_of(config)
+    processor = large.processor()
+    model = small.load(family.target, dtype="auto")
+    dtype = model.dtype
+    _speak_alike(model, small, large.name, processor, config)
+    model.config.image_token_index = config.image_token_id
+    why = _other_eyes(model, large, config)
+    if why:
+        said = f"the tower is kept, so each picture is encoded twice: {why}"
+        save(model, _own_processor(small.processor(), processor), output, dtype, SHARD)
+        return MadeDraft(output, "own", model.num_parameters(), (said,))
+    draft = family.draft(model.config)
+    draft.load_state_dict({name: one for name, one in model.state_dict().items() if ".vision_tower." not in name})
+    save(draft, processor, output, dtype, SHARD)
+    return MadeDraft(output, "shared", draft.num_parameters(), ("the tower equals the target's and is dropped",))
+
+
+def _check_free(output: Path) -> None:
+    if output.exists():
+        raise ValueError(f"{output} exists already: name another --output, or remove it")
+
+
+def _speak_alike(
+    model: PreTrainedModel, small: Checkpoint, target_name: str, processor: ProcessorMixin, config: PretrainedConfig
+) -> None:
+    """The model's ids mean what the target's mean, and it has as many rows."""
+    tokenizer = small.tokenizer()
+    check_tokens(small.name, tokenizer, target_name, processor.tokenizer)
+    align(model, small.name, 1 + max(tokenizer.get_vocab().values()), config.text_config.vocab_size)
+    text = model.config.get_text_config()
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(text, name, getattr(config.text_config, name))
+
+
+def _other_eyes(model: PreTrainedModel, large: Checkpoint, config: PretrainedConfig) -> str | None:
+    """Why a model cannot read the features of the target's tower; ``None`` if it can."""
+    if model.config.model_type != config.model_type:
+        return f"it is a {model.config.model_type}, the target a {config.model_type}"
+    for name, ours, theirs in differences(config, model.config):
+        return f"its {name} is {theirs}, the target's {ours}"
+    theirs_, ours_ = model.model.vision_tower.state_dict(), large.tensors("vision_tower")
+    differ = [name for name, one in theirs_.items() if name not in ours_ or not same(one, ours_[name])]
+    if differ:
+        return f"{len(differ)} of its {len(theirs_)} tensors are not the target's, such as {differ[0]}"
+    return None
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, up to rounding to the coarser of their precisions."""
+    if one.shape != other.shape:
+        return False
+    if one.dtype == other.dtype:
+        return torch.equal(one, other)
+    coarse = max(torch.finfo(one.dtype).eps, torch.finfo(other.dtype).eps)
+    smallest = max(torch.finfo(one.dtype).smallest_normal, torch.finfo(other.dtype).smallest_normal)
+    return torch.allclose(one.double(), other.double(), rtol=coarse, atol=coarse * smallest)
+
+
+def _own_processor(theirs: ProcessorMixin, target: ProcessorMixin) -> ProcessorMixin:
+    """Their way with pictures, the target's with words."""
+    return type(theirs)(
+        image_processor=theirs.image_processor,
+        tokenizer=target.tokenizer,
+        patch_size=theirs.patch_size,
+        vision_feature_select_strategy=theirs.vision_feature_select_strategy,
+        num_additional_image_tokens=theirs.num_additional_image_tokens,
+        chat_template=target.chat_template,
+    )

@@ -1,0 +1,181 @@
+"""What differs between families of vision-language models, behind one interface; ``docs/models.md`` adds a third.
+
+A tower is run once per picture, on what :meth:`Family.pixels` gives; its features are shared by target and draft, and
+each projects them for itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+from transformers import (
+    LlavaForConditionalGeneration,
+    LlavaNextForConditionalGeneration,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.image_processing_utils import select_best_resolution
+
+from specllava.models.artefact import DraftLlava, DraftLlavaNext
+
+Size = tuple[int, int]  # height and width in pixels
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """What the tower says of a picture that is read in tiles.
+
+    Args:
+        states: ``[tiles, patches, vision_hidden]``: the whole picture, then its tiles row by row.
+        size: of the picture, which tells what part of the tiles is padding.
+    """
+
+    states: Tensor
+    size: Size
+
+
+Seen = Tensor | Tiles  # one picture's features; a tensor is [patches, vision_hidden]
+Features = Tensor | tuple[Tiles, ...]  # those of all pictures of a prompt; a tensor is [images, patches, vision_hidden]
+
+
+class Family(Protocol):
+    """One family. ``sizes`` are those of the pictures as they came, in their order."""
+
+    name: str  # config.model_type
+    target: type[PreTrainedModel]
+    draft: type[PreTrainedModel]  # the same without a tower
+    shared: tuple[str, ...]  # fields of the configuration in which models agree that read the same features
+
+    def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
+        """What the tower reads of each picture, ``[tiles, 3, height, width]``, of what the processor gives."""
+        ...
+
+    def key(self, pixels: Tensor, size: Size) -> str:
+        """A name for a picture's features: equal names mean equal features."""
+        ...
+
+    def seen(self, states: Tensor, size: Size) -> Seen:
+        """One picture's features, of the tower's states of it, ``[tiles, patches, vision_hidden]``."""
+        ...
+
+    def gathered(self, pictures: Sequence[Any]) -> Features:
+        """The features of several pictures, at least one, as one value."""
+        ...
+
+    def slots(self, model: PreTrainedModel, features: Any) -> list[int]:
+        """Image slots that each picture takes in a prompt."""
+        ...
+
+    def projected(self, model: PreTrainedModel, features: Any) -> Tensor:
+        """Embeddings for all image slots in their order, ``[slots, hidden]``, by the projector of ``model``."""
+        ...
+
+    def inputs(self, pixel_values: Tensor, sizes: Sequence[Size]) -> dict[str, Tensor]:
+        """What the family's own ``forward`` and ``generate`` want of the pictures."""
+        ...
+
+
+class Llava:
+    """LLaVA-1.5 (arXiv 2310.03744): a picture is one square, and takes as many slots as it has patches."""
+
+    name = "llava"
+    target, draft = LlavaForConditionalGeneration, DraftLlava
+    shared: tuple[str, ...] = ("vision_feature_layer", "vision_feature_select_strategy")
+
+    def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
+        return list(pixel_values[:, None])
+
+    def key(self, pixels: Tensor, size: Size) -> str:
+        return hashlib.sha256(pixels.numpy().tobytes()).hexdigest()
+
+    def seen(self, states: Tensor, size: Size) -> Tensor:
+        return states[0]
+
+    def gathered(self, pictures: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(pictures))
+
+    def slots(self, model: PreTrainedModel, features: Tensor) -> list[int]:
+        return [features.shape[1]] * len(features)
+
+    def projected(self, model: PreTrainedModel, features: Tensor) -> Tensor:
+        embeddings: Tensor = model.model.multi_modal_projector(features)
+        return embeddings.flatten(0, 1)
+
+    def inputs(self, pixel_values: Tensor, sizes: Sequence[Size]) -> dict[str, Tensor]:
+        return {"pixel_values": pixel_values}
+
+
+class LlavaNext:
+    """LLaVA-NeXT (LLaVA-1.6): the whole picture and its tiles in the best of several grids ("anyres").
+
+    Tiles are put together again, what was padding is cut away, and every row of patches ends in a learnt newline; so
+    pictures of one prompt take different numbers of slots.
+    """
+
+    name = "llava_next"
+    target, draft = LlavaNextForConditionalGeneration, DraftLlavaNext
+    shared = (*Llava.shared, "image_grid_pinpoints")
+
+    def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
+        """``pixel_values`` is ``[images, most tiles, 3, height, width]``, with zeros for tiles that are not there."""
+        side = pixel_values.shape[-1]
+        found = []
+        for tiles, size in zip(pixel_values, sizes, strict=True):
+            height, width = select_best_resolution(size, config.image_grid_pinpoints)
+            found.append(tiles[: 1 + (height // side) * (width // side)])
+        return found
+
+    def key(self, pixels: Tensor, size: Size) -> str:
+        return hashlib.sha256(pixels.numpy().tobytes() + repr(size).encode()).hexdigest()
+
+    def seen(self, states: Tensor, size: Size) -> Tiles:
+        return Tiles(states, size)
+
+    def gathered(self, pictures: Sequence[Tiles]) -> tuple[Tiles, ...]:
+        return tuple(pictures)
+
+    def slots(self, model: PreTrainedModel, features: Sequence[Tiles]) -> list[int]:
+        blank = [one.states.new_zeros((*one.states.shape[:2], 1)) for one in features]  # the arrangement, without work
+        return [len(one) for one in self._packed(model, blank, features, blank[0].new_zeros(1))]
+
+    def projected(self, model: PreTrainedModel, features: Sequence[Tiles]) -> Tensor:
+        states = torch.cat([one.states for one in features])  # [tiles of all, patches, vision_hidden]
+        embeddings = model.model.multi_modal_projector(states).split([len(one.states) for one in features])
+        return torch.cat(self._packed(model, embeddings, features, model.model.image_newline))
+
+    def inputs(self, pixel_values: Tensor, sizes: Sequence[Size]) -> dict[str, Tensor]:
+        return {"pixel_values": pixel_values, "image_sizes": torch.tensor(list(sizes), device=pixel_values.device)}
+
+    def _packed(
+        self, model: PreTrainedModel, tiles: Sequence[Tensor], features: Sequence[Tiles], newline: Tensor
+    ) -> list[Tensor]:
+        """``[slots, hidden]`` for each picture, of ``tiles`` ``[tiles, patches, hidden]``."""
+        packed: list[Tensor]
+        packed, _ = model.pack_image_features(
+            tiles,
+            [one.size for one in features],
+            vision_feature_select_strategy=model.config.vision_feature_select_strategy,
+            image_newline=newline,
+        )
+        return packed
+
+
+FAMILIES: Final[tuple[Family, ...]] = (Llava(), LlavaNext())
+
+
+def family_of(config: PretrainedConfig) -> Family:
+    """The family of a model, by its configuration's ``model_type``.
+
+    Raises:
+        ValueError: none that is known here.
+    """
+    for family in FAMILIES:
+        if family.name == config.model_type:
+            return family
+    known = " and ".join(family.name for family in FAMILIES)
+    raise ValueError(f"models of type {config.model_type} are not known as targets: {known} are")

@@ -1,0 +1,69 @@
+"""Whether a draft can speak for a target, in its tokens and with its eyes."""
+
+from __future__ import annotations
+
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+
+from specllava.models.artefact import sight_of
+from specllava.models.family import family_of
+
+INIT, IMPORT = 'run "specllava draft init"', 'run "specllava draft import"'
+
+
+def check_fit(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    processor: ProcessorMixin,
+    draft_processor: ProcessorMixin | PreTrainedTokenizerBase,
+) -> None:
+    """Refuse a draft that cannot speak for this target.
+
+    Args:
+        draft_processor: of the draft; its tokenizer is enough for one that sees nothing.
+
+    Raises:
+        ValueError: other tokens, another vocabulary size, or a projector for other vision features.
+    """
+    theirs = getattr(draft_processor, "tokenizer", draft_processor).get_vocab()
+    ours = processor.tokenizer.get_vocab()
+    if not theirs.items() <= ours.items():
+        differ = len(set(ours.items()) ^ set(theirs.items()))
+        raise ValueError(f"the draft's tokenizer is not the target's: {differ} entries differ")
+    sizes = target.config.text_config.vocab_size, draft.config.get_text_config().vocab_size
+    if sizes[0] != sizes[1]:
+        way = f": {INIT}" if sizes[1] < sizes[0] else ""
+        raise ValueError(f"draft vocabulary {sizes[1]} does not cover the target's {sizes[0]}{way}")
+    sight = sight_of(draft)
+    if sight == "blind":
+        return
+    markers = target.config.image_token_id, draft.config.image_token_id
+    if markers[0] != markers[1]:
+        raise ValueError(f"the draft's image token is {markers[1]}, the target's {markers[0]}: {IMPORT}")
+    if sight == "shared":
+        _check_eyes(target, draft)
+
+
+def _check_eyes(target: PreTrainedModel, draft: PreTrainedModel) -> None:
+    """Refuse a draft that cannot read what the target's tower gives."""
+    types = target.config.model_type, draft.config.model_type
+    if types[0] != types[1]:
+        raise ValueError(f"the draft reads features of a {types[1]}, the target is a {types[0]}: {INIT}")
+    wide = target.model.multi_modal_projector.linear_1.in_features
+    narrow = draft.model.multi_modal_projector.linear_1.in_features
+    if wide != narrow:
+        raise ValueError(f"the draft reads vision features of size {narrow}, the target's tower gives {wide}: {INIT}")
+    layers = target.config.vision_feature_layer, draft.config.vision_feature_layer
+    if layers[0] != layers[1]:
+        raise ValueError(f"the draft reads vision layer {layers[1]}, the target layer {layers[0]}: {INIT}")
+    for name, ours, theirs in differences(target.config, draft.config):
+        raise ValueError(f"the draft was made for {name} {theirs}, the target has {ours}: {INIT}")
+
+
+def differences(target: PretrainedConfig, draft: PretrainedConfig) -> list[tuple[str, object, object]]:
+    """Fields in which two models of one family read features differently: name, target's value, draft's value."""
+    found = [(name.replace("_", " "), getattr(target, name), getattr(draft, name)) for name in family_of(target).shared]
+    found += [
+        (name.replace("_", " "), getattr(target.vision_config, name), getattr(draft.vision_config, name))
+        for name in ("hidden_size", "image_size", "patch_size")
+    ]
+    return [(name, ours, theirs) for name, ours, theirs in found if ours != theirs]

@@ -1,0 +1,35 @@
+"""Where a model runs: one device, or several that accelerate's hooks move its states between."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel
+
+DEVICE_AUTO = "auto"
+
+
+def home(model: PreTrainedModel) -> torch.device:
+    """The device that takes a model's token ids and pictures.
+
+    Of a model on several devices that is where its word embeddings run, whose weights may lie elsewhere until then.
+    """
+    embeddings = model.get_input_embeddings()
+    device = getattr(getattr(embeddings, "_hf_hook", None), "execution_device", None)
+    return embeddings.weight.device if device is None else torch.device(device)
+
+
+def device_named(name: str) -> torch.device:
+    """The device of a name; ``auto`` is the GPU if there is one.
+
+    Raises:
+        ValueError: no such device, or none here.
+    """
+    if name == DEVICE_AUTO:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N") from error
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {name} is not there: {torch.cuda.device_count()} GPUs are available")
+    return place

@@ -1,0 +1,40 @@
+"""Pairs with a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from specllava.models.checkpoint import Source
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Where the models of a named pair are.
+
+    Args:
+        target, draft: a directory, or an id of the hub; no draft where none is published.
+        before: the draft as it was before distillation, if it is there too.
+    """
+
+    target: Source
+    draft: Source | None = None
+    before: Source | None = None
+
+    @property
+    def shipped(self) -> bool:
+        """It comes with the project, and loads without a network."""
+        return isinstance(self.target, Path)
+
+
+def presets() -> dict[str, Preset]:
+    """Pairs by name: those that ship with the project, and targets that others publish."""
+    toy = ASSETS / "toy"
+    return {
+        "toy": Preset(toy / "target", toy / "draft", before=toy / "draft-before"),
+        "toy-before": Preset(toy / "target", toy / "draft-before"),
+        "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
+        "llava-1.5-13b": Preset("llava-hf/llava-1.5-13b-hf"),
+    }

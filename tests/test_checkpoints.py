@@ -1,0 +1,212 @@
+"""Random checkpoints in the published formats: no token changes, whatever family, draft, picture or chat."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import checkpoints
+import pytest
+import torch
+from chats import check_last, columns_of
+from checkpoints import FAMILIES, FamilyName
+
+from specllava.chat import Chat
+from specllava.config import DecodingConfig
+from specllava.decoding import Lane
+from specllava.models.artefact import Sight
+from specllava.models.bundle import Bundle, DTypeName, with_draft
+from specllava.models.drafts import import_draft, init_draft
+from specllava.models.engine import Engine
+from specllava.models.prompt import Prompt, build_prompt
+from specllava.pair import Pair
+
+PROMPTS = 50
+FAST = DecodingConfig(max_new_tokens=10, depth=4, nodes=8, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
+ALONE = replace(FAST, drafter="none")
+NOISE = 0.03
+# How each draft was made, and how it comes to know a picture. All but "init" and "blind" resemble their target.
+DRAFTS: dict[str, Sight] = {"init": "shared", "blind": "blind", "same tower": "shared", "own tower": "own"}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Targets, what drafts are made of, and the drafts that the two commands make of it."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    for family in FAMILIES:
+        target = checkpoints.write_llava(root / family, family)
+        whole = checkpoints.weights_of(target)
+        near = checkpoints.noisy({n: w for n, w in whole.items() if "vision_tower" not in n and w.dim() > 1}, NOISE)
+        checkpoints.write_llava(root / f"{family}, same tower", family, parts=whole | near)
+        checkpoints.write_llava(root / f"{family}, own tower", family, seed=1, parts=near)
+        speaker = checkpoints.speaker_of(target)
+        checkpoints.write_llama(root / f"{family}, speaker", layers=2, hidden=48, parts=speaker)
+        init_draft(root / f"{family}, speaker", target, root / f"{family} init")
+        init_draft(root / f"{family}, speaker", target, root / f"{family} blind", text_only=True)
+        for tower in ("same tower", "own tower"):
+            import_draft(root / f"{family}, {tower}", target, root / f"{family} {tower}")
+    return root
+
+
+@pytest.fixture(scope="module")
+def pairs(root: Path):
+    """A pair by family, draft and precision; a target is loaded once per precision."""
+
+    @cache
+    def alone(family: FamilyName, dtype: DTypeName) -> Pair:
+        return Pair.load(root / family, device="cpu", dtype=dtype)
+
+    @cache
+    def pair(family: FamilyName, made: str, dtype: DTypeName) -> Pair:
+        return Pair(with_draft(alone(family, dtype).bundle, root / f"{family} {made}"))
+
+    return pair
+
+
+def ids(pair: Bundle, prompt: Prompt, config: DecodingConfig) -> tuple[int, ...]:
+    return run(pair, prompt, config)[0]
+
+
+def run(pair: Bundle, prompt: Prompt, config: DecodingConfig) -> tuple[tuple[int, ...], int]:
+    """Token ids of an answer, and the target's passes."""
+    trace = Pair(pair).run(Lane("x", config, prompt))
+    return trace.token_ids, len(trace.steps)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_speculation_changes_no_token_in_float32(pairs, family: FamilyName):
+    """50 prompts, drafts in turn: none, one and three pictures of odd sizes, one and two turns."""
+    accepted = dict.fromkeys(DRAFTS, 0)
+    for number in range(PROMPTS):
+        turns = list(DRAFTS)[number % 2 :: 2]
+        drafted = [pairs(family, made, "float32").bundle for made in turns]
+        prompts = [build_prompt(pair, None, checkpoints.messages(number)) for pair in drafted]
+        plain, passes = run(drafted[0], prompts[0], ALONE)
+        for made, pair, prompt in zip(turns, drafted, prompts, strict=True):
+            assert pair.draft_sight == DRAFTS[made]
+            fast, fewer = run(pair, prompt, FAST)
+            assert fast == plain
+            accepted[made] += passes - fewer
+    assert min(accepted.values()) > 0  # all drafts were right at times, so that there was something to keep
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_target_only_is_transformers_own_generate(pairs, family: FamilyName):
+    """In float64, from its own processor's inputs, made without the code under test."""
+    pair = pairs(family, "init", "float64").bundle
+    shown = [number for number in range(12) if number % 5]
+    for number in shown:
+        chat, images = [], []
+        for message in checkpoints.messages(number):
+            parts = [{"type": "text", "text": message["content"]}] if isinstance(message["content"], str) else [
+                {"type": "image"} if part["type"] == "image" else part for part in message["content"]
+            ]  # fmt: skip
+            images += [p["image"] for p in message["content"] if not isinstance(p, str) and p["type"] == "image"]
+            chat.append({"role": message["role"], "content": parts})
+        text = pair.processor.apply_chat_template(chat, add_generation_prompt=True)
+        inputs = pair.processor(images=images, text=text, return_tensors="pt")
+        inputs["pixel_values"] = inputs["pixel_values"].double()
+        output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=ALONE.max_new_tokens)
+        prompt = build_prompt(pair, None, checkpoints.messages(number))
+        assert torch.equal(prompt.input_ids, inputs["input_ids"])
+        assert ids(pair, prompt, ALONE) == tuple(output[0, prompt.length :].tolist())
+
+
+@pytest.mark.parametrize("made", DRAFTS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, family: FamilyName, made: str):
+    """Pictures in several turns, some of them again, an earlier turn edited; each tower sees each picture once."""
+    chat = Chat(pairs(family, made, "float64"))
+    bundle = chat._bundle
+    towers = [bundle.target, *([bundle.draft] if DRAFTS[made] == "own" else [])]
+    seen: list[int] = []
+    hooks = [
+        m.model.vision_tower.register_forward_pre_hook(lambda _, given: seen.append(len(given[0]))) for m in towers
+    ]
+    try:
+        reused = 0
+        for question, shown in (("What is this?", (1, 2)), ("Where?", ()), ("And here?", (2, 3))):
+            seen.clear()
+            with columns_of(bundle.target) as passes:
+                trace = chat.ask(question, [checkpoints.picture(number) for number in shown], FAST)
+            assert trace.prefill.reused_tokens == trace.prefill.prompt_tokens - passes[0] >= reused
+            reused = trace.prefill.reused_tokens
+            assert len(seen) == (len(towers) if shown else 0)  # one pass for all that is new
+            check_last(chat)
+        assert reused > 0
+        chat.edit(1, "Why?", FAST)
+        check_last(chat)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_reading_the_rest_is_reading_the_whole(pairs, family: FamilyName):
+    """Pictures of one prompt differ in their slots; a cache is cut between them, never within one."""
+    bundle = pairs(family, "init", "float64").bundle
+
+    def prompt(*shown: int, text: str = "What?") -> Prompt:
+        parts = [{"type": "image", "image": checkpoints.picture(number)} for number in shown]
+        return build_prompt(bundle, None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
+
+    first = prompt(1, 2, 4)
+    used = Engine(bundle.target, 1000)
+    for second in (prompt(1, 2, 6), prompt(1, 5), prompt(2, 1), prompt(1, 2, 4, text="Where?"), prompt(), prompt(1, 2)):
+        used.prefill(first.input_ids, first.features, first.pictures)
+        reading = used.prefill(second.input_ids, second.features, second.pictures)
+        whole = Engine(bundle.target, 1000).prefill(second.input_ids, second.features, second.pictures)
+        torch.testing.assert_close(reading.logits, whole.logits, rtol=0, atol=1e-9)
+        marker = bundle.target.config.image_token_id
+        after = second.input_ids[0, reading.reused].item()
+        assert after != marker or second.input_ids[0, reading.reused - 1].item() != marker
+    counts = {family_size(bundle, one) for one in (prompt(1), prompt(2), prompt(4))}
+    assert len(counts) == (1 if family == "llava" else 3)
+
+
+def family_size(bundle: Bundle, prompt: Prompt) -> int:
+    return int((prompt.input_ids == bundle.target.config.image_token_id).sum())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_draft_reads(pairs, family: FamilyName):
+    """Shared: the same. Blind: the words without the slots. Own: the same words, features of its own tower."""
+    for made, sight in DRAFTS.items():
+        bundle = pairs(family, made, "float32").bundle
+        prompt = build_prompt(bundle, None, checkpoints.messages(3))
+        marker = bundle.target.config.image_token_id
+        words = prompt.input_ids[prompt.input_ids != marker].tolist()
+        if sight == "shared":
+            assert prompt.for_draft is None
+        elif sight == "blind":
+            assert prompt.for_draft.input_ids[0].tolist() == words
+            assert (prompt.for_draft.features, prompt.for_draft.pictures) == (None, ())
+        else:
+            own = prompt.for_draft
+            assert own.input_ids[own.input_ids != marker].tolist() == words
+            assert len(own.features) == len(prompt.features) == 3
+            assert not set(own.pictures) & set(prompt.pictures)
+            states = [torch.as_tensor(getattr(p.features[0], "states", p.features[0])) for p in (own, prompt)]
+            assert not torch.allclose(*states)
+
+
+def test_a_trace_of_a_pair_from_disk_names_its_parts(pairs):
+    setting = pairs("llava_next", "own tower", "float32").setting
+    assert (setting.pair, setting.target) == ("llava_next", "llava_next")
+    assert (setting.draft, setting.dtype) == ("llava_next own tower", "float32")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_script_that_repeats_these_checks_on_real_checkpoints(pairs, family: FamilyName):
+    """``python -m benchmarks.checkpoints``, on a random one."""
+    from benchmarks.checkpoints import run_checks
+
+    lanes = run_checks(pairs(family, "same tower", "float64"), 4, replace(FAST, max_new_tokens=5))
+    assert {name: (lane.runs, len(lane.comparisons)) for name, lane in lanes.items()} == {
+        "speculative": (4, 0),
+        "transformers": (4, 0),
+        "speculative, in a chat": (6, 0),
+    }

@@ -1,0 +1,294 @@
+"""How a pair is named, placed, stored and weighed; what cannot be loaded costs one line before anything is read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import checkpoints
+import models
+import pytest
+import torch
+from test_bad_input import complaint
+
+from specllava.cli import main
+from specllava.config import DecodingConfig
+from specllava.models import estimate as weighing
+from specllava.models.bundle import load_bundle
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.drafts import init_draft
+from specllava.models.engine import Engine
+from specllava.models.estimate import cache_bytes, estimate
+from specllava.models.presets import presets
+from specllava.models.quantisation import quantisation
+from specllava.options import Running, drafting
+from specllava.pair import Pair
+
+SHORT = ["--max-new-tokens", "6"]
+OFF = 'speculation is off because {} has no draft: make one with "specllava draft init", name it with --draft'
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("loading")
+    target = checkpoints.write_llava(root / "target")
+    init_draft(checkpoints.write_llama(root / "llama"), target, root / "draft")
+    checkpoints.picture(1).save(root / "picture.png")
+    return root
+
+
+@pytest.fixture
+def hub(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub as it is without a network: what was downloaded before, in its own cache layout, and nothing else."""
+    stored = tmp_path / "models--llava-hf--llava-1.5-7b-hf"
+    shutil.copytree(root / "target", stored / "snapshots" / "abc123")
+    (stored / "refs").mkdir()
+    (stored / "refs" / "main").write_text("abc123")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return tmp_path
+
+
+def asked(root: Path, *more: str) -> list[str]:
+    return ["--image", str(root / "picture.png"), "--prompt", "What is this?", *SHORT, *more]
+
+
+# ----------------------------------------------------------------------------------------------- names
+
+
+def test_presets_name_what_ships_and_what_is_published():
+    known = presets()
+    assert {name for name, preset in known.items() if preset.shipped} == {"toy", "toy-before"}
+    assert known["llava-1.5-7b"].target == "llava-hf/llava-1.5-7b-hf"
+    assert known["llava-1.5-13b"].target == "llava-hf/llava-1.5-13b-hf"
+
+
+def test_a_preset_of_the_hub_runs_without_a_draft_and_says_so(hub: Path, root: Path, capsys):
+    assert main(["generate", "--preset", "llava-1.5-7b", *asked(root)]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("llava-1.5-7b needs 0.00 GB of memory: target ") and "GB free" in told[0]
+    assert told[1:] == [OFF.format("llava-1.5-7b")]
+    assert main(["compare", "--preset", "llava-1.5-7b", *asked(root)]) == 0
+    told = capsys.readouterr()
+    assert "prompt-lookup guesses because llava-1.5-7b has no draft" in told.err and "identical" in told.out
+
+
+def test_a_preset_of_the_hub_takes_a_draft_from_a_directory(hub: Path, root: Path, tmp_path: Path, capsys):
+    out = tmp_path / "out.json"
+    draft = ["--preset", "llava-1.5-7b", "--draft", str(root / "draft"), "--json", str(out)]
+    assert main(["compare", *asked(root, *draft)]) == 0
+    assert json.loads(out.read_text())["identical"] and "speculation" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["target", "draft"])
+def test_an_id_that_the_hub_does_not_give_costs_one_line(hub: Path, root: Path, capsys, what: str):
+    given = {"target": str(root / "target"), "draft": str(root / "draft")} | {what: "nobody/nothing-7b"}
+    options = [word for name, value in given.items() for word in (f"--{name}", value)]
+    assert main(["generate", *asked(root, *options)]) == 1
+    told = capsys.readouterr().err.strip()
+    assert told.startswith("specllava: no directory nobody/nothing-7b here, and the hub gave no such model: ")
+    assert "\n" not in told and len(told) < 300
+
+
+def test_a_target_and_a_draft_by_their_directories(root: Path, tmp_path: Path, capsys):
+    out = tmp_path / "out.json"
+    pair = ["--target", str(root / "target"), "--draft", str(root / "draft"), "--json", str(out)]
+    assert main(["compare", *asked(root, *pair)]) == 0
+    assert json.loads(out.read_text())["identical"]
+    assert main(["generate", *asked(root, "--target", str(root / "target"), "--drafter", "prompt-lookup")]) == 0
+    assert "speculation" not in capsys.readouterr().err
+
+
+def test_only_a_missing_draft_changes_who_drafts(capsys):
+    chosen = DecodingConfig()
+    alone, whole = Pair(models.bundle(None)), Pair(models.bundle("bad"))
+    assert drafting(whole, chosen, "none") is chosen
+    lookup = replace(chosen, drafter="prompt-lookup")
+    assert drafting(alone, lookup, "none") is lookup
+    assert capsys.readouterr().err == ""
+    assert drafting(alone, chosen, "none").drafter == "none"
+    assert capsys.readouterr().err == OFF.format("tiny") + "\n"
+
+
+@pytest.mark.parametrize("source", ["nowhere", "./runs/x", "/no/such/place", "a b/c"])
+def test_what_is_no_directory_and_no_id_is_refused(source: str):
+    assert complaint(lambda: Checkpoint.at(source)) == f"no model at {source}: a directory with config.json is expected"
+
+
+# ----------------------------------------------------------------------------------------------- files
+
+
+def without(root: Path, tmp_path: Path, change) -> Path:
+    """The target with something amiss."""
+    copied = tmp_path / "copy"
+    shutil.copytree(root / "target", copied)
+    change(copied)
+    return copied
+
+
+def test_weights_in_another_format_are_not_read(root: Path, tmp_path: Path):
+    def pickled(directory: Path) -> None:
+        for file in directory.glob("model*"):
+            file.unlink()
+        torch.save({}, directory / "pytorch_model.bin")
+
+    copied = without(root, tmp_path, pickled)
+    line = complaint(lambda: load_bundle("x", copied, None, "cpu"))
+    assert line.startswith(f"{copied} cannot be read: ") and "model.safetensors" in line
+
+
+def test_missing_weights_are_refused_by_name_and_number(root: Path, tmp_path: Path):
+    def cut(directory: Path) -> None:
+        weights = checkpoints.weights_of(directory)
+        kept = {name: one for name, one in weights.items() if "multi_modal_projector.linear_1" not in name}
+        checkpoints.write_weights(directory, kept)
+
+    line = complaint(lambda: load_bundle("x", without(root, tmp_path, cut), None, "cpu"))
+    assert "lacks 2 weights of a LlavaForConditionalGeneration" in line and "multi_modal_projector.linear_1" in line
+
+
+def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path):
+    line = complaint(lambda: load_bundle("x", root / "llama", None, "cpu"))
+    assert line == "models of type llama are not known as targets: llava and llava_next are"
+
+
+def test_a_broken_configuration_is_refused_by_its_place(root: Path, tmp_path: Path):
+    copied = without(root, tmp_path, lambda directory: (directory / "config.json").write_text("{"))
+    assert complaint(lambda: load_bundle("x", copied, None, "cpu")).startswith(f"{copied} cannot be read: ")
+
+
+def test_a_processor_of_an_older_checkpoint_is_completed_from_the_configuration(root: Path, tmp_path: Path):
+    older = without(root, tmp_path, lambda directory: (directory / "processor_config.json").unlink())
+    ours, theirs = (Checkpoint.at(place).processor() for place in (root / "target", older))
+    for name in ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens"):
+        assert getattr(theirs, name) == getattr(ours, name)
+
+
+# ----------------------------------------------------------------------------------------------- memory
+
+
+def test_the_estimate_is_what_is_then_taken(root: Path):
+    """Weights of both models, and the caches as the engines allocate them."""
+    told: list[str] = []
+    pair = load_bundle("x", root / "target", root / "draft", "cpu", "float32", tell=told.append)
+    built = [(type(model), model.config) for model in (pair.target, pair.draft)]
+    needed = estimate(*built, torch.float32)
+    taken = [sum(one.numel() * one.element_size() for one in model.parameters()) for model in (pair.target, pair.draft)]
+    assert [needed.target, needed.draft] == taken
+    assert needed.context == pair.context == checkpoints.CONTEXT
+    held = 0
+    for model in (pair.target, pair.draft):
+        engine = Engine(model, pair.context)
+        with torch.inference_mode():
+            engine.forward([5])
+        held += sum(t.numel() * t.element_size() for layer in engine.cache.layers for t in (layer.keys, layer.values))
+    assert needed.caches == held
+    assert needed.total == sum(taken) + held
+    assert len(told) == 1 and str(needed) in told[0]
+
+
+def test_the_estimate_of_llava_7b_is_about_what_is_known_of_it():
+    """14.1 GB of half-precision weights, and 2.1 GB of cache for 4096 tokens."""
+    from transformers import AutoConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    text = LlamaConfig(vocab_size=32064, max_position_embeddings=4096)
+    build = (LlavaForConditionalGeneration, LlavaConfig(text_config=text))
+    whole = estimate(build, None, torch.float16)
+    assert whole.target == pytest.approx(14.13e9, rel=0.01)
+    assert whole.caches == cache_bytes(AutoConfig.for_model("llama"), 4096, torch.float16) == 2 * 32 * 4096 * 4096 * 2
+    eight, four = (estimate(build, None, torch.float16, name).target for name in ("int8", "int4"))
+    assert eight == pytest.approx(7.66e9, rel=0.02) and four == pytest.approx(4.42e9, rel=0.03)
+
+
+def test_what_does_not_fit_is_refused_before_weights_are_looked_for(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def bare(directory: Path) -> None:
+        for file in directory.glob("model*"):
+            file.unlink()
+
+    monkeypatch.setattr(weighing, "free_bytes", lambda place, spread: 100_000)
+    line = complaint(lambda: load_bundle("big", without(root, tmp_path, bare), None, "cpu"))
+    assert line.startswith("big needs 0.00 GB of memory: target 0.00") and "cpu has 0.00 GB free" in line
+    assert line.endswith("try a smaller --dtype, --quantise, --device-map or another --device")
+
+
+# ----------------------------------------------------------------------------------------------- precision and place
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32", "float64", "float16", "bfloat16"])
+def test_every_precision_loads_and_answers(root: Path, dtype):
+    pair = Pair.load(root / "target", root / "draft", device="cpu", dtype=dtype)
+    expected = "float32" if dtype == "auto" else dtype
+    assert pair.setting.dtype == expected == str(pair.bundle.draft.dtype).removeprefix("torch.")
+    assert pair.generate(checkpoints.picture(1), "What?", DecodingConfig(max_new_tokens=3)).token_ids
+
+
+def test_an_unknown_precision_is_refused(root: Path):
+    assert complaint(lambda: load_bundle("x", root / "target", None, "cpu", "float8")).startswith(
+        "unknown dtype 'float8'"
+    )
+
+
+def test_a_target_that_accelerate_has_placed_says_the_same(root: Path):
+    """On one CPU ``auto`` has one device to choose; hooks and several devices are not tried here."""
+    config = DecodingConfig(max_new_tokens=6)
+    plain, spread = (
+        Pair.load(root / "target", root / "draft", device="cpu", dtype="float64", device_map=spread)
+        for spread in (False, True)
+    )
+    assert spread.bundle.target.hf_device_map and not hasattr(plain.bundle.target, "hf_device_map")
+    answers = [pair.generate(checkpoints.picture(1), "What?", config).token_ids for pair in (plain, spread)]
+    assert answers[0] == answers[1]
+
+
+def test_a_target_whose_layers_lie_on_disk_until_they_run_says_the_same(root: Path, tmp_path: Path):
+    """accelerate's hooks bring weights and move states, as between GPUs."""
+    from accelerate import disk_offload
+
+    pair = Pair.load(root / "target", root / "draft", device="cpu", dtype="float64")
+    prompt = pair.prompt(checkpoints.picture(1), "What?")
+    config = DecodingConfig(max_new_tokens=6, min_log_prob=-50.0, entropy_threshold=0.5)
+    lanes = [replace(config, drafter="none"), config]
+    expected = pair.run(models.Lane("x", lanes[0], prompt)).token_ids
+    disk_offload(pair.bundle.target.model.language_model, tmp_path, execution_device=torch.device("cpu"))
+    assert pair.bundle.target.model.language_model.embed_tokens.weight.is_meta
+    assert [pair.run(models.Lane("x", lane, prompt)).token_ids for lane in lanes] == [expected, expected]
+
+
+# ----------------------------------------------------------------------------------------------- quantisation
+
+
+def test_quantisation_that_cannot_run_here_is_refused(monkeypatch: pytest.MonkeyPatch):
+    cpu = torch.device("cpu")
+    assert quantisation("none", cpu) is None
+    for scheme in ("int8", "int4"):
+        line = complaint(lambda scheme=scheme: quantisation(scheme, cpu))
+        assert line == f"quantisation {scheme} needs a GPU, the device is cpu: use torchao-int8"
+    monkeypatch.setattr("specllava.models.quantisation.find_spec", lambda name: None)
+    line = complaint(lambda: quantisation("torchao-int8", cpu))
+    assert line == 'quantisation torchao-int8 needs torchao, which is not installed: pip install "torchao"'
+    assert "unknown quantisation 'int2'" in complaint(lambda: quantisation("int2", cpu))
+
+
+def test_options_name_the_schemes_that_there_are():
+    from typing import get_args, get_type_hints
+
+    from specllava.models.quantisation import SCHEMES
+
+    assert get_args(get_type_hints(Running)["quantise"]) == SCHEMES
+
+
+def test_a_target_of_eight_bits_gives_its_own_tokens_with_a_draft_and_without():
+    """torchao is an extra: with it installed, transformers imports it at every start."""
+    pytest.importorskip("torchao")
+    pair = Pair.from_preset("toy", device="cpu", quantise="torchao-int8")
+    layer = pair.bundle.target.model.language_model.layers[0].mlp.up_proj
+    assert type(layer.weight.data) is not torch.Tensor
+    assert type(pair.bundle.target.lm_head.weight.data) is torch.Tensor
+    assert pair.setting.dtype == "float32 torchao-int8"
+    for seed in range(3):
+        traces = pair.compare(models.picture(seed), "Describe this image.", DecodingConfig(max_new_tokens=12))
+        assert traces["speculative"].token_ids == traces["target-only"].token_ids
