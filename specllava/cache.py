@@ -41,8 +41,6 @@ class BranchLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         end = self.length + key_states.shape[-2]
-        if end > self.capacity:
-            raise ValueError(f"the cache holds {self.capacity} columns, {end} are needed")
         self.keys[:, :, self.length : end] = key_states
         self.values[:, :, self.length : end] = value_states
         self.length = end
@@ -81,6 +79,15 @@ class BranchCache(Cache):
     @property
     def length(self) -> int:
         return int(self.get_seq_length())
+
+    def check_room(self, count: int) -> None:
+        """Before a pass over ``count`` tokens.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        if self.length + count > self.capacity:
+            raise ValueError(f"the cache holds {self.capacity} columns, {self.length + count} are needed")
 
     def shared(self, labels: Sequence[Label]) -> int:
         """Columns from the start that show what a text with these labels begins with; an unnamed picture never does."""

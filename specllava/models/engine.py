@@ -22,6 +22,8 @@ from specllava.models.family import Features
 from specllava.models.place import home
 from specllava.models.vision import merge_features, slots_of
 
+GROWING_ROPES = ("dynamic", "longrope")  # their angles depend on how long the text is
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -50,6 +52,7 @@ class Engine:
         self.device = home(model)
         self.dtype = model.dtype
         self.cache = BranchCache(model.config.get_text_config().num_hidden_layers, capacity)
+        self._rotations = _rotations(self.decoder, capacity, self.dtype)
 
     def prefill(self, input_ids: Tensor, features: Features | None, pictures: Sequence[str] = ()) -> Reading:
         """Read a prompt ``[1, length]``, in place of what the cache holds; what both begin with is not read again.
@@ -71,6 +74,7 @@ class Engine:
         seen = bisect_right(ends, held) - 1
         kept -= held - ends[seen]  # a picture is read whole
         self.cache.keep(kept, [])
+        self.cache.check_room(len(ids) - kept)
         rest = None if features is None or seen >= len(counts) else features[seen:]
         embeds = merge_features(self.model, input_ids[:, kept:], rest)
         output = self.decoder(inputs_embeds=embeds, past_key_values=self.cache, use_cache=True)
@@ -95,6 +99,7 @@ class Engine:
         Returns:
             Logits ``[tokens or last, vocab]``.
         """
+        self.cache.check_room(len(tokens))
         mask = None
         if visible is not None:
             hidden = torch.from_numpy(~visible).to(self.device)
@@ -122,10 +127,14 @@ class Engine:
     def _through_layers(self, ids: Tensor, mask: Tensor | None, position_ids: Tensor) -> Tensor:
         """What the decoder's own forward does once the mask is known, layer after layer: ``[1, tokens, hidden]``.
 
-        For a draft of one layer its bookkeeping around that is a quarter of a pass on a CPU.
+        For a draft of one layer its bookkeeping around that, and working out again how each position is rotated, are
+        a good part of a pass on a CPU.
         """
         states = self.decoder.embed_tokens(ids)
-        rotation = self.decoder.rotary_emb(states, position_ids=position_ids)
+        if self._rotations is None:
+            rotation = self.decoder.rotary_emb(states, position_ids=position_ids)
+        else:
+            rotation = tuple(each[:, position_ids[0]] for each in self._rotations)
         for layer in self.decoder.layers:
             states = layer(
                 states,
@@ -137,3 +146,14 @@ class Engine:
             )
         final: Tensor = self.decoder.norm(states)
         return final
+
+
+@torch.inference_mode()
+def _rotations(decoder: PreTrainedModel, capacity: int, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+    """Cosines and sines of all positions, ``[1, capacity, head_dim]`` each; ``None`` where they depend on more."""
+    if not isinstance(decoder, LlamaModel) or decoder.rotary_emb.rope_type in GROWING_ROPES:
+        return None
+    place = decoder.embed_tokens.weight.device
+    positions = torch.arange(capacity, device=place)[None]
+    cosines, sines = decoder.rotary_emb(torch.empty(0, dtype=dtype, device=place), position_ids=positions)
+    return cosines, sines
