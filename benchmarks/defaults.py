@@ -23,8 +23,9 @@ def grid() -> dict[str, DecodingConfig]:
     """Every rule over the options that matter to it."""
     base = DecodingConfig()
     lanes = {REFERENCE: replace(base, drafter="none")}
-    for depth in (4, 6, 8, 10):
-        lanes[f"chain {depth}"] = replace(base, rule="chain", depth=depth, nodes=depth)
+    for depth, floor in product((4, 6, 10, 16), (-1.4, -2.0)):
+        chain = replace(base, rule="chain", depth=depth, nodes=depth, min_log_prob=floor)
+        lanes[f"chain D={depth} floor={floor}"] = chain
     for width, depth, nodes in product((2, 4), (6, 10), (12,)):
         lanes[f"topk w={width} D={depth} n={nodes}"] = replace(base, rule="topk", width=width, depth=depth, nodes=nodes)
     for depth, nodes in product((6, 10), (8, 16)):
@@ -33,7 +34,7 @@ def grid() -> dict[str, DecodingConfig]:
         name = f"fixed {'-'.join(map(str, branching))}"
         lanes[name] = replace(base, rule="fixed", branching=branching, nodes=64)
     lanes["cost-aware"] = bench_lanes(base)["cost-aware"]
-    for threshold, depth, nodes, floor in product((0.3, 0.8), (6, 10), (8, 12, 20), (-2.0, -4.0)):
+    for threshold, depth, nodes, floor in product((0.3, 0.8), (6, 10, 16), (12, 20), (-1.2, -1.4, -2.0, -4.0)):
         name = f"entropy h={threshold} D={depth} n={nodes} floor={floor}"
         lanes[name] = replace(
             base, entropy_threshold=threshold, depth=depth, nodes=nodes, min_log_prob=floor, width=4, max_branches=3

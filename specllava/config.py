@@ -47,10 +47,10 @@ class DecodingConfig:
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
     """Stop after this many tokens, if the answer has not ended before."""
 
-    depth: Annotated[int, Field(ge=1, le=32)] = 10
+    depth: Annotated[int, Field(ge=1, le=32)] = 16
     """Tokens that the draft looks ahead at most; each level costs one draft pass."""
 
-    nodes: Annotated[int, Field(ge=1, le=256)] = 12
+    nodes: Annotated[int, Field(ge=1, le=256)] = 20
     """Guessed tokens sent to the target at most; the best by cumulative log-probability are kept."""
 
     entropy_threshold: Annotated[float, Field(ge=0.0, le=12.0)] = 0.3
@@ -62,13 +62,13 @@ class DecodingConfig:
     width: Annotated[int, Field(ge=1, le=64)] = 4
     """Nodes of one level that may grow children: the best by cumulative log-probability."""
 
-    min_log_prob: Annotated[float, Field(ge=-50.0, le=0.0)] = -2.0
+    min_log_prob: Annotated[float, Field(ge=-50.0, le=0.0)] = -1.4
     """Nats. Branches whose cumulative log-probability falls below this are not followed."""
 
     branching: Annotated[tuple[Annotated[int, Field(ge=1, le=16)], ...], Field(min_length=1)] = (3, 2, 1, 1, 1)
     """Children of every node by level, for the fixed rule."""
 
-    rank_acceptance: Annotated[tuple[Share, ...], Field(min_length=1)] = (0.855, 0.059, 0.023, 0.011)
+    rank_acceptance: Annotated[tuple[Share, ...], Field(min_length=1)] = (0.857, 0.059, 0.020, 0.011)
     """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
 
     temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 0.0

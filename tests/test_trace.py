@@ -74,7 +74,7 @@ traces = st.builds(
 @pytest.fixture(scope="module")
 def real(tiny: Bundle) -> DecodeTrace:
     """A run of models with accepted, rejected and unexpanded nodes."""
-    config = DecodingConfig(max_new_tokens=20, nodes=10, depth=4, entropy_threshold=0.3)
+    config = DecodingConfig(max_new_tokens=20, nodes=10, depth=4, entropy_threshold=0.3, min_log_prob=-2.0)
     trace = models.decode(tiny, models.prompt(0), config)
     assert any(step.verification.accepted for step in trace.steps)
     return trace
