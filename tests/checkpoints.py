@@ -287,6 +287,7 @@ def published_name(name: str) -> str:
     """The name that a weight has in ``llava-hf``'s files, which were written by an earlier transformers."""
     for ours, theirs in (
         ("lm_head.", "language_model.lm_head."),
+        ("model.language_model.model.", "language_model.model."),  # as drafts are saved, whose class is our own
         ("model.language_model.", "language_model.model."),
         ("model.vision_tower.", "vision_tower.vision_model."),
         ("model.", ""),

@@ -23,7 +23,7 @@ from specllava.models.prompt import Prompt, build_prompt
 from specllava.pair import Pair
 
 PROMPTS = 50
-FAST = DecodingConfig(max_new_tokens=10, depth=4, nodes=8, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
+FAST = DecodingConfig(max_new_tokens=7, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
 ALONE = replace(FAST, drafter="none")
 NOISE = 0.03
 # How each draft was made, and how it comes to know a picture. All but "init" and "blind" resemble their target.
@@ -96,7 +96,7 @@ def test_speculation_changes_no_token_in_float32(pairs, family: FamilyName):
 def test_target_only_is_transformers_own_generate(pairs, family: FamilyName):
     """In float64, from its own processor's inputs, made without the code under test."""
     pair = pairs(family, "init", "float64").bundle
-    shown = [number for number in range(12) if number % 5]
+    shown = [number for number in range(10) if number % 5]
     for number in shown:
         chat, images = [], []
         for message in checkpoints.messages(number):
@@ -204,9 +204,9 @@ def test_the_script_that_repeats_these_checks_on_real_checkpoints(pairs, family:
     """``python -m benchmarks.checkpoints``, on a random one."""
     from benchmarks.checkpoints import run_checks
 
-    lanes = run_checks(pairs(family, "same tower", "float64"), 4, replace(FAST, max_new_tokens=5))
+    lanes = run_checks(pairs(family, "same tower", "float64"), 3, replace(FAST, max_new_tokens=5))
     assert {name: (lane.runs, len(lane.comparisons)) for name, lane in lanes.items()} == {
-        "speculative": (4, 0),
-        "transformers": (4, 0),
-        "speculative, in a chat": (6, 0),
+        "speculative": (3, 0),
+        "transformers": (3, 0),
+        "speculative, in a chat": (3, 0),
     }

@@ -27,7 +27,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoints.write_llama(root / "foreign", also="zebras jump quickly over xylophones " * 9)
     tower = checkpoints.tower_of(target)
     checkpoints.write_llava(root / "same", seed=3, layers=1, hidden=32, parts=tower)
-    checkpoints.write_llava(root / "rounded", seed=3, parts={n: w.bfloat16() for n, w in tower.items()})
+    whole = checkpoints.weights_of(root / "same")
+    rounded = checkpoints.write_llava(
+        root / "rounded", layers=1, hidden=32, parts={name: one.bfloat16() for name, one in whole.items()}
+    )
+    checkpoints.write(rounded / "config.json", config_of(rounded) | {"torch_dtype": "bfloat16"})
     checkpoints.write_llava(root / "other", seed=4, layers=1, hidden=32)
     checkpoints.write_llava(root / "wide", seed=5, vision=48)
     init_draft(root / "llama", target, root / "draft")
