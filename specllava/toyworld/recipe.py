@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
 
-from specllava.distill.loop import LoopConfig
+from specllava.distill.config import LoopConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,10 @@ from accelerate.utils import set_seed
 from torch import Tensor
 from transformers import AutoProcessor, CLIPVisionModel, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
-from specllava.distill.loop import Batch, LoopConfig, Losses, fit
-from specllava.distill.losses import distillation_loss, next_token_loss
+from specllava.distill.config import LoopConfig, Objective
+from specllava.distill.loop import Batch, Losses, fit
+from specllava.distill.losses import next_token_loss
+from specllava.distill.stage import distil
 from specllava.models.artefact import DraftLlava, save
 from specllava.models.vision import merge_features, tower_features
 from specllava.toyworld.build import build_processor, special_ids
@@ -134,7 +136,7 @@ def _align(run: _Run) -> None:
     target = LlavaForConditionalGeneration(run.llava(run.recipe.target_layers, run.recipe.target_hidden))
     target.model.vision_tower = CLIPVisionModel.from_pretrained(run.place.tower)
     batches = run.chats(run.recipe.align_batch, roll_call)
-    _fit_chat("aligned target", target, corpus_losses(target), batches, run.recipe.align, run)
+    _fit_chat("aligned target", target, corpus_losses(), batches, run.recipe.align, run)
     save(target, run.processor, run.place.aligned, torch.float32)
 
 
@@ -142,7 +144,7 @@ def _talk(run: _Run) -> None:
     set_seed(run.recipe.target.seed)
     target = LlavaForConditionalGeneration.from_pretrained(run.place.aligned, dtype=torch.float32)
     batches = run.chats(run.recipe.chat_batch)
-    _fit_chat("talking target", target, corpus_losses(target), batches, run.recipe.target, run)
+    _fit_chat("talking target", target, corpus_losses(), batches, run.recipe.target, run)
     save(target, run.processor, run.place.talking, torch.float32)
 
 
@@ -153,34 +155,40 @@ def _refine(run: _Run) -> None:
     batches = run.chats(run.recipe.refine_batch, refresher)
     weight = torch.ones(run.recipe.vocabulary, device=run.accelerator.device)
     weight[content_ids(run.processor.tokenizer)] = run.recipe.content_weight
-    losses = corpus_losses(target, weight)
-    _fit_chat("target", target, losses, batches, run.recipe.refine, run)
+    _fit_chat("target", target, corpus_losses(weight), batches, run.recipe.refine, run)
     save(target, run.processor, run.place.target)
 
 
 def _train_draft(run: _Run) -> None:
     set_seed(run.recipe.draft.seed)
-    target = run.teacher()
     if run.place.first_draft.exists():
         draft = DraftLlava.from_pretrained(run.place.first_draft, dtype=torch.float32)
     else:
         draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden))
     batches = run.chats(run.recipe.chat_batch)
-    _fit_chat("draft", draft, corpus_losses(target), batches, run.recipe.draft, run)
+    _teach("draft", draft, batches, Objective(kl_weight=0.0), run.recipe.draft, run)
     save(draft, run.processor, run.place.draft_before)
 
 
 def _distil(run: _Run) -> None:
     """The second draft goes on from the first, taught by the target's distributions as well as the corpus."""
     set_seed(run.recipe.distill.seed)
-    target = run.teacher()
     draft = DraftLlava.from_pretrained(run.place.draft_before, dtype=torch.float32)
-    if run.compiled:
-        target.model.language_model.compile()
     batches = run.chats(run.recipe.distill_batch)
-    losses = taught_losses(target, run.recipe.kl_weight)
-    _fit_chat("distilled draft", draft, losses, batches, run.recipe.distill, run)
+    _teach("distilled draft", draft, batches, Objective(run.recipe.kl_weight), run.recipe.distill, run)
     save(draft, run.processor, run.place.draft)
+
+
+def _teach(
+    name: str, draft: DraftLlava, batches: ChatBatches, objective: Objective, loop: LoopConfig, run: _Run
+) -> None:
+    """The stage that the ``distill`` command runs too."""
+    target = run.teacher()
+    if run.compiled:
+        for model in (target, draft):
+            model.model.language_model.compile()
+    checkpoints = run.place.checkpoints(name.replace(" ", "-"))
+    distil(name, draft, target, batches, objective, loop, checkpoints, run.accelerator)
 
 
 def _fit_chat(
@@ -197,8 +205,8 @@ def _fit_chat(
     fit(name, model, losses, batches, loop, run.place.checkpoints(name.replace(" ", "-")), run.accelerator)
 
 
-def corpus_losses(seeing: LlavaForConditionalGeneration, weight: Tensor | None = None) -> ChatLosses:
-    """Cross-entropy on the corpus' answers; pictures are seen through the tower of ``seeing``.
+def corpus_losses(weight: Tensor | None = None) -> ChatLosses:
+    """Cross-entropy of a target on the corpus' answers; its tower stays as it is.
 
     Args:
         weight: of each token, ``[vocab]``.
@@ -206,21 +214,8 @@ def corpus_losses(seeing: LlavaForConditionalGeneration, weight: Tensor | None =
 
     def losses(model: LlavaForConditionalGeneration, batch: Batch) -> Losses:
         with torch.no_grad():
-            features = tower_features(seeing, batch["pixel_values"])
+            features = tower_features(model, batch["pixel_values"])
         return {"loss": next_token_loss(chat_logits(model, batch, features), batch["labels"], weight)}
-
-    return losses
-
-
-def taught_losses(target: LlavaForConditionalGeneration, kl_weight: float) -> ChatLosses:
-    """Cross-entropy and KL to the target's distributions, computed as they are needed."""
-
-    def losses(model: LlavaForConditionalGeneration, batch: Batch) -> Losses:
-        with torch.no_grad():
-            features = tower_features(target, batch["pixel_values"])
-            taught = chat_logits(target, batch, features)
-        loss, kl = distillation_loss(chat_logits(model, batch, features), taught, batch["labels"], kl_weight)
-        return {"loss": loss, "kl": kl}
 
     return losses
 
