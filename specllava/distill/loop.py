@@ -29,17 +29,6 @@ Losses = dict[str, Tensor]  # "loss" is minimised, the others are shown
 COUNT = "count "  # batch entries whose names begin so are numbers that add up over a run; every batch has the same
 
 
-class Watcher(Protocol):
-    """Looks at a model in the middle of its training. What it remembers goes into the checkpoint."""
-
-    def __call__(self, step: int, model: nn.Module) -> bool:
-        """Look at the model after ``step`` steps, 0 being before the first; True ends the training."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
 @dataclass(slots=True)
 class Course:
     """What a training was like so far.
@@ -61,8 +50,22 @@ class Course:
         self.curve, self.counts, self.stopped = state["curve"], state["counts"], state["stopped"]
 
 
-class _Numbered(Dataset[Batch]):
-    """Batches by a range of their numbers, for a data loader's worker process."""
+class Watcher(Protocol):
+    """Looks at a model in the middle of its training. What it remembers goes into the checkpoint."""
+
+    def __call__(self, step: int, model: nn.Module, course: Course) -> bool:
+        """Look at the model after ``step`` steps, 0 being before the first; True ends the training."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class _Numbered(Dataset[Batch | ValueError]):
+    """Batches by a range of their numbers, for a data loader's worker process.
+
+    What is wrong with the data travels as a value: raised there, it would arrive with a worker's traceback as its text.
+    """
 
     def __init__(self, make: Callable[[int], Batch], numbers: range) -> None:
         self.make, self.numbers = make, numbers
@@ -70,8 +73,11 @@ class _Numbered(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, index: int) -> Batch:
-        return self.make(self.numbers[index])
+    def __getitem__(self, index: int) -> Batch | ValueError:
+        try:
+            return self.make(self.numbers[index])
+        except ValueError as error:
+            return error
 
 
 class _Lesson(nn.Module):
@@ -107,6 +113,7 @@ def fit(
 
     Raises:
         FloatingPointError: the loss is not finite; the last checkpoint is left as it is.
+        ValueError: what ``batches`` raises.
     """
     torch.manual_seed(config.seed)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -122,7 +129,7 @@ def fit(
     kept = [part for part in (model, optimizer, scheduler, course, averaged, watch) if part is not None]
     first = _resume(directory, accelerator, *kept)
     if watch is not None and first == 0:
-        course.stopped = watch(0, seen)
+        course.stopped = watch(0, seen, course)
     step = first
     bar = tqdm(
         _steps(batches, config, first, accelerator),
@@ -146,7 +153,7 @@ def fit(
         step += 1
         due = step == config.steps or (config.validate_every and step % config.validate_every == 0)
         if watch is not None and due:
-            course.stopped = watch(step, seen)
+            course.stopped = watch(step, seen, course)
         if course.stopped:
             break
         if step % config.checkpoint_every == 0 and step < config.steps:
@@ -169,6 +176,8 @@ def _steps(
     loader = DataLoader(_Numbered(batches, numbers), batch_size=None, num_workers=config.workers, prefetch_factor=4)
     group: list[Batch] = []
     for batch in loader:
+        if isinstance(batch, ValueError):
+            raise batch
         group.append(batch)
         if len(group) == each:
             yield group
