@@ -129,13 +129,16 @@ def index_rows(data: Path, images: Path, directory: Path) -> Rows:
         ValueError: no such file or directory, an empty file, JSON that is not LLaVA's format, or no usable row.
     """
     if (directory / "reasons.json").is_file():
-        return open_rows(directory)
+        return _not_empty(open_rows(directory), data)
     if not data.is_file():
         raise ValueError(f"no data file at {data}: a JSON list or .jsonl in LLaVA's instruction format is expected")
     if not images.is_dir():
         raise ValueError(f"no images directory at {images}: give the one that the rows' image paths begin in")
     bar = tqdm(_raw_rows(data), desc="indexing rows", unit="row", mininterval=2.0)
-    rows = write_rows(directory, (_usable(raw, images) for raw in bar))
+    return _not_empty(write_rows(directory, (_usable(raw, images) for raw in bar)), data)
+
+
+def _not_empty(rows: Rows, data: Path) -> Rows:
     if not len(rows):
         told = rows.reasons.line()
         raise ValueError(f"{data} is not in LLaVA's format: no row can be used: {told}" if told else f"{data} is empty")
@@ -220,8 +223,8 @@ def parse_row(raw: Any) -> Row:
         raise UnusableRowError(f"with {IMAGE_MARKER} in an answer")
     if not all(turns):
         raise UnusableRowError("with an empty question or answer")
-    images = raw.get("image") or ()
-    images = (images,) if isinstance(images, str) else tuple(images) if isinstance(images, list) else (None,)
+    given = raw.get("image") or []
+    images = tuple(given) if isinstance(given, list) else (given,)
     if not all(isinstance(name, str) for name in images):
         raise UnusableRowError("with an image that is no path")
     if sum(shown) != len(images):
