@@ -12,6 +12,7 @@ import torch
 from accelerate import Accelerator
 from distilling import rows, write_data
 
+from specllava.config import DecodingConfig
 from specllava.distill import features as caching
 from specllava.distill.answers import answered, own_answers
 from specllava.distill.batches import ANSWERLESS, CUT, GROUP, UNREADABLE, RowBatches, pixels, split
@@ -22,7 +23,6 @@ from specllava.distill.loop import COUNT
 from specllava.distill.losses import IGNORE
 from specllava.distill.rows import Row, index_rows, parse_row
 from specllava.distill.stage import answers_in, taught_losses
-from specllava.config import DecodingConfig
 from specllava.models.prompt import build_prompt
 from specllava.toyworld.corpus import conversation, encode_chat
 
@@ -32,7 +32,8 @@ LLAVA_HF = (
     "{# Render all images first #}"
     "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
     "{# Render all text next #}{% if message['role'] != 'assistant' %}"
-    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] + ' '}}{% endfor %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] + ' '}}"
+    "{% endfor %}"
     "{% else %}{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
     "{% generation %}{{ content['text'] + ' '}}{% endgeneration %}{% endfor %}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
@@ -98,12 +99,12 @@ BROKEN = {
     "in which human and gpt do not take turns": [
         {"conversations": [{"from": s, "value": "x"} for s in ("human", "human", "gpt")]}
     ],
-    "with an empty question or answer": [talk(" ", "Yes."), talk("Why?", " "), talk("<image>", "A cat.", image="0.png")],
+    "with an empty question or answer": [talk(" ", "Yes."), talk("Why?", " "), talk("<image>", "Cat.", image="0.png")],
     "with <image> in an answer": [talk("Why?", "<image>", image="0.png")],
     "with another number of <image> markers than images": [
         talk("Why?", "So.", image="0.png"), talk("<image> Why?", "So."), talk("<image><image> a", "b", image="0.png"),
     ],
-    "with an image that is no path": [talk("<image> a", "b", image={"path": "0.png"}), talk("<image> a", "b", image=[3])],
+    "with an image that is no path": [talk("<image> a", "b", image={"at": "0.png"}), talk("<image> a", "b", image=[3])],
     "with a missing image": [talk("<image> a", "b", image="none.png"), talk("<image> a", "b", image="nowhere/0.png")],
     "with an unreadable image": [talk("<image> a", "b", image="words.png")],
     "with an image path that leads out of the images directory": [talk("<image> a", "b", image="../data.json")],

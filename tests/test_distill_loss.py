@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from itertools import pairwise
 
 import pytest
 import torch
@@ -132,7 +133,8 @@ def accumulated(tmp_path, batch, accumulation, rows=24):
     loop = LoopConfig(
         steps=rows // batch // accumulation, learning_rate=0.05, warmup=1, accumulation=accumulation, clip=9.0
     )
-    course = fit("test", model, losses, batches, loop, tmp_path, Accelerator(cpu=True), weigh=weigh)
+    place = tmp_path / f"{batch} x {accumulation}"
+    course = fit("test", model, losses, batches, loop, place, Accelerator(cpu=True), weigh=weigh)
     return model.weight.detach(), [point["loss"] for point in course.curve]
 
 
@@ -163,8 +165,14 @@ def test_a_running_mean_of_the_weights_is_what_the_run_ends_with(tmp_path):
         torch.manual_seed(3)
         model = torch.nn.Linear(2, 1, bias=False)
         loop = LoopConfig(steps=6, learning_rate=0.1, warmup=0, ema=ema, validate_every=1)
-        losses = lambda module, batch: {"loss": module(batch["x"]).square().mean()}  # noqa: E731
-        fit("t", model, losses, lambda n: {"x": torch.ones(1, 2) * (n + 1)}, loop, tmp_path, Accelerator(cpu=True), Watch())
+
+        def losses(module, batch):
+            return {"loss": module(batch["x"]).square().mean()}
+
+        def batches(number):
+            return {"x": torch.ones(1, 2) * (number + 1)}
+
+        fit("t", model, losses, batches, loop, tmp_path / str(ema), Accelerator(cpu=True), Watch())
         return model.weight.detach(), list(seen)
 
     _, path = run(0.0)
@@ -180,5 +188,5 @@ def test_the_rate_rises_and_falls_to_nothing():
     loop = LoopConfig(steps=50, learning_rate=1.0, warmup=10)
     rates = [loop.rate(step) for step in range(51)]
     assert rates[:10] == pytest.approx([(n + 1) / 10 for n in range(10)])
-    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert all(a > b for a, b in pairwise(rates[10:]))
     assert math.isclose(rates[50], 0.0, abs_tol=1e-12)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import models
@@ -17,6 +18,7 @@ from distilling import arguments, rows, same, weights, write_data, write_pair
 
 from specllava.cli import main
 from specllava.distill import loop as looping
+from specllava.distill import run as run_module
 from specllava.distill.config import DistillConfig
 from specllava.distill.validation import Validation
 from specllava.findings.distillation import Check, Report
@@ -153,6 +155,36 @@ def test_a_frozen_projector_stays_and_checkpointing_changes_nothing(place, tmp_p
         torch.testing.assert_close(weights(tmp_path / "again" / "last")[name], weight, rtol=1e-4, atol=1e-6)
 
 
+@pytest.fixture
+def fresh_state():
+    """accelerate remembers the precision of a process; these tests choose another one."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.usefixtures("fresh_state")
+def test_bfloat16_computes_and_leaves_float32_weights(place, tmp_path):
+    assert main(arguments(place, tmp_path / "run", precision="bf16")) == 0
+    assert {weight.dtype for weight in weights(tmp_path / "run" / "last").values()} == {torch.float32}
+    ours, theirs = ([point["loss"] for point in report(run).curve] for run in (tmp_path / "run", place / "whole"))
+    assert ours != theirs and ours == pytest.approx(theirs, rel=0.05)
+
+
+def test_a_kill_after_the_last_step_costs_nothing(place, tmp_path, monkeypatch):
+    """The training is over, its draft not yet saved."""
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "replace_draft", lambda *_: (_ for _ in ()).throw(OSError("the disk is gone")))
+        assert main(arguments(place, tmp_path / "run")) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(looping, "_learn", lambda *_: pytest.fail("a step was done again"))
+        assert main(arguments(place, tmp_path / "run")) == 0
+    assert same(weights(tmp_path / "run" / "last"), weights(place / "whole" / "last"))
+    assert not (tmp_path / "run" / "work" / "checkpoints" / "draft").exists()
+
+
 def test_own_answers_and_cached_features_serve_a_run(place, tmp_path):
     options = {"answers": "target", "features": tmp_path / "features", "temperature": 2.0, "tensorboard": True}
     assert main(arguments(place, tmp_path / "run", **options)) == 0
@@ -207,8 +239,8 @@ def test_the_best_draft_is_kept_and_patience_ends(tmp_path, taus, patience, look
 
 
 def test_another_runs_output_is_refused_with_the_options_that_differ(place, capsys):
-    line = complaint(capsys, place, place / "whole", steps=7, kl_weight=0.9)
-    assert line.endswith("holds another run (steps 6 there, 7 here, kl_weight 0.5 there, 0.9 here): choose another --output")
+    line = complaint(capsys, place, place / "whole", steps=7, seed=9)
+    assert line.endswith("holds another run (steps 6 there, 7 here, seed 0 there, 9 here): choose another --output")
     line = complaint(capsys, place, place / "whole", **{"decoding.depth": 3})
     assert "(decoding.depth 10 there, 3 here)" in line
     assert "exists and is no distillation run" in complaint(capsys, place, place / "target")
@@ -231,7 +263,7 @@ def test_a_wrong_path_is_refused_by_its_place(place, tmp_path, capsys, name, wor
     ("text", "words"),
     [
         ("", "data.json is empty"),
-        ('[{"question": "Why?"}]', "is not in LLaVA's format: no row can be used: 1 without conversations (first: row 0)"),
+        ('[{"question": "Why?"}]', "not in LLaVA's format: no row can be used: 1 without conversations (first: row 0)"),
         (json.dumps(rows(3)[2:]), "1 usable rows are too few for 2 held out and 1 to learn from"),
     ],
 )
@@ -241,7 +273,7 @@ def test_data_that_is_none_is_refused(place, tmp_path, capsys, text, words):
 
 
 def test_a_draft_for_another_target_is_refused(place, tmp_path, capsys):
-    recipe = type(models.RECIPE)(**{n: getattr(models.RECIPE, n) for n in models.RECIPE.__slots__} | {"vocabulary": 300})
+    recipe = replace(models.RECIPE, vocabulary=300)
     processor = build_processor(recipe)
     stranger = DraftLlava(recipe.llava_config(1, recipe.draft_hidden, special_ids(processor)))
     save(stranger, processor, tmp_path / "stranger")

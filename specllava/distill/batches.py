@@ -1,4 +1,4 @@
-"""Batch number to tensors, from rows of a data file. A pure function of the number, so that a run can go on anywhere."""
+"""Batch number to tensors, from rows of a data file: a pure function of the number, so a run can go on anywhere."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from specllava.distill.chats import ChatEncoder, Encoded
-from specllava.distill.losses import IGNORE
 from specllava.distill.loop import COUNT, Batch
+from specllava.distill.losses import IGNORE
 from specllava.distill.rows import Row, Rows
 from specllava.models.images import open_image
 

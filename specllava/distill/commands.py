@@ -17,7 +17,7 @@ from specllava.options import DTypeName
 
 @dataclass(frozen=True)
 class Distill:
-    """Teach a draft to guess what its target says, on data in LLaVA's instruction format; may be killed and repeated."""
+    """Teach a draft to guess what its target says, on data in LLaVA's format; may be killed and repeated."""
 
     target: Path
     """Directory of the target."""

@@ -100,7 +100,8 @@ def make_features(
     in_each = max(1, SHARD // each)
     parts = [missing[start : start + in_each] for start in range(0, len(missing), in_each)]
     used = [int(shard.stem.removeprefix("features-")) for shard in directory.glob("features-?????.safetensors")]
-    mine = list(enumerate(parts, start=max(used, default=-1) + 1))[accelerator.process_index :: accelerator.num_processes]
+    numbered = list(enumerate(parts, start=max(used, default=-1) + 1))
+    mine = numbered[accelerator.process_index :: accelerator.num_processes]
     accelerator.wait_for_everyone()  # nobody writes what another would still count as there
     see = pixels(encode, images)
     for number, part in tqdm(mine, desc="vision features", unit="shard", disable=not accelerator.is_main_process):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -104,6 +103,8 @@ def fit(
 ) -> Course:
     """Train ``model`` in place; resume from ``directory`` if an earlier call was cut short.
 
+    The last checkpoint stays, so that a kill before the model is saved costs nothing: remove the directory afterwards.
+
     Args:
         name: shown beside the progress bar, and in front of the names of what the accelerator tracks.
         losses: model and batch to losses, of which ``loss`` is minimised.
@@ -159,11 +160,10 @@ def fit(
         if step % config.checkpoint_every == 0 and step < config.steps:
             _checkpoint(directory, accelerator, step, *kept)
     bar.close()
+    if step > first:
+        _checkpoint(directory, accelerator, step, *kept)
     if averaged is not None:
         model.load_state_dict(averaged.module.state_dict())
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        shutil.rmtree(directory, ignore_errors=True)
     return course
 
 

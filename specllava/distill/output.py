@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,10 @@ class Output:
 
     def checkpoints(self, stage: str) -> Path:
         return self.root / "work" / "checkpoints" / stage
+
+    def forget(self, stage: str) -> None:
+        """Remove a stage's checkpoints: what it made is saved."""
+        shutil.rmtree(self.checkpoints(stage), ignore_errors=True)
 
     def claim(self, identity: dict[str, Any], accelerator: Accelerator) -> None:
         """Make the directory this run's, or find that it already is.

@@ -159,8 +159,9 @@ def _raw_rows(data: Path) -> Iterator[Any]:
         file.seek(0)
         number = 0
         try:
-            for number, row in enumerate(ijson.items(file, "item", use_float=True), start=1):
+            for row in ijson.items(file, "item", use_float=True):
                 yield row
+                number += 1
         except ijson.JSONError as error:
             complaint = " ".join(str(error).split())[:80]
             raise ValueError(f"{data} is not JSON at row {number}: {complaint}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -116,7 +116,9 @@ def _say_nothing(_line: str) -> None:
 
 def _accelerator(job: Job) -> Accelerator:
     if job.training.tensorboard and not is_tensorboard_available():
-        raise ValueError('tensorboard is not installed: pip install "specllava[tensorboard]", or leave --tensorboard out')
+        raise ValueError(
+            'tensorboard is not installed: pip install "specllava[tensorboard]", or leave --tensorboard out'
+        )
     return Accelerator(
         cpu=job.device == "cpu",
         mixed_precision=job.training.precision,
@@ -134,7 +136,9 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
     if rows.reasons.counts:
         tell(f"left out of {job.data.name}: {rows.reasons.line()}")
     learnt, held_out = split(rows, config.validation_prompts, config.seed)
-    encode = ChatEncoder(run.bundle.processor, min(config.length, run.bundle.context))
+    assert run.bundle.draft is not None
+    room = run.bundle.context, run.bundle.draft.config.text_config.max_position_embeddings
+    encode = ChatEncoder(run.bundle.processor, min(config.length, *room))
     encode.written(rows[int(learnt[0])])  # a template that cannot be used is found out here
     needed = (config.projector_steps + config.steps) * config.accumulation * config.batch * accelerator.num_processes
     source, numbers = rows, learnt
@@ -156,43 +160,16 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
     return rows, batches, held_out.tolist()
 
 
-def _learn(
-    run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], tell: Callable[[str], None]
-) -> Report:
+def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], tell: Callable[[str], None]) -> Report:
     """Both stages, watched."""
     job, config, accelerator, output = run.job, run.job.training, run.accelerator, run.output
     room = job.decoding.max_new_tokens
     prompts, readable = first_questions(run.bundle, rows, held_out, job.images, room, accelerator)
-    left_out = dict(rows.reasons.counts)
-    if batches.rows is not rows:
-        left_out |= batches.rows.reasons.counts
+    left_out = rows.reasons.counts | (batches.rows.reasons.counts if batches.rows is not rows else {})
     if readable < len(held_out):
-        left_out[UNASKED] = len(held_out) - readable
-    before = Course()  # the stage before the present one
-
-    def report(checks: Sequence[Check], course: Course, state: Literal["running", "finished", "stopped"]) -> Report:
-        made = Report(
-            schema_version=SCHEMA_VERSION,
-            target=run.bundle.target_name,
-            draft=run.bundle.draft_name,
-            rows=len(batches.numbers),
-            left_out={**left_out, **_met(before, course)},
-            prompts=readable,
-            config=job.identity(accelerator.num_processes),
-            setting=asdict(run.bundle.setting) | {"processes": accelerator.num_processes},
-            checks=tuple(checks),
-            curve=_one_after_the_other(before, course),
-            state=state,
-        )
-        if accelerator.is_main_process:
-            output.write(made)
-        return made
-
-    def told(checks: Sequence[Check], course: Course) -> None:
-        tell(_line(checks[-1]))
-        report(checks, course, "running")
-
-    watch = Validation(run.bundle, prompts, job.decoding, output.draft, config.patience, accelerator, told)
+        left_out = {**left_out, UNASKED: len(held_out) - readable}
+    book = _Book(run, len(batches.numbers), left_out, readable, tell)
+    watch = Validation(run.bundle, prompts, job.decoding, output.draft, config.patience, accelerator, book.told)
     teach = partial(distil, target=run.bundle.target, objective=config.objective, accelerator=accelerator, watch=watch)
     draft = _draft(job.draft)
     if config.projector_steps:
@@ -203,10 +180,11 @@ def _learn(
             if accelerator.is_main_process:
                 output.write_stage({**course.state_dict(), **watch.state_dict()})
                 save(draft, run.bundle.processor, output.aligned, torch.float32)
+                output.forget("projector")
             accelerator.wait_for_everyone()
         stage = output.read_stage()
         watch.load_state_dict({"checks": stage.pop("checks")})
-        before.load_state_dict(stage)
+        book.before.load_state_dict(stage)
         watch.offset = config.projector_steps
         draft = _draft(output.aligned)
     draft.model.multi_modal_projector.requires_grad_(not config.freeze_projector)
@@ -217,7 +195,56 @@ def _learn(
     course = teach("draft", draft, batches=numbered, loop=config.loop(), directory=output.checkpoints("draft"))
     if accelerator.is_main_process:
         replace_draft(draft, run.bundle, output.last)
-    return report(watch.checks, course, "stopped" if course.stopped else "finished")
+    report = book.report(watch.checks, course, "stopped" if course.stopped else "finished")
+    if accelerator.is_main_process:
+        output.forget("draft")
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Book:
+    """Keeps the report.
+
+    Args:
+        rows, prompts: that are learnt from, and validated on.
+        before: what the stage before the present one was like.
+    """
+
+    run: _Run
+    rows: int
+    left_out: dict[str, int]
+    prompts: int
+    tell: Callable[[str], None]
+    before: Course = field(default_factory=Course)
+
+    def told(self, checks: Sequence[Check], course: Course) -> None:
+        """Say what the last validation found, and write the report so far."""
+        check = checks[-1]
+        tau = "–" if check.tau is None else f"{check.tau:.3f}"
+        self.tell(f"step {check.step}: KL {check.kl:.4f} nats, agreement {check.agreement:.3f}, τ {tau}")
+        self.report(checks, course, "running")
+
+    def report(
+        self, checks: Sequence[Check], course: Course, state: Literal["running", "finished", "stopped"]
+    ) -> Report:
+        """Make the report, and write it in the main process."""
+        processes, bundle = self.run.accelerator.num_processes, self.run.bundle
+        made = Report(
+            schema_version=SCHEMA_VERSION,
+            target=bundle.target_name,
+            draft=bundle.draft_name,
+            rows=self.rows,
+            left_out={**self.left_out, **_met(self.before, course)},
+            prompts=self.prompts,
+            config=self.run.job.identity(processes),
+            setting=asdict(bundle.setting) | {"processes": processes},
+            checks=tuple(checks),
+            curve=_one_after_the_other(self.before, course),
+            state=state,
+        )
+        if self.run.accelerator.is_main_process:
+            self.run.output.write(made)
+        return made
 
 
 def _shifted(batches: RowBatches, by: int, number: int) -> dict[str, Tensor]:
@@ -251,8 +278,3 @@ def _mean(points: Sequence[dict[str, float]]) -> dict[str, float]:
     names = [name for name in points[-1] if name != "step"]
     means = {name: sum(point[name] for point in points) / len(points) for name in names}
     return {"step": points[-1]["step"], **means}
-
-
-def _line(check: Check) -> str:
-    tau = "–" if check.tau is None else f"{check.tau:.3f}"
-    return f"step {check.step}: KL {check.kl:.4f} nats, agreement {check.agreement:.3f}, τ {tau}"

@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import LlavaForConditionalGeneration
 
 from specllava.distill.config import LoopConfig, Objective
-from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
 from specllava.distill.loop import Batch, Course, Losses, Watcher, fit
+from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
 from specllava.models.artefact import DraftLlava
 from specllava.models.vision import merge_features, tower_features
 

@@ -82,7 +82,9 @@ class Report:
         try:
             return _ADAPTER.validate_json(file.read_bytes())
         except ValidationError as error:
-            raise ValueError(f"{file} is no distillation report (schema {SCHEMA_VERSION}): {one_line(error)}") from error
+            raise ValueError(
+                f"{file} is no distillation report (schema {SCHEMA_VERSION}): {one_line(error)}"
+            ) from error
 
 
 _ADAPTER: TypeAdapter[Report] = TypeAdapter(Report)

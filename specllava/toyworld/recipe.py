@@ -133,4 +133,4 @@ class Workspace:
         return self.root / "draft-before"
 
     def checkpoints(self, stage: str) -> Path:
-        return self.root / "work" / "checkpoints" / stage
+        return self.root / "work" / "checkpoints" / stage.replace(" ", "-")

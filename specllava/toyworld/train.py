@@ -82,11 +82,11 @@ def train(
     if not place.talking.exists():
         _first_stages(run)
     if not place.target.exists():
-        _log(output, "target", _timed(lambda: _refine(run)))
+        _done(place, "target", _timed(lambda: _refine(run)))
     if not place.draft_before.exists():
-        _log(output, "draft", _timed(lambda: _train_draft(run)))
+        _done(place, "draft", _timed(lambda: _train_draft(run)))
     if not place.draft.exists():
-        _log(output, "distilled draft", _timed(lambda: _distil(run)))
+        _done(place, "distilled draft", _timed(lambda: _distil(run)))
 
 
 def _bfloat16_is_fast() -> bool:
@@ -109,10 +109,10 @@ def _go_on_from(start: Path, place: Workspace) -> None:
 def _first_stages(run: _Run) -> None:
     """From nothing to a target that talks."""
     if not run.place.tower.exists():
-        _log(run.place.root, "vision tower", _timed(lambda: _train_tower(run)))
+        _done(run.place, "vision tower", _timed(lambda: _train_tower(run)))
     if not run.place.aligned.exists():
-        _log(run.place.root, "aligned target", _timed(lambda: _align(run)))
-    _log(run.place.root, "talking target", _timed(lambda: _talk(run)))
+        _done(run.place, "aligned target", _timed(lambda: _align(run)))
+    _done(run.place, "talking target", _timed(lambda: _talk(run)))
 
 
 def _train_tower(run: _Run) -> None:
@@ -122,7 +122,7 @@ def _train_tower(run: _Run) -> None:
         seer.tower.compile()
     images = run.processor.image_processor
     batches = SceneBatches(images, run.recipe.vision_batch)
-    checkpoints = run.place.checkpoints("vision")
+    checkpoints = run.place.checkpoints("vision tower")
     fit("vision tower", seer, seeing_losses, batches, run.recipe.vision, checkpoints, run.accelerator)
     seer.eval()
     accuracy = seeing_accuracy(seer, SceneBatches(images, run.recipe.vision_batch, VALIDATION_START), 8)
@@ -187,7 +187,7 @@ def _teach(
     if run.compiled:
         for model in (target, draft):
             model.model.language_model.compile()
-    checkpoints = run.place.checkpoints(name.replace(" ", "-"))
+    checkpoints = run.place.checkpoints(name)
     distil(name, draft, target, batches, objective, loop, checkpoints, run.accelerator)
 
 
@@ -202,7 +202,7 @@ def _fit_chat(
     model.model.vision_tower.requires_grad_(False)
     if run.compiled:
         model.model.language_model.compile()
-    fit(name, model, losses, batches, loop, run.place.checkpoints(name.replace(" ", "-")), run.accelerator)
+    fit(name, model, losses, batches, loop, run.place.checkpoints(name), run.accelerator)
 
 
 def corpus_losses(weight: Tensor | None = None) -> ChatLosses:
@@ -231,6 +231,12 @@ def _timed(stage: Callable[[], object]) -> dict[str, float]:
     start = time.perf_counter()
     stage()
     return {"seconds": round(time.perf_counter() - start, 1)}
+
+
+def _done(place: Workspace, stage: str, facts: dict[str, float]) -> None:
+    """A stage's part is saved, so its checkpoints may go."""
+    shutil.rmtree(place.checkpoints(stage), ignore_errors=True)
+    _log(place.root, stage, facts)
 
 
 def _log(output: Path, stage: str, facts: dict[str, float]) -> None:
