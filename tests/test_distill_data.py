@@ -5,12 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import tracemalloc
+from functools import cache
 
 import models
 import pytest
 import torch
 from accelerate import Accelerator
 from distilling import rows, write_data
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import models as bpe
+from transformers import LlavaProcessor, PreTrainedTokenizerFast
 
 from specllava.config import DecodingConfig
 from specllava.distill import features as caching
@@ -24,7 +28,8 @@ from specllava.distill.losses import IGNORE
 from specllava.distill.rows import Row, index_rows, parse_row
 from specllava.distill.stage import answers_in, taught_losses
 from specllava.models.prompt import build_prompt
-from specllava.toyworld.corpus import conversation, encode_chat
+from specllava.toyworld.build import SPECIAL
+from specllava.toyworld.corpus import conversation, corpus_text, encode_chat
 
 # LLaVA-1.5's own template, as llava-hf ships it: it writes a space, and no end, behind an answer.
 LLAVA_HF = (
@@ -52,12 +57,40 @@ def indexed(place):
     return index_rows(place / "data.json", place / "images", place / "index")
 
 
-def encoder(length=400, template=None):
-    processor = models.processor()
-    if template:
-        processor = copy.deepcopy(processor)
-        processor.chat_template = template
-    return ChatEncoder(processor, length)
+@cache
+def llama_tokenizer():
+    """One of Llama's kind: words begin with ▁, a text and whatever follows a special token gets one in front."""
+    special = ["<unk>", *SPECIAL]
+    made = Tokenizer(bpe.BPE(unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=["\n"], show_progress=False)
+    made.train_from_iterator([*corpus_text(200), "Why? Because of And? So. Yes."], trainer)
+    made.pre_tokenizer = None
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    start = made.token_to_id("<s>")
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", start)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
+        extra_special_tokens={"image_token": "<image>"}, clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+
+
+@cache
+def processor_like(kind):
+    """The toy processor, the same with LLaVA-1.5's template, or with a tokenizer of Llama's kind as well."""
+    toy = models.processor()
+    if kind == "toy":
+        return toy
+    return LlavaProcessor(
+        image_processor=toy.image_processor, tokenizer=toy.tokenizer if kind == "template" else llama_tokenizer(),
+        patch_size=toy.patch_size, vision_feature_select_strategy="default", num_additional_image_tokens=1,
+        chat_template=LLAVA_HF,
+    )  # fmt: skip
+
+
+def encoder(length=400, kind="toy"):
+    return ChatEncoder(processor_like(kind), length)
 
 
 def turns_of(row: Row) -> list[dict]:
@@ -191,11 +224,11 @@ def test_labels_are_those_of_the_toy_recipe(number):
     assert (encoded.ids, encoded.labels, encoded.images, encoded.cut) == (ids, labels, 1, False)
 
 
-@pytest.mark.parametrize("template", [None, LLAVA_HF], ids=["toy", "llava-hf"])
+@pytest.mark.parametrize("kind", ["toy", "template", "llama"])
 @pytest.mark.parametrize("number", range(0, 30, 2))
-def test_every_answer_is_labelled_after_exactly_what_decoding_would_read(indexed, template, number):
+def test_every_answer_is_labelled_after_exactly_what_decoding_would_read(indexed, kind, number):
     row = indexed[number]
-    encode = encoder(10_000, template)
+    encode = encoder(10_000, kind)
     encoded = encode(row)
     bundle = copy.copy(models.bundle(None))
     vars(bundle)["processor"] = encode.processor
@@ -212,11 +245,11 @@ def test_every_answer_is_labelled_after_exactly_what_decoding_would_read(indexed
     assert all(label == IGNORE for label in encoded.labels[place:])
 
 
-@pytest.mark.parametrize("template", [None, LLAVA_HF], ids=["toy", "llava-hf"])
-def test_an_answer_that_did_not_end_teaches_no_end(template):
+@pytest.mark.parametrize("kind", ["toy", "template", "llama"])
+def test_an_answer_that_did_not_end_teaches_no_end(kind):
     row = Row(("Why?", "Because of", "And?", "So."), (0, 0), (), (False, True))
-    encoded = encoder(400, template)(row)
-    assert encoded.labels.count(encoder().processor.tokenizer.eos_token_id) == 1
+    encoded = encoder(400, kind)(row)
+    assert encoded.labels.count(processor_like(kind).tokenizer.eos_token_id) == 1
 
 
 def test_a_row_is_cut_and_never_through_a_picture():

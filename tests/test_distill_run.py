@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -17,11 +18,14 @@ import torch
 from distilling import arguments, rows, same, weights, write_data, write_pair
 
 from specllava.cli import main
+from specllava.config import DecodingConfig
 from specllava.distill import loop as looping
 from specllava.distill import run as run_module
 from specllava.distill.config import DistillConfig
+from specllava.distill.stage import chat_states
 from specllava.distill.validation import Validation
 from specllava.findings.distillation import Check, Report
+from specllava.metrics import summarise
 from specllava.models.artefact import DraftLlava, save
 from specllava.models.bundle import load_bundle
 from specllava.toyworld.build import build_processor, special_ids
@@ -69,7 +73,7 @@ def test_a_run_leaves_a_draft_that_loads_a_report_and_a_picture(place):
         assert load_bundle("distilled", place / "target", place / "whole" / draft, "cpu").draft is not None
     assert not (place / "whole" / "work" / "checkpoints" / "draft").exists()
     page = (place / "whole" / "curve.html").read_text()
-    assert "tokens per target pass" in page and 'src="http' not in page
+    assert "tokens per target pass" in page and "<script src" not in page and "<link" not in page
     drawn = figure(found)
     assert list(drawn.data[1].y) == [check.kl for check in found.checks]
     assert list(drawn.data[2].y) == [check.tau for check in found.checks]
@@ -196,6 +200,35 @@ def test_own_answers_and_cached_features_serve_a_run(place, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------- validation
+
+
+@pytest.mark.parametrize("seed", models.SEEDS)
+def test_a_validation_measures_what_decoding_and_whole_passes_say(tmp_path, seed):
+    """τ is that of the ordinary loop; KL and agreement are those of whole passes without any cache."""
+    from accelerate import Accelerator
+
+    bundle, draft, config = models.bundle(None, seed), models.draft("mixed", seed), DecodingConfig(max_new_tokens=12)
+    numbers = (0, 1, 3)
+    prompts = [models.prompt(number, seed) for number in numbers]
+    watch = Validation(bundle, prompts, config, tmp_path / "draft", 0, Accelerator(cpu=True), lambda *_: None)
+    assert watch(0, copy.deepcopy(draft), looping.Course()) is False
+    check = watch.checks[0]
+    traces = [models.decode(models.bundle("mixed", seed), prompt, config) for prompt in prompts]
+    assert check.tau == summarise(traces).tau > 1.0
+    kl, agreed, read = 0.0, 0, 0
+    with torch.inference_mode():
+        for prompt, trace in zip(prompts, traces, strict=True):
+            ids = torch.cat([prompt.input_ids, torch.tensor([trace.token_ids])], dim=1)
+            rows = slice(prompt.length - 1, -1)
+            ours, theirs = (
+                model.lm_head(chat_states(model, ids, prompt.features))[0, rows].log_softmax(-1)
+                for model in (draft, bundle.target)
+            )
+            assert theirs.argmax(-1).tolist() == list(trace.token_ids)
+            kl += float((theirs.exp() * (theirs - ours)).sum())
+            agreed += int((ours.argmax(-1) == theirs.argmax(-1)).sum())
+            read += len(trace.token_ids)
+    assert check.kl == pytest.approx(kl / read, rel=1e-6) and check.agreement == agreed / read
 
 
 class Scripted(Validation):

@@ -44,7 +44,7 @@ class FeatureCache:
 
     @cached_property
     def _shard_of(self) -> dict[str, str]:
-        found = {}
+        found: dict[str, str] = {}
         for shard in sorted(self.directory.glob("features-?????.safetensors")):
             with safe_open(shard, framework="pt") as tensors:
                 found |= dict.fromkeys(tensors.keys(), shard.name)

@@ -138,7 +138,7 @@ def fit(
         disable=not accelerator.is_main_process,
     )  # fmt: skip
     for group in () if course.stopped else bar:
-        rate = scheduler.get_last_lr()[0]
+        rate = float(scheduler.get_last_lr()[0])
         parts = _learn(lesson, group, weigh, accelerator, course)
         if not math.isfinite(parts["loss"]):
             raise FloatingPointError(f"{name}: the loss is {parts['loss']} at step {step}; the last checkpoint is kept")
@@ -149,7 +149,7 @@ def fit(
         if averaged is not None:
             averaged.update_parameters(model)
         course.curve.append({"step": step, "rate": rate, **parts})
-        accelerator.log({f"{name}/{key}": value for key, value in {**parts, "rate": rate}.items()}, step=step)
+        accelerator.log({f"{name}/{key}": value for key, value in course.curve[-1].items() if key != "step"}, step=step)
         bar.set_postfix(_recent(course.curve), refresh=False)
         step += 1
         due = step == config.steps or (config.validate_every and step % config.validate_every == 0)

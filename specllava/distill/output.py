@@ -12,7 +12,7 @@ from accelerate import Accelerator
 
 from specllava.findings.distillation import Report
 
-CONFIG, REPORT = "config.json", "report.json"
+CONFIG, REPORT = "run.json", "report.json"
 
 
 @dataclass(frozen=True, slots=True)

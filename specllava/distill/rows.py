@@ -209,8 +209,8 @@ def parse_row(raw: Any) -> Row:
     talk = raw.get("conversations") if isinstance(raw, dict) else None
     if not isinstance(talk, list):
         raise UnusableRowError("without conversations")
-    said = [(part.get("from"), part.get("value")) if isinstance(part, dict) else (None, None) for part in talk]
-    if not all(speaker in SPEAKERS and isinstance(text, str) for speaker, text in said):
+    said: list[tuple[str, str]] = [(part["from"], part["value"]) for part in talk if _is_message(part)]
+    if len(said) < len(talk):
         raise UnusableRowError('with a message that is not from "human" or "gpt" with a text as value')
     said = said[1:] if said and said[0][0] == "gpt" else said
     said = said[:-1] if said and said[-1][0] == "human" else said
@@ -231,3 +231,7 @@ def parse_row(raw: Any) -> Row:
     if sum(shown) != len(images):
         raise UnusableRowError(f"with another number of {IMAGE_MARKER} markers than images")
     return Row(turns, shown[::2], images, (True,) * (len(turns) // 2))
+
+
+def _is_message(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("from") in SPEAKERS and isinstance(part.get("value"), str)
