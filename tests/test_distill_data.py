@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers import models as bpe
 from transformers import LlavaProcessor, PreTrainedTokenizerFast
 
+from specllava.cli import main
 from specllava.config import DecodingConfig
 from specllava.distill import features as caching
 from specllava.distill.answers import answered, own_answers
@@ -27,9 +28,12 @@ from specllava.distill.loop import COUNT
 from specllava.distill.losses import IGNORE
 from specllava.distill.rows import Row, index_rows, parse_row
 from specllava.distill.stage import answers_in, taught_losses
+from specllava.models.images import open_image
 from specllava.models.prompt import build_prompt
 from specllava.toyworld.build import SPECIAL
 from specllava.toyworld.corpus import conversation, corpus_text, encode_chat
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.export import EXPORT_START
 
 # LLaVA-1.5's own template, as llava-hf ships it: it writes a space, and no end, behind an answer.
 LLAVA_HF = (
@@ -115,6 +119,20 @@ def test_usable_rows_come_back_as_they_are(place, indexed):
         assert indexed[number].images == ((raw["image"],) if "image" in raw else ())
 
 
+def test_exported_scenes_are_a_data_file(tmp_path, capsys):
+    assert main(["toyworld", "export", "--count", "7", "--output", str(tmp_path / "scenes")]) == 0
+    data, images = tmp_path / "scenes" / "data.json", tmp_path / "scenes" / "images"
+    found = index_rows(data, images, tmp_path / "index")
+    assert not found.reasons.counts and len(list(images.iterdir())) == 7
+    for number in range(7):
+        scene, turns = conversation(EXPORT_START + number)
+        assert found[number].turns == tuple(text for turn in turns for text in (turn.question, turn.answer))
+        drawn = open_image(images / found[number].images[0])
+        assert drawn.tobytes() == draw_scene(scene, 128).convert("RGB").tobytes()
+    assert main(["toyworld", "export", "--output", str(tmp_path / "scenes")]) == 1
+    assert f"{data} is there already: choose another --output" in capsys.readouterr().err
+
+
 def talk(*said, image=None):
     speakers = ("human", "gpt")
     row = {"id": "x", "conversations": [{"from": speakers[n % 2], "value": text} for n, text in enumerate(said)]}
@@ -183,10 +201,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         tracemalloc.stop()
         return most, data.stat().st_size
 
-    (few, _), (many, size) = peak(200), peak(4_000)
-    assert size > 4_000_000
+    (few, _), (many, size) = peak(200), peak(2_500)
+    assert size > 2_500_000
     assert many < 1_000_000
-    assert many - few < 40 * 3_800  # eight bytes a row and what numpy and the array hold twice in passing
+    assert many - few < 40 * 2_300  # eight bytes a row and what numpy and the array hold twice in passing
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from accelerate import Accelerator
 
 from specllava.findings.distillation import Report
 
+WRITING = ".writing"  # of a file that a kill may leave behind
 CONFIG, REPORT = "run.json", "report.json"
 
 
@@ -65,7 +66,7 @@ class Output:
                 told = ", ".join(f"{name} {theirs.get(name)} there, {identity.get(name)} here" for name in names[:4])
                 more = f" and {len(names) - 4} more" if len(names) > 4 else ""
                 raise ValueError(f"{self.root} holds another run ({told}{more}): choose another --output")
-        elif self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
+        elif self.root.exists() and (not self.root.is_dir() or any(p.suffix != WRITING for p in self.root.iterdir())):
             raise ValueError(f"{self.root} exists and is no distillation run: choose another --output")
         accelerator.wait_for_everyone()
         if accelerator.is_main_process and not written.is_file():
@@ -94,6 +95,6 @@ class Output:
 
 def _write(file: Path, text: str) -> None:
     """Beside, then renamed."""
-    beside = file.with_name(file.name + ".writing")
+    beside = file.with_name(file.name + WRITING)
     beside.write_text(text + "\n", encoding="utf-8")
     beside.replace(file)
