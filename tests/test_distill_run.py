@@ -292,6 +292,15 @@ def test_a_wrong_path_is_refused_by_its_place(place, tmp_path, capsys, name, wor
     assert line.startswith(f"{words} {tmp_path / 'nowhere'}: ")
 
 
+def test_a_command_that_was_wrong_leaves_no_claim(place, tmp_path, capsys):
+    assert "no data file at" in complaint(capsys, place, tmp_path / "run", data=tmp_path / "data.json")
+    (tmp_path / "data.json").write_text("[]")
+    assert "is empty" in complaint(capsys, place, tmp_path / "run", data=tmp_path / "data.json", steps=2)
+    (tmp_path / "data.json").write_text(json.dumps(rows(4)[:3]))  # mended, in its place
+    options = {"steps": 2, "validate_every": 0, "validation_prompts": 1, "images": place / "images"}
+    assert main(arguments(place, tmp_path / "run", data=tmp_path / "data.json", **options)) == 0
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -55,21 +55,25 @@ class Output:
     def claim(self, identity: dict[str, Any], accelerator: Accelerator) -> None:
         """Make the directory this run's, or find that it already is.
 
+        A run that came to nothing, for a path that was wrong, say, has no claim; another may begin in its place.
+
         Raises:
             ValueError: it is another run's, or holds something else.
         """
         written = self.root / CONFIG
+        names: list[str] = []
         if written.is_file():
             theirs = json.loads(written.read_text(encoding="utf-8"))
             names = [name for name in {**identity, **theirs} if identity.get(name) != theirs.get(name)]
-            if names:
+            if names and ((self.root / REPORT).exists() or self.answers.exists()):
                 told = ", ".join(f"{name} {theirs.get(name)} there, {identity.get(name)} here" for name in names[:4])
                 more = f" and {len(names) - 4} more" if len(names) > 4 else ""
                 raise ValueError(f"{self.root} holds another run ({told}{more}): choose another --output")
         elif self.root.exists() and (not self.root.is_dir() or any(p.suffix != WRITING for p in self.root.iterdir())):
             raise ValueError(f"{self.root} exists and is no distillation run: choose another --output")
         accelerator.wait_for_everyone()
-        if accelerator.is_main_process and not written.is_file():
+        if accelerator.is_main_process and (names or not written.is_file()):
+            shutil.rmtree(self.root / "work", ignore_errors=True)
             self.root.mkdir(parents=True, exist_ok=True)
             _write(written, json.dumps(identity, indent=1))
         accelerator.wait_for_everyone()

@@ -129,17 +129,15 @@ def index_rows(data: Path, images: Path, directory: Path) -> Rows:
         ValueError: no such file or directory, an empty file, JSON that is not LLaVA's format, or no usable row.
     """
     if (directory / "reasons.json").is_file():
-        return _not_empty(open_rows(directory), data)
+        return open_rows(directory)
     if not data.is_file():
         raise ValueError(f"no data file at {data}: a JSON list or .jsonl in LLaVA's instruction format is expected")
     if not images.is_dir():
         raise ValueError(f"no images directory at {images}: give the one that the rows' image paths begin in")
     bar = tqdm(_raw_rows(data), desc="indexing rows", unit="row", mininterval=2.0)
-    return _not_empty(write_rows(directory, (_usable(raw, images) for raw in bar)), data)
-
-
-def _not_empty(rows: Rows, data: Path) -> Rows:
+    rows = write_rows(directory, (_usable(raw, images) for raw in bar))
     if not len(rows):
+        (directory / "reasons.json").unlink()  # the file may be mended
         told = rows.reasons.line()
         raise ValueError(f"{data} is not in LLaVA's format: no row can be used: {told}" if told else f"{data} is empty")
     return rows
