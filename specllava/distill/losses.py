@@ -51,7 +51,7 @@ def chunked_loss(
     """The same from hidden states; the logits of at most ``objective.chunk`` answer tokens exist at a time.
 
     A chunk's logits are computed from its states, used, forgotten, and computed once more on the way back
-    (``torch.utils.checkpoint``), so memory for them does not grow with the answers: about ``8 x 4 x chunk x vocab``
+    (``torch.utils.checkpoint``), so memory for them does not grow with the answers: about ``11 x 4 x chunk x vocab``
     bytes at the peak, instead of that for all answers.
 
     Args:
