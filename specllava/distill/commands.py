@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -37,7 +37,7 @@ class Distill:
     features: Path | None = None
     """Compute every picture's features once and keep them in this directory, which other runs may share."""
 
-    device: str = "auto"
+    device: Literal["auto", "cpu"] = "auto"
     """cpu, or auto for what accelerate finds."""
 
     dtype: DTypeName = "auto"
