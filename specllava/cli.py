@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from specllava.config import DecodingConfig, one_line
+from specllava.distill.commands import Distill
 from specllava.draft_commands import Import, Init
 from specllava.options import Options, Place, Running, drafting, load, write_json
-from specllava.toyworld.commands import Evaluate, Record, Render, Train
+from specllava.toyworld.commands import Evaluate, ExportData, Record, Render, Train
 from specllava.trace_commands import Export, View
 
 
@@ -159,6 +160,7 @@ Command = (
     Annotated[Generate, tyro.conf.subcommand("generate")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
+    | Annotated[Distill, tyro.conf.subcommand("distill")]
     | Annotated[
         Annotated[Init, tyro.conf.subcommand("init")] | Annotated[Import, tyro.conf.subcommand("import")],
         tyro.conf.subcommand("draft", description="Drafts for a target: make one, or take one over."),
@@ -167,7 +169,8 @@ Command = (
         Annotated[Train, tyro.conf.subcommand("train")]
         | Annotated[Render, tyro.conf.subcommand("render")]
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-        | Annotated[Record, tyro.conf.subcommand("record")],
+        | Annotated[Record, tyro.conf.subcommand("record")]
+        | Annotated[ExportData, tyro.conf.subcommand("export")],
         tyro.conf.subcommand("toyworld", description="The world of the toy pair."),
     ]
     | Annotated[

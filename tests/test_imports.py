@@ -30,7 +30,13 @@ ALLOWED = {
 # Consumers of the finished pair that live beside the toy world: they may use everything, and only the command line
 # and each other may use them, so that the world and its training never come to depend on decoding.
 WAYS_IN = {f"specllava.toyworld.{name}" for name in ("commands", "evaluate", "examples", "lessons")}
-NO_TORCH = ("specllava", "specllava.config", "specllava.tree", "specllava.trace", "specllava.metrics")
+# The same for training: what measures a draft by decoding with it, and the command around that. The toy world's recipe
+# uses the parts below, and those depend on no decoding.
+DISTILLING = {f"specllava.distill.{name}" for name in ("answers", "commands", "run", "validation")}
+NO_TORCH = (
+    "specllava", "specllava.config", "specllava.tree", "specllava.trace", "specllava.metrics", "specllava.cli",
+    "specllava.distill.config",
+)  # fmt: skip
 
 
 def modules(package: str) -> dict[str, Path]:
@@ -67,7 +73,7 @@ def own_part(name: str) -> str:
     return name.split(".")[1]
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if own_part(name) in ALLOWED])
+@pytest.mark.parametrize("name", [n for n in SOURCES if own_part(n) in ALLOWED and n not in DISTILLING])
 def test_a_module_uses_its_own_layer_and_those_below(name: str):
     assert parts_used(SOURCES[name], "specllava") <= ALLOWED[own_part(name)]
 
@@ -75,6 +81,18 @@ def test_a_module_uses_its_own_layer_and_those_below(name: str):
 @pytest.mark.parametrize("name", [n for n in SOURCES if own_part(n) == "toyworld" and n not in WAYS_IN])
 def test_the_toy_world_uses_models_and_training_only(name: str):
     assert parts_used(SOURCES[name], "specllava") <= {*RECORDS, *TRAINING, "models"}
+
+
+@pytest.mark.parametrize("name", sorted(DISTILLING))
+def test_what_distils_uses_decoding_and_no_toy_world(name: str):
+    assert parts_used(SOURCES[name], "specllava") <= {*ALLOWED["pair"], "distill", "options"} - {"pair"}
+    tops = {module.split(".")[0] for module in imported(SOURCES[name])}
+    assert not tops & {"gradio", "plotly", *(set() if name.endswith(".commands") else {"visual"})}
+
+
+@pytest.mark.parametrize("name", [n for n in SOURCES if n not in {*DISTILLING, "specllava.cli"}])
+def test_only_the_command_line_uses_what_distils(name: str):
+    assert not imported(SOURCES[name]) & DISTILLING
 
 
 @pytest.mark.parametrize("name", [n for n in SOURCES if n not in {*WAYS_IN, "specllava.cli"}])
@@ -86,7 +104,7 @@ def test_only_the_command_line_uses_the_toy_worlds_ways_in(name: str):
 def test_nothing_in_the_package_uses_the_page(name: str):
     tops = {module.split(".")[0] for module in imported(SOURCES[name])}
     assert not tops & {"app", "tests", "benchmarks"}
-    if own_part(name) in ALLOWED:
+    if own_part(name) in ALLOWED and name not in DISTILLING:
         assert not tops & {"visual", "gradio", "plotly"}
 
 

@@ -1,1 +1,1 @@
-"""Training: one loop on accelerate, its losses, and the data that feed it."""
+"""Training: what drafts learn from, one stage and one loop on accelerate, and the command around them."""

@@ -1,79 +1,120 @@
 """The training loop: one optimiser, warm-up and cosine, checkpoints, exact resume. Knows no model and no data.
 
 Batch number ``k`` is a pure function of ``k``, so a run that was killed goes on with the batch it had not
-yet seen, and ends with the weights that an unbroken run would have.
+yet seen, and ends with the weights that an unbroken run would have. Several processes share the batches of a step:
+two of them do what one does with twice the accumulation.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset
 from tqdm.auto import tqdm
 
+from specllava.distill.config import LoopConfig
+
 Batch = dict[str, Tensor]
 Losses = dict[str, Tensor]  # "loss" is minimised, the others are shown
+COUNT = "count "  # batch entries whose names begin so are numbers that add up over a run; every batch has the same
 
 
-@dataclass(frozen=True, slots=True)
-class LoopConfig:
-    """How long and how fast to learn."""
+@dataclass(slots=True)
+class Course:
+    """What a training was like so far.
 
-    steps: int
-    learning_rate: float
-    warmup: int = 200
-    weight_decay: float = 0.05
-    clip: float = 1.0
-    checkpoint_every: int = 200
-    seed: int = 0
+    Args:
+        curve: one entry per step: ``step``, the rate of learning, and every loss, averaged over the step's batches.
+        counts: the ``count`` entries of all batches, added up.
+        stopped: the watcher ended it.
+    """
 
-    def rate(self, step: int) -> float:
-        """Share of the learning rate at a step: linear warm-up, then a cosine down to zero."""
-        if step < self.warmup:
-            return (step + 1) / self.warmup
-        progress = (step - self.warmup) / max(1, self.steps - self.warmup)
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    curve: list[dict[str, float]] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    stopped: bool = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.curve, self.counts, self.stopped = state["curve"], state["counts"], state["stopped"]
 
 
-class _Numbered(Dataset[Batch]):
-    """Batches ``start, start + 1, …`` for a data loader's worker process."""
+class Watcher(Protocol):
+    """Looks at a model in the middle of its training. What it remembers goes into the checkpoint."""
 
-    def __init__(self, make: Callable[[int], Batch], start: int, stop: int) -> None:
-        self.make, self.start, self.stop = make, start, stop
+    def __call__(self, step: int, model: nn.Module, course: Course) -> bool:
+        """Look at the model after ``step`` steps, 0 being before the first; True ends the training."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class _Numbered(Dataset[Batch | ValueError]):
+    """Batches by a range of their numbers, for a data loader's worker process.
+
+    What is wrong with the data travels as a value: raised there, it would arrive with a worker's traceback as its text.
+    """
+
+    def __init__(self, make: Callable[[int], Batch], numbers: range) -> None:
+        self.make, self.numbers = make, numbers
 
     def __len__(self) -> int:
-        return self.stop - self.start
+        return len(self.numbers)
 
-    def __getitem__(self, index: int) -> Batch:
-        return self.make(self.start + index)
+    def __getitem__(self, index: int) -> Batch | ValueError:
+        try:
+            return self.make(self.numbers[index])
+        except ValueError as error:
+            return error
+
+
+class _Lesson(nn.Module):
+    """The model with its losses as one forward pass, which is what processes share gradients around."""
+
+    def __init__(self, model: nn.Module, losses: Callable[[Any, Batch], Losses]) -> None:
+        super().__init__()
+        self.model, self.losses = model, losses
+
+    def forward(self, batch: Batch) -> Losses:
+        return self.losses(self.model, batch)
 
 
 def fit(
     name: str,
     model: nn.Module,
-    losses: Callable[[nn.Module, Batch], Losses],
+    losses: Callable[[Any, Batch], Losses],
     batches: Callable[[int], Batch],
     config: LoopConfig,
     directory: Path,
     accelerator: Accelerator,
-) -> None:
+    watch: Watcher | None = None,
+    weigh: Callable[[Batch], int] | None = None,
+) -> Course:
     """Train ``model`` in place; resume from ``directory`` if an earlier call was cut short.
 
+    The last checkpoint stays, so that a kill before the model is saved costs nothing: remove the directory afterwards.
+
     Args:
-        name: shown beside the progress bar.
+        name: shown beside the progress bar, and in front of the names of what the accelerator tracks.
         losses: model and batch to losses, of which ``loss`` is minimised.
         batches: batch number to batch, on the CPU; called in a worker process.
+        watch: called before the first step, every ``config.validate_every`` steps, and after the last.
+        weigh: how much a batch counts in the mean of a step's batches; all the same without it.
 
     Raises:
         FloatingPointError: the loss is not finite; the last checkpoint is left as it is.
+        ValueError: what ``batches`` raises.
     """
     torch.manual_seed(config.seed)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -81,37 +122,118 @@ def fit(
         trainable, lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay, fused=True
     )
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, config.rate)
-    model, optimizer = accelerator.prepare(model, optimizer)
-    first = _resume(directory, accelerator, model, optimizer, scheduler)
-    loader = DataLoader(_Numbered(batches, first, config.steps), batch_size=None, num_workers=1, prefetch_factor=4)
-    shown: dict[str, float] = {}
-    bar = tqdm(loader, desc=name, initial=first, total=config.steps, unit="batch", mininterval=2.0)
-    for step, batch in enumerate(bar, start=first):
-        moved = {key: value.to(accelerator.device) for key, value in batch.items()}
-        with accelerator.autocast():
-            parts = losses(model, moved)
-        accelerator.backward(parts["loss"])
+    model = model.to(accelerator.device)
+    lesson, optimizer = accelerator.prepare(_Lesson(model, losses), optimizer)
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
+    seen = model if averaged is None else averaged.module
+    course = Course()
+    kept = [part for part in (model, optimizer, scheduler, course, averaged, watch) if part is not None]
+    first = _resume(directory, accelerator, *kept)
+    if watch is not None and first == 0:
+        course.stopped = watch(0, seen, course)
+    step = first
+    bar = tqdm(
+        _steps(batches, config, first, accelerator),
+        desc=name, initial=first, total=config.steps, unit="step", mininterval=2.0,
+        disable=not accelerator.is_main_process,
+    )  # fmt: skip
+    for group in () if course.stopped else bar:
+        rate = float(scheduler.get_last_lr()[0])
+        parts = _learn(lesson, group, weigh, accelerator, course)
+        if not math.isfinite(parts["loss"]):
+            raise FloatingPointError(f"{name}: the loss is {parts['loss']} at step {step}; the last checkpoint is kept")
         accelerator.clip_grad_norm_(trainable, config.clip)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad(set_to_none=True)
+        if averaged is not None:
+            averaged.update_parameters(model)
+        course.curve.append({"step": step, "rate": rate, **parts})
+        accelerator.log({f"{name}/{key}": value for key, value in course.curve[-1].items() if key != "step"}, step=step)
+        bar.set_postfix(_recent(course.curve), refresh=False)
+        step += 1
+        due = step == config.steps or (config.validate_every and step % config.validate_every == 0)
+        if watch is not None and due:
+            course.stopped = watch(step, seen, course)
+        if course.stopped:
+            break
+        if step % config.checkpoint_every == 0 and step < config.steps:
+            _checkpoint(directory, accelerator, step, *kept)
+    bar.close()
+    if step > first:
+        _checkpoint(directory, accelerator, step, *kept)
+    if averaged is not None:
+        model.load_state_dict(averaged.module.state_dict())
+    return course
+
+
+def _steps(
+    batches: Callable[[int], Batch], config: LoopConfig, first: int, accelerator: Accelerator
+) -> Iterator[list[Batch]]:
+    """The batches of each step that fall to this process; those of one step are dealt out in turn."""
+    share, each = accelerator.num_processes, config.accumulation
+    numbers = range(first * each * share + accelerator.process_index, config.steps * each * share, share)
+    loader = DataLoader(_Numbered(batches, numbers), batch_size=None, num_workers=config.workers, prefetch_factor=4)
+    group: list[Batch] = []
+    for batch in loader:
+        if isinstance(batch, ValueError):
+            raise batch
+        group.append(batch)
+        if len(group) == each:
+            yield group
+            group = []
+
+
+def _learn(
+    lesson: nn.Module,
+    group: Sequence[Batch],
+    weigh: Callable[[Batch], int] | None,
+    accelerator: Accelerator,
+    course: Course,
+) -> dict[str, float]:
+    """Gradients of one step from all its batches, in all processes: the step's losses, as weighted means."""
+    weights = [1 if weigh is None else weigh(batch) for batch in group]
+    whole = int(_added_up(torch.tensor(sum(weights)), accelerator))
+    shown: dict[str, Tensor] = {}
+    for place, (batch, weight) in enumerate(zip(group, weights, strict=True)):
+        moved = {key: value.to(accelerator.device) for key, value in batch.items() if not key.startswith(COUNT)}
+        last = place == len(group) - 1
+        with contextlib.nullcontext() if last else accelerator.no_sync(lesson):
+            with accelerator.autocast():
+                parts = lesson(moved)
+            # Processes average their gradients, so each share is multiplied by their number.
+            accelerator.backward(parts["loss"] * (weight * accelerator.num_processes / whole))
         for key, value in parts.items():
-            number = float(value.detach())
-            shown[key] = number if key not in shown else 0.98 * shown[key] + 0.02 * number
-        if not math.isfinite(shown["loss"]):
-            raise FloatingPointError(f"{name}: the loss is {shown['loss']} at step {step}; the last checkpoint is kept")
-        bar.set_postfix({key: f"{value:.4f}" for key, value in shown.items()})
-        if (step + 1) % config.checkpoint_every == 0 and step + 1 < config.steps:
-            _checkpoint(directory, step + 1, model, optimizer, scheduler)
-    shutil.rmtree(directory, ignore_errors=True)
+            shown[key] = shown.get(key, 0.0) + value.detach().float() * (weight / whole)
+    for key in filter(lambda key: key.startswith(COUNT), group[0]):
+        total = int(_added_up(torch.stack([batch[key] for batch in group]).sum(), accelerator))
+        course.counts[key.removeprefix(COUNT)] = course.counts.get(key.removeprefix(COUNT), 0) + total
+    return {key: float(_added_up(value, accelerator)) for key, value in shown.items()}
 
 
-def _checkpoint(directory: Path, step: int, *parts: Any) -> None:
+def _added_up(value: Tensor, accelerator: Accelerator) -> Tensor:
+    """The sum over all processes, the same in each."""
+    if accelerator.num_processes == 1:
+        return value
+    summed: Tensor = accelerator.reduce(value.to(accelerator.device), reduction="sum")
+    return summed
+
+
+def _recent(curve: Sequence[dict[str, float]], steps: int = 50) -> dict[str, str]:
+    """Losses of the last steps, averaged, for the progress bar."""
+    tail = curve[-steps:]
+    names = [key for key in tail[-1] if key not in ("step", "rate")]
+    return {key: f"{sum(point[key] for point in tail) / len(tail):.4f}" for key in names}
+
+
+def _checkpoint(directory: Path, accelerator: Accelerator, step: int, *parts: Any) -> None:
     """Write beside, then rename: a kill in between leaves the earlier checkpoint whole."""
-    directory.mkdir(parents=True, exist_ok=True)
-    beside = directory / "writing.pt"
-    torch.save({"step": step, "parts": [part.state_dict() for part in parts]}, beside)
-    beside.replace(directory / "last.pt")
+    if accelerator.is_main_process:
+        directory.mkdir(parents=True, exist_ok=True)
+        beside = directory / "writing.pt"
+        torch.save({"step": step, "parts": [part.state_dict() for part in parts]}, beside)
+        beside.replace(directory / "last.pt")
+    accelerator.wait_for_everyone()
 
 
 def _resume(directory: Path, accelerator: Accelerator, *parts: Any) -> int:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from specllava.distill.config import Objective
 
 IGNORE = -100
+Head = Callable[[Tensor], Tensor]  # hidden states [n, hidden] to logits [n, vocab]
 
 
 def next_token_loss(logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -17,28 +23,94 @@ def next_token_loss(logits: Tensor, labels: Tensor, weight: Tensor | None = None
         labels: ``[batch, length]`` token ids; ``IGNORE`` marks what is not to be learnt.
         weight: ``[vocab]``, how much each token counts in the mean; all the same without it.
     """
-    kept, wanted = _answer_positions(logits, labels)
+    kept, wanted = answer_positions(logits, labels)
     return F.cross_entropy(kept.float(), wanted, weight)
 
 
-def distillation_loss(draft: Tensor, target: Tensor, labels: Tensor, kl_weight: float) -> tuple[Tensor, Tensor]:
-    """``(1 - w) CE + w KL(target || draft)`` over answer tokens (Spec-LLaVA, arXiv 2509.11961), and the KL alone.
+def distillation_loss(
+    draft: Tensor, target: Tensor, labels: Tensor, kl_weight: float, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """The loss of :class:`Objective` for logits that are there already, and the KL at temperature 1 alone.
+
+    ``(1 - w) CE + w T² KL(target || draft)`` over answer tokens (Spec-LLaVA, arXiv 2509.11961).
 
     Args:
         draft, target: logits ``[batch, length, vocab]`` for the same tokens.
         labels: ``[batch, length]`` token ids, ``IGNORE`` elsewhere.
         kl_weight: ``w`` in [0, 1].
     """
-    kept, wanted = _answer_positions(draft, labels)  # [answers, vocab], [answers]
-    taught, _ = _answer_positions(target, labels)
-    ours = F.log_softmax(kept.float(), dim=-1)
-    theirs = F.log_softmax(taught.float(), dim=-1)
-    kl = F.kl_div(ours, theirs, log_target=True, reduction="batchmean")
-    return (1 - kl_weight) * F.nll_loss(ours, wanted) + kl_weight * kl, kl.detach()
+    ours, wanted = answer_positions(draft, labels)  # [answers, vocab], [answers]
+    theirs, _ = answer_positions(target, labels)
+    objective = Objective(kl_weight, temperature, chunk=max(1, len(wanted)))
+    return chunked_loss(ours, torch.nn.Identity(), theirs, torch.nn.Identity(), wanted, objective)
 
 
-def _answer_positions(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits that predict an answer token, and that token: ``[answers, vocab], [answers]``."""
+def chunked_loss(
+    ours: Tensor, our_head: Head, theirs: Tensor, their_head: Head, wanted: Tensor, objective: Objective
+) -> tuple[Tensor, Tensor]:
+    """The same from hidden states; the logits of at most ``objective.chunk`` answer tokens exist at a time.
+
+    A chunk's logits are computed from its states, used, forgotten, and computed once more on the way back
+    (``torch.utils.checkpoint``), so memory for them does not grow with the answers: about ``11 x 4 x chunk x vocab``
+    bytes at the peak, instead of that for all answers.
+
+    Args:
+        ours, theirs: ``[answers, hidden]`` of draft and target, which predict ``wanted`` ``[answers]``.
+
+    Returns:
+        The loss, and KL(target ‖ draft) at temperature 1 in nats per token, detached.
+    """
+    ce = kl = shown = wanted.new_zeros((), dtype=torch.float32)
+    for start in range(0, len(wanted), objective.chunk):
+        here = slice(start, start + objective.chunk)
+
+        def sums(ours: Tensor, theirs: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return _sums(our_head(ours), their_head(theirs), wanted, objective.temperature)
+
+        part: tuple[Tensor, Tensor, Tensor] = checkpoint(
+            sums, ours[here], theirs[here], wanted[here], use_reentrant=False, preserve_rng_state=False
+        )
+        ce, kl, shown = ce + part[0], kl + part[1], shown + part[2]
+    count = len(wanted)
+    softened = objective.kl_weight * objective.temperature**2
+    return ((1 - objective.kl_weight) * ce + softened * kl) / count, shown.detach() / count
+
+
+def chunked_cross_entropy(ours: Tensor, our_head: Head, wanted: Tensor, chunk: int) -> Tensor:
+    """Mean cross-entropy alone, without a target, in the same chunks."""
+
+    def summed(ours: Tensor, wanted: Tensor) -> Tensor:
+        return F.cross_entropy(our_head(ours).float(), wanted, reduction="sum")
+
+    total = wanted.new_zeros((), dtype=torch.float32)
+    for start in range(0, len(wanted), chunk):
+        here = slice(start, start + chunk)
+        part: Tensor = checkpoint(summed, ours[here], wanted[here], use_reentrant=False, preserve_rng_state=False)
+        total = total + part
+    return total / len(wanted)
+
+
+def _sums(ours: Tensor, theirs: Tensor, wanted: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over a chunk of the cross-entropy, the softened KL, and the KL as it is (the same where T is 1)."""
+    ours, theirs = ours.float(), theirs.float()  # [n, vocab]
+    ce = F.cross_entropy(ours, wanted, reduction="sum")
+    kl = _kl(ours / temperature, theirs / temperature)
+    if temperature == 1.0:
+        return ce, kl, kl.detach()
+    with torch.no_grad():
+        return ce, kl, _kl(ours, theirs)
+
+
+def _kl(ours: Tensor, theirs: Tensor) -> Tensor:
+    return F.kl_div(F.log_softmax(ours, -1), F.log_softmax(theirs, -1), log_target=True, reduction="sum")
+
+
+def answer_positions(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """What predicts an answer token (logits or hidden states ``[batch, length, n]``), and that token.
+
+    Returns:
+        ``[answers, n], [answers]``.
+    """
     wanted = labels[:, 1:]
     mask = wanted != IGNORE
-    return logits[:, :-1][mask], torch.masked_select(wanted, mask)
+    return states[:, :-1][mask], torch.masked_select(wanted, mask)

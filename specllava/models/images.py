@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
@@ -20,13 +22,29 @@ def open_image(source: str | Path | Image.Image) -> Image.Image:
     if isinstance(source, Image.Image):
         _check_size(source, "the image")
         return source.convert("RGB")
-    path = Path(source)
+    with _opened(Path(source)) as picture:
+        return picture.convert("RGB")
+
+
+def check_image(path: Path) -> None:
+    """Refuse by its header alone, decoding nothing, what :func:`open_image` would refuse by it.
+
+    Raises:
+        ValueError: as there; a picture that breaks off behind its header passes.
+    """
+    with _opened(path):
+        pass
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """A picture whose header was read; whatever goes wrong with the file becomes one line."""
     if not path.is_file():
         raise ValueError(f"no image file at {path}")
     try:
         with Image.open(path, formats=FORMATS) as picture:
             _check_size(picture, path.name)
-            return picture.convert("RGB")
+            yield picture
     except UnidentifiedImageError as error:
         raise ValueError(f"{path.name} is not a readable image: use one of {', '.join(FORMATS)}") from error
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:

@@ -113,3 +113,21 @@ class Record:
         made = record_lessons if self.lessons else record
         for path in made(load(self.running), self.output, self.decoding):
             console.print(str(path))
+
+
+@dataclass(frozen=True)
+class ExportData:
+    """Write scenes and talk about them as a data file in LLaVA's instruction format: what distill reads."""
+
+    output: Path
+    """Directory for data.json and images/."""
+
+    count: int = 1000
+    """How many conversations, one scene each."""
+
+    def run(self, console: Console) -> None:
+        from specllava.toyworld.export import export
+
+        if self.count < 1:
+            raise ValueError(f"--count is {self.count}: at least 1 is needed")
+        console.print(str(export(self.output, self.count)), soft_wrap=True)

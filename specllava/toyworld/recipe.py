@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
 
-from specllava.distill.loop import LoopConfig
+from specllava.distill.config import LoopConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +133,4 @@ class Workspace:
         return self.root / "draft-before"
 
     def checkpoints(self, stage: str) -> Path:
-        return self.root / "work" / "checkpoints" / stage
+        return self.root / "work" / "checkpoints" / stage.replace(" ", "-")

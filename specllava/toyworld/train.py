@@ -20,8 +20,10 @@ from accelerate.utils import set_seed
 from torch import Tensor
 from transformers import AutoProcessor, CLIPVisionModel, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
-from specllava.distill.loop import Batch, LoopConfig, Losses, fit
-from specllava.distill.losses import distillation_loss, next_token_loss
+from specllava.distill.config import LoopConfig, Objective
+from specllava.distill.loop import Batch, Losses, fit
+from specllava.distill.losses import next_token_loss
+from specllava.distill.stage import distil
 from specllava.models.artefact import DraftLlava, save
 from specllava.models.vision import merge_features, tower_features
 from specllava.toyworld.build import build_processor, special_ids
@@ -80,11 +82,11 @@ def train(
     if not place.talking.exists():
         _first_stages(run)
     if not place.target.exists():
-        _log(output, "target", _timed(lambda: _refine(run)))
+        _done(place, "target", _timed(lambda: _refine(run)))
     if not place.draft_before.exists():
-        _log(output, "draft", _timed(lambda: _train_draft(run)))
+        _done(place, "draft", _timed(lambda: _train_draft(run)))
     if not place.draft.exists():
-        _log(output, "distilled draft", _timed(lambda: _distil(run)))
+        _done(place, "distilled draft", _timed(lambda: _distil(run)))
 
 
 def _bfloat16_is_fast() -> bool:
@@ -107,10 +109,10 @@ def _go_on_from(start: Path, place: Workspace) -> None:
 def _first_stages(run: _Run) -> None:
     """From nothing to a target that talks."""
     if not run.place.tower.exists():
-        _log(run.place.root, "vision tower", _timed(lambda: _train_tower(run)))
+        _done(run.place, "vision tower", _timed(lambda: _train_tower(run)))
     if not run.place.aligned.exists():
-        _log(run.place.root, "aligned target", _timed(lambda: _align(run)))
-    _log(run.place.root, "talking target", _timed(lambda: _talk(run)))
+        _done(run.place, "aligned target", _timed(lambda: _align(run)))
+    _done(run.place, "talking target", _timed(lambda: _talk(run)))
 
 
 def _train_tower(run: _Run) -> None:
@@ -120,7 +122,7 @@ def _train_tower(run: _Run) -> None:
         seer.tower.compile()
     images = run.processor.image_processor
     batches = SceneBatches(images, run.recipe.vision_batch)
-    checkpoints = run.place.checkpoints("vision")
+    checkpoints = run.place.checkpoints("vision tower")
     fit("vision tower", seer, seeing_losses, batches, run.recipe.vision, checkpoints, run.accelerator)
     seer.eval()
     accuracy = seeing_accuracy(seer, SceneBatches(images, run.recipe.vision_batch, VALIDATION_START), 8)
@@ -134,7 +136,7 @@ def _align(run: _Run) -> None:
     target = LlavaForConditionalGeneration(run.llava(run.recipe.target_layers, run.recipe.target_hidden))
     target.model.vision_tower = CLIPVisionModel.from_pretrained(run.place.tower)
     batches = run.chats(run.recipe.align_batch, roll_call)
-    _fit_chat("aligned target", target, corpus_losses(target), batches, run.recipe.align, run)
+    _fit_chat("aligned target", target, corpus_losses(), batches, run.recipe.align, run)
     save(target, run.processor, run.place.aligned, torch.float32)
 
 
@@ -142,7 +144,7 @@ def _talk(run: _Run) -> None:
     set_seed(run.recipe.target.seed)
     target = LlavaForConditionalGeneration.from_pretrained(run.place.aligned, dtype=torch.float32)
     batches = run.chats(run.recipe.chat_batch)
-    _fit_chat("talking target", target, corpus_losses(target), batches, run.recipe.target, run)
+    _fit_chat("talking target", target, corpus_losses(), batches, run.recipe.target, run)
     save(target, run.processor, run.place.talking, torch.float32)
 
 
@@ -153,34 +155,40 @@ def _refine(run: _Run) -> None:
     batches = run.chats(run.recipe.refine_batch, refresher)
     weight = torch.ones(run.recipe.vocabulary, device=run.accelerator.device)
     weight[content_ids(run.processor.tokenizer)] = run.recipe.content_weight
-    losses = corpus_losses(target, weight)
-    _fit_chat("target", target, losses, batches, run.recipe.refine, run)
+    _fit_chat("target", target, corpus_losses(weight), batches, run.recipe.refine, run)
     save(target, run.processor, run.place.target)
 
 
 def _train_draft(run: _Run) -> None:
     set_seed(run.recipe.draft.seed)
-    target = run.teacher()
     if run.place.first_draft.exists():
         draft = DraftLlava.from_pretrained(run.place.first_draft, dtype=torch.float32)
     else:
         draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden))
     batches = run.chats(run.recipe.chat_batch)
-    _fit_chat("draft", draft, corpus_losses(target), batches, run.recipe.draft, run)
+    _teach("draft", draft, batches, Objective(kl_weight=0.0), run.recipe.draft, run)
     save(draft, run.processor, run.place.draft_before)
 
 
 def _distil(run: _Run) -> None:
     """The second draft goes on from the first, taught by the target's distributions as well as the corpus."""
     set_seed(run.recipe.distill.seed)
-    target = run.teacher()
     draft = DraftLlava.from_pretrained(run.place.draft_before, dtype=torch.float32)
-    if run.compiled:
-        target.model.language_model.compile()
     batches = run.chats(run.recipe.distill_batch)
-    losses = taught_losses(target, run.recipe.kl_weight)
-    _fit_chat("distilled draft", draft, losses, batches, run.recipe.distill, run)
+    _teach("distilled draft", draft, batches, Objective(run.recipe.kl_weight), run.recipe.distill, run)
     save(draft, run.processor, run.place.draft)
+
+
+def _teach(
+    name: str, draft: DraftLlava, batches: ChatBatches, objective: Objective, loop: LoopConfig, run: _Run
+) -> None:
+    """The stage that the ``distill`` command runs too."""
+    target = run.teacher()
+    if run.compiled:
+        for model in (target, draft):
+            model.model.language_model.compile()
+    checkpoints = run.place.checkpoints(name)
+    distil(name, draft, target, batches, objective, loop, checkpoints, run.accelerator)
 
 
 def _fit_chat(
@@ -194,11 +202,11 @@ def _fit_chat(
     model.model.vision_tower.requires_grad_(False)
     if run.compiled:
         model.model.language_model.compile()
-    fit(name, model, losses, batches, loop, run.place.checkpoints(name.replace(" ", "-")), run.accelerator)
+    fit(name, model, losses, batches, loop, run.place.checkpoints(name), run.accelerator)
 
 
-def corpus_losses(seeing: LlavaForConditionalGeneration, weight: Tensor | None = None) -> ChatLosses:
-    """Cross-entropy on the corpus' answers; pictures are seen through the tower of ``seeing``.
+def corpus_losses(weight: Tensor | None = None) -> ChatLosses:
+    """Cross-entropy of a target on the corpus' answers; its tower stays as it is.
 
     Args:
         weight: of each token, ``[vocab]``.
@@ -206,21 +214,8 @@ def corpus_losses(seeing: LlavaForConditionalGeneration, weight: Tensor | None =
 
     def losses(model: LlavaForConditionalGeneration, batch: Batch) -> Losses:
         with torch.no_grad():
-            features = tower_features(seeing, batch["pixel_values"])
+            features = tower_features(model, batch["pixel_values"])
         return {"loss": next_token_loss(chat_logits(model, batch, features), batch["labels"], weight)}
-
-    return losses
-
-
-def taught_losses(target: LlavaForConditionalGeneration, kl_weight: float) -> ChatLosses:
-    """Cross-entropy and KL to the target's distributions, computed as they are needed."""
-
-    def losses(model: LlavaForConditionalGeneration, batch: Batch) -> Losses:
-        with torch.no_grad():
-            features = tower_features(target, batch["pixel_values"])
-            taught = chat_logits(target, batch, features)
-        loss, kl = distillation_loss(chat_logits(model, batch, features), taught, batch["labels"], kl_weight)
-        return {"loss": loss, "kl": kl}
 
     return losses
 
@@ -236,6 +231,12 @@ def _timed(stage: Callable[[], object]) -> dict[str, float]:
     start = time.perf_counter()
     stage()
     return {"seconds": round(time.perf_counter() - start, 1)}
+
+
+def _done(place: Workspace, stage: str, facts: dict[str, float]) -> None:
+    """A stage's part is saved, so its checkpoints may go."""
+    shutil.rmtree(place.checkpoints(stage), ignore_errors=True)
+    _log(place.root, stage, facts)
 
 
 def _log(output: Path, stage: str, facts: dict[str, float]) -> None:

@@ -1,0 +1,85 @@
+"""KL and τ of a toy draft that learns from nothing: data, a fresh draft, the distill command, a picture of its report.
+
+    python -m benchmarks.distillation --output runs/curve --picture docs/distillation.png
+
+Whatever is in the output directory already is not done again, so the command may be killed and repeated.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+import tyro
+from playwright.sync_api import sync_playwright
+from rich.console import Console
+from transformers import AutoProcessor, LlavaConfig
+
+from specllava.config import DecodingConfig
+from specllava.distill.commands import Distill
+from specllava.distill.config import DistillConfig
+from specllava.findings.distillation import Report
+from specllava.models.artefact import DraftLlava, save
+from specllava.models.bundle import presets
+from specllava.toyworld.export import export
+from visual.distillation import figure
+
+WIDTH, HEIGHT = 900, 520
+
+
+def main(output: Path, picture: Path, report: Path | None = None, rows: int = 1500, steps: int = 150) -> None:
+    """Teach a draft of the toy draft's size, from random weights, and draw what its validations found.
+
+    Args:
+        output: directory for data, drafts and the run.
+        picture: PNG file to write.
+        report: where to put a copy of the run's report.
+        rows: conversations of the data file.
+        steps: of the optimiser.
+    """
+    toy = presets()["toy"]
+    if not (output / "data" / "data.json").exists():
+        export(output / "data", rows)
+    if not (output / "fresh").exists():
+        torch.manual_seed(0)
+        fresh = DraftLlava(LlavaConfig.from_pretrained(toy.draft))
+        save(fresh, AutoProcessor.from_pretrained(toy.draft), output / "fresh", torch.float32)
+    training = DistillConfig(
+        steps=steps, batch=8, learning_rate=2e-3, warmup=20, validate_every=max(1, steps // 6), checkpoint_every=25,
+        validation_prompts=8,
+    )  # fmt: skip
+    Distill(
+        target=toy.target,
+        draft=output / "fresh",
+        data=output / "data" / "data.json",
+        images=output / "data" / "images",
+        output=output / "run",
+        features=output / "features",
+        training=training,
+        decoding=DecodingConfig(max_new_tokens=64),
+    ).run(Console())
+    found = output / "run" / "report.json"
+    draw(Report.read(found), picture)
+    if report is not None:
+        report.write_text(found.read_text(encoding="utf-8").replace(f"{Path.cwd()}/", ""), encoding="utf-8")
+
+
+def draw(report: Report, picture: Path) -> None:
+    """The run's picture as a PNG, drawn by a browser; the run itself needs none."""
+    title = f"a fresh draft learns from the toy {report.target}: {report.setting['device']}, {report.setting['dtype']}"
+    drawn = figure(report, title).update_layout(width=WIDTH, height=HEIGHT)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        page_file = Path(folder) / "picture.html"
+        drawn.write_html(page_file, include_plotlyjs=True, config={"staticPlot": True})
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=2)
+        page.goto(page_file.as_uri())
+        page.wait_for_selector(".main-svg")
+        page.locator(".js-plotly-plot").screenshot(path=picture)
+        browser.close()
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,132 @@
+"""The target's own greedy answers to the questions of a data file, to learn on instead of the file's (self-data
+distillation, as in MASSV, arXiv 2505.10526).
+
+They are made by the project's one decode loop, speculatively and hence quickly, and each is on disk before the next
+begins; a call that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from accelerate import Accelerator
+from tqdm.auto import tqdm
+
+from specllava.config import DecodingConfig
+from specllava.decoding import Lane, collect, stream
+from specllava.distill.rows import Row, Rows, UnusableRowError, open_rows, write_rows
+from specllava.models.bundle import Bundle
+from specllava.models.memory import Memory
+from specllava.models.prompt import Message, build_prompt
+
+
+def own_answers(
+    bundle: Bundle,
+    rows: Rows,
+    numbers: Sequence[int],
+    images: Path,
+    config: DecodingConfig,
+    directory: Path,
+    accelerator: Accelerator,
+) -> Rows:
+    """The rows ``numbers``, with what the target answers in place of their answers; several processes share the work.
+
+    A row whose picture cannot be read, or whose questions outgrow the context before the first answer, is counted
+    and left out.
+    """
+    if not (directory / "reasons.json").is_file():
+        directory.mkdir(parents=True, exist_ok=True)
+        rank, share = accelerator.process_index, accelerator.num_processes
+        _answer(bundle, rows, numbers[rank::share], images, config, _part(directory, rank, share), rank == 0)
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            write_rows(directory, _in_order([_part(directory, rank, share) for rank in range(share)]))
+        accelerator.wait_for_everyone()
+    return open_rows(directory)
+
+
+def _part(directory: Path, rank: int, share: int) -> Path:
+    return directory / f"answers-{rank}-of-{share}.jsonl"
+
+
+def _answer(
+    bundle: Bundle, rows: Rows, numbers: Sequence[int], images: Path, config: DecodingConfig, file: Path, shown: bool
+) -> None:
+    """Append a line for each row that the file does not have yet."""
+    done = _whole_lines(file)
+    with file.open("a", encoding="utf-8") as lines:
+        left = tqdm(numbers[done:], "the target's answers", len(numbers), initial=done, unit="row", disable=not shown)
+        for number in left:
+            try:
+                row = answered(bundle, rows[number], images, config)
+                line = row.as_json()
+            except UnusableRowError as error:
+                line = {"unusable": str(error)}
+            lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+            lines.flush()
+
+
+def _whole_lines(file: Path) -> int:
+    """Lines of a file; what a kill left of an unfinished one is taken off."""
+    if not file.is_file():
+        return 0
+    with file.open("rb+") as lines:
+        count = whole = 0
+        for line in lines:
+            if line.endswith(b"\n"):
+                count, whole = count + 1, whole + len(line)
+        lines.truncate(whole)
+    return count
+
+
+def _in_order(parts: Sequence[Path]) -> Iterator[Row | UnusableRowError]:
+    """The rows of all processes' files, in the order in which they were dealt out."""
+    files = [part.open(encoding="utf-8") for part in parts]
+    while lines := [line for file in files if (line := file.readline())]:
+        for line in lines:
+            data = json.loads(line)
+            if "unusable" in data:
+                yield UnusableRowError(data["unusable"])
+            else:
+                yield Row(*(tuple(data[name]) for name in ("turns", "shown", "images", "ended")))
+    for file in files:
+        file.close()
+
+
+def answered(bundle: Bundle, row: Row, images: Path, config: DecodingConfig) -> Row:
+    """A row with the target's answers, each given after its own earlier ones.
+
+    An answer that was cut at the limit ends the row and teaches no end.
+
+    Raises:
+        UnusableRowError: it has no answer, and why.
+    """
+    chat: list[Message] = []
+    memory = Memory()
+    ended: list[bool] = []
+    pictures = iter(row.images)
+    for place in range(0, len(row.turns), 2):
+        shown = [{"type": "image", "image": images / next(pictures)} for _ in range(row.shown[place // 2])]
+        chat.append({"role": "user", "content": [*shown, {"type": "text", "text": row.turns[place]}]})
+        try:
+            prompt = build_prompt(bundle, None, chat, config.max_new_tokens)
+        except ValueError as error:  # no room, or a picture that breaks off
+            if ended:
+                break
+            reason = "do not fit the context" if "do not fit" in str(error) else "with an image that breaks off"
+            raise UnusableRowError(reason) from error
+        trace = collect(bundle, Lane("answer", config, prompt), stream(bundle, prompt, config, memory))
+        if not trace.text:
+            break
+        chat.append({"role": "assistant", "content": trace.text})
+        ended.append(trace.finish_reason == "eos")
+        if not ended[-1]:
+            break
+    if not ended:
+        raise UnusableRowError("to which the target says nothing")
+    said = chat[: 2 * len(ended)]
+    turns = (m["content"] if isinstance(m["content"], str) else m["content"][-1]["text"] for m in said)
+    shown_of = row.shown[: len(ended)]
+    return Row(tuple(turns), shown_of, row.images[: sum(shown_of)], tuple(ended))

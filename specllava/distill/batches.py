@@ -1,0 +1,132 @@
+"""Batch number to tensors, from rows of a data file: a pure function of the number, so a run can go on anywhere."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from specllava.distill.chats import ChatEncoder, Encoded
+from specllava.distill.loop import COUNT, Batch
+from specllava.distill.losses import IGNORE
+from specllava.distill.rows import Row, Rows
+from specllava.models.images import open_image
+
+GROUP = 16  # batches that are sorted by length together, so that little is padded
+TRIES = 100  # rows in a row that may turn out to be unusable
+UNREADABLE, CUT, ANSWERLESS = "rows with an image that breaks off", "rows cut", "rows with no answer in their length"
+
+Sample = tuple[Encoded, Tensor | None]
+
+
+def split(rows: Rows, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows to learn from and of those held out, in a random order that the seed settles.
+
+    Raises:
+        ValueError: too few rows.
+    """
+    if len(rows) < held_out + 1:
+        raise ValueError(
+            f"{len(rows)} usable rows are too few for {held_out} held out and 1 to learn from:"
+            " give more data or fewer --validation-prompts"
+        )
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    return order[held_out:], order[:held_out]
+
+
+class RowBatches:
+    """``input_ids`` and ``labels`` ``[batch, length]``, and what the pictures show in the order of their slots.
+
+    Rows come in another random order each time round. Padding is on the right, where causal attention does not look.
+
+    Args:
+        numbers: of the rows to learn from.
+        see: pictures of a row by path: ``pixel_values`` ``[images, 3, height, width]`` or what else ``name`` says.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        numbers: Tensor,
+        encode: ChatEncoder,
+        batch: int,
+        seed: int,
+        name: str,
+        see: Callable[[Sequence[str]], Tensor],
+    ) -> None:
+        self.rows, self.numbers, self.encode, self.batch, self.seed = rows, numbers, encode, batch, seed
+        self.name, self.see = name, see
+        self._order = lru_cache(maxsize=2)(self._make_order)
+        self._window = lru_cache(maxsize=2)(self._make_window)
+
+    def __call__(self, number: int) -> Batch:
+        window, member = divmod(number, GROUP)
+        counts = dict.fromkeys((UNREADABLE, CUT, ANSWERLESS), 0)
+        samples = [self._sample(position, counts) for position in self._window(window)[member]]
+        longest = max(len(encoded.ids) for encoded, _ in samples)
+        input_ids = torch.full((len(samples), longest), self.encode.processor.tokenizer.eos_token_id)
+        labels = torch.full((len(samples), longest), IGNORE)
+        for place, (encoded, _) in enumerate(samples):
+            input_ids[place, : len(encoded.ids)] = torch.tensor(encoded.ids)
+            labels[place, : len(encoded.ids)] = torch.tensor(encoded.labels)
+        pictures = [seen for _, seen in samples if seen is not None]
+        batch = {"input_ids": input_ids, "labels": labels}
+        if pictures:
+            batch[self.name] = torch.cat(pictures)
+        return batch | {f"{COUNT}{key}": torch.tensor(value) for key, value in counts.items()}
+
+    def row_at(self, position: int) -> int:
+        """Number of the row at a position of the endless order."""
+        time_round, place = divmod(position, len(self.numbers))
+        return int(self.numbers[self._order(time_round)[place]])
+
+    def _sample(self, position: int, counts: dict[str, int]) -> Sample:
+        """The row at a position; one that cannot be used is counted, and the next in order stands in for it."""
+        for standing_in in range(position, position + TRIES):
+            row = self.rows[self.row_at(standing_in)]
+            encoded = self.encode(row)
+            if all(label == IGNORE for label in encoded.labels[1:]):
+                counts[ANSWERLESS] += 1
+                continue
+            try:
+                seen = self._seen(row, encoded)
+            except ValueError:
+                counts[UNREADABLE] += 1
+                continue
+            counts[CUT] += encoded.cut
+            return encoded, seen
+        raise ValueError(
+            f"{TRIES} rows one after the other have no answer within --length {self.encode.length} or an image that"
+            " cannot be read"
+        )
+
+    def _seen(self, row: Row, encoded: Encoded) -> Tensor | None:
+        return self.see(row.images[: encoded.images]) if encoded.images else None
+
+    def _make_order(self, time_round: int) -> Tensor:
+        source = torch.Generator().manual_seed(self.seed * 1_000_003 + time_round)
+        return torch.randperm(len(self.numbers), generator=source)
+
+    def _make_window(self, window: int) -> list[list[int]]:
+        """Positions of each batch of a window: rows of similar length together, the batches in a random order."""
+        size = GROUP * self.batch
+        positions = range(window * size, (window + 1) * size)
+        by_length = sorted(positions, key=lambda position: self.rows.size(self.row_at(position)))
+        batches = [by_length[start : start + self.batch] for start in range(0, size, self.batch)]
+        random.Random(f"specllava window {self.seed} {window}").shuffle(batches)
+        return batches
+
+
+def pixels(encode: ChatEncoder, images: Path) -> Callable[[Sequence[str]], Tensor]:
+    """Pictures by path to what the tower reads, ``[images, 3, height, width]``."""
+
+    def see(names: Sequence[str]) -> Tensor:
+        pictures = [open_image(images / name) for name in names]
+        values: Tensor = encode.processor.image_processor(pictures, return_tensors="pt")["pixel_values"]
+        return values
+
+    return see

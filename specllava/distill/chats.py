@@ -1,0 +1,118 @@
+"""Conversations as tokens: through the target's own chat template, with answers as the only labelled tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from PIL import Image
+from transformers import LlavaProcessor
+
+from specllava.distill.losses import IGNORE
+from specllava.distill.rows import IMAGE_MARKER, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One conversation, ready to be learnt from.
+
+    Args:
+        ids: tokens, with a slot per patch of each picture.
+        labels: for each place the token that should stand there, ``IGNORE`` outside of answers. It is the token that
+            does stand there, except behind an answer whose template writes no end: the end is wanted there.
+        images: how many of the row's pictures have their slots in it.
+        cut: it was longer.
+    """
+
+    ids: list[int]
+    labels: list[int]
+    images: int
+    cut: bool
+
+
+@dataclass(frozen=True)
+class ChatEncoder:
+    """Rows to tokens, as ``build_prompt`` would write the same chat for decoding.
+
+    Args:
+        length: tokens that a row may have, picture included.
+
+    Raises:
+        ValueError: the tokenizer cannot tell where its tokens stand in the text.
+    """
+
+    processor: LlavaProcessor
+    length: int
+
+    def __post_init__(self) -> None:
+        if not self.processor.tokenizer.is_fast:
+            raise ValueError("the target's tokenizer is a slow one, without the places of its tokens in the text")
+
+    @cached_property
+    def patches(self) -> int:
+        """Image slots that one picture takes."""
+        grey = Image.new("RGB", (64, 64))
+        ids = self.processor(images=[grey], text=self.processor.image_token, return_tensors="pt")["input_ids"]
+        return int((ids == self.processor.image_token_id).sum())
+
+    def __call__(self, row: Row) -> Encoded:
+        """Encode a row; one that is too long is cut behind, and so is a picture whose slots would be cut through.
+
+        Raises:
+            ValueError: the chat template does not write a chat as the beginning of its continuation.
+        """
+        text, answers = self.written(row)
+        tokens = self.processor.tokenizer(text, return_offsets_mapping=True, add_special_tokens=True)
+        ids, offsets = list(tokens["input_ids"]), tokens["offset_mapping"]
+        labels = [IGNORE] * len(ids)
+        end = self.processor.tokenizer.eos_token_id
+        place = 0
+        for (start, stop), ended in zip(answers, row.ended, strict=True):
+            while place < len(ids) and (offsets[place][0] < start or offsets[place][1] == 0):
+                place += 1
+            while place < len(ids) and offsets[place][0] < stop:
+                labels[place] = ids[place]
+                place += 1
+            if ended:
+                if place == len(ids):
+                    ids.append(end)
+                    labels.append(end)
+                labels[place] = end
+        return self._cut(ids, labels)
+
+    def written(self, row: Row) -> tuple[str, list[tuple[int, int]]]:
+        """The chat's text with its image slots, and where in it each answer stands."""
+        chat = messages(row)
+        text = self._text(chat)
+        answers = []
+        for place in range(1, len(chat), 2):
+            before = self._text(chat[:place], add_generation_prompt=True)
+            if not text.startswith(before):
+                raise ValueError("the target's chat template writes a chat otherwise once it goes on: not supported")
+            said = chat[place]["content"][0]["text"]
+            answers.append((len(before), text.index(said, len(before)) + len(said)))
+        return text, answers
+
+    def _text(self, chat: list[dict[str, Any]], **options: bool) -> str:
+        written: str = self.processor.apply_chat_template(chat, **options)
+        return written.replace(IMAGE_MARKER, IMAGE_MARKER * self.patches)
+
+    def _cut(self, ids: list[int], labels: list[int]) -> Encoded:
+        cut = len(ids) > self.length
+        ids, labels = ids[: self.length], labels[: self.length]
+        marker = self.processor.image_token_id
+        slots = [place for place, token in enumerate(ids) if token == marker]
+        images, begun = divmod(len(slots), self.patches)
+        if begun:
+            ids, labels = ids[: slots[-begun]], labels[: slots[-begun]]
+        return Encoded(ids, labels, images, cut)
+
+
+def messages(row: Row) -> list[dict[str, Any]]:
+    """A row as chat templates read it, each question's pictures in front of it."""
+    chat: list[dict[str, Any]] = []
+    for place, text in enumerate(row.turns):
+        pictures = [{"type": "image"}] * (row.shown[place // 2] if place % 2 == 0 else 0)
+        chat.append({"role": ("user", "assistant")[place % 2], "content": [*pictures, {"type": "text", "text": text}]})
+    return chat

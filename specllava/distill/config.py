@@ -1,0 +1,171 @@
+"""Options of training: frozen, validated, documented. The only source of their defaults; no torch.
+
+The command line is made from these fields: the docstring under a field is its help text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass as plain_dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+
+@plain_dataclass(frozen=True, slots=True)
+class LoopConfig:
+    """How long and how fast to learn.
+
+    Args:
+        accumulation: batches of each process that go into one step of the optimiser.
+        ema: decay of a running mean of the weights, which is what a run then ends with; 0 keeps none.
+        validate_every: steps between two calls of the watcher, if there is one; 0 asks it at the ends only.
+        workers: processes that prepare batches.
+    """
+
+    steps: int
+    learning_rate: float
+    warmup: int = 200
+    weight_decay: float = 0.05
+    clip: float = 1.0
+    checkpoint_every: int = 200
+    seed: int = 0
+    accumulation: int = 1
+    ema: float = 0.0
+    validate_every: int = 0
+    workers: int = 1
+
+    def rate(self, step: int) -> float:
+        """Share of the learning rate at a step: linear warm-up, then a cosine down to zero."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        progress = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+
+@plain_dataclass(frozen=True, slots=True)
+class Objective:
+    """What a draft is taught: ``(1 - kl_weight) CE + kl_weight T² KL(target || draft)`` over answer tokens.
+
+    Both distributions of the KL are softened by the temperature ``T``, and ``T²`` keeps its gradients as large as
+    those of the cross-entropy (Hinton et al., arXiv 1503.02531, section 2).
+
+    Args:
+        chunk: answer positions whose logits exist at a time.
+    """
+
+    kl_weight: float = 0.5
+    temperature: float = 1.0
+    chunk: int = 256
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
+class DistillConfig:
+    """How a draft learns from its target.
+
+    Raises:
+        pydantic.ValidationError: a value outside its bounds; a ``ValueError`` that names field and bound.
+    """
+
+    steps: Annotated[int, Field(ge=1)] = 2000
+    """Steps of the optimiser with all of the draft learning."""
+
+    projector_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps before those in which only the projector learns (LLaVA's first stage)."""
+
+    freeze_projector: bool = False
+    """The projector stays as it is; only the language model learns."""
+
+    batch: Annotated[int, Field(ge=1)] = 8
+    """Rows that one process reads at a time."""
+
+    accumulation: Annotated[int, Field(ge=1)] = 1
+    """Batches of each process that go into one step."""
+
+    learning_rate: Annotated[float, Field(gt=0.0)] = 3e-4
+    """At its highest, after the warm-up."""
+
+    projector_learning_rate: Annotated[float, Field(gt=0.0)] = 1e-3
+    """The same for the projector's own steps."""
+
+    warmup: Annotated[int, Field(ge=0)] = 100
+    """Steps in which the learning rate rises; a cosine takes it down to zero afterwards."""
+
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """Of AdamW."""
+
+    clip: Annotated[float, Field(gt=0.0)] = 1.0
+    """Norm that gradients are clipped to."""
+
+    kl_weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+    """λ of the loss (1-λ)·CE + λ·T²·KL(target ‖ draft)."""
+
+    temperature: Annotated[float, Field(gt=0.0, le=20.0)] = 1.0
+    """T of the loss: both distributions of the KL are softened by it."""
+
+    chunk: Annotated[int, Field(ge=1)] = 256
+    """Answer tokens whose logits exist at a time; fewer take less memory."""
+
+    answers: Literal["data", "target"] = "data"
+    """Learn on the answers of the data, or on what the target itself answers, greedily (MASSV)."""
+
+    length: Annotated[int, Field(ge=16)] = 2048
+    """Tokens of a row at most, picture included; what is longer is cut, and counted."""
+
+    precision: Literal["no", "bf16"] = "no"
+    """bf16 computes in bfloat16 while the draft's own weights stay float32."""
+
+    gradient_checkpointing: bool = False
+    """Compute the draft's layers twice to hold less of them in memory."""
+
+    ema: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Decay of a running mean of the weights, which is then what is validated and kept; 0 for none."""
+
+    validation_prompts: Annotated[int, Field(ge=1)] = 16
+    """Rows held out of training, whose first questions τ, KL and agreement are measured on."""
+
+    validate_every: Annotated[int, Field(ge=0)] = 200
+    """Steps between validations; 0 validates before and after only."""
+
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Stop after so many validations in a row without a better τ; 0 never does."""
+
+    checkpoint_every: Annotated[int, Field(ge=1)] = 200
+    """Steps between checkpoints, from which a run that was killed goes on."""
+
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Of the order of the rows and of which are held out."""
+
+    workers: Annotated[int, Field(ge=1)] = 1
+    """Processes that prepare batches."""
+
+    tensorboard: bool = False
+    """Write loss curves for TensorBoard to OUTPUT/tensorboard."""
+
+    @property
+    def objective(self) -> Objective:
+        return Objective(self.kl_weight, self.temperature, self.chunk)
+
+    def loop(self, projector: bool = False) -> LoopConfig:
+        """The loop of the main stage, or of the projector's own."""
+        steps = self.projector_steps if projector else self.steps
+        return LoopConfig(
+            steps=steps,
+            learning_rate=self.projector_learning_rate if projector else self.learning_rate,
+            warmup=min(self.warmup, steps // 2),
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+            checkpoint_every=self.checkpoint_every,
+            seed=self.seed,
+            accumulation=self.accumulation,
+            ema=0.0 if projector else self.ema,
+            validate_every=0 if projector else self.validate_every,
+            workers=self.workers,
+        )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.freeze_projector and self.projector_steps:
+            raise ValueError(f"a frozen projector cannot learn for {self.projector_steps} steps: choose one of the two")
+        return self

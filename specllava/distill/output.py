@@ -1,0 +1,104 @@
+"""The directory of a distillation: what is in it, whose it is, and how it is written without ever being half."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from specllava.findings.distillation import Report
+
+WRITING = ".writing"  # of a file that a kill may leave behind
+CONFIG, REPORT = "run.json", "report.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a run keeps its parts."""
+
+    root: Path
+
+    @property
+    def draft(self) -> Path:
+        """The best draft by validation τ."""
+        return self.root / "draft"
+
+    @property
+    def last(self) -> Path:
+        """The draft as training ended."""
+        return self.root / "last"
+
+    @property
+    def rows(self) -> Path:
+        return self.root / "work" / "rows"
+
+    @property
+    def answers(self) -> Path:
+        return self.root / "work" / "answers"
+
+    @property
+    def aligned(self) -> Path:
+        """The draft after the projector's own stage."""
+        return self.root / "work" / "aligned"
+
+    def checkpoints(self, stage: str) -> Path:
+        return self.root / "work" / "checkpoints" / stage
+
+    def forget(self, stage: str) -> None:
+        """Remove a stage's checkpoints: what it made is saved."""
+        shutil.rmtree(self.checkpoints(stage), ignore_errors=True)
+
+    def claim(self, identity: dict[str, Any], accelerator: Accelerator) -> None:
+        """Make the directory this run's, or find that it already is.
+
+        A run that came to nothing, for a path that was wrong, say, has no claim; another may begin in its place.
+
+        Raises:
+            ValueError: it is another run's, or holds something else.
+        """
+        written = self.root / CONFIG
+        names: list[str] = []
+        if written.is_file():
+            theirs = json.loads(written.read_text(encoding="utf-8"))
+            names = [name for name in {**identity, **theirs} if identity.get(name) != theirs.get(name)]
+            if names and ((self.root / REPORT).exists() or self.answers.exists()):
+                told = ", ".join(f"{name} {theirs.get(name)} there, {identity.get(name)} here" for name in names[:4])
+                more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+                raise ValueError(f"{self.root} holds another run ({told}{more}): choose another --output")
+        elif self.root.exists() and (not self.root.is_dir() or any(p.suffix != WRITING for p in self.root.iterdir())):
+            raise ValueError(f"{self.root} exists and is no distillation run: choose another --output")
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process and (names or not written.is_file()):
+            shutil.rmtree(self.root / "work", ignore_errors=True)
+            self.root.mkdir(parents=True, exist_ok=True)
+            _write(written, json.dumps(identity, indent=1))
+        accelerator.wait_for_everyone()
+
+    def finished(self) -> Report | None:
+        """The report, if nothing is left to do."""
+        if not (self.root / REPORT).is_file():
+            return None
+        report = Report.read(self.root / REPORT)
+        return None if report.state == "running" else report
+
+    def write(self, report: Report) -> None:
+        _write(self.root / REPORT, report.to_json().decode())
+
+    def write_stage(self, state: dict[str, Any]) -> None:
+        """What the projector's own stage was like."""
+        _write(self.aligned.with_suffix(".json"), json.dumps(state))
+
+    def read_stage(self) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(self.aligned.with_suffix(".json").read_text(encoding="utf-8"))
+        return state
+
+
+def _write(file: Path, text: str) -> None:
+    """Beside, then renamed."""
+    beside = file.with_name(file.name + WRITING)
+    beside.write_text(text + "\n", encoding="utf-8")
+    beside.replace(file)

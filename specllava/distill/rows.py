@@ -1,0 +1,235 @@
+"""A data file in LLaVA's instruction format as rows by number, whatever its size.
+
+The file is read once, row by row: what can be used is written to a copy with one row a line and the place of each
+line, what cannot is counted by reason. Memory holds eight bytes a row; a row is read when it is wanted.
+
+A row is ``{"id": …, "image": "path" or ["path", …], "conversations": [{"from": "human" | "gpt", "value": …}, …]}``,
+with ``<image>`` where a picture is shown and no ``image`` if there is none (``llava_v1_5_mix665k.json``).
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ijson
+import numpy as np
+import numpy.typing as npt
+from tqdm.auto import tqdm
+
+from specllava.models.images import check_image
+
+IMAGE_MARKER = "<image>"
+SPEAKERS = ("human", "gpt")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One conversation that can be learnt from.
+
+    Args:
+        turns: what is asked and answered in turn, image markers taken out; begins with a question, ends with an
+            answer.
+        shown: how many pictures each question shows.
+        images: their paths below the images directory, in order.
+        ended: for each answer, whether it ended there; one that was cut at a limit teaches no end.
+    """
+
+    turns: tuple[str, ...]
+    shown: tuple[int, ...]
+    images: tuple[str, ...]
+    ended: tuple[bool, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"turns": self.turns, "shown": self.shown, "images": self.images, "ended": self.ended}
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Rows that cannot be used: how many for each reason, and the number of the first of them."""
+
+    counts: dict[str, int]
+    first: dict[str, int]
+
+    def line(self) -> str:
+        """All of it in one line; empty if there is nothing to tell."""
+        told = sorted(self.counts.items(), key=lambda item: -item[1])
+        return ", ".join(f"{count} {reason} (first: row {self.first[reason]})" for reason, count in told)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Usable rows of a data file by number, read from its copy as they are wanted.
+
+    Args:
+        file: the copy, one row a line.
+        places: ``[rows + 1]``, where each line begins.
+        reasons: why others are left out.
+    """
+
+    file: Path
+    places: npt.NDArray[np.uint64]
+    reasons: Reasons
+
+    def __len__(self) -> int:
+        return len(self.places) - 1
+
+    def __getitem__(self, number: int) -> Row:
+        with self.file.open("rb") as lines:
+            lines.seek(int(self.places[number]))
+            data = json.loads(lines.readline())
+        return Row(*(tuple(data[name]) for name in ("turns", "shown", "images", "ended")))
+
+    def size(self, number: int) -> int:
+        """Bytes of a row: a measure of how long it is, for which it need not be read."""
+        return int(self.places[number + 1] - self.places[number])
+
+
+class UnusableRowError(ValueError):
+    """A row of the data file that is left out and counted; the message is the reason."""
+
+
+def write_rows(directory: Path, rows: Iterator[Row | UnusableRowError]) -> Rows:
+    """Keep rows in a directory, to be opened again by :func:`open_rows`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    places, counts, first = array("Q", [0]), Counter[str](), dict[str, int]()
+    with (directory / "rows.jsonl").open("wb") as copy:
+        for number, row in enumerate(rows):
+            if isinstance(row, UnusableRowError):
+                counts[str(row)] += 1
+                first.setdefault(str(row), number)
+                continue
+            copy.write(json.dumps(row.as_json(), ensure_ascii=False).encode() + b"\n")
+            places.append(copy.tell())
+    np.save(directory / "places.npy", np.frombuffer(places, dtype=np.uint64))
+    # Written last: a directory without it is not finished.
+    beside = directory / "reasons.writing"
+    beside.write_text(json.dumps({"counts": counts, "first": first}), encoding="utf-8")
+    beside.replace(directory / "reasons.json")
+    return open_rows(directory)
+
+
+def open_rows(directory: Path) -> Rows:
+    """Rows that :func:`write_rows` kept."""
+    reasons = json.loads((directory / "reasons.json").read_text(encoding="utf-8"))
+    return Rows(directory / "rows.jsonl", np.load(directory / "places.npy"), Reasons(**reasons))
+
+
+def index_rows(data: Path, images: Path, directory: Path) -> Rows:
+    """Read a data file once and keep its usable rows in ``directory``; one that is finished there is opened.
+
+    Pictures are looked at, not decoded: one that is missing or of no known format makes its row unusable.
+
+    Raises:
+        ValueError: no such file or directory, an empty file, JSON that is not LLaVA's format, or no usable row.
+    """
+    if (directory / "reasons.json").is_file():
+        return open_rows(directory)
+    if not data.is_file():
+        raise ValueError(f"no data file at {data}: a JSON list or .jsonl in LLaVA's instruction format is expected")
+    if not images.is_dir():
+        raise ValueError(f"no images directory at {images}: give the one that the rows' image paths begin in")
+    bar = tqdm(_raw_rows(data), desc="indexing rows", unit="row", mininterval=2.0)
+    rows = write_rows(directory, (_usable(raw, images) for raw in bar))
+    if not len(rows):
+        (directory / "reasons.json").unlink()  # the file may be mended
+        told = rows.reasons.line()
+        raise ValueError(f"{data} is not in LLaVA's format: no row can be used: {told}" if told else f"{data} is empty")
+    return rows
+
+
+def _raw_rows(data: Path) -> Iterator[Any]:
+    """Whatever the file holds, row by row: a JSON list, or a JSON text a line in a ``.jsonl``."""
+    with data.open("rb") as file:
+        if data.suffix == ".jsonl":
+            yield from _lines(file)
+            return
+        head = file.read(4096).lstrip()
+        if not head:
+            return
+        if not head.startswith(b"["):
+            raise ValueError(f"{data} is not in LLaVA's format: a JSON list of rows is expected, or a .jsonl")
+        file.seek(0)
+        number = 0
+        try:
+            for row in ijson.items(file, "item", use_float=True):
+                yield row
+                number += 1
+        except ijson.JSONError as error:
+            complaint = " ".join(str(error).split())[:80]
+            raise ValueError(f"{data} is not JSON at row {number}: {complaint}") from error
+
+
+def _lines(file: BinaryIO) -> Iterator[Any]:
+    for line in file:
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                yield UnusableRowError("not JSON")
+
+
+def _usable(raw: Any, images: Path) -> Row | UnusableRowError:
+    try:
+        if isinstance(raw, UnusableRowError):
+            raise raw
+        row = parse_row(raw)
+        for name in row.images:
+            _check_picture(images, name)
+    except UnusableRowError as error:
+        return error
+    return row
+
+
+def _check_picture(images: Path, name: str) -> None:
+    path = images / name
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise UnusableRowError("with an image path that leads out of the images directory")
+    if not path.is_file():
+        raise UnusableRowError("with a missing image")
+    try:
+        check_image(path)
+    except ValueError as error:
+        raise UnusableRowError("with an unreadable image") from error
+
+
+def parse_row(raw: Any) -> Row:
+    """A row as the file has it, checked. A leading answer and a trailing question are dropped, as LLaVA does.
+
+    Raises:
+        UnusableRowError: its message is the reason.
+    """
+    talk = raw.get("conversations") if isinstance(raw, dict) else None
+    if not isinstance(talk, list):
+        raise UnusableRowError("without conversations")
+    said: list[tuple[str, str]] = [(part["from"], part["value"]) for part in talk if _is_message(part)]
+    if len(said) < len(talk):
+        raise UnusableRowError('with a message that is not from "human" or "gpt" with a text as value')
+    said = said[1:] if said and said[0][0] == "gpt" else said
+    said = said[:-1] if said and said[-1][0] == "human" else said
+    if not said:
+        raise UnusableRowError("without an answer")
+    if any(speaker != SPEAKERS[place % 2] for place, (speaker, _) in enumerate(said)):
+        raise UnusableRowError("in which human and gpt do not take turns")
+    shown = tuple(text.count(IMAGE_MARKER) for _, text in said)
+    turns = tuple(text.replace(IMAGE_MARKER, "").strip() for _, text in said)
+    if any(shown[1::2]):
+        raise UnusableRowError(f"with {IMAGE_MARKER} in an answer")
+    if not all(turns):
+        raise UnusableRowError("with an empty question or answer")
+    given = raw.get("image") or []
+    images = tuple(given) if isinstance(given, list) else (given,)
+    if not all(isinstance(name, str) for name in images):
+        raise UnusableRowError("with an image that is no path")
+    if sum(shown) != len(images):
+        raise UnusableRowError(f"with another number of {IMAGE_MARKER} markers than images")
+    return Row(turns, shown[::2], images, (True,) * (len(turns) // 2))
+
+
+def _is_message(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("from") in SPEAKERS and isinstance(part.get("value"), str)

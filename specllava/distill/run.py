@@ -1,0 +1,300 @@
+"""One distillation from files to files: data, features, stages, validation, report. May be killed and repeated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs, is_tensorboard_available
+from torch import Tensor
+from transformers.utils.logging import disable_progress_bar
+
+from specllava.config import DecodingConfig
+from specllava.distill.answers import own_answers
+from specllava.distill.batches import TRIES, RowBatches, pixels, split
+from specllava.distill.chats import ChatEncoder
+from specllava.distill.config import DistillConfig
+from specllava.distill.features import make_features
+from specllava.distill.loop import Course
+from specllava.distill.output import Output
+from specllava.distill.rows import Rows, index_rows
+from specllava.distill.stage import distil
+from specllava.distill.validation import UNASKED, Validation, first_questions, replace_draft
+from specllava.findings.distillation import SCHEMA_VERSION, Check, Report
+from specllava.models.artefact import DraftLlava, save
+from specllava.models.bundle import Bundle, DTypeName, load_bundle, with_draft
+from specllava.models.checkpoint import Checkpoint
+
+MOST_POINTS = 2000  # of the curve in the report; a longer one is averaged
+LONGEST_WAIT = timedelta(hours=12)  # of one process for another, which may be answering or encoding
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is distilled, from what, to where.
+
+    Args:
+        target: a directory, or an id of the hub.
+        data, images: rows in LLaVA's instruction format, and where their image paths begin.
+        features: directory for the pictures' features, if they are to be computed once and kept.
+        decoding: how validation drafts; its token limit also bounds the target's own answers.
+    """
+
+    target: str
+    draft: Path
+    data: Path
+    images: Path
+    output: Path
+    features: Path | None
+    device: str
+    dtype: DTypeName
+    training: DistillConfig
+    decoding: DecodingConfig
+
+    def identity(self, processes: int) -> dict[str, Any]:
+        """Everything that decides what comes out, as JSON has it."""
+        target = Checkpoint.at(self.target)
+        paths = {name: str(getattr(self, name).resolve()) for name in ("draft", "data", "images")}
+        paths["target"] = str(Path(target.place).resolve()) if target.local else target.place
+        training = {k: v for k, v in asdict(self.training).items() if k not in ("tensorboard", "workers")}
+        features = None if self.features is None else str(self.features.resolve())
+        decoding = {f"decoding.{name}": value for name, value in asdict(self.decoding).items()}
+        found = {**paths, "dtype": self.dtype, "features": features, "processes": processes, **training, **decoding}
+        plain: dict[str, Any] = json.loads(json.dumps(found))
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What every part of a run works with."""
+
+    job: Job
+    accelerator: Accelerator
+    output: Output
+    bundle: Bundle
+
+
+def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
+    """Run a job to its end, going on with what an earlier call of the same job left.
+
+    Args:
+        tell: for lines that a person should read; called in the main process only.
+
+    Returns:
+        The report in the main process, ``None`` in the others.
+
+    Raises:
+        ValueError, OSError: bad input, or an output directory of another run; one line.
+        FloatingPointError: the loss is not finite; the last checkpoint and the best draft are kept.
+    """
+    accelerator = _accelerator(job)
+    if not accelerator.is_main_process:
+        disable_progress_bar()
+        tell = _say_nothing
+    output = Output(job.output)
+    output.claim(job.identity(accelerator.num_processes), accelerator)
+    if (done := output.finished()) is not None:
+        tell(f"already done: {job.output}")
+        return done if accelerator.is_main_process else None
+    bundle = load_bundle("distillation", job.target, None, str(accelerator.device), job.dtype)
+    run = _Run(job, accelerator, output, with_draft(bundle, job.draft))
+    _check_teachable(run.bundle)
+    if job.training.tensorboard:
+        accelerator.init_trackers("tensorboard")
+    rows, batches, held_out = _data(run, tell)
+    report = _learn(run, rows, batches, held_out, tell)
+    if job.training.tensorboard:
+        accelerator.get_tracker("tensorboard").finish()
+    return report if accelerator.is_main_process else None
+
+
+def _check_teachable(bundle: Bundle) -> None:
+    """Refuse what the loss does not know.
+
+    Raises:
+        ValueError: another family than LLaVA-1.5, or a draft that does not read the target's features.
+    """
+    if bundle.family.name != "llava":
+        raise ValueError(f"{bundle.target_name} is a {bundle.family.name}: drafts are distilled for llava targets only")
+    if bundle.draft_sight != "shared":
+        raise ValueError(
+            f"the draft {bundle.draft_name} does not read the target's pictures (its sight is {bundle.draft_sight}):"
+            ' only drafts that share the tower are distilled; "specllava draft init" makes one'
+        )
+
+
+def _say_nothing(_line: str) -> None:
+    pass
+
+
+def _accelerator(job: Job) -> Accelerator:
+    if job.training.tensorboard and not is_tensorboard_available():
+        raise ValueError(
+            'tensorboard is not installed: pip install "specllava[tensorboard]", or leave --tensorboard out'
+        )
+    return Accelerator(
+        cpu=job.device == "cpu",
+        mixed_precision=job.training.precision,
+        log_with="tensorboard" if job.training.tensorboard else None,
+        project_dir=job.output,
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
+    )
+
+
+def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Sequence[int]]:
+    """All rows of the file, batches of those to learn from, and the numbers of those held out."""
+    job, config, accelerator = run.job, run.job.training, run.accelerator
+    with accelerator.main_process_first():
+        rows = index_rows(job.data, job.images, run.output.rows)
+    if rows.reasons.counts:
+        tell(f"left out of {job.data.name}: {rows.reasons.line()}")
+    learnt, held_out = split(rows, config.validation_prompts, config.seed)
+    assert run.bundle.draft is not None
+    room = run.bundle.context, run.bundle.draft.config.text_config.max_position_embeddings
+    encode = ChatEncoder(run.bundle.processor, min(config.length, *room))
+    encode.written(rows[int(learnt[0])])  # a template that cannot be used is found out here
+    needed = (config.projector_steps + config.steps) * config.accumulation * config.batch * accelerator.num_processes
+    source, numbers = rows, learnt
+    if config.answers == "target":
+        wanted = learnt[:needed].tolist()
+        source = own_answers(run.bundle, rows, wanted, job.images, job.decoding, run.output.answers, accelerator)
+        numbers = torch.arange(len(source))
+        if source.reasons.counts:
+            tell(f"left out, without an answer of the target: {source.reasons.line()}")
+        if not len(source):
+            raise ValueError(f"the target answers none of {len(wanted)} rows")
+    make = partial(RowBatches, source, numbers, encode, config.batch, config.seed)
+    batches = make("pixel_values", pixels(encode, job.images))
+    if job.features is not None:
+        met = range(min(len(numbers), needed + TRIES))  # rows that may be met, stand-ins included
+        names = [name for position in met for name in source[batches.row_at(position)].images]
+        cache = make_features(job.features, run.bundle.target, encode, job.images, names, accelerator)
+        batches = make("features", cache)
+    return rows, batches, held_out.tolist()
+
+
+def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], tell: Callable[[str], None]) -> Report:
+    """Both stages, watched."""
+    job, config, accelerator, output = run.job, run.job.training, run.accelerator, run.output
+    room = job.decoding.max_new_tokens
+    prompts, readable = first_questions(run.bundle, rows, held_out, job.images, room, accelerator)
+    left_out = rows.reasons.counts | (batches.rows.reasons.counts if batches.rows is not rows else {})
+    if readable < len(held_out):
+        left_out = {**left_out, UNASKED: len(held_out) - readable}
+    book = _Book(run, len(batches.numbers), left_out, readable, tell)
+    watch = Validation(run.bundle, prompts, job.decoding, output.draft, config.patience, accelerator, book.told)
+    teach = partial(distil, target=run.bundle.target, objective=config.objective, accelerator=accelerator, watch=watch)
+    draft = _draft(job.draft)
+    if config.projector_steps:
+        if not output.aligned.exists():
+            draft.requires_grad_(False).model.multi_modal_projector.requires_grad_(True)
+            loop = config.loop(projector=True)
+            course = teach("projector", draft, batches=batches, loop=loop, directory=output.checkpoints("projector"))
+            if accelerator.is_main_process:
+                output.write_stage({**course.state_dict(), **watch.state_dict()})
+                save(draft, run.bundle.processor, output.aligned, torch.float32)
+                output.forget("projector")
+            accelerator.wait_for_everyone()
+        stage = output.read_stage()
+        watch.load_state_dict({"checks": stage.pop("checks")})
+        book.before.load_state_dict(stage)
+        watch.offset = config.projector_steps
+        draft = _draft(output.aligned)
+    draft.model.multi_modal_projector.requires_grad_(not config.freeze_projector)
+    if config.gradient_checkpointing:
+        draft.gradient_checkpointing_enable({"use_reentrant": False})
+        draft.train()
+    numbered = partial(_shifted, batches, config.projector_steps * config.accumulation * accelerator.num_processes)
+    course = teach("draft", draft, batches=numbered, loop=config.loop(), directory=output.checkpoints("draft"))
+    if accelerator.is_main_process:
+        replace_draft(draft, run.bundle, output.last)
+    report = book.report(watch.checks, course, "stopped" if course.stopped else "finished")
+    if accelerator.is_main_process:
+        output.forget("draft")
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Book:
+    """Keeps the report.
+
+    Args:
+        rows, prompts: that are learnt from, and validated on.
+        before: what the stage before the present one was like.
+    """
+
+    run: _Run
+    rows: int
+    left_out: dict[str, int]
+    prompts: int
+    tell: Callable[[str], None]
+    before: Course = field(default_factory=Course)
+
+    def told(self, checks: Sequence[Check], course: Course) -> None:
+        """Say what the last validation found, and write the report so far."""
+        check = checks[-1]
+        tau = "–" if check.tau is None else f"{check.tau:.3f}"
+        self.tell(f"step {check.step}: KL {check.kl:.4f} nats, agreement {check.agreement:.3f}, τ {tau}")
+        self.report(checks, course, "running")
+
+    def report(
+        self, checks: Sequence[Check], course: Course, state: Literal["running", "finished", "stopped"]
+    ) -> Report:
+        """Make the report, and write it in the main process."""
+        processes, bundle = self.run.accelerator.num_processes, self.run.bundle
+        made = Report(
+            schema_version=SCHEMA_VERSION,
+            target=bundle.target_name,
+            draft=bundle.draft_name,
+            rows=self.rows,
+            left_out={**self.left_out, **_met(self.before, course)},
+            prompts=self.prompts,
+            config=self.run.job.identity(processes),
+            setting=asdict(bundle.setting) | {"processes": processes},
+            checks=tuple(checks),
+            curve=_one_after_the_other(self.before, course),
+            state=state,
+        )
+        if self.run.accelerator.is_main_process:
+            self.run.output.write(made)
+        return made
+
+
+def _shifted(batches: RowBatches, by: int, number: int) -> dict[str, Tensor]:
+    """The second stage goes on with the rows that the first has not read."""
+    return batches(number + by)
+
+
+def _draft(directory: Path) -> DraftLlava:
+    """A draft to learn: float32, whatever the target computes in."""
+    draft: DraftLlava = Checkpoint.at(directory).load(DraftLlava, dtype=torch.float32)
+    return draft
+
+
+def _met(*courses: Course) -> dict[str, int]:
+    """Rows that turned out unusable or too long while learning, over all stages."""
+    names = {name for course in courses for name, count in course.counts.items() if count}
+    return {name: sum(course.counts.get(name, 0) for course in courses) for name in sorted(names)}
+
+
+def _one_after_the_other(*courses: Course) -> tuple[dict[str, float], ...]:
+    points: list[dict[str, float]] = []
+    for course in courses:
+        offset = len(points)
+        points += [{**point, "step": point["step"] + offset} for point in course.curve]
+    size = -(-len(points) // MOST_POINTS)
+    return tuple(_mean(points[start : start + size]) for start in range(0, len(points), size or 1))
+
+
+def _mean(points: Sequence[dict[str, float]]) -> dict[str, float]:
+    """One point for several steps; its step is the last of them."""
+    names = [name for name in points[-1] if name != "step"]
+    means = {name: sum(point[name] for point in points) / len(points) for name in names}
+    return {"step": points[-1]["step"], **means}

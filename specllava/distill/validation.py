@@ -1,0 +1,170 @@
+"""How good a draft is in the middle of its training: KL, agreement, and τ by real speculative decoding.
+
+Keeps the best draft so far in the run's directory, says when patience is at its end, and writes the report.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import nn
+from tqdm.auto import tqdm
+
+from specllava.config import DecodingConfig
+from specllava.decoding import Lane, collect, stream
+from specllava.distill.loop import Course
+from specllava.distill.rows import Row, Rows
+from specllava.findings.distillation import Check
+from specllava.metrics import summarise
+from specllava.models.artefact import DraftLlava, save
+from specllava.models.bundle import Bundle
+from specllava.models.prompt import Prompt, build_prompt
+from specllava.models.reading import expectations, reading
+
+UNASKED = "validation prompts that cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What one process found on its prompts."""
+
+    kl: float = 0.0
+    agreed: int = 0
+    read: int = 0
+    tokens: int = 0
+    passes: int = 0
+
+    def __add__(self, other: _Sums) -> _Sums:
+        return _Sums(*(getattr(self, name) + getattr(other, name) for name in _Sums.__slots__))
+
+
+def first_questions(
+    bundle: Bundle, rows: Rows, numbers: Sequence[int], images: Path, new_tokens: int, accelerator: Accelerator
+) -> tuple[list[Prompt], int]:
+    """This process' share of prompts from the first questions of held-out rows, and how many can be read in all.
+
+    Raises:
+        ValueError: none can.
+    """
+    prompts, complaint = [], None
+    for number in numbers[accelerator.process_index :: accelerator.num_processes]:
+        row: Row = rows[number]
+        shown = [{"type": "image", "image": images / name} for name in row.images[: row.shown[0]]]
+        chat = [{"role": "user", "content": [*shown, {"type": "text", "text": row.turns[0]}]}]
+        try:
+            prompts.append(build_prompt(bundle, None, chat, new_tokens))
+        except ValueError as error:
+            complaint = str(error)
+    readable = sum(gather_object([len(prompts)]))
+    if not readable:
+        raise ValueError(f"none of {len(numbers)} validation prompts can be read: {complaint}")
+    return prompts, readable
+
+
+class Validation:
+    """Watches a draft that learns: measures it, keeps the best, ends the training when it no longer helps.
+
+    Args:
+        bundle: the target; a draft in it is not used.
+        prompts: this process' share.
+        keep: directory in which the best draft is.
+        patience: validations in a row that may bring nothing better; 0 for any number.
+        told: called with all checks and the course of the training so far after each.
+    """
+
+    offset = 0
+    """Steps of the stages before this one."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        prompts: Sequence[Prompt],
+        config: DecodingConfig,
+        keep: Path,
+        patience: int,
+        accelerator: Accelerator,
+        told: Callable[[Sequence[Check], Course], None],
+    ) -> None:
+        self.bundle, self.prompts, self.config, self.keep = bundle, prompts, config, keep
+        self.patience, self.accelerator, self.told = patience, accelerator, told
+        self.checks: list[Check] = []
+
+    def __call__(self, step: int, model: nn.Module, course: Course) -> bool:
+        assert isinstance(model, DraftLlava)
+        step += self.offset
+        if self.checks and self.checks[-1].step == step:  # the stage before this one ended with it
+            return False
+        check = self._check(step, model)
+        if all(check.rank > earlier.rank for earlier in self.checks) and self.accelerator.is_main_process:
+            replace_draft(copy.deepcopy(model), self.bundle, self.keep)
+        self.checks.append(check)
+        shown = {"kl": check.kl, "agreement": check.agreement, "tau": check.tau or 0.0}
+        self.accelerator.log({f"validation/{name}": value for name, value in shown.items()}, step=step)
+        self.told(self.checks, course)
+        self.accelerator.wait_for_everyone()
+        best = max(self.checks, key=lambda check: check.rank)
+        since = sum(later.step > best.step for later in self.checks)
+        return bool(self.patience) and since >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"checks": [asdict(check) for check in self.checks]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.checks = [Check(**check) for check in state["checks"]]
+
+    def _check(self, step: int, model: DraftLlava) -> Check:
+        """Every process decodes its prompts; all find the same."""
+        training = model.training
+        target = self.bundle.target
+        draft = model if model.dtype == target.dtype else copy.deepcopy(model).to(target.dtype)
+        pair = replace(self.bundle, draft=draft.eval(), draft_name=f"step {step}")
+        bar = tqdm(
+            self.prompts, f"validation at step {step}", leave=False, disable=not self.accelerator.is_main_process
+        )
+        found = _Sums()
+        for prompt in bar:
+            found += _measured(pair, prompt, self.config)
+        model.train(training)
+        total = sum((_Sums(*each) for each in gather_object([_numbers(found)])), start=_Sums())
+        tau = total.tokens / total.passes if total.passes else None
+        return Check(step, total.kl / total.read, total.agreed / total.read, tau, total.tokens, total.passes)
+
+
+def _numbers(sums: _Sums) -> tuple[float, ...]:
+    return sums.kl, sums.agreed, sums.read, sums.tokens, sums.passes
+
+
+@torch.inference_mode()
+def _measured(pair: Bundle, prompt: Prompt, config: DecodingConfig) -> _Sums:
+    """One prompt decoded, and the draft read on what the target said there."""
+    assert pair.draft is not None
+    trace = collect(pair, Lane("validation", config, prompt), stream(pair, prompt, config))
+    run = summarise([trace])
+    ours, theirs = (expectations(model, prompt, trace.token_ids) for model in (pair.draft, pair.target))
+    seen = reading(ours, theirs, trace.token_ids)
+    agreed = sum(guess == token for guess, token in zip(seen.guesses, trace.token_ids, strict=True))
+    return _Sums(sum(seen.divergences), agreed, len(seen), run.step_tokens, run.target_passes)
+
+
+def replace_draft(draft: DraftLlava, bundle: Bundle, directory: Path) -> None:
+    """Put a draft where another one may be; at every moment one of the two lies there or beside it as ``.old``.
+
+    Args:
+        draft: is moved and cast.
+    """
+    new, old = (directory.with_name(directory.name + suffix) for suffix in (".new", ".old"))
+    for left_over in (new, *((old,) if directory.exists() else ())):
+        shutil.rmtree(left_over, ignore_errors=True)
+    save(draft, bundle.processor, new, torch.float32)
+    if directory.exists():
+        directory.rename(old)
+    new.rename(directory)
+    shutil.rmtree(old, ignore_errors=True)

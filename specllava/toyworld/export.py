@@ -1,0 +1,56 @@
+"""Talk about scenes as a data file in LLaVA's instruction format, with its pictures: what ``distill`` reads."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from specllava.toyworld.corpus import conversation
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.language import Turn
+
+EXPORT_START = 60_000_000  # sample numbers that neither training nor evaluation reaches
+
+
+def export(directory: Path, count: int, start: int = EXPORT_START, size: int = 128) -> Path:
+    """Write conversations ``start``, ``start + 1``, … to ``data.json`` and their pictures to ``images/``.
+
+    Returns:
+        The data file.
+
+    Raises:
+        ValueError: the directory has a data file already.
+    """
+    data = directory / "data.json"
+    if data.exists():
+        raise ValueError(f"{data} is there already: choose another --output")
+    images = directory / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    beside = data.with_suffix(".writing")
+    with beside.open("w", encoding="utf-8") as file:
+        for place in tqdm(range(count), desc="scenes", unit="row", mininterval=2.0):
+            scene, turns = conversation(start + place)
+            name = f"{place:06d}.png"
+            draw_scene(scene, size).save(images / name, format="PNG")
+            row = {"id": f"scene-{start + place}", "image": name, "conversations": conversations(turns, place)}
+            file.write(("[\n" if place == 0 else ",\n") + json.dumps(row, ensure_ascii=False))
+        file.write("\n]\n")
+    beside.replace(data)
+    return data
+
+
+def conversations(turns: Sequence[Turn], seed: int) -> list[dict[str, Any]]:
+    """Messages of a row; the picture stands before the first question or, as often, behind it, as LLaVA has it."""
+    said: list[dict[str, Any]] = []
+    for number, turn in enumerate(turns):
+        question = turn.question
+        if number == 0:
+            before = random.Random(seed).random() < 0.5
+            question = f"<image>\n{question}" if before else f"{question}\n<image>"
+        said += [{"from": "human", "value": question}, {"from": "gpt", "value": turn.answer}]
+    return said
