@@ -96,7 +96,7 @@ def test_a_run_that_is_done_is_not_done_again(place, capsys):
 
 def test_a_run_killed_in_the_middle_ends_with_the_same_weights(place):
     """It is a real process, and it is killed for good between two checkpoints."""
-    options = {"steps": 40, "validate_every": 15, "checkpoint_every": 7, "ema": 0.9}
+    options = {"steps": 24, "validate_every": 10, "checkpoint_every": 5, "ema": 0.9}
     output = place / "killed"
     command = [sys.executable, "-m", "specllava", *arguments(place, output, **options)]
     environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
@@ -110,7 +110,7 @@ def test_a_run_killed_in_the_middle_ends_with_the_same_weights(place):
         os.killpg(running.pid, signal.SIGKILL)
         assert running.wait() == -signal.SIGKILL
     step = torch.load(checkpoint, weights_only=True)["step"]
-    assert step % 7 == 0 and 0 < step < 40 and not (output / "last").exists()
+    assert step % 5 == 0 and 0 < step < 24 and not (output / "last").exists()
     assert report(output).state == "running"
     assert main(arguments(place, output, **options)) == 0
     assert main(arguments(place, place / "unbroken", **options)) == 0
