@@ -28,7 +28,7 @@ class Init:
     """Directory to write; it must not exist."""
 
     text_only: bool = False
-    """No projector: the draft never sees a picture, and needs no training to be of use."""
+    """No projector: the draft never sees a picture; it can be used untrained."""
 
     seed: int = 0
     """Of the projector's first weights."""
