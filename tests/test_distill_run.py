@@ -275,7 +275,7 @@ def test_another_runs_output_is_refused_with_the_options_that_differ(place, caps
     line = complaint(capsys, place, place / "whole", steps=7, seed=9)
     assert line.endswith("holds another run (steps 6 there, 7 here, seed 0 there, 9 here): choose another --output")
     line = complaint(capsys, place, place / "whole", **{"decoding.depth": 3})
-    assert "(decoding.depth 10 there, 3 here)" in line
+    assert f"(decoding.depth {DecodingConfig().depth} there, 3 here)" in line
     assert "exists and is no distillation run" in complaint(capsys, place, place / "target")
     assert "exists and is no distillation run" in complaint(capsys, place, place / "data.json")
 
