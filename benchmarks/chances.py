@@ -29,7 +29,7 @@ from specllava.sampling import warp
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 
-LENGTH = 3
+LENGTH = 4  # two levels for the first tree: with one, both ways of judging are the same
 DRAWN = DecodingConfig(
     rule="fixed", branching=(2, 2), temperature=2.5, top_k=3, children="drawn", max_new_tokens=LENGTH
 )
