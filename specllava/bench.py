@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from tqdm.auto import tqdm
 from transformers.generation.streamers import BaseStreamer
 
-from specllava.config import RULES, DecodingConfig
+from specllava.config import RULES, DecodingConfig, RuleName
 from specllava.decoding import Lane
 from specllava.metrics import Comparison, Summary, compare, compare_ids, efficiency, speedup, summarise
 from specllava.models.prompt import Prompt
@@ -27,6 +27,8 @@ REFERENCE = "target-only"
 TRANSFORMERS = "transformers"
 WARM_UP = 2
 FREE_NODES, FREE_DEPTH = 64, 16
+# Rules that have no floor go down to the last level at every step; these limits are their best in docs/defaults.md.
+LIMITS: Final[dict[RuleName, tuple[int, int]]] = {"topk": (10, 12), "sequoia": (6, 8)}  # depth, nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,16 @@ class LaneResult:
 
 
 def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
-    """What is compared: nobody drafting, every tree rule, and lookup without a model; all else equal.
+    """What is compared: nobody drafting, every tree rule within :data:`LIMITS`, and lookup without a model.
 
     Raises:
         ValueError: guesses drawn by chance; lanes then say different things, which cannot be compared.
     """
     if not config.exact:
         raise ValueError(f"children are {config.children}: the benchmark compares tokens, so they must be best")
-    rules: dict[str, DecodingConfig] = {r: replace(config, drafter="model", rule=r) for r in RULES}
+    rules: dict[str, DecodingConfig] = {rule: replace(config, drafter="model", rule=rule) for rule in RULES}
+    for rule, (depth, nodes) in LIMITS.items():
+        rules[rule] = replace(rules[rule], depth=min(depth, config.depth), nodes=min(nodes, config.nodes))
     wide = replace(rules["cost-aware"], nodes=FREE_NODES, depth=FREE_DEPTH)  # it finds its own limits
     lookup = replace(config, drafter="prompt-lookup")
     return {REFERENCE: replace(config, drafter="none"), **rules, "cost-aware": wide, "prompt-lookup": lookup}
