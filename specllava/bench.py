@@ -89,15 +89,31 @@ def toy_prompts(pair: Pair, split: Split, count: int) -> Iterable[Prompt]:
 
 
 def run_bench(
-    pair: Pair, prompts: int, config: DecodingConfig, split: Split = "held-out", foreign: bool = True
+    pair: Pair,
+    prompts: int,
+    config: DecodingConfig,
+    split: Split = "held-out",
+    foreign: bool = True,
+    only: Sequence[str] = (),
 ) -> dict[str, LaneResult]:
     """The ordinary lanes and, if ``foreign``, ``transformers``, on ``prompts`` prompts.
 
     With a temperature ``transformers`` is left out: it draws otherwise, so its tokens are others. Lanes that need a
     draft are left out where the pair has none.
+
+    Args:
+        only: names of lanes to run beside ``target-only``; none means all.
+
+    Raises:
+        ValueError: a name that no lane bears.
     """
     lanes = {name: c for name, c in bench_lanes(config).items() if pair.bundle.draft or c.drafter != "model"}
-    return run_lanes(pair, prompts, lanes, split, foreign and config.temperature == 0)
+    known = [*lanes, TRANSFORMERS]
+    if unknown := [name for name in only if name not in known]:
+        raise ValueError(f"there is no lane {unknown[0]}: choose among {', '.join(known)}")
+    foreign = foreign and config.temperature == 0 and (not only or TRANSFORMERS in only)
+    lanes = {name: c for name, c in lanes.items() if not only or name in (REFERENCE, *only)}
+    return run_lanes(pair, prompts, lanes, split, foreign)
 
 
 def run_lanes(

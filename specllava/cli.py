@@ -125,6 +125,9 @@ class Bench:
     identity: bool = False
     """About tokens, not time: without transformers, and every margin of the target where a lane differs is printed."""
 
+    lanes: tuple[str, ...] = ()
+    """Only these beside target-only, such as: chain entropy. All without it."""
+
     json: Path | None = None
     """Write the table to this file."""
 
@@ -137,7 +140,7 @@ class Bench:
         if self.prompts < 1:
             raise ValueError(f"--prompts is {self.prompts}: at least 1 is needed")
         pair = load(self.running)
-        results = run_bench(pair, self.prompts, self.decoding, self.split, foreign=not self.identity)
+        results = run_bench(pair, self.prompts, self.decoding, self.split, not self.identity, self.lanes)
         title = f"{self.prompts} prompts, {pair.setting.device}, {pair.setting.dtype}"
         table = Table(box=SIMPLE, collapse_padding=True, pad_edge=False, title=title)
         for column in ("lane", "τ", "ms/token", "speed-up", "efficiency", "differ", "ties", "prefill ms"):

@@ -85,6 +85,7 @@ def test_evaluate_counts_what_was_right(tmp_path):
         (["toyworld", "render", "--split", "blue", "--output", "x.png"], "split"),
         (["toyworld", "render", "--output", "/none/x.png"], "/none"),
         (["bench", "--prompts", "0"], "--prompts"),
+        (["bench", "--prompts", "1", "--lanes", "chain", "oak"], "there is no lane oak: choose among target-only, "),
         (["dance"], "dance"),
         ([], "specllava"),
     ],
