@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from specllava.config import RULES, DecodingConfig
 from specllava.decoding import Lane
 from specllava.metrics import Comparison, compare
 from specllava.models.bundle import DTypeName
-from specllava.pair import Pair
+from specllava.pair import Pair, lane_of
 from specllava.toyworld.dialogue import DETAIL_PROMPTS, SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import SPLITS, sample_scene
@@ -21,6 +22,7 @@ from specllava.toyworld.scene import SPLITS, sample_scene
 Load = Callable[[DTypeName], Pair]
 QUESTIONS = (*SUGGESTIONS, *DETAIL_PROMPTS)
 BLOCK = 20
+SHARE = 4  # cases that ask the same of the same picture, so that the target answers it once for all of them
 MOST_NEW_TOKENS = 32
 
 
@@ -30,12 +32,11 @@ def asked(pair: Pair, rng: random.Random) -> tuple[Image.Image, str]:
     return draw_scene(sample_scene(rng.randrange(100_000), rng.choice(SPLITS)), side), rng.choice(QUESTIONS)
 
 
-def any_config(rng: random.Random, temperatures: tuple[float, ...]) -> DecodingConfig:
-    return DecodingConfig(
-        temperature=rng.choice(temperatures),
-        seed=rng.randrange(1000),
+def any_tree(rng: random.Random, config: DecodingConfig) -> DecodingConfig:
+    return replace(
+        config,
+        drafter="model",
         rule=rng.choice(RULES),
-        max_new_tokens=MOST_NEW_TOKENS,
         depth=rng.randint(1, 10),
         width=rng.randint(1, 6),
         nodes=rng.randint(1, 40),
@@ -45,27 +46,32 @@ def any_config(rng: random.Random, temperatures: tuple[float, ...]) -> DecodingC
     )
 
 
-def outcome(pair: Pair, number: int, temperatures: tuple[float, ...] = (0.0,)) -> Comparison:
-    """Case ``number``: what comparing both lanes gives."""
-    rng = random.Random(f"shipped pair {number}")
-    traces = pair.compare(*asked(pair, rng), any_config(rng, temperatures))
-    return compare(traces["target-only"], traces["speculative"])
+def outcomes(pair: Pair, block: int, temperatures: tuple[float, ...] = (0.0,)) -> Iterator[tuple[str, Comparison]]:
+    """The cases of a block: what comparing both lanes gives."""
+    for first in range(block * BLOCK, (block + 1) * BLOCK, SHARE):
+        rng = random.Random(f"shipped pair {first}")
+        alone = DecodingConfig(
+            drafter="none", temperature=rng.choice(temperatures), seed=rng.randrange(1000),
+            max_new_tokens=MOST_NEW_TOKENS,
+        )  # fmt: skip
+        prompt = pair.prompt(*asked(pair, rng), MOST_NEW_TOKENS)
+        plain = pair.run(lane_of(alone, prompt))
+        for number in range(first, first + SHARE):
+            config = any_tree(rng, alone)
+            yield f"case {number}: {config}", compare(plain, pair.run(lane_of(config, prompt)))
 
 
 @pytest.mark.parametrize("block", range(10))
 def test_in_float64_the_answers_are_identical(shipped: Load, block: int):
     """Greedy ones, and with the same seed drawn ones too."""
-    pair = shipped("float64")
-    for number in range(block * BLOCK, (block + 1) * BLOCK):
-        assert outcome(pair, number, (0.0, 0.0, 0.8)).identical, f"case {number}"
+    for case, verdict in outcomes(shipped("float64"), block, (0.0, 0.0, 0.8)):
+        assert verdict.identical, case
 
 
 @pytest.mark.parametrize("block", range(10, 25))
 def test_in_float32_the_answers_part_at_near_ties_only(shipped: Load, block: int):
-    pair = shipped("float32")
-    for number in range(block * BLOCK, (block + 1) * BLOCK):
-        verdict = outcome(pair, number)
-        assert verdict.identical or verdict.near_tie, f"case {number}: {verdict}"
+    for case, verdict in outcomes(shipped("float32"), block):
+        assert verdict.identical or verdict.near_tie, f"{case}: {verdict}"
 
 
 @pytest.mark.parametrize("block", range(5))

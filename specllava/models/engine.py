@@ -154,6 +154,8 @@ def _rotations(decoder: PreTrainedModel, capacity: int, dtype: torch.dtype) -> t
     if not isinstance(decoder, LlamaModel) or decoder.rotary_emb.rope_type in GROWING_ROPES:
         return None
     place = decoder.embed_tokens.weight.device
+    if place.type == "meta":  # accelerate brings the weights when they are used
+        return None
     positions = torch.arange(capacity, device=place)[None]
     cosines, sines = decoder.rotary_emb(torch.empty(0, dtype=dtype, device=place), position_ids=positions)
     return cosines, sines
