@@ -8,7 +8,8 @@ demo: .venv/.demo
 	$(BIN)/python app.py
 
 test: .venv/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not alone'
+	$(BIN)/python -m pytest -m alone --numprocesses 0
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -75,7 +75,8 @@ def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, 
     assert "secret" not in tab.page.content()
 
 
-def test_without_a_draft_the_target_runs_alone_and_the_page_says_why(open_site: Open, tmp_path: Path) -> None:
+def test_a_lane_may_run_alone_and_the_page_says_why(open_site: Open, tmp_path: Path) -> None:
+    """First without a draft, then from a file of one lane, which opens with the models as they are."""
     backend = FakeBackend(pace=0.004, setting=replace(SETTING, draft=NO_DRAFT))
     tab = open_site(app.Site(lambda: backend, synthetic_recorded(tmp_path)))
     tab.page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
@@ -90,22 +91,9 @@ def test_without_a_draft_the_target_runs_alone_and_the_page_says_why(open_site: 
     tab.page.click("[data-do=next]")
     assert tab.step() == 2 and "Nothing was drafted" in tab.text(".sentence")
 
-
-@pytest.mark.parametrize(("drafter", "draft", "off"), [
-    ("model", "draft", None), ("prompt-lookup", NO_DRAFT, None), ("model", NO_DRAFT, "has no draft model"),
-    ("none", "draft", "Settings say"),
-])  # fmt: skip
-def test_speculation_is_off_for_a_reason_or_on(drafter: Any, draft: str, off: str | None) -> None:
-    said = app.speculation_off(replace(SETTING, draft=draft), DecodingConfig(drafter=drafter))
-    assert said is None if off is None else said is not None and off in said
-
-
-def test_a_file_of_one_lane_plays_in_its_place(open_site: Open, tmp_path: Path) -> None:
     trace = synthetic_race(2)["speculative"]
     path = tmp_path / "lane.json"
     path.write_bytes(trace.to_json())
-    tab = open_site(app.Site(FakeBackend, synthetic_recorded(tmp_path)))
-    tab.page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
     with tab.page.expect_file_chooser() as chooser:
         tab.page.click("#open-trace")
     chooser.value.set_files(str(path))
@@ -114,3 +102,12 @@ def test_a_file_of_one_lane_plays_in_its_place(open_site: Open, tmp_path: Path) 
     tab.page.click("[data-do=last]")
     assert tab.step() == len(trace.steps)
     assert tab.tree()
+
+
+@pytest.mark.parametrize(("drafter", "draft", "off"), [
+    ("model", "draft", None), ("prompt-lookup", NO_DRAFT, None), ("model", NO_DRAFT, "has no draft model"),
+    ("none", "draft", "Settings say"),
+])  # fmt: skip
+def test_speculation_is_off_for_a_reason_or_on(drafter: Any, draft: str, off: str | None) -> None:
+    said = app.speculation_off(replace(SETTING, draft=draft), DecodingConfig(drafter=drafter))
+    assert said is None if off is None else said is not None and off in said

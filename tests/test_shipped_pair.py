@@ -23,7 +23,7 @@ Load = Callable[[DTypeName], Pair]
 QUESTIONS = (*SUGGESTIONS, *DETAIL_PROMPTS)
 BLOCK = 20
 SHARE = 4  # cases that ask the same of the same picture, so that the target answers it once for all of them
-MOST_NEW_TOKENS = 32
+MOST_NEW_TOKENS = 20
 
 
 def asked(pair: Pair, rng: random.Random) -> tuple[Image.Image, str]:

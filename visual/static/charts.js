@@ -36,7 +36,8 @@ export function createCharts(root, plotlyReady) {
     panel.setAttribute("aria-labelledby", `question-${number}`);
     panel.querySelector(".answer").textContent = shown[number].answer;
     if (details.open) fillTable();
-    draw(await plotlyReady());
+    const plotly = await plotlyReady();
+    requestIdleCallback(() => draw(plotly)); // the tree comes first: it is what one sees
   }
 
   function draw(plotly) {
