@@ -37,7 +37,7 @@ export function createCharts(root, plotlyReady) {
     panel.querySelector(".answer").textContent = shown[number].answer;
     if (details.open) fillTable();
     const plotly = await plotlyReady();
-    requestIdleCallback(() => draw(plotly)); // the tree comes first: it is what one sees
+    (window.requestIdleCallback ?? setTimeout)(() => draw(plotly)); // the tree comes first: it is what one sees
   }
 
   function draw(plotly) {
