@@ -52,7 +52,7 @@ def test_compare_reports_both_lanes_and_writes_traces(picture, tmp_path, capsys)
 
 def test_bench_writes_a_row_for_every_lane(tmp_path):
     out = tmp_path / "bench.json"
-    assert main(["bench", "--prompts", "3", "--max-new-tokens", "24", "--json", str(out)]) == 0
+    assert main(["bench", "--prompts", "3", "--max-new-tokens", "12", "--json", str(out)]) == 0
     lanes = json.loads(out.read_text())["lanes"]
     assert set(lanes) == {"target-only", *RULES, "prompt-lookup", "transformers"}
     for lane in lanes.values():

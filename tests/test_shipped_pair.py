@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 
 from specllava.config import RULES, DecodingConfig
-from specllava.decoding import Lane
 from specllava.metrics import Comparison, compare
 from specllava.models.bundle import DTypeName
 from specllava.pair import Pair, lane_of
@@ -85,7 +84,7 @@ def test_target_only_is_what_transformers_generates(shipped: Load, block: int):
         text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
         inputs = processor(images=picture, text=text, return_tensors="pt")
         with torch.inference_mode():
-            output = model.generate(**inputs, do_sample=False, max_new_tokens=32)
+            output = model.generate(**inputs, do_sample=False, max_new_tokens=MOST_NEW_TOKENS)
         generated = tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
-        lane = Lane("target-only", DecodingConfig(drafter="none", max_new_tokens=32), pair.prompt(picture, question))
-        assert pair.run(lane).token_ids == generated, f"case {number}"
+        config = DecodingConfig(drafter="none", max_new_tokens=MOST_NEW_TOKENS)
+        assert pair.run(lane_of(config, pair.prompt(picture, question))).token_ids == generated, f"case {number}"
