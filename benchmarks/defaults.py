@@ -34,7 +34,9 @@ def grid() -> dict[str, DecodingConfig]:
         name = f"fixed {'-'.join(map(str, branching))}"
         lanes[name] = replace(base, rule="fixed", branching=branching, nodes=64)
     lanes["cost-aware"] = bench_lanes(base)["cost-aware"]
-    for threshold, depth, nodes, floor in product((0.3, 0.8), (6, 10, 16), (12, 20), (-1.2, -1.4, -2.0, -4.0)):
+    often = product((0.3,), (6, 10, 16), (12, 20), (-1.2, -1.4, -2.0, -4.0))
+    seldom = product((0.8,), (10, 16), (20,), (-1.4, -2.0))
+    for threshold, depth, nodes, floor in (*often, *seldom):
         name = f"entropy h={threshold} D={depth} n={nodes} floor={floor}"
         lanes[name] = replace(
             base, entropy_threshold=threshold, depth=depth, nodes=nodes, min_log_prob=floor, width=4, max_branches=3
