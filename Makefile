@@ -1,4 +1,4 @@
-# Each target does all the set-up it needs; a second run is quick.
+# Each target does all the set-up it needs; a second run is quick. Python compiles what is imported: a fraction of it.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -23,11 +23,11 @@ bench: .venv/.demo
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: requirements.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	$(BIN)/python -m pip install --quiet --no-compile --requirement requirements.txt
 	touch $@
 
 .venv/.dev: requirements-dev.txt requirements.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --no-compile --requirement requirements-dev.txt
 	touch $@ .venv/.demo
 
 clean:
