@@ -28,6 +28,7 @@ if not IN_CI:
 from playwright import sync_api  # noqa: E402 - in CI a missing playwright is an error, not a skip
 
 SECOND = 1000
+DRAWN = "JSON.stringify(document.querySelector('.tree').data.map(({name, x, y, text}) => ({name, x, y, text})))"
 HOSTILE = {5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}", 11: " `<b>x</b>"}
 
 
@@ -56,8 +57,7 @@ class Visit:
 
     def tree(self) -> list[dict[str, Any]]:
         """The figure's data as Plotly holds it."""
-        drawn = "JSON.stringify(document.querySelector('.tree').data.map(({name, x, y, text}) => ({name, x, y, text})))"
-        return list(json.loads(self.page.evaluate(drawn)))
+        return list(json.loads(self.page.evaluate(DRAWN)))
 
     def wait(self, condition: str, seconds: float = 20) -> None:
         self.page.wait_for_function(condition, timeout=seconds * SECOND)
@@ -136,7 +136,9 @@ def test_the_first_paint_teaches_without_a_click(visit: Visitor) -> None:
     assert "recorded run" in tab.text(".origin")
     assert "identical" in tab.text(".same")
     assert "accepted" in tab.text(".sentence")
-    assert {"accepted", "next-edge"} <= {trace["name"] for trace in tab.tree()}
+    assert {"marked", "accepted", "next"} <= {trace["name"] for trace in tab.tree()}
+    assert tab.page.locator(".tree .traceaccepted .point").count() > 1
+    assert tab.page.locator(".tree .shapelayer path").count() > 1
     tab.wait("document.querySelector('.chip').textContent.includes('synthetic pair')")
 
 
@@ -154,11 +156,11 @@ def test_a_race_runs_to_its_end_and_says_identical(visit: Visitor) -> None:
 def test_scrubbing_redraws_the_tree_without_asking_the_server(visit: Visitor) -> None:
     tab = visit()
     tab.page.wait_for_timeout(500)  # let the page's own start-up requests pass
-    before, calls = tab.tree(), len(tab.calls)
+    before, calls = tab.page.evaluate(DRAWN), len(tab.calls)
     box = tab.page.locator(".scrub").bounding_box()
     for share in (0.2, 0.35):
         tab.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
-    tab.wait(f"JSON.stringify(document.querySelector('.tree').data[0].x) !== {json.dumps(json.dumps(before[0]['x']))}")
+    tab.wait(f"{DRAWN} !== {json.dumps(before)}")
     assert len(tab.calls) == calls
     words = tab.page.locator("[data-lane=speculative] .word:not(.later)").count()
     assert 0 < words < tab.page.locator("[data-lane=speculative] .word").count()

@@ -1,15 +1,15 @@
 """One step's tree as a Plotly figure: left to right, few traces, legible on light and dark.
 
-Node ids of the figure (``customdata``) are those of ``PlacedStep``. Traces are named ``edges``, ``branch``,
-``next-edge``, ``pruned-edges``, ``path``, ``selected``, and by verdict: the player and the tests refer to them, and
-uids end up as class names in the page's SVG.
+Nodes are points of a trace for each verdict; their ids (``customdata``) are those of ``PlacedStep``. ``marked`` holds
+halos. Edges are shapes, a path for all of one style, named ``edges``, ``branch``, ``next-edge`` and ``pruned-edges``;
+as traces they would take Plotly a quarter longer to draw. Player, stylesheet and tests refer to these names.
 """
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -17,14 +17,16 @@ import plotly.graph_objects as go
 from specllava.trace import DecodeTrace, StepTrace
 from visual import theme
 from visual.placed import PlacedStep
-from visual.theme import Verdict, entropy_ceiling
+from visual.theme import Verdict
 
 SLOTS = 9.5  # rows that the figure shows at its natural scale; the page makes room for a bushier tree
 MARGIN = (30, 42)  # pixels left of the root and right of the last column
 PRUNED_CHARACTERS = 6
+EMPTY = " "  # a label of no characters at all is taken out of the page, and no later step's label comes in its place
 Drawing = dict[str, Any]
-BEND = ((0.0, 0.0), (0.3, 0.1), (0.7, 0.9), (1.0, 1.0))  # how an edge climbs, drawn as a spline
 WIDTHS = ((0.1, 1.0), (0.35, 2.0), (0.7, 3.2), (1.01, 4.4))  # draft probability below -> width in pixels
+
+
 MARKERS: dict[Verdict, dict[str, object]] = {
     "pruned": {"symbol": "circle-open", "size": 6, "line": {"color": theme.QUIET, "width": 1.2}},
     "unreached": {"symbol": "circle", "size": 11, "line": {"color": theme.QUIET, "width": 1.2}},
@@ -45,33 +47,28 @@ def tree_figure(trace: DecodeTrace, step: StepTrace) -> go.Figure:
 
 def tree_drawing(placed: PlacedStep) -> Drawing:
     """The same as plain data, ``{"data", "layout"}``: Plotly's own objects take three times as long to make."""
-    traces = _edges(placed)
-    for name, size, colour in (("path", 23, "rgba(240,180,0,0.28)"), ("selected", 28, "rgba(240,180,0,0.5)")):
-        marker = {"size": size, "color": colour, "opacity": 1, "line": {"width": 0}}
-        traces.append({
-            "type": "scatter", "name": name, "uid": name, "x": [None], "y": [None], "mode": "markers",
-            "hoverinfo": "skip", "marker": marker,
-        })  # fmt: skip
-    for verdict in MARKERS:
-        kinds = {"accepted", "root"} if verdict == "accepted" else {verdict}
-        nodes = [n for n, v in enumerate(placed.verdicts) if v in kinds]
-        if nodes:
-            traces.append(_nodes(placed, verdict, nodes))
-    return {"data": traces, "layout": _layout(placed)}
+    marker = {"color": "rgba(240,180,0,0.42)", "opacity": 1, "line": {"width": 0}}
+    marked = {
+        "type": "scatter", "name": "marked", "uid": "marked", "x": [None], "y": [None], "mode": "markers",
+        "hoverinfo": "skip", "marker": marker,
+    }  # fmt: skip
+    traces = [_nodes(placed, verdict, nodes) for verdict, nodes in _groups(placed)]
+    return {"data": [marked, *traces], "layout": _layout(placed)}
+
+
+def _groups(placed: PlacedStep) -> list[tuple[Verdict, list[int]]]:
+    """Nodes by trace, in the order of drawing; the root looks like what is accepted."""
+    groups: dict[Verdict, list[int]] = {verdict: [] for verdict in MARKERS}
+    for node, verdict in enumerate(placed.verdicts):
+        groups["accepted" if verdict == "root" else verdict].append(node)
+    return [(verdict, nodes) for verdict, nodes in groups.items() if nodes]
 
 
 def rows_with_pruned(placed: PlacedStep) -> dict[str, object]:
-    """What changes in a step's figure when its pruned guesses are switched on: ``y`` by trace uid, and the rows."""
+    """What changes in a step's figure when its pruned guesses are switched on: ``y`` by trace uid, edges, rows."""
     heights = placed.heights_with_pruned
-    moved: dict[str, Sequence[float | None]] = {
-        uid: _climb(placed, heights, nodes) for uid, nodes, _ in _lines(placed)
-    }
-    for verdict in MARKERS:
-        kinds = {"accepted", "root"} if verdict == "accepted" else {verdict}
-        rows = [heights[n] for n, v in enumerate(placed.verdicts) if v in kinds]
-        if rows:
-            moved[verdict] = rows
-    return {"y": moved, **_extent(heights)}
+    moved = {verdict: [heights[node] for node in nodes] for verdict, nodes in _groups(placed)}
+    return {"y": moved, "shapes": _edges(placed, heights, pruned=True), **_extent(heights)}
 
 
 def _layout(placed: PlacedStep) -> dict[str, Any]:
@@ -85,8 +82,8 @@ def _layout(placed: PlacedStep) -> dict[str, Any]:
         "meta": {"rows": extent["rows"], "width": right + MARGIN[0]},  # what the page makes room for
         "font": {"size": 12, "color": theme.QUIET, "family": "system-ui, sans-serif"},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": theme.QUIET, "activecolor": theme.ACCEPTED},
-        "coloraxis": theme.entropy_axis(entropy_ceiling(placed.trace.config)),
         "xaxis": {**hidden, "range": [-MARGIN[0], right]}, "yaxis": {**hidden, "range": extent["range"]},
+        "shapes": _edges(placed, placed.heights),
     }  # fmt: skip
 
 
@@ -97,58 +94,35 @@ def _extent(heights: Sequence[int]) -> dict[str, object]:
     return {"rows": round(rows, 1), "range": [round(middle - rows / 2, 2), round(middle + rows / 2 + 0.3, 2)]}
 
 
-def _lines(placed: PlacedStep) -> list[tuple[str, Sequence[int], dict[str, object]]]:
-    """``(uid, nodes that the edges lead to, style)``, in the order of drawing."""
+def _edges(placed: PlacedStep, heights: Sequence[int], pruned: bool = False) -> list[dict[str, Any]]:
+    """Edges by style, in the order of drawing; those to the pruned guesses only where these are drawn."""
     branch = placed.step.verification.accepted
     drafted = [n for n in range(1, placed.next_node) if n not in branch]
     lines: list[tuple[str, Sequence[int], dict[str, object]]] = []
     floor = 0.0
-    for place, (limit, width) in enumerate(WIDTHS):
+    for limit, width in WIDTHS:
         chosen = [n for n in drafted if floor <= math.exp(placed.log_probs[n]) < limit]
-        lines.append((f"edges-{place}", chosen, {"color": "rgba(139,144,150,0.55)", "width": width}))
+        lines.append(("edges", chosen, {"color": "rgba(139,144,150,0.55)", "width": width}))
         floor = limit
-    lines.append(("pruned-edges", placed.pruned, {"color": "rgba(139,144,150,0.7)", "width": 1, "dash": "1px,3px"}))
+    if pruned:
+        lines.append(("pruned-edges", placed.pruned, {"color": "rgba(139,144,150,0.7)", "width": 1, "dash": "1px,3px"}))
     lines.append(("branch", branch, {"color": theme.ACCEPTED, "width": 5}))
     lines.append(("next-edge", [placed.next_node], {"color": theme.TARGET, "width": 3, "dash": "4px,4px"}))
-    return [line for line in lines if line[1]]
+    return [
+        {"type": "path", "name": name, "layer": "below", "line": style,
+         "path": " ".join(_edge(placed, heights, node) for node in nodes)}
+        for name, nodes, style in lines if nodes
+    ]  # fmt: skip
 
 
-def _edges(placed: PlacedStep) -> list[dict[str, Any]]:
-    traces: list[dict[str, Any]] = []
-    for uid, nodes, style in _lines(placed):
-        pruned = uid == "pruned-edges"
-        heights = placed.heights_with_pruned if pruned else placed.heights
-        # Every trace has a uid of its own: Plotly would hand an unnamed one that of another when their number changes.
-        traces.append({
-            "type": "scatter", "name": "edges" if uid.startswith("edges") else uid, "uid": uid, "visible": not pruned,
-            "x": _stride(placed, nodes), "y": _climb(placed, heights, nodes), "mode": "lines", "hoverinfo": "skip",
-            "line": {**style, "shape": "spline"},
-        })  # fmt: skip
-    return traces
-
-
-def _stride(placed: PlacedStep, nodes: Iterable[int]) -> list[float | None]:
-    xs: list[float | None] = []
-    for node in nodes:
-        end = placed.columns[placed.depths[node]]
-        start = placed.columns[placed.depths[node] - 1]
-        xs += [*(round(start + along * (end - start)) for along, _ in _bend(placed, node)), None]
-    return xs
-
-
-def _climb(placed: PlacedStep, heights: Sequence[int], nodes: Iterable[int]) -> list[float | None]:
-    ys: list[float | None] = []
-    for node in nodes:
-        start, end = heights[placed.parents[node]], heights[node]
-        ys += [*(round(start + up * (end - start), 1) for _, up in _bend(placed, node)), None]
-    return ys
-
-
-def _bend(placed: PlacedStep, node: int) -> Sequence[tuple[float, float]]:
-    """Two points are enough for an edge that is level, whether pruned guesses are drawn or not."""
-    rows = (placed.heights_with_pruned,) if node in placed.pruned else (placed.heights, placed.heights_with_pruned)
-    level = all(row[node] == row[placed.parents[node]] for row in rows)
-    return (BEND[0], BEND[-1]) if level else BEND
+def _edge(placed: PlacedStep, heights: Sequence[int], node: int) -> str:
+    """From the parent to ``node``, as a piece of an SVG path: level at both ends."""
+    start, end = (placed.columns[depth] for depth in (placed.depths[node] - 1, placed.depths[node]))
+    low, high = heights[placed.parents[node]], heights[node]
+    if low == high:
+        return f"M{start},{low}L{end},{low}"
+    middle = round((start + end) / 2)
+    return f"M{start},{low}C{middle},{low} {middle},{high} {end},{high}"
 
 
 def _nodes(placed: PlacedStep, verdict: Verdict, nodes: Sequence[int]) -> dict[str, Any]:
@@ -157,20 +131,20 @@ def _nodes(placed: PlacedStep, verdict: Verdict, nodes: Sequence[int]) -> dict[s
     labels = [_label(placed, n) for n in nodes]
     return {
         "type": "scatter", "name": verdict, "uid": verdict, "mode": "markers+text" if any(labels) else "markers",
-        "hoverinfo": "none", "cliponaxis": False, "visible": not pruned, "customdata": list(nodes), "text": labels,
+        "hoverinfo": "none", "cliponaxis": False, "visible": not pruned,
+        "customdata": list(nodes), "text": [label or EMPTY for label in labels],
         "x": [placed.columns[placed.depths[n]] for n in nodes], "y": [heights[n] for n in nodes],
         "textposition": "top center", "textfont": FONTS[verdict],
-        "marker": {**MARKERS[verdict], "opacity": 1, **_fill(placed, verdict, nodes)},
+        "marker": {**MARKERS[verdict], "opacity": 1, "color": _fill(placed, verdict, nodes)},
     }  # fmt: skip
 
 
-def _fill(placed: PlacedStep, verdict: Verdict, nodes: Sequence[int]) -> dict[str, object]:
-    if verdict == "next":
-        return {"color": theme.TARGET}
-    if verdict == "pruned":
-        return {"color": theme.QUIET}
-    entropies = (placed.step.tree.entropies[n] for n in nodes)
-    return {"color": [theme.UNASKED if e is None else round(e, 2) for e in entropies], "coloraxis": "coloraxis"}
+def _fill(placed: PlacedStep, verdict: Verdict, nodes: Sequence[int]) -> str | list[str]:
+    fixed = {"next": theme.TARGET, "pruned": theme.QUIET}
+    if verdict in fixed:
+        return fixed[verdict]
+    ceiling = theme.entropy_ceiling(placed.trace.config)
+    return [theme.entropy_colour(placed.step.tree.entropies[n], ceiling) for n in nodes]
 
 
 def _label(placed: PlacedStep, node: int) -> str:

@@ -5,6 +5,8 @@ const CONFIG = { responsive: true, displaylogo: false, doubleClick: "reset", scr
   modeBarButtons: [["zoomIn2d", "zoomOut2d", "resetScale2d"]] };
 const ROW_PIXELS = 36;
 const TALLEST = 760;
+const HALO = 23;
+const CHOSEN_HALO = 28;
 const VERDICTS = {
   o: ["root", "where the tree starts"],
   a: ["accepted", "accepted"],
@@ -68,7 +70,9 @@ export function createStep(root, plotlyReady, hint, goOn) {
     while (wanted) {
       const figure = figureOf(wanted);
       wanted = null;
-      Object.assign(traceOf(figure.data, "selected"), placesOf(figure, [chosen]));
+      const halo = traceOf(figure.data, "marked");
+      const { x, y, sizes } = halos(figure, []);
+      Object.assign(halo, { x, y, marker: { ...halo.marker, size: sizes } });
       const { rows, width } = figure.layout.meta;
       room = { height: Math.min(TALLEST, Math.max(room.height, rows * ROW_PIXELS)), width: Math.max(room.width, width) };
       chart.style.height = `${room.height}px`;
@@ -88,14 +92,15 @@ export function createStep(root, plotlyReady, hint, goOn) {
       return { data: seen.map((trace) => ({ ...trace })), layout };
     }
     const data = figure.data.map((trace) => ({ ...trace, visible: true, y: moved.y[trace.uid] ?? trace.y }));
-    return { data, layout: { ...layout, meta: { ...layout.meta, rows: moved.rows }, yaxis: { ...layout.yaxis, range: moved.range } } };
+    const { shapes, rows, range } = moved;
+    return { data, layout: { ...layout, shapes, meta: { ...layout.meta, rows }, yaxis: { ...layout.yaxis, range } } };
   }
 
   function listen() {
     const nodeOf = (event) => event.points.find((point) => point.customdata !== undefined)?.customdata;
     const follow = (node) => {
       describe(node ?? chosen);
-      mark("path", node === undefined ? [] : branch(node));
+      mark(node === undefined ? [] : branch(node));
       hint(node === undefined ? 0 : branch(node).filter((id) => "an".includes(frame.nodes.verdict[id])).length);
     };
     chart.on("plotly_hover", (event) => nodeOf(event) !== undefined && follow(nodeOf(event)));
@@ -103,16 +108,24 @@ export function createStep(root, plotlyReady, hint, goOn) {
     chart.on("plotly_click", (event) => nodeOf(event) !== undefined && choose(nodeOf(event)));
   }
 
-  function mark(name, nodes) {
+  // Halos behind the chosen node and the branch that is looked at.
+  function halos(figure, nodes) {
+    const chosenAt = placesOf(figure, [chosen]);
+    const others = placesOf(figure, nodes.filter((node) => node !== chosen));
+    const sizes = [...chosenAt.x.map(() => CHOSEN_HALO), ...others.x.map(() => HALO)];
+    return { x: [...chosenAt.x, ...others.x], y: [...chosenAt.y, ...others.y], sizes };
+  }
+
+  function mark(nodes) {
     if (!plotly || drawing || !chart.data) return;
-    const { x, y } = placesOf(chart, nodes);
-    plotly.restyle(chart, { x: [x], y: [y] }, [chart.data.findIndex((trace) => trace.name === name)]);
+    const { x, y, sizes } = halos(chart, nodes);
+    plotly.restyle(chart, { x: [x], y: [y], "marker.size": [sizes] }, [chart.data.findIndex((trace) => trace.name === "marked")]);
   }
 
   function choose(node) {
     chosen = node;
     describe(node);
-    mark("selected", [node]);
+    mark([]);
   }
 
   function move(by) {
@@ -202,10 +215,10 @@ function facts(node) {
 const traceOf = (data, name) => data.find((trace) => trace.name === name);
 const count = ({ nodes }, code) => [...nodes.verdict].filter((verdict) => verdict === code).length;
 
-// Where nodes stand in the picture, for the halos behind them.
+// Where nodes stand in the picture.
 function placesOf({ data }, nodes) {
-  const x = [null];
-  const y = [null];
+  const x = [];
+  const y = [];
   for (const { customdata = [], x: xs, y: ys } of data) {
     customdata.forEach((node, place) => nodes.includes(node) && x.push(xs[place]) && y.push(ys[place]));
   }
