@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,7 @@ EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)  # bins of the d
 TRUST = 8.0  # verdicts in a bin that weigh as much as the draft's own word
 FIRST_CHANCE = 0.8  # of a best guess, until there are verdicts
 FIRST_TOKENS = 2.0  # tokens per step to begin with
+REMEMBERED = 100  # steps that the clock looks back on, about: a machine's speed drifts within minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,22 @@ class Calibration:
 
 
 @dataclass(slots=True)
+class Pace:
+    """What steps took of late, by what passes alone were measured to take: bookkeeping, and the machine's speed now."""
+
+    _taken: float = 0.0
+    _planned: float = 0.0
+
+    @property
+    def factor(self) -> float:
+        return self._taken / self._planned if self._planned else 1.0
+
+    def add(self, taken: float, planned: float) -> None:
+        fading = 1 - 1 / REMEMBERED
+        self._taken, self._planned = fading * self._taken + taken, fading * self._planned + planned
+
+
+@dataclass(slots=True)
 class Experience:
     """What is known of a pair on this machine: what its passes cost, and what decoding has taught since it was loaded.
 
@@ -87,8 +104,11 @@ class Experience:
 
     costs: Costs
     calibration: Calibration = field(default_factory=Calibration)
+    checking: Pace = field(default_factory=Pace)
+    drafting: Pace = field(default_factory=Pace)
     _tokens: float = FIRST_TOKENS
     _seconds: float = 0.0
+    _planned: tuple[float, float] = (0.0, 0.0)  # of the last step: to draft, to check
     _best_taken: float = FIRST_CHANCE * TRUST  # best guesses below accepted nodes that were taken, and their number
     _best_seen: float = TRUST
 
@@ -97,16 +117,27 @@ class Experience:
 
     @property
     def rate(self) -> float:
-        """Tokens per second, so far."""
+        """Tokens per second, of late."""
         return self._tokens / self._seconds
+
+    def check(self, guesses: int) -> float:
+        """Seconds of verifying that many guesses, at today's pace."""
+        return self.checking.factor * self.costs.check(guesses)
+
+    def level(self, width: int) -> float:
+        """Seconds of drafting below ``width`` nodes at once, at today's pace."""
+        return self.drafting.factor * self.costs.level(width)
 
     @property
     def often(self) -> float:
         """The share of best guesses that are taken, whatever their probability."""
         return self._best_taken / self._best_seen
 
-    def learn(self, tree: DraftTree, path: Sequence[int], seconds: float) -> None:
-        """Verdicts count where the parent was accepted: only there does the chance of a node matter."""
+    def learn(self, tree: DraftTree, path: Sequence[int], widths: Sequence[int]) -> None:
+        """The target kept ``path`` of a tree that was drafted in levels of these widths.
+
+        Verdicts count where the parent was accepted: only there does the chance of a node matter.
+        """
         accepted = set(path)
         first: set[int] = set()  # parents whose best guess was met; siblings stand best first
         for node in range(1, len(tree)):
@@ -119,8 +150,15 @@ class Experience:
                 first.add(parent)
                 self._best_taken += taken
                 self._best_seen += 1
-        self._tokens += len(path)
-        self._seconds += seconds
+        self._planned = sum(self.costs.level(width) for width in widths), self.costs.check(tree.drafted)
+        seconds = self.drafting.factor * self._planned[0] + self.checking.factor * self._planned[1]
+        fading = 1 - 1 / REMEMBERED
+        self._tokens, self._seconds = fading * self._tokens + len(path), fading * self._seconds + seconds
+
+    def timed(self, draft: float, check: float) -> None:
+        """Seconds that the step last learnt from really took."""
+        self.drafting.add(draft, self._planned[0])
+        self.checking.add(check, self._planned[1])
 
 
 @dataclass(slots=True)
@@ -152,13 +190,13 @@ class CostAwareRule:
 
         Looking one level ahead is enough: promises shrink from level to level and the cost does not.
         """
-        costs, rate = self.known.costs, self.known.rate
+        known, rate = self.known, self.known.rate
         best = sorted(level, key=lambda node: -self._chances[node])[: self.width]
-        kept = len(choose(sorted(self._chances[1:], reverse=True)[: self.nodes], rate, costs))
+        kept = len(choose(sorted(self._chances[1:], reverse=True)[: self.nodes], rate, known.check))
         promise, gains = 0.0, []
         for width, node in enumerate(best, start=1):
-            promise += self.known.often * self._chances[node]
-            seconds = costs.level(width) + costs.check(kept + width) - costs.check(kept)
+            promise += known.often * self._chances[node]
+            seconds = known.level(width) + known.check(kept + width) - known.check(kept)
             gains.append(promise - rate * seconds)
         if not gains or max(gains) <= 0:
             return []
@@ -169,16 +207,18 @@ class CostAwareRule:
         """Nodes by falling chance, as many as make the step's balance best; ties go to the elder, so to parents."""
         order = sorted(range(1, len(sprout.tokens)), key=lambda node: (-self._chances[node], node))[: self.nodes]
         chances = [self._chances[node] for node in order]
-        return sorted(order[: len(choose(chances, self.known.rate, self.known.costs))])
+        return sorted(order[: len(choose(chances, self.known.rate, self.known.check))])
 
     def learn(self, tree: DraftTree, path: Sequence[int]) -> None:
-        costs = self.known.costs
-        seconds = costs.check(tree.drafted) + sum(costs.level(width) for width in self._widths)
-        self.known.learn(tree, path, seconds)
+        self.known.learn(tree, path, self._widths)
 
 
-def choose(chances: Sequence[float], rate: float, costs: Costs) -> Sequence[float]:
-    """The beginning of falling ``chances`` with the best ``sum - rate * seconds``: nodes worth verifying."""
+def choose(chances: Sequence[float], rate: float, check: Callable[[int], float]) -> Sequence[float]:
+    """The beginning of falling ``chances`` with the best ``sum - rate * seconds``: nodes worth verifying.
+
+    Args:
+        check: seconds by the number of nodes.
+    """
     totals = np.cumsum([0.0, *chances])
-    balance = totals - rate * np.array([costs.check(count) for count in range(len(totals))])
+    balance = totals - rate * np.array([check(count) for count in range(len(totals))])
     return chances[: int(balance.argmax())]

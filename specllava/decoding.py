@@ -130,6 +130,8 @@ def _decode(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memo
         target.cache.keep(base, verdict.path)
         session.keep(verdict.path)
         kept = now(device)
+        if known:
+            known.timed(draft=grown - started, check=kept - grown)
         yield StepTrace(
             tree=tree,
             verification=verdict,

@@ -119,7 +119,7 @@ def test_the_cost_aware_choice_is_the_best_of_all_sets(chances: list[float], rat
     def balance(chosen: tuple[float, ...]) -> float:
         return sum(chosen) - rate * COSTS.check(len(chosen))
 
-    ours = balance(tuple(choose(chances, rate, COSTS)))
+    ours = balance(tuple(choose(chances, rate, COSTS.check)))
     for count in range(len(chances) + 1):
         for chosen in itertools.combinations(chances, count):
             assert ours >= balance(chosen) - 1e-9
@@ -172,6 +172,32 @@ def test_answers_learn_together():
         CostAwareRule(known, 4, 64, most=3).learn(tree, [0, 1])  # a rule is made anew for every answer
     assert known.calibration.chance(0.45) == pytest.approx(0.5, abs=0.05)  # one of the two in its bin was taken
     assert known.often > 0.95 and known.rate > Experience(COSTS).rate
+
+
+def test_what_steps_really_take_corrects_what_passes_were_measured_to_take():
+    tree = DraftTree((1, 2, 3), (-1, 0, 1), (0.0, -0.1, -0.1), (0.1, 0.1, None))
+    known, before = Experience(COSTS), Experience(COSTS)
+    for _ in range(300):  # this machine now checks at a third of its speed and drafts as measured
+        for each in (known, before):
+            each.learn(tree, [0, 1], widths=(1, 1))
+        known.timed(draft=2 * COSTS.level(1), check=3 * COSTS.check(2))
+    assert known.check(5) == pytest.approx(3 * COSTS.check(5)) and known.level(2) == pytest.approx(COSTS.level(2))
+    assert known.rate == pytest.approx(2 / (2 * COSTS.level(1) + 3 * COSTS.check(2)), rel=0.1)
+    assert known.rate < before.rate
+    for _ in range(300):  # and is quick again
+        known.learn(tree, [0, 1], widths=(1, 1))
+        known.timed(draft=2 * COSTS.level(1), check=COSTS.check(2))
+    assert known.check(5) == pytest.approx(COSTS.check(5), rel=0.15)
+
+
+def test_dear_drafting_that_only_the_clock_shows_is_given_up():
+    tree = DraftTree((1, 2), (-1, 0), (0.0, -0.1), (0.1, None))
+    known, table = Experience(COSTS), Table(0, 2.0)
+    for _ in range(20):
+        known.learn(tree, [0], widths=(1,))
+        known.timed(draft=50 * COSTS.level(1), check=COSTS.check(1))
+    grow(ROOT, table.expand, CostAwareRule(known, 4, 64, most=3), 12)
+    assert len(table.calls) == 1
 
 
 def test_costs_never_fall_and_go_through_what_was_measured():
