@@ -39,7 +39,7 @@ class Costs:
 
     @classmethod
     def through(cls, verify: dict[int, float], draft: dict[int, float]) -> Costs:
-        """Straight lines through measured points; more tokens never cost less."""
+        """Straight lines through measured points; more tokens never cost less, and what disturbs only ever adds."""
         return cls(_line(verify), _line(draft))
 
     def check(self, guesses: int) -> float:
@@ -53,7 +53,7 @@ class Costs:
 
 def _line(points: dict[int, float]) -> tuple[float, ...]:
     known = sorted(points)
-    values = np.maximum.accumulate([points[n] for n in known])
+    values = np.minimum.accumulate([points[n] for n in reversed(known)])[::-1]
     return tuple(np.interp(range(1, known[-1] + 1), known, values).tolist())
 
 

@@ -201,8 +201,9 @@ def test_dear_drafting_that_only_the_clock_shows_is_given_up():
 
 
 def test_costs_never_fall_and_go_through_what_was_measured():
-    costs = Costs.through({1: 3.0, 4: 2.0, 8: 6.0}, {1: 1.0, 3: 2.0})
-    assert costs.check(0) == 3.0 and costs.check(3) == 3.0 and costs.check(7) == 6.0
+    costs = Costs.through({1: 2.0, 2: 9.0, 4: 3.0, 8: 6.0}, {1: 1.0, 3: 2.0})
+    assert costs.check(0) == 2.0 and costs.check(3) == 3.0 and costs.check(7) == 6.0
+    assert costs.check(1) == 3.0, "two tokens cannot take longer than four: something else ran beside them"
     assert costs.check(500) == 6.0 and costs.level(2) == 1.5 and costs.level(99) == 2.0
     assert list(costs.verify) == sorted(costs.verify)
 
