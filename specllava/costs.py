@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -120,9 +120,9 @@ class Experience:
         """Tokens per second, of late."""
         return self._tokens / self._seconds
 
-    def check(self, guesses: int) -> float:
-        """Seconds of verifying that many guesses, at today's pace."""
-        return self.checking.factor * self.costs.check(guesses)
+    def checks(self, most: int) -> np.ndarray:
+        """Seconds of verifying 0 to ``most`` guesses, at today's pace, ``[most + 1]``."""
+        return self.checking.factor * np.array([self.costs.check(guesses) for guesses in range(most + 1)])
 
     def level(self, width: int) -> float:
         """Seconds of drafting below ``width`` nodes at once, at today's pace."""
@@ -177,10 +177,12 @@ class CostAwareRule:
     most: int
     _chances: list[float] = field(default_factory=lambda: [1.0])  # P_v of the tree that is growing
     _widths: list[int] = field(default_factory=list)  # of its levels
+    _checks: np.ndarray = field(default_factory=lambda: np.zeros(1))  # seconds by the number of nodes
 
     def branches(self, sprout: Sprout, node: int, guess: Guess) -> int:
         if node == 0:
             self._chances, self._widths = [1.0], [1]
+            self._checks = self.known.checks(self.nodes + self.width)
         for log_prob in guess.log_probs[: self.most]:
             self._chances.append(self._chances[node] * self.known.calibration.chance(math.exp(log_prob)))
         return self.most
@@ -192,11 +194,11 @@ class CostAwareRule:
         """
         known, rate = self.known, self.known.rate
         best = sorted(level, key=lambda node: -self._chances[node])[: self.width]
-        kept = len(choose(sorted(self._chances[1:], reverse=True)[: self.nodes], rate, known.check))
+        kept = len(choose(sorted(self._chances[1:], reverse=True)[: self.nodes], rate, self._checks))
         promise, gains = 0.0, []
         for width, node in enumerate(best, start=1):
             promise += known.often * self._chances[node]
-            seconds = known.level(width) + known.check(kept + width) - known.check(kept)
+            seconds = known.level(width) + self._checks[kept + width] - self._checks[kept]
             gains.append(promise - rate * seconds)
         if not gains or max(gains) <= 0:
             return []
@@ -207,18 +209,17 @@ class CostAwareRule:
         """Nodes by falling chance, as many as make the step's balance best; ties go to the elder, so to parents."""
         order = sorted(range(1, len(sprout.tokens)), key=lambda node: (-self._chances[node], node))[: self.nodes]
         chances = [self._chances[node] for node in order]
-        return sorted(order[: len(choose(chances, self.known.rate, self.known.check))])
+        return sorted(order[: len(choose(chances, self.known.rate, self._checks))])
 
     def learn(self, tree: DraftTree, path: Sequence[int]) -> None:
         self.known.learn(tree, path, self._widths)
 
 
-def choose(chances: Sequence[float], rate: float, check: Callable[[int], float]) -> Sequence[float]:
+def choose(chances: Sequence[float], rate: float, checks: np.ndarray) -> Sequence[float]:
     """The beginning of falling ``chances`` with the best ``sum - rate * seconds``: nodes worth verifying.
 
     Args:
-        check: seconds by the number of nodes.
+        checks: seconds by the number of nodes, ``[nodes + 1]`` or longer.
     """
     totals = np.cumsum([0.0, *chances])
-    balance = totals - rate * np.array([check(count) for count in range(len(totals))])
-    return chances[: int(balance.argmax())]
+    return chances[: int((totals - rate * checks[: len(totals)]).argmax())]

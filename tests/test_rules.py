@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -119,7 +120,8 @@ def test_the_cost_aware_choice_is_the_best_of_all_sets(chances: list[float], rat
     def balance(chosen: tuple[float, ...]) -> float:
         return sum(chosen) - rate * COSTS.check(len(chosen))
 
-    ours = balance(tuple(choose(chances, rate, COSTS.check)))
+    checks = np.array([COSTS.check(count) for count in range(len(chances) + 1)])
+    ours = balance(tuple(choose(chances, rate, checks)))
     for count in range(len(chances) + 1):
         for chosen in itertools.combinations(chances, count):
             assert ours >= balance(chosen) - 1e-9
@@ -181,13 +183,13 @@ def test_what_steps_really_take_corrects_what_passes_were_measured_to_take():
         for each in (known, before):
             each.learn(tree, [0, 1], widths=(1, 1))
         known.timed(draft=2 * COSTS.level(1), check=3 * COSTS.check(2))
-    assert known.check(5) == pytest.approx(3 * COSTS.check(5)) and known.level(2) == pytest.approx(COSTS.level(2))
+    assert known.checks(5)[5] == pytest.approx(3 * COSTS.check(5)) and known.level(2) == pytest.approx(COSTS.level(2))
     assert known.rate == pytest.approx(2 / (2 * COSTS.level(1) + 3 * COSTS.check(2)), rel=0.1)
     assert known.rate < before.rate
     for _ in range(300):  # and is quick again
         known.learn(tree, [0, 1], widths=(1, 1))
         known.timed(draft=2 * COSTS.level(1), check=COSTS.check(2))
-    assert known.check(5) == pytest.approx(COSTS.check(5), rel=0.15)
+    assert known.checks(5)[5] == pytest.approx(COSTS.check(5), rel=0.15)
 
 
 def test_dear_drafting_that_only_the_clock_shows_is_given_up():
