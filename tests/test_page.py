@@ -83,7 +83,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    yield Server(app.serve(page, "127.0.0.1", port, block=False), backend)
+    yield Server(app.serve(page, "127.0.0.1", port, block=False, written=app.openings(site)), backend)
     page.close()
 
 

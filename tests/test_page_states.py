@@ -30,7 +30,7 @@ def open_site(browser: Any) -> Iterator[Open]:  # noqa: F811
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        address = app.serve(page, "127.0.0.1", port, block=False)
+        address = app.serve(page, "127.0.0.1", port, block=False, written=app.openings(site))
         tab = Visit(browser.new_page(viewport={"width": 1280, "height": 900}))
         left.extend((tab.page.close, page.close))
         tab.page.goto(address)
