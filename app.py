@@ -39,6 +39,7 @@ from visual.learn import lessons_card
 from visual.lessons import Lesson, load_lessons
 from visual.link import follow_link
 from visual.live import follow
+from visual.notices import error, info, notice_arguments, warning
 from visual.opening import Asked, Opened, opening
 from visual.picture import data_address
 from visual.player import component_arguments, recorded_frames, static_paths
@@ -128,19 +129,19 @@ def race(
         config = decoding_config(values)
         if picture is None:
             raise ValueError("choose a picture first")
-        yield [], "Getting ready: models, picture, question."
+        yield [], info("Getting ready: models, picture, question.")
         backend = site.backend()
         alone = speculation_off(backend.setting, config)
         stream = backend.race(picture.open(), question, replace(config, drafter="none") if alone else config)
         drawn = data_address(picture.shown())
         yield from follow(stream, backend.collect_race, lambda: session not in site.racing, drawn, alone)
-    except ValidationError as error:
-        yield [], f"Please change the settings: {one_line(error)}"
-    except ValueError as error:
-        yield [], f"This cannot run: {error}"
+    except ValidationError as refusal:
+        yield [], error(f"Please change the settings: {one_line(refusal)}")
+    except ValueError as refusal:
+        yield [], error(f"This cannot run: {refusal}")
     except Exception:
         log.exception("a race failed")
-        yield [], "Something went wrong and the race was stopped. Please try again."
+        yield [], error("Something went wrong and the race was stopped. Please try again.")
     finally:
         if stream is not None:
             stream.close()
@@ -164,7 +165,7 @@ def enter(site: Site, session: str) -> tuple[Any, Any, str]:
     others = len(site.racing - {session})
     site.racing.add(session)
     waiting = f"{others} other race{'s' if others > 1 else ''} before yours; it starts by itself." if others else ""
-    return gr.update(interactive=False), gr.update(interactive=True), waiting
+    return gr.update(interactive=False), gr.update(interactive=True), info(waiting)
 
 
 def new_scene(unseen: bool) -> tuple[Picture, Image.Image]:
@@ -177,8 +178,8 @@ def uploaded(path: str) -> tuple[Any, Any, str]:
     """Take a visitor's file if it is a picture; otherwise keep the present one and say why."""
     try:
         return Picture(file=path), Picture(file=path).shown(), ""
-    except ValueError as error:
-        return gr.skip(), gr.skip(), f"This picture cannot be used: {error}"
+    except ValueError as refusal:
+        return gr.skip(), gr.skip(), error(f"This picture cannot be used: {refusal}")
 
 
 def as_shown(
@@ -203,11 +204,11 @@ def opened(site: Site, path: str, session: str) -> tuple[Any, ...]:
     """Show a visitor's race file in place of what they saw, and stop their own race; or keep both and say why."""
     try:
         parts = as_shown(site, read_recorded(Path(path)))
-    except ValueError as error:
-        return *(gr.skip() for _ in range(4)), f"This file cannot be opened: {error}"
+    except ValueError as refusal:
+        return *(gr.skip() for _ in range(4)), error(f"This file cannot be opened: {refusal}")
     except Exception:
         log.exception("a race file could not be drawn")
-        return *(gr.skip() for _ in range(4)), "This file cannot be opened: it could not be drawn."
+        return *(gr.skip() for _ in range(4)), error("This file cannot be opened: it could not be drawn.")
     site.racing.discard(session)
     return *parts, ""
 
@@ -217,7 +218,7 @@ def linked(site: Site, query: Mapping[str, str]) -> tuple[Any, ...]:
     link = follow_link(query, site.recorded)
     if link is None:
         return tuple(gr.skip() for _ in range(5))
-    return *as_shown(site, link.race, link.show), link.notice
+    return *as_shown(site, link.race, link.show), warning(link.notice)
 
 
 def openings(site: Site) -> Callable[[Mapping[str, str]], str]:
@@ -269,7 +270,7 @@ def build_page(site: Site) -> gr.Blocks:
             chip = gr.HTML(**pieces.chip_arguments(), elem_id="running")
         with gr.Row(elem_id="columns"):
             with gr.Column(elem_id="ask", min_width=270):
-                notice = gr.HTML(**pieces.text_arguments("", pieces.NOTICE), elem_id="notice", render=False)
+                notice = gr.HTML(**notice_arguments(), elem_id="notice", render=False)
                 file = str(first.image) if first and first.image else None
                 state = Picture(file=file) if file else None
                 scene = new_scene if site.toy else None

@@ -284,7 +284,8 @@ def test_a_refused_file_changes_nothing_and_an_opened_one_stops_only_its_visitor
     bad.write_text("{}")
     *parts, notice = app.opened(site, str(bad), "me")
     assert all(part["__type__"] == "update" and "value" not in part for part in parts)
-    assert notice.startswith("This file cannot be opened: bad.json is not a recorded race")
+    said = json.loads(notice)
+    assert said["kind"] == "error" and said["text"].startswith("This file cannot be opened: bad.json is not a recorded")
     assert site.racing == {"me", "you"}
     picture, image, question, frames, notice = app.opened(site, str(written(tmp_path)), "me")
     assert (picture, image, notice) == (None, None, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -45,7 +46,13 @@ def desk(lab: FakeLab, *wanted: str) -> Desk:
 
 
 def notes(run: Iterator[tuple[str, Any]]) -> list[str]:
-    return [note for note, _ in run]
+    return [said(note) for note, _ in run]
+
+
+def said(note: str) -> str:
+    """A notice's kind and words."""
+    told = json.loads(note)
+    return f"{told['kind']}: {told['text']}"
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
@@ -60,20 +67,20 @@ def test_every_experiment_ends_with_a_view_and_leaves_the_desk(experiment: Exper
 @pytest.mark.parametrize(
     ("question", "change", "words"),
     [
-        (" ", {}, "This cannot run: the prompt is empty"),
-        ("What?", {"depth": 0}, "Please change the settings: depth = 0"),
-        ("fail", {}, "Something went wrong"),
+        (" ", {}, "error: This cannot run: the prompt is empty"),
+        ("What?", {"depth": 0}, "error: Please change the settings: depth = 0"),
+        ("fail", {}, "error: Something went wrong"),
     ],
 )
 def test_what_cannot_run_is_said_in_one_line(question: str, change: dict[str, Any], words: str):
     values = [change.get(name, value) for name, value in zip(FIELDS, DEFAULTS, strict=True)]
-    said = notes(follow(desk(FakeLab(), "rules"), "me", RULES, Picture(), question, None, values))
-    assert said[-1].startswith(words) and "secret" not in said[-1]
+    last = notes(follow(desk(FakeLab(), "rules"), "me", RULES, Picture(), question, None, values))[-1]
+    assert last.startswith(words) and "secret" not in last
 
 
 def test_without_a_picture_nothing_runs():
-    said = notes(follow(desk(FakeLab(), "rules"), "me", RULES, None, "What?", None, DEFAULTS))
-    assert said == ["This cannot run: choose a picture first"]
+    run = follow(desk(FakeLab(), "rules"), "me", RULES, None, "What?", None, DEFAULTS)
+    assert notes(run) == ["error: This cannot run: choose a picture first"]
 
 
 def test_what_nobody_wants_any_more_does_not_start():
@@ -83,12 +90,12 @@ def test_what_nobody_wants_any_more_does_not_start():
 def test_stop_ends_it_between_two_findings_and_closes_it():
     lab = Endless()
     table = desk(lab, "rules", "knob")
-    said = []
+    told = []
     for note, _ in follow(table, "me", RULES, Picture(), "What?", None, DEFAULTS):
-        said.append(note)
-        if len(said) == 4:
+        told.append(note)
+        if len(told) == 4:
             table.wanted.discard(("me", "rules"))
-    assert said[-1].startswith("Stopped") and len(said) == 5
+    assert said(told[-1]).startswith("info: Stopped") and len(told) == 5
     assert lab.asked[-1] == "closed" and table.wanted == {("me", "knob")}
     table.forget("me")
     assert not table.wanted
@@ -96,8 +103,8 @@ def test_stop_ends_it_between_two_findings_and_closes_it():
 
 def test_it_does_not_run_for_ever(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("visual.lab.SECONDS_PER_RUN", 0.0)
-    said = notes(follow(desk(Endless(), "rules"), "me", RULES, Picture(), "What?", None, DEFAULTS))
-    assert said[-1].startswith("Stopped after 0 seconds")
+    last = notes(follow(desk(Endless(), "rules"), "me", RULES, Picture(), "What?", None, DEFAULTS))[-1]
+    assert last.startswith("warning: Stopped after 0 seconds")
 
 
 def test_a_click_brings_whole_numbers_or_nothing():

@@ -334,7 +334,7 @@ def test_an_experiment_runs_when_asked_and_answers_in_words_picture_and_table(vi
     assert tab.page.locator("#lab-seeing tbody tr").count() == words
     tab.page.fill("#question textarea", "  ")
     tab.page.click("#lab-rules .lab-run")
-    tab.wait("document.querySelector('#lab-rules .lab-note').textContent.includes('prompt is empty')")
+    tab.wait("document.querySelector('#lab-rules .notice').textContent.includes('prompt is empty')")
 
 
 def test_a_word_can_be_forced_and_stays_text_on_a_phone(visit: Visitor, server: Server) -> None:

@@ -22,6 +22,7 @@ from visual.controls import decoding_config
 from visual.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.lab_views import View
 from visual.live import SECONDS_PER_RUN
+from visual.notices import error, info, notice_arguments, warning
 from visual.player import PLOTLY_JS, STATIC, static_version
 
 MODULES = ("charts.js", "player.js", "lab.js")
@@ -30,7 +31,6 @@ const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v
 Promise.all(props.modules.map(load)).then(([charts, player, lab]) =>
   lab.mount({ element, props, watch, charts, player, choose: (given) => trigger("select", { given }) }));
 """
-NOTE = '<p class="lab-note" role="status" data-text></p>'
 log = logging.getLogger("specllava.page")
 
 
@@ -82,16 +82,16 @@ def follow(
         config = decoding_config(values)
         if picture is None:
             raise ValueError("choose a picture first")
-        yield "Getting ready: models, picture, question.", None
+        yield info("Getting ready: models, picture, question."), None
         stream = experiment.start(desk.experiments(), picture.open(), question, more, config)
         yield from _watched(stream, experiment, lambda: key not in desk.wanted)
-    except ValidationError as error:
-        yield f"Please change the settings: {one_line(error)}", None
-    except ValueError as error:
-        yield f"This cannot run: {error}", None
+    except ValidationError as refusal:
+        yield error(f"Please change the settings: {one_line(refusal)}"), None
+    except ValueError as refusal:
+        yield error(f"This cannot run: {refusal}"), None
     except Exception:
         log.exception("an experiment failed")
-        yield "Something went wrong and the experiment was stopped. Please try again.", None
+        yield error("Something went wrong and the experiment was stopped. Please try again."), None
     finally:
         if stream is not None:
             stream.close()
@@ -104,14 +104,14 @@ def _watched(
     started, before, view = time.monotonic(), None, None
     for found in stream:
         if stopped():
-            yield "Stopped. What was found so far stays here.", view
+            yield info("Stopped. What was found so far stays here."), view
             return
         if found is not before:
             before = found
             progress, view = experiment.view(found)
-            yield progress, view
+            yield info(progress), view
         if time.monotonic() - started > SECONDS_PER_RUN:
-            yield f"Stopped after {SECONDS_PER_RUN:.0f} seconds. What was found so far stays here.", view
+            yield warning(f"Stopped after {SECONDS_PER_RUN:.0f} seconds. What was found so far stays here."), view
             return
     yield "", view
 
@@ -167,7 +167,7 @@ def _card(desk: Desk, experiment: Experiment, inputs: Inputs) -> None:
             more = _more(desk, experiment)
             run = gr.Button(experiment.button, size="sm", elem_classes="lab-run")
             stop = gr.Button("Stop", size="sm", interactive=False, elem_classes="lab-stop")
-        note = gr.HTML(**pieces.text_arguments("", NOTE), elem_classes="lab-said")
+        note = gr.HTML(**notice_arguments(), elem_classes="lab-said")
         result = gr.HTML(**result_arguments(), elem_classes="lab-said")
     _connect(desk, experiment, inputs, (run, stop, note, result, more))
 
@@ -199,7 +199,7 @@ def _connect(desk: Desk, experiment: Experiment, inputs: Inputs, on: tuple[Any, 
     run, stop, note, result, more = on
 
     def begin(request: gr.Request) -> tuple[Any, Any, str]:
-        waiting = "Waiting for what runs before it." if desk.wanted else ""
+        waiting = info("Waiting for what runs before it." if desk.wanted else "")
         desk.wanted.add((request.session_hash or "", experiment.name))
         return gr.update(interactive=False), gr.update(interactive=True), waiting
 

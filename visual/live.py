@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from specllava.trace import DecodeTrace
+from visual.notices import info, warning
 from visual.player import ALONE, TOGETHER, Ending, Reel
 
 SECONDS_PER_RUN = 120.0
 SECONDS_PER_UPDATE = 0.12  # often enough to look alive, seldom enough to leave the lanes' clocks alone
 NOTES: dict[Ending, str] = {
     "finished": "",
-    "stopped": "Stopped. What was said so far stays here.",
-    "deadline": f"Stopped after {SECONDS_PER_RUN:.0f} seconds. What was said so far stays here.",
+    "stopped": info("Stopped. What was said so far stays here."),
+    "deadline": warning(f"Stopped after {SECONDS_PER_RUN:.0f} seconds. What was said so far stays here."),
 }
 
 

@@ -30,7 +30,6 @@ show();
 FAVICON = STATIC / "favicon.png"
 HEAD = '<meta name="color-scheme" content="light dark">'
 CHIP = '<p class="chip" role="status"><i class="dot"></i><span></span></p>'
-NOTICE = '<p class="notice" role="alert" data-text></p>'
 SUMMARY = '<p class="summary" data-text></p>'
 LEGEND = (
     ("accepted", "accepted"),

@@ -1,0 +1,49 @@
+"""What the page says beside a button: information, a warning or an error, each with a word and a colour of its own.
+
+A notice is the value of one kind of component (``notice_arguments``), made by ``info``, ``warning`` or ``error``; the
+empty string is no notice. Words stand here, colours in ``page.css`` under the same names.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, Literal
+
+Kind = Literal["info", "warning", "error"]
+WORDS: Final[dict[Kind, str]] = {"info": "Note", "warning": "Careful", "error": "Not possible"}
+TEMPLATE = '<p class="notice" role="status"></p>'
+SHOW = """
+const place = element.querySelector(".notice");
+const show = () => {
+  const { kind, word, text } = JSON.parse(props.value || '{"kind": "info", "word": "", "text": ""}');
+  place.setAttribute("role", kind === "info" ? "status" : "alert"); // before the text: it decides how that is read out
+  Object.assign(place.dataset, { kind, word });
+  place.textContent = text;
+};
+watch("value", show);
+show();
+"""
+
+
+def info(text: str) -> str:
+    """Something goes on, or ended as it was asked to; nothing if there is no text."""
+    return _notice("info", text)
+
+
+def warning(text: str) -> str:
+    """Something else happens than was asked for; nothing if there is no text."""
+    return _notice("warning", text)
+
+
+def error(text: str) -> str:
+    """What was asked for does not happen."""
+    return _notice("error", text)
+
+
+def _notice(kind: Kind, text: str) -> str:
+    return json.dumps({"kind": kind, "word": WORDS[kind], "text": text}, ensure_ascii=False) if text else ""
+
+
+def notice_arguments() -> dict[str, Any]:
+    """Arguments of a ``gr.HTML`` that shows a notice; no template and no markup ever sees its text."""
+    return {"value": "", "html_template": TEMPLATE, "js_on_load": SHOW, "apply_default_css": False}
