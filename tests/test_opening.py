@@ -18,7 +18,7 @@ from visual.opening import Asked, Opened, opening
 from visual.placed import PlacedStep
 from visual.player import recorded_frames
 from visual.still import SYMBOLS, still_tree
-from visual.tree_figure import MARKERS, tree_drawing
+from visual.tree_figure import LOOKS, tree_drawing
 
 ASKED = Asked("What is <b>there</b>?", None, True, ("Who?",), ("Why?",), ("A lesson",), True)
 PARTS = (".picture-card", ".question-card", ".learn-card", ".cards", ".race", ".step")
@@ -48,11 +48,12 @@ def test_a_still_tree_holds_every_node_and_label_as_text(texts: Mapping[int, str
         ids = [node for trace in nodes for node in trace["customdata"]]
         assert len(svg.findall(".//g[@class='points']/svg")) == len(ids) and 0 in ids
         assert len(svg.findall(".//circle[@class='chosen']")) == 1
-        labels = [label for trace in nodes for label in trace["text"] if label]
+        labels = [label for trace in nodes for label in trace["text"]]
         shown = [element.text or "" for element in svg.findall(".//text")]
         assert shown == [ElementTree.fromstring(f"<b>{label}</b>").text for label in labels]
-        lines = [trace for trace in figure["data"] if trace["mode"] == "lines" and trace["visible"]]
-        assert len(svg.findall("./svg/path")) == sum(trace["x"].count(None) for trace in lines)
+        edges = [path.attrib["d"] for path in svg.findall("./svg/g/path")]
+        assert " ".join(edges).count("M") == len(ids) - 1
+        assert edges == [shape["path"] for shape in figure["layout"]["shapes"]]
 
 
 def test_still_places_are_the_figures() -> None:
@@ -64,8 +65,8 @@ def test_still_places_are_the_figures() -> None:
         assert drawn == pytest.approx([100 * (x - left) / (right - left) for x in xs], abs=0.01)
 
 
-def test_there_is_an_outline_for_every_symbol() -> None:
-    assert {marker["symbol"] for marker in MARKERS.values()} == SYMBOLS.keys()
+def test_there_is_an_outline_for_every_symbol_that_is_drawn_at_first() -> None:
+    assert {look.symbol for verdict, look in LOOKS.items() if verdict != "pruned"} == SYMBOLS.keys()
 
 
 def test_what_a_model_said_is_text_in_the_opening() -> None:
