@@ -9,41 +9,38 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported: no visit is reported
 
 import gradio as gr
 import tyro
 from PIL import Image
-from pydantic import ValidationError
 from starlette.middleware import Middleware
 
-from specllava.config import DecodingConfig, one_line
 from specllava.models.images import open_image
 from specllava.options import Place, load
 from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
-from specllava.trace import NO_DRAFT, DecodeTrace, Setting
 from visual import pieces
 from visual.ask import QUICK, SHOWN_EXAMPLES, PictureCard, QuestionCard, picture_card, question_card
-from visual.controls import decoding_config, settings_card
+from visual.controls import settings_card
 from visual.lab import Desk, Experiments, Inputs, lab_section
 from visual.learn import lessons_card
 from visual.lessons import Lesson, load_lessons
 from visual.link import follow_link
-from visual.live import follow
-from visual.notices import error, info, notice_arguments, warning
+from visual.notices import error, notice_arguments, warning
 from visual.opening import Asked, Opened, opening
 from visual.picture import data_address
 from visual.player import component_arguments, recorded_frames, static_paths
 from visual.recorded import Recorded, load_recorded, read_recorded
+from visual.site import Site, enter, race, running
 from visual.standalone import saved_page
 
 EXAMPLES = Path(__file__).parent / "assets" / "examples"
@@ -52,22 +49,6 @@ SCENE_PIXELS = 384
 SHOWN_SUGGESTIONS = 4
 COMPUTE = "compute"
 log = logging.getLogger("specllava.page")
-
-
-class Backend(Protocol):
-    """What the page needs of a pair of models: ``specllava.Pair``, or a stand-in in tests."""
-
-    @property
-    def setting(self) -> Setting: ...
-
-    def race(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
-        """Events of both lanes, or of the target's if nobody drafts.
-
-        Bad input raises a ``ValueError`` that a visitor can read.
-        """
-
-    def collect_race(self, events: Iterable[Any]) -> dict[str, DecodeTrace]:
-        """The traces so far, by lane."""
 
 
 @dataclass(frozen=True)
@@ -87,85 +68,7 @@ class Picture:
         return open_image(self.file) if self.file else draw_scene(sample_scene(self.seed, self.split), SCENE_PIXELS)
 
 
-@dataclass(frozen=True)
-class Site:
-    """One running page and what its visitors share: the models, the recorded races, and the list of who is racing.
-
-    Args:
-        backend: waits for the models; raises if they could not be loaded.
-        recorded: races to show before anything runs; the first is the first paint.
-        toy: the pair knows the toy world, so the page offers drawn scenes.
-        racing: sessions whose race is wanted; a session that leaves the set stops at its next step.
-        opened: a race from a file, to show before the recorded ones.
-        lessons: guided examples.
-        lab: waits for the models; without it the page has no lab.
-    """
-
-    backend: Callable[[], Backend]
-    recorded: Sequence[Recorded] = ()
-    toy: bool = True
-    racing: set[str] = field(default_factory=set)
-    opened: Recorded | None = None
-    lessons: Sequence[Lesson] = ()
-    lab: Callable[[], Experiments] | None = None
-
-    @property
-    def first(self) -> Recorded | None:
-        """What a visitor sees before anything runs."""
-        return self.opened or next(iter(self.recorded), None)
-
-
 # --- what the page does -------------------------------------------------------------------------------------------
-
-
-def race(
-    site: Site, picture: Picture | None, question: str, values: Sequence[Any], session: str
-) -> Iterator[tuple[list[str], str]]:
-    """Stream a race to one visitor: ``(frames, notice)``. It ends early on stop, on error and at the deadline."""
-    stream: Generator[Any] | None = None
-    try:
-        if session not in site.racing:
-            return
-        config = decoding_config(values)
-        if picture is None:
-            raise ValueError("choose a picture first")
-        yield [], info("Getting ready: models, picture, question.")
-        backend = site.backend()
-        alone = speculation_off(backend.setting, config)
-        stream = backend.race(picture.open(), question, replace(config, drafter="none") if alone else config)
-        drawn = data_address(picture.shown())
-        yield from follow(stream, backend.collect_race, lambda: session not in site.racing, drawn, alone)
-    except ValidationError as refusal:
-        yield [], error(f"Please change the settings: {one_line(refusal)}")
-    except ValueError as refusal:
-        yield [], error(f"This cannot run: {refusal}")
-    except Exception:
-        log.exception("a race failed")
-        yield [], error("Something went wrong and the race was stopped. Please try again.")
-    finally:
-        if stream is not None:
-            stream.close()
-        site.racing.discard(session)
-
-
-def speculation_off(setting: Setting, config: DecodingConfig) -> str | None:
-    """Why only the target will run; ``None`` if somebody drafts for it."""
-    if config.drafter == "none":
-        return "Speculation is off because Settings say that nobody drafts."
-    if config.drafter == "model" and setting.draft == NO_DRAFT:
-        return (
-            f"Speculation is off because the pair {setting.pair} has no draft model. Under Settings, prompt-lookup"
-            " drafts without one."
-        )
-    return None
-
-
-def enter(site: Site, session: str) -> tuple[Any, Any, str]:
-    """A visitor wants to race: swap Run for Stop, and say so if others come first."""
-    others = len(site.racing - {session})
-    site.racing.add(session)
-    waiting = f"{others} other race{'s' if others > 1 else ''} before yours; it starts by itself." if others else ""
-    return gr.update(interactive=False), gr.update(interactive=True), info(waiting)
 
 
 def new_scene(unseen: bool) -> tuple[Picture, Image.Image]:
@@ -341,16 +244,6 @@ def _replay(site: Site, recorded: Recorded, lesson: Lesson | None = None) -> Cal
         return *as_shown(site, recorded, *taught), ""
 
     return show
-
-
-def running(site: Site) -> str:
-    """What is running, once the models are there."""
-    try:
-        setting = site.backend().setting
-    except Exception:
-        log.exception("the models could not be loaded")
-        return pieces.chip_value("failed", "recorded races only: the models could not be loaded")
-    return pieces.chip_value("ready", f"{setting.pair} · {setting.device.upper()} · {setting.dtype}")
 
 
 # --- launch -------------------------------------------------------------------------------------------------------

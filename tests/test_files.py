@@ -278,8 +278,9 @@ def test_a_refused_file_changes_nothing_and_an_opened_one_stops_only_its_visitor
     tmp_path: Path, races: list[Recorded]
 ) -> None:
     import app
+    from visual.site import Site
 
-    site = app.Site(lambda: None, races, racing={"me", "you"})
+    site = Site(lambda: None, races, racing={"me", "you"})
     bad = tmp_path / "bad.json"
     bad.write_text("{}")
     *parts, notice = app.opened(site, str(bad), "me")

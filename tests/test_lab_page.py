@@ -117,7 +117,8 @@ def test_a_click_brings_whole_numbers_or_nothing():
 
 def test_the_page_can_do_without_a_lab():
     import app
+    from visual.site import Site
 
     backend = SimpleNamespace(setting=None)
-    page = app.build_page(app.Site(lambda: backend))
+    page = app.build_page(Site(lambda: backend))
     assert not [block for block in page.blocks.values() if getattr(block, "elem_id", None) == "lab"]

@@ -16,8 +16,9 @@ from visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_record
 import app
 from specllava.config import DecodingConfig
 from specllava.trace import NO_DRAFT
+from visual.site import Site, speculation_off
 
-Open = Callable[[app.Site], Visit]
+Open = Callable[[Site], Visit]
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def open_site(browser: Any) -> Iterator[Open]:  # noqa: F811
     """Serve a site, and visit it."""
     left: list[Callable[[], None]] = []
 
-    def serve_and_visit(site: app.Site) -> Visit:
+    def serve_and_visit(site: Site) -> Visit:
         page = app.build_page(site)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -51,7 +52,7 @@ def test_models_that_are_loading_are_said_to_and_a_race_waits_for_them(open_site
         assert loaded.wait(60)
         return FakeBackend(pace=0.004)
 
-    tab = open_site(app.Site(backend, synthetic_recorded(tmp_path)))
+    tab = open_site(Site(backend, synthetic_recorded(tmp_path)))
     tab.page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)  # a recorded race needs no models
     assert tab.page.evaluate(CHIP) == "loading" and tab.text(".chip") == "models are loading"
     tab.run("What is there?")
@@ -66,7 +67,7 @@ def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, 
     def backend() -> FakeBackend:
         raise OSError("a secret path")
 
-    tab = open_site(app.Site(backend, synthetic_recorded(tmp_path)))
+    tab = open_site(Site(backend, synthetic_recorded(tmp_path)))
     tab.page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
     tab.wait(f"{CHIP} === 'failed'")
     assert "recorded races only" in tab.text(".chip")
@@ -78,7 +79,7 @@ def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, 
 def test_a_lane_may_run_alone_and_the_page_says_why(open_site: Open, tmp_path: Path) -> None:
     """First without a draft, then from a file of one lane, which opens with the models as they are."""
     backend = FakeBackend(pace=0.004, setting=replace(SETTING, draft=NO_DRAFT))
-    tab = open_site(app.Site(lambda: backend, synthetic_recorded(tmp_path)))
+    tab = open_site(Site(lambda: backend, synthetic_recorded(tmp_path)))
     tab.page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
     tab.run("What is there?")
     tab.wait("document.querySelector('.origin').textContent.includes('live')")
@@ -109,5 +110,5 @@ def test_a_lane_may_run_alone_and_the_page_says_why(open_site: Open, tmp_path: P
     ("none", "draft", "Settings say"),
 ])  # fmt: skip
 def test_speculation_is_off_for_a_reason_or_on(drafter: Any, draft: str, off: str | None) -> None:
-    said = app.speculation_off(replace(SETTING, draft=draft), DecodingConfig(drafter=drafter))
+    said = speculation_off(replace(SETTING, draft=draft), DecodingConfig(drafter=drafter))
     assert said is None if off is None else said is not None and off in said
