@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm.auto import tqdm
 
-from specllava.models.images import check_image
+from specllava.models.images import read_size
 
 IMAGE_MARKER = "<image>"
 SPEAKERS = ("human", "gpt")
@@ -193,7 +193,7 @@ def _check_picture(images: Path, name: str) -> None:
     if not path.is_file():
         raise UnusableRowError("with a missing image")
     try:
-        check_image(path)
+        read_size(path)
     except ValueError as error:
         raise UnusableRowError("with an unreadable image") from error
 
