@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from PIL import Image
 from transformers import ProcessorMixin
 
 from specllava.distill.losses import IGNORE
@@ -46,17 +47,19 @@ class ChatEncoder:
 
     processor: ProcessorMixin
     length: int
+    _slots: dict[Size, int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not self.processor.tokenizer.is_fast:
             raise ValueError("the target's tokenizer is a slow one, without the places of its tokens in the text")
 
-    def slots(self, sizes: Sequence[Size]) -> list[int]:
-        """Image slots that pictures of these sizes take, each by itself."""
-        if not sizes:
-            return []
-        counts: list[int] = self.processor._get_num_multimodal_tokens(image_sizes=sizes)["num_image_tokens"]
-        return [int(count) for count in counts]
+    def slots(self, size: Size) -> int:
+        """Image slots that a picture of this size takes: what the processor writes for a blank one."""
+        if size not in self._slots:
+            blank = Image.new("RGB", size[::-1])
+            ids = self.processor(images=[blank], text=self.processor.image_token, return_tensors="pt")["input_ids"]
+            self._slots[size] = int((ids == self.processor.image_token_id).sum())
+        return self._slots[size]
 
     def __call__(self, row: Row, sizes: Sequence[Size]) -> Encoded:
         """Encode a row; one that is too long is cut behind, and so is a picture whose slots would be cut through.
@@ -67,7 +70,7 @@ class ChatEncoder:
         Raises:
             ValueError: the chat template does not write a chat as the beginning of its continuation.
         """
-        slots = self.slots(sizes)
+        slots = [self.slots(size) for size in sizes]
         text, answers = self._written(row, slots)
         tokens = self.processor.tokenizer(text, return_offsets_mapping=True, add_special_tokens=True)
         ids, offsets = list(tokens["input_ids"]), tokens["offset_mapping"]
