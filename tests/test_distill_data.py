@@ -232,6 +232,13 @@ def test_a_file_that_is_none_is_refused_in_one_line(place, tmp_path, name, text,
         assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_directory_without_any_of_the_images_is_refused_as_that(tmp_path):
+    file = tmp_path / "data.json"
+    file.write_text(json.dumps([row for row in rows(9) if "image" in row]))
+    with pytest.raises(ValueError, match=f"^no row's image is in {tmp_path}: give the directory that the rows' image"):
+        index_rows(file, tmp_path, tmp_path / "index")
+
+
 # ----------------------------------------------------------------------------------------------- chats
 
 
