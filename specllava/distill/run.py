@@ -73,7 +73,10 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
     if job.training.tensorboard:
         accelerator.init_trackers("tensorboard")
     rows, batches, held_out = _data(run, tell)
-    report = _learn(run, rows, batches, held_out, tell)
+    try:
+        report = _learn(run, rows, batches, held_out, tell)
+    except FloatingPointError as error:
+        raise FloatingPointError(f"{error}: try a smaller --learning-rate, with another --output") from error
     if job.training.tensorboard:
         accelerator.get_tracker("tensorboard").finish()
     return report if accelerator.is_main_process else None
