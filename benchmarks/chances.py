@@ -66,7 +66,7 @@ def distribution(pair: Pair, prompt: Prompt) -> dict[tuple[int, ...], float]:
     engine = Engine(pair.bundle.target, prompt.length + LENGTH)
     first = engine.prefill(prompt.input_ids, prompt.features, prompt.pictures).logits
     found: dict[tuple[int, ...], float] = {}
-    growing = [((), 1.0, first)]
+    growing: list[tuple[tuple[int, ...], float, torch.Tensor]] = [((), 1.0, first)]
     while growing:
         answer, chance, logits = growing.pop()
         probs = warp(logits[None], DRAWN.temperature, DRAWN.top_p, DRAWN.top_k)[0]

@@ -7,22 +7,20 @@ Whatever is in the output directory already is not done again, so the command ma
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 
 import torch
 import tyro
-from playwright.sync_api import sync_playwright
 from rich.console import Console
 from transformers import AutoProcessor, LlavaConfig
 
+from benchmarks.png import write_png
 from specllava.config import DecodingConfig
 from specllava.distill.commands import Distill
 from specllava.distill.config import DistillConfig
 from specllava.findings.distillation import Report
 from specllava.models.artefact import DraftLlava, save
-from specllava.models.bundle import presets
+from specllava.models.presets import presets
 from specllava.toyworld.export import export
 from visual.distillation import figure
 
@@ -51,7 +49,7 @@ def main(output: Path, picture: Path, report: Path | None = None, rows: int = 15
         validation_prompts=8,
     )  # fmt: skip
     Distill(
-        target=toy.target,
+        target=str(toy.target),
         draft=output / "fresh",
         data=output / "data" / "data.json",
         images=output / "data" / "images",
@@ -67,18 +65,9 @@ def main(output: Path, picture: Path, report: Path | None = None, rows: int = 15
 
 
 def draw(report: Report, picture: Path) -> None:
-    """The run's picture as a PNG, drawn by a browser; the run itself needs none."""
+    """The run's picture as a PNG; the run itself needs no browser."""
     title = f"a fresh draft learns from the toy {report.target}: {report.setting['device']}, {report.setting['dtype']}"
-    drawn = figure(report, title).update_layout(width=WIDTH, height=HEIGHT)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        page_file = Path(folder) / "picture.html"
-        drawn.write_html(page_file, include_plotlyjs=True, config={"staticPlot": True})
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=2)
-        page.goto(page_file.as_uri())
-        page.wait_for_selector(".main-svg")
-        page.locator(".js-plotly-plot").screenshot(path=picture)
-        browser.close()
+    write_png(figure(report, title).update_layout(width=WIDTH, height=HEIGHT), picture)
 
 
 if __name__ == "__main__":

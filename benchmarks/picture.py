@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from pathlib import Path
 
 import plotly.graph_objects as go
 import tyro
-from playwright.sync_api import sync_playwright
+
+from benchmarks.png import write_png
 
 WIDTH, HEIGHT = 900, 560
 # Okabe and Ito's colours with a symbol each, so that colour never tells apart alone.
@@ -69,15 +68,7 @@ def main(results: Path, output: Path) -> None:
     data = json.loads(results.read_text(encoding="utf-8"))
     setting = data["setting"]
     title = f"{setting['pair']} pair, {setting['device']}, {setting['dtype']}, {setting['threads']} threads"
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        page_file = Path(folder) / "picture.html"
-        figure(data["lanes"], title).write_html(page_file, include_plotlyjs=True, config={"staticPlot": True})
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=2)
-        page.goto(page_file.as_uri())
-        page.wait_for_selector(".main-svg")
-        page.locator(".js-plotly-plot").screenshot(path=output)
-        browser.close()
+    write_png(figure(data["lanes"], title), output)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,9 @@ def processor_like(kind):
     )  # fmt: skip
 
 
+SIZE = (30, 50)  # of a picture, which LLaVA-1.5 does not ask
+
+
 def encoder(length=400, kind="toy"):
     return ChatEncoder(processor_like(kind), length)
 
@@ -229,6 +232,13 @@ def test_a_file_that_is_none_is_refused_in_one_line(place, tmp_path, name, text,
         assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_directory_without_any_of_the_images_is_refused_as_that(tmp_path):
+    file = tmp_path / "data.json"
+    file.write_text(json.dumps([row for row in rows(9) if "image" in row]))
+    with pytest.raises(ValueError, match=f"^no row's image is in {tmp_path}: give the directory that the rows' image"):
+        index_rows(file, tmp_path, tmp_path / "index")
+
+
 # ----------------------------------------------------------------------------------------------- chats
 
 
@@ -237,7 +247,7 @@ def test_labels_are_those_of_the_toy_recipe(number):
     turns = conversation(number)[1]
     row = Row(tuple(t for turn in turns for t in (turn.question, turn.answer)), (1,) + (0,) * (len(turns) - 1), ("x",),
               (True,) * len(turns))  # fmt: skip
-    encoded = encoder(10_000)(row)
+    encoded = encoder(10_000)(row, [SIZE])
     ids, labels = encode_chat(models.processor().tokenizer, turns, models.RECIPE.image_tokens)
     assert (encoded.ids, encoded.labels, encoded.images, encoded.cut) == (ids, labels, 1, False)
 
@@ -247,7 +257,7 @@ def test_labels_are_those_of_the_toy_recipe(number):
 def test_every_answer_is_labelled_after_exactly_what_decoding_would_read(indexed, kind, number):
     row = indexed[number]
     encode = encoder(10_000, kind)
-    encoded = encode(row)
+    encoded = encode(row, [SIZE] * len(row.images))
     bundle = copy.copy(models.bundle(None))
     vars(bundle)["processor"] = encode.processor
     end = encode.processor.tokenizer.eos_token_id
@@ -266,16 +276,16 @@ def test_every_answer_is_labelled_after_exactly_what_decoding_would_read(indexed
 @pytest.mark.parametrize("kind", ["toy", "template", "llama"])
 def test_an_answer_that_did_not_end_teaches_no_end(kind):
     row = Row(("Why?", "Because of", "And?", "So."), (0, 0), (), (False, True))
-    encoded = encoder(400, kind)(row)
+    encoded = encoder(400, kind)(row, [])
     assert encoded.labels.count(processor_like(kind).tokenizer.eos_token_id) == 1
 
 
 def test_a_row_is_cut_and_never_through_a_picture():
     row = Row(("What?", "A red bus.", "And there?", "Two cats."), (1, 2), ("a", "b", "c"), (True, True))
-    whole = encoder(10_000)(row)
+    whole = encoder(10_000)(row, [SIZE] * 3)
     marker, patches = models.processor().image_token_id, models.RECIPE.image_tokens
     for length in range(16, len(whole.ids) + 2, 3):
-        encoded = encoder(length)(row)
+        encoded = encoder(length)(row, [SIZE] * 3)
         assert len(encoded.ids) == len(encoded.labels) <= length
         assert encoded.ids == whole.ids[: len(encoded.ids)] and encoded.labels == whole.labels[: len(encoded.ids)]
         assert encoded.ids.count(marker) == encoded.images * patches
@@ -289,8 +299,8 @@ def test_a_row_is_cut_and_never_through_a_picture():
 def batches(rows, place, batch=3, seed=0, length=400, **kwargs):
     encode = encoder(length)
     numbers = kwargs.pop("numbers", torch.arange(len(rows)))
-    see = kwargs.pop("see", pixels(encode, place / "images"))
-    return RowBatches(rows, numbers, encode, batch, seed, kwargs.pop("name", "pixel_values"), see)
+    see = kwargs.pop("see", pixels(encode.processor, models.target().config, place / "images"))
+    return RowBatches(rows, numbers, encode, batch, seed, kwargs.pop("name", "pixel_values"), see, place / "images")
 
 
 def test_a_batch_is_a_function_of_its_number(indexed, place):
@@ -371,8 +381,8 @@ def names_in(indexed):
 def test_cached_features_teach_the_same(indexed, place, seeing, monkeypatch):
     target, accelerator, directory = seeing
     draft = copy.deepcopy(models.draft("bad")).float()
-    monkeypatch.setattr(caching, "SHARD", 5 * size_of(target, models.RECIPE.image_tokens, 1))
-    cache = make_features(directory, target, encoder(), place / "images", names_in(indexed), accelerator)
+    monkeypatch.setattr(caching, "SHARD", size_of(target, 5))
+    cache = make_features(directory, target, models.processor(), place / "images", names_in(indexed), accelerator)
     assert len(cache) == 40 and len(list(directory.glob("*.safetensors"))) == 8
     losses = taught_losses(target, Objective())
     for number in range(4):
@@ -385,11 +395,11 @@ def test_cached_features_teach_the_same(indexed, place, seeing, monkeypatch):
 def test_a_cache_goes_on_with_what_it_lacks(indexed, place, seeing, monkeypatch):
     target, accelerator, directory = seeing
     names = sorted(names_in(indexed))
-    make_features(directory, target, encoder(), place / "images", names[:25], accelerator)
+    make_features(directory, target, models.processor(), place / "images", names[:25], accelerator)
     before = {file.name: file.stat().st_mtime_ns for file in directory.iterdir()}
     read = []
     monkeypatch.setattr(caching, "pixels", lambda *given: lambda some: read.extend(some) or pixels(*given)(some))
-    whole = make_features(directory, target, encoder(), place / "images", names, accelerator)
+    whole = make_features(directory, target, models.processor(), place / "images", names, accelerator)
     assert len(whole) == len(names) and sorted(read) == names[25:]
     assert all((directory / name).stat().st_mtime_ns == stamp for name, stamp in before.items())
     assert whole([names[3], names[30]]).shape == (2, models.RECIPE.image_tokens, models.RECIPE.vision_hidden)
@@ -397,12 +407,12 @@ def test_a_cache_goes_on_with_what_it_lacks(indexed, place, seeing, monkeypatch)
 
 def test_a_cache_of_another_tower_or_directory_is_refused(indexed, place, seeing, tmp_path):
     target, accelerator, directory = seeing
-    make_features(directory, target, encoder(), place / "images", names_in(indexed)[:2], accelerator)
+    make_features(directory, target, models.processor(), place / "images", names_in(indexed)[:2], accelerator)
     other = copy.deepcopy(models.target(1)).float()
     assert fingerprint(other) != fingerprint(target) == fingerprint(copy.deepcopy(target))
     for model, images, what in ((other, place / "images", "tower"), (target, tmp_path, "images")):
         with pytest.raises(ValueError, match=f"are those of another {what}: choose another --features"):
-            make_features(directory, model, encoder(), images, [], accelerator)
+            make_features(directory, model, models.processor(), images, [], accelerator)
 
 
 def test_too_little_disk_is_refused_with_numbers_before_any_work(indexed, place, seeing, capsys):
@@ -412,8 +422,9 @@ def test_too_little_disk_is_refused_with_numbers_before_any_work(indexed, place,
     usage = type("Usage", (), {"free": free})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(caching.shutil, "disk_usage", lambda _: usage)
+        patch.setattr(caching, "read_size", lambda path: SIZE)
         with pytest.raises(ValueError, match=r"features of 10000 pictures need 4\.9 MiB of disk, 4\.9 MiB are free at"):
-            make_features(directory, target, encoder(), place / "images", many, accelerator)
+            make_features(directory, target, models.processor(), place / "images", many, accelerator)
     assert "vision features of 10000 pictures: 4.9 MiB" in capsys.readouterr().out
     assert not list(directory.glob("*.safetensors"))
 

@@ -9,18 +9,20 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig, ProcessorMixin
 
 from specllava.distill.chats import ChatEncoder, Encoded
 from specllava.distill.loop import COUNT, Batch
 from specllava.distill.losses import IGNORE
-from specllava.distill.rows import Row, Rows
-from specllava.models.images import open_image
+from specllava.distill.rows import Rows
+from specllava.models.family import Size, family_of
+from specllava.models.images import open_image, read_size
 
 GROUP = 16  # batches that are sorted by length together, so that little is padded
 TRIES = 100  # rows in a row that may turn out to be unusable
 UNREADABLE, CUT, ANSWERLESS = "rows with an image that breaks off", "rows cut", "rows with no answer in their length"
 
-Sample = tuple[Encoded, Tensor | None]
+Sample = tuple[Encoded, tuple[Tensor, list[Size]] | None]  # pictures as the tower reads or saw them, and their sizes
 
 
 def split(rows: Rows, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -39,13 +41,15 @@ def split(rows: Rows, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 class RowBatches:
-    """``input_ids`` and ``labels`` ``[batch, length]``, and what the pictures show in the order of their slots.
+    """``input_ids`` and ``labels`` ``[batch, length]``, and the pictures in the order of their slots.
 
+    Pictures are tiles under ``name``, one behind the other, and height and width in ``image_sizes`` ``[images, 2]``.
     Rows come in another random order each time round. Padding is on the right, where causal attention does not look.
 
     Args:
         numbers: of the rows to learn from.
-        see: pictures of a row by path: ``pixel_values`` ``[images, 3, height, width]`` or what else ``name`` says.
+        see: pictures of a row by path: ``pixel_values`` ``[tiles, 3, height, width]`` or what else ``name`` says.
+        images: where the paths begin.
     """
 
     def __init__(
@@ -57,9 +61,10 @@ class RowBatches:
         seed: int,
         name: str,
         see: Callable[[Sequence[str]], Tensor],
+        images: Path,
     ) -> None:
         self.rows, self.numbers, self.encode, self.batch, self.seed = rows, numbers, encode, batch, seed
-        self.name, self.see = name, see
+        self.name, self.see, self.images = name, see, images
         self._order = lru_cache(maxsize=2)(self._make_order)
         self._window = lru_cache(maxsize=2)(self._make_window)
 
@@ -76,7 +81,8 @@ class RowBatches:
         pictures = [seen for _, seen in samples if seen is not None]
         batch = {"input_ids": input_ids, "labels": labels}
         if pictures:
-            batch[self.name] = torch.cat(pictures)
+            batch[self.name] = torch.cat([tiles for tiles, _ in pictures])
+            batch["image_sizes"] = torch.tensor([size for _, sizes in pictures for size in sizes])
         return batch | {f"{COUNT}{key}": torch.tensor(value) for key, value in counts.items()}
 
     def row_at(self, position: int) -> int:
@@ -88,12 +94,18 @@ class RowBatches:
         """The row at a position; one that cannot be used is counted, and the next in order stands in for it."""
         for standing_in in range(position, position + TRIES):
             row = self.rows[self.row_at(standing_in)]
-            encoded = self.encode(row)
+            try:
+                sizes = [read_size(self.images / name) for name in row.images]
+            except ValueError:
+                counts[UNREADABLE] += 1
+                continue
+            encoded = self.encode(row, sizes)
             if all(label == IGNORE for label in encoded.labels[1:]):
                 counts[ANSWERLESS] += 1
                 continue
+            shown = slice(encoded.images)
             try:
-                seen = self._seen(row, encoded)
+                seen = (self.see(row.images[shown]), sizes[shown]) if encoded.images else None
             except ValueError:
                 counts[UNREADABLE] += 1
                 continue
@@ -103,9 +115,6 @@ class RowBatches:
             f"{TRIES} rows one after the other have no answer within --length {self.encode.length} or an image that"
             " cannot be read"
         )
-
-    def _seen(self, row: Row, encoded: Encoded) -> Tensor | None:
-        return self.see(row.images[: encoded.images]) if encoded.images else None
 
     def _make_order(self, time_round: int) -> Tensor:
         source = torch.Generator().manual_seed(self.seed * 1_000_003 + time_round)
@@ -121,12 +130,13 @@ class RowBatches:
         return batches
 
 
-def pixels(encode: ChatEncoder, images: Path) -> Callable[[Sequence[str]], Tensor]:
-    """Pictures by path to what the tower reads, ``[images, 3, height, width]``."""
+def pixels(processor: ProcessorMixin, config: PretrainedConfig, images: Path) -> Callable[[Sequence[str]], Tensor]:
+    """Pictures by path to what the target's tower reads, ``[tiles, 3, height, width]``."""
+    family = family_of(config)
 
     def see(names: Sequence[str]) -> Tensor:
         pictures = [open_image(images / name) for name in names]
-        values: Tensor = encode.processor.image_processor(pictures, return_tensors="pt")["pixel_values"]
-        return values
+        values = processor.image_processor(pictures, return_tensors="pt")["pixel_values"]
+        return torch.cat(family.pixels(config, values, [(one.height, one.width) for one in pictures]))
 
     return see

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from PIL import Image
-from transformers import LlavaProcessor
+from transformers import ProcessorMixin
 
 from specllava.distill.losses import IGNORE
 from specllava.distill.rows import IMAGE_MARKER, Row
+from specllava.models.family import Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,7 @@ class Encoded:
     """One conversation, ready to be learnt from.
 
     Args:
-        ids: tokens, with a slot per patch of each picture.
+        ids: tokens, with the slots of each picture.
         labels: for each place the token that should stand there, ``IGNORE`` outside of answers. It is the token that
             does stand there, except behind an answer whose template writes no end: the end is wanted there.
         images: how many of the row's pictures have their slots in it.
@@ -42,27 +45,33 @@ class ChatEncoder:
         ValueError: the tokenizer cannot tell where its tokens stand in the text.
     """
 
-    processor: LlavaProcessor
+    processor: ProcessorMixin
     length: int
+    _slots: dict[Size, int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not self.processor.tokenizer.is_fast:
             raise ValueError("the target's tokenizer is a slow one, without the places of its tokens in the text")
 
-    @cached_property
-    def patches(self) -> int:
-        """Image slots that one picture takes."""
-        grey = Image.new("RGB", (64, 64))
-        ids = self.processor(images=[grey], text=self.processor.image_token, return_tensors="pt")["input_ids"]
-        return int((ids == self.processor.image_token_id).sum())
+    def slots(self, size: Size) -> int:
+        """Image slots that a picture of this size takes: what the processor writes for a blank one."""
+        if size not in self._slots:
+            blank = Image.new("RGB", size[::-1])
+            ids = self.processor(images=[blank], text=self.processor.image_token, return_tensors="pt")["input_ids"]
+            self._slots[size] = int((ids == self.processor.image_token_id).sum())
+        return self._slots[size]
 
-    def __call__(self, row: Row) -> Encoded:
+    def __call__(self, row: Row, sizes: Sequence[Size]) -> Encoded:
         """Encode a row; one that is too long is cut behind, and so is a picture whose slots would be cut through.
+
+        Args:
+            sizes: of the row's pictures.
 
         Raises:
             ValueError: the chat template does not write a chat as the beginning of its continuation.
         """
-        text, answers = self.written(row)
+        slots = [self.slots(size) for size in sizes]
+        text, answers = self._written(row, slots)
         tokens = self.processor.tokenizer(text, return_offsets_mapping=True, add_special_tokens=True)
         ids, offsets = list(tokens["input_ids"]), tokens["offset_mapping"]
         labels = [IGNORE] * len(ids)
@@ -79,33 +88,36 @@ class ChatEncoder:
                     ids.append(end)
                     labels.append(end)
                 labels[place] = end
-        return self._cut(ids, labels)
+        return self._cut(ids, labels, slots)
 
-    def written(self, row: Row) -> tuple[str, list[tuple[int, int]]]:
+    def _written(self, row: Row, slots: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
         """The chat's text with its image slots, and where in it each answer stands."""
         chat = messages(row)
-        text = self._text(chat)
+        text = self._text(chat, slots)
         answers = []
         for place in range(1, len(chat), 2):
-            before = self._text(chat[:place], add_generation_prompt=True)
+            before = self._text(chat[:place], slots, add_generation_prompt=True)
             if not text.startswith(before):
                 raise ValueError("the target's chat template writes a chat otherwise once it goes on: not supported")
             said = chat[place]["content"][0]["text"]
             answers.append((len(before), text.index(said, len(before)) + len(said)))
         return text, answers
 
-    def _text(self, chat: list[dict[str, Any]], **options: bool) -> str:
-        written: str = self.processor.apply_chat_template(chat, **options)
-        return written.replace(IMAGE_MARKER, IMAGE_MARKER * self.patches)
+    def _text(self, chat: list[dict[str, Any]], slots: Sequence[int], **options: bool) -> str:
+        first, *rest = self.processor.apply_chat_template(chat, **options).split(IMAGE_MARKER)
+        # A chat's beginning shows fewer pictures than the whole.
+        return str(first) + "".join(IMAGE_MARKER * count + text for count, text in zip(slots, rest, strict=False))
 
-    def _cut(self, ids: list[int], labels: list[int]) -> Encoded:
+    def _cut(self, ids: list[int], labels: list[int], slots: Sequence[int]) -> Encoded:
         cut = len(ids) > self.length
         ids, labels = ids[: self.length], labels[: self.length]
         marker = self.processor.image_token_id
-        slots = [place for place, token in enumerate(ids) if token == marker]
-        images, begun = divmod(len(slots), self.patches)
+        places = [place for place, token in enumerate(ids) if token == marker]
+        ends = list(accumulate(slots, initial=0))  # slots up to each picture
+        images = bisect_right(ends, len(places)) - 1
+        begun = len(places) - ends[images]
         if begun:
-            ids, labels = ids[: slots[-begun]], labels[: slots[-begun]]
+            ids, labels = ids[: places[-begun]], labels[: places[-begun]]
         return Encoded(ids, labels, images, cut)
 
 

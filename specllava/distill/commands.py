@@ -20,7 +20,7 @@ class Distill:
     """Teach a draft to guess what its target says, on data in LLaVA's format; may be killed and repeated."""
 
     target: str
-    """The target, a LLaVA-1.5: an id of the hub, or a directory."""
+    """The target, a LLaVA-1.5 or LLaVA-NeXT: an id of the hub, or a directory."""
 
     draft: Path
     """Directory of the draft to begin with."""
@@ -50,7 +50,8 @@ class Distill:
     def run(self, console: Console) -> None:
         from transformers.utils.logging import disable_progress_bar
 
-        from specllava.distill.run import Job, distil_files
+        from specllava.distill.job import Job
+        from specllava.distill.run import distil_files
         from visual.distillation import write_page
 
         if not sys.stderr.isatty():

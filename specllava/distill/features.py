@@ -21,10 +21,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
-from transformers import LlavaForConditionalGeneration
+from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.distill.batches import pixels
-from specllava.distill.chats import ChatEncoder
+from specllava.models.family import family_of
+from specllava.models.images import read_size
 from specllava.models.vision import tower_features
 
 SHARD = 256 * 2**20  # bytes, about
@@ -33,7 +34,7 @@ AT_ONCE = 16  # pictures that run through the tower together
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """Features of pictures by path, ``[patches, vision_hidden]`` each.
+    """Features of pictures by path, ``[tiles, patches, vision_hidden]`` each; in LLaVA-1.5 a picture is one tile.
 
     Args:
         directory: holds ``features-NNNNN.safetensors``, whose tensors are named by their pictures' paths.
@@ -54,12 +55,12 @@ class FeatureCache:
         return len(self._shard_of)
 
     def __call__(self, names: Sequence[str]) -> Tensor:
-        """Features ``[images, patches, vision_hidden]``; only their own pages are read.
+        """Features ``[tiles of all, patches, vision_hidden]``; only their own pages are read.
 
         Raises:
             ValueError: a picture that could not be read when the cache was made.
         """
-        return torch.stack([self._one(name) for name in names])
+        return torch.cat([self._one(name) for name in names])
 
     def _one(self, name: str) -> Tensor:
         shard = self._shard_of.get(name)
@@ -71,16 +72,18 @@ class FeatureCache:
         return features
 
 
-def size_of(target: LlavaForConditionalGeneration, patches: int, pictures: int) -> int:
-    """Bytes that the features of so many pictures take."""
+def size_of(target: PreTrainedModel, tiles: int) -> int:
+    """Bytes that the features of so many tiles take."""
+    vision = target.config.vision_config
+    patches = (vision.image_size // vision.patch_size) ** 2 + (target.config.vision_feature_select_strategy == "full")
     width = target.model.multi_modal_projector.linear_1.in_features
-    return int(pictures * patches * width * target.dtype.itemsize)
+    return int(tiles * patches * width * target.dtype.itemsize)
 
 
 def make_features(
     directory: Path,
-    target: LlavaForConditionalGeneration,
-    encode: ChatEncoder,
+    target: PreTrainedModel,
+    processor: ProcessorMixin,
     images: Path,
     names: Sequence[str],
     accelerator: Accelerator,
@@ -95,15 +98,15 @@ def make_features(
     _check_owner(directory, {"tower": fingerprint(target), "images": str(images.resolve())}, accelerator)
     there = FeatureCache(directory)._shard_of
     missing = [name for name in sorted(set(names)) if name not in there]
-    each = size_of(target, encode.patches, 1)
-    _check_disk(directory, each * len(missing), len(missing), accelerator)
-    in_each = max(1, SHARD // each)
+    needed = size_of(target, sum(_tiles(target, images / name) for name in missing))
+    _check_disk(directory, needed, len(missing), accelerator)
+    in_each = max(1, SHARD * len(missing) // max(1, needed))
     parts = [missing[start : start + in_each] for start in range(0, len(missing), in_each)]
     used = [int(shard.stem.removeprefix("features-")) for shard in directory.glob("features-?????.safetensors")]
     numbered = list(enumerate(parts, start=max(used, default=-1) + 1))
     mine = numbered[accelerator.process_index :: accelerator.num_processes]
     accelerator.wait_for_everyone()  # nobody writes what another would still count as there
-    see = pixels(encode, images)
+    see = pixels(processor, target.config, images)
     for number, part in tqdm(mine, desc="vision features", unit="shard", disable=not accelerator.is_main_process):
         shard = directory / f"features-{number:05d}.safetensors"
         beside = shard.with_suffix(".writing")
@@ -113,8 +116,15 @@ def make_features(
     return FeatureCache(directory)
 
 
+def _tiles(target: PreTrainedModel, path: Path) -> int:
+    try:
+        return family_of(target.config).tiles(target.config, read_size(path))
+    except ValueError:  # no features either, then
+        return 0
+
+
 @torch.inference_mode()
-def _computed(target: LlavaForConditionalGeneration, names: Sequence[str], see: Any) -> dict[str, Tensor]:
+def _computed(target: PreTrainedModel, names: Sequence[str], see: Any) -> dict[str, Tensor]:
     """Features by name; a picture that cannot be decoded has none, and its rows are counted when they are met."""
     found: dict[str, Tensor] = {}
     for start in range(0, len(names), AT_ONCE):
@@ -126,15 +136,15 @@ def _computed(target: LlavaForConditionalGeneration, names: Sequence[str], see: 
                 continue
         if readable:
             seen = torch.cat(list(readable.values())).to(target.device, target.dtype)
-            features = tower_features(target, seen).cpu()
-            found |= {name: row.clone() for name, row in zip(readable, features, strict=True)}
+            features = tower_features(target, seen).cpu().split([len(tiles) for tiles in readable.values()])
+            found |= {name: one.clone() for name, one in zip(readable, features, strict=True)}
     return found
 
 
-def fingerprint(target: LlavaForConditionalGeneration) -> str:
-    """What features depend on: the tower's weights, and which of its layers is read how."""
-    config = target.config
-    digest = hashlib.sha256(f"{config.vision_feature_layer} {config.vision_feature_select_strategy}".encode())
+def fingerprint(target: PreTrainedModel) -> str:
+    """What features depend on: the tower's weights, which of its layers is read how, and the tiles."""
+    read = " ".join(str(getattr(target.config, name)) for name in family_of(target.config).shared)
+    digest = hashlib.sha256(read.encode())
     for name, weight in sorted(target.model.vision_tower.state_dict().items()):
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
         digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())

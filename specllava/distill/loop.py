@@ -90,6 +90,69 @@ class _Lesson(nn.Module):
         return self.losses(self.model, batch)
 
 
+class _Learner:
+    """A model with all that changes while it learns, one step of the optimiser at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        losses: Callable[[Any, Batch], Losses],
+        config: LoopConfig,
+        accelerator: Accelerator,
+    ) -> None:
+        self.name, self.clip, self.accelerator = name, config.clip, accelerator
+        self.trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(
+            self.trainable, lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay, fused=True
+        )
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, config.rate)
+        self.model = model.to(accelerator.device)
+        self.lesson, self.optimizer = accelerator.prepare(_Lesson(self.model, losses), optimizer)
+        ema = get_ema_multi_avg_fn(config.ema)
+        self.averaged = AveragedModel(self.model, multi_avg_fn=ema) if config.ema else None
+        self.course = Course()
+
+    @property
+    def seen(self) -> nn.Module:
+        """The model as it would be kept now."""
+        return self.model if self.averaged is None else self.averaged.module
+
+    @property
+    def parts(self) -> list[Any]:
+        """What a checkpoint holds, in its order."""
+        parts = (self.model, self.optimizer, self.scheduler, self.course, self.averaged)
+        return [part for part in parts if part is not None]
+
+    def step(self, number: int, group: Sequence[Batch], weigh: Callable[[Batch], int] | None) -> None:
+        """Learn from the batches of a step.
+
+        Raises:
+            FloatingPointError: the loss is not finite; the weights are as they were.
+        """
+        rate = float(self.scheduler.get_last_lr()[0])
+        parts = _learn(self.lesson, group, weigh, self.accelerator, self.course)
+        if not math.isfinite(parts["loss"]):
+            raise FloatingPointError(
+                f"{self.name}: the loss is {parts['loss']} at step {number}; the last checkpoint is kept"
+            )
+        self.accelerator.clip_grad_norm_(self.trainable, self.clip)
+        self.optimizer.step()
+        self.scheduler.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.averaged is not None:
+            self.averaged.update_parameters(self.model)
+        point = {"step": number, "rate": rate, **parts}
+        self.course.curve.append(point)
+        shown = {f"{self.name}/{key}": value for key, value in point.items() if key != "step"}
+        self.accelerator.log(shown, step=number)
+
+    def end(self) -> None:
+        """Leave the model with the weights that are kept."""
+        if self.averaged is not None:
+            self.model.load_state_dict(self.averaged.module.state_dict())
+
+
 def fit(
     name: str,
     model: nn.Module,
@@ -117,44 +180,24 @@ def fit(
         ValueError: what ``batches`` raises.
     """
     torch.manual_seed(config.seed)
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(
-        trainable, lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay, fused=True
-    )
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, config.rate)
-    model = model.to(accelerator.device)
-    lesson, optimizer = accelerator.prepare(_Lesson(model, losses), optimizer)
-    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
-    seen = model if averaged is None else averaged.module
-    course = Course()
-    kept = [part for part in (model, optimizer, scheduler, course, averaged, watch) if part is not None]
-    first = _resume(directory, accelerator, *kept)
+    learner = _Learner(name, model, losses, config, accelerator)
+    course = learner.course
+    kept = [*learner.parts, *([] if watch is None else [watch])]
+    first = step = _resume(directory, accelerator, *kept)
     if watch is not None and first == 0:
-        course.stopped = watch(0, seen, course)
-    step = first
+        course.stopped = watch(0, learner.seen, course)
     bar = tqdm(
         _steps(batches, config, first, accelerator),
         desc=name, initial=first, total=config.steps, unit="step", mininterval=2.0,
         disable=not accelerator.is_main_process,
     )  # fmt: skip
     for group in () if course.stopped else bar:
-        rate = float(scheduler.get_last_lr()[0])
-        parts = _learn(lesson, group, weigh, accelerator, course)
-        if not math.isfinite(parts["loss"]):
-            raise FloatingPointError(f"{name}: the loss is {parts['loss']} at step {step}; the last checkpoint is kept")
-        accelerator.clip_grad_norm_(trainable, config.clip)
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad(set_to_none=True)
-        if averaged is not None:
-            averaged.update_parameters(model)
-        course.curve.append({"step": step, "rate": rate, **parts})
-        accelerator.log({f"{name}/{key}": value for key, value in course.curve[-1].items() if key != "step"}, step=step)
+        learner.step(step, group, weigh)
         bar.set_postfix(_recent(course.curve), refresh=False)
         step += 1
         due = step == config.steps or (config.validate_every and step % config.validate_every == 0)
         if watch is not None and due:
-            course.stopped = watch(step, seen, course)
+            course.stopped = watch(step, learner.seen, course)
         if course.stopped:
             break
         if step % config.checkpoint_every == 0 and step < config.steps:
@@ -162,8 +205,7 @@ def fit(
     bar.close()
     if step > first:
         _checkpoint(directory, accelerator, step, *kept)
-    if averaged is not None:
-        model.load_state_dict(averaged.module.state_dict())
+    learner.end()
     return course
 
 

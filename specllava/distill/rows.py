@@ -22,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 from tqdm.auto import tqdm
 
-from specllava.models.images import check_image
+from specllava.models.images import read_size
 
 IMAGE_MARKER = "<image>"
 SPEAKERS = ("human", "gpt")
+MISSING = "with a missing image"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,8 @@ def index_rows(data: Path, images: Path, directory: Path) -> Rows:
     if not len(rows):
         (directory / "reasons.json").unlink()  # the file may be mended
         told = rows.reasons.line()
+        if set(rows.reasons.counts) == {MISSING}:
+            raise ValueError(f"no row's image is in {images}: give the directory that the rows' image paths begin in")
         raise ValueError(f"{data} is not in LLaVA's format: no row can be used: {told}" if told else f"{data} is empty")
     return rows
 
@@ -191,9 +194,9 @@ def _check_picture(images: Path, name: str) -> None:
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise UnusableRowError("with an image path that leads out of the images directory")
     if not path.is_file():
-        raise UnusableRowError("with a missing image")
+        raise UnusableRowError(MISSING)
     try:
-        check_image(path)
+        read_size(path)
     except ValueError as error:
         raise UnusableRowError("with an unreadable image") from error
 

@@ -2,73 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, is_tensorboard_available
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from specllava.config import DecodingConfig
 from specllava.distill.answers import own_answers
 from specllava.distill.batches import TRIES, RowBatches, pixels, split
 from specllava.distill.chats import ChatEncoder
-from specllava.distill.config import DistillConfig
 from specllava.distill.features import make_features
+from specllava.distill.job import Job
 from specllava.distill.loop import Course
 from specllava.distill.output import Output
 from specllava.distill.rows import Rows, index_rows
 from specllava.distill.stage import distil
 from specllava.distill.validation import UNASKED, Validation, first_questions, replace_draft
 from specllava.findings.distillation import SCHEMA_VERSION, Check, Report
-from specllava.models.artefact import DraftLlava, save
-from specllava.models.bundle import Bundle, DTypeName, load_bundle, with_draft
+from specllava.models.artefact import save
+from specllava.models.bundle import Bundle, draft_class, load_bundle, with_draft
 from specllava.models.checkpoint import Checkpoint
 
 MOST_POINTS = 2000  # of the curve in the report; a longer one is averaged
 LONGEST_WAIT = timedelta(hours=12)  # of one process for another, which may be answering or encoding
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is distilled, from what, to where.
-
-    Args:
-        target: a directory, or an id of the hub.
-        data, images: rows in LLaVA's instruction format, and where their image paths begin.
-        features: directory for the pictures' features, if they are to be computed once and kept.
-        decoding: how validation drafts; its token limit also bounds the target's own answers.
-    """
-
-    target: str
-    draft: Path
-    data: Path
-    images: Path
-    output: Path
-    features: Path | None
-    device: str
-    dtype: DTypeName
-    training: DistillConfig
-    decoding: DecodingConfig
-
-    def identity(self, processes: int) -> dict[str, Any]:
-        """Everything that decides what comes out, as JSON has it."""
-        target = Checkpoint.at(self.target)
-        paths = {name: str(getattr(self, name).resolve()) for name in ("draft", "data", "images")}
-        paths["target"] = str(Path(target.place).resolve()) if target.local else target.place
-        training = {k: v for k, v in asdict(self.training).items() if k not in ("tensorboard", "workers")}
-        features = None if self.features is None else str(self.features.resolve())
-        decoding = {f"decoding.{name}": value for name, value in asdict(self.decoding).items()}
-        found = {**paths, "dtype": self.dtype, "features": features, "processes": processes, **training, **decoding}
-        plain: dict[str, Any] = json.loads(json.dumps(found))
-        return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +69,34 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
         return done if accelerator.is_main_process else None
     bundle = load_bundle("distillation", job.target, None, str(accelerator.device), job.dtype)
     run = _Run(job, accelerator, output, with_draft(bundle, job.draft))
-    _check_teachable(run.bundle)
+    _check_teachable(run)
     if job.training.tensorboard:
         accelerator.init_trackers("tensorboard")
     rows, batches, held_out = _data(run, tell)
-    report = _learn(run, rows, batches, held_out, tell)
+    try:
+        report = _learn(run, rows, batches, held_out, tell)
+    except FloatingPointError as error:
+        raise FloatingPointError(f"{error}: try a smaller --learning-rate, with another --output") from error
     if job.training.tensorboard:
         accelerator.get_tracker("tensorboard").finish()
     return report if accelerator.is_main_process else None
 
 
-def _check_teachable(bundle: Bundle) -> None:
+def _check_teachable(run: _Run) -> None:
     """Refuse what the loss does not know.
 
     Raises:
-        ValueError: another family than LLaVA-1.5, or a draft that does not read the target's features.
+        ValueError: a draft with a tower of its own, or options for a projector that the draft does not have.
     """
-    if bundle.family.name != "llava":
-        raise ValueError(f"{bundle.target_name} is a {bundle.family.name}: drafts are distilled for llava targets only")
-    if bundle.draft_sight != "shared":
+    name, config = run.bundle.draft_name, run.job.training
+    if run.bundle.draft_sight == "own":
         raise ValueError(
-            f"the draft {bundle.draft_name} does not read the target's pictures (its sight is {bundle.draft_sight}):"
-            ' only drafts that share the tower are distilled; "specllava draft init" makes one'
+            f"the draft {name} has a tower of its own, and distill teaches drafts that read the target's features or no"
+            ' picture: make one of its language model with "specllava draft init", with --text-only or without'
         )
+    if run.bundle.draft_sight == "blind" and (config.projector_steps or config.freeze_projector):
+        asked = "--freeze-projector" if config.freeze_projector else f"--projector-steps {config.projector_steps}"
+        raise ValueError(f"the draft {name} never sees a picture and has no projector: leave {asked} out")
 
 
 def _say_nothing(_line: str) -> None:
@@ -156,10 +125,10 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
     if rows.reasons.counts:
         tell(f"left out of {job.data.name}: {rows.reasons.line()}")
     learnt, held_out = split(rows, config.validation_prompts, config.seed)
-    assert run.bundle.draft is not None
-    room = run.bundle.context, run.bundle.draft.config.text_config.max_position_embeddings
-    encode = ChatEncoder(run.bundle.processor, min(config.length, *room))
-    encode.written(rows[int(learnt[0])])  # a template that cannot be used is found out here
+    target, processor = run.bundle.target, run.bundle.processor
+    encode = ChatEncoder(processor, min(config.length, run.bundle.context))
+    first = rows[int(learnt[0])]
+    encode(replace(first, shown=(0,) * len(first.shown), images=()), [])  # finds out a template that cannot be used
     needed = (config.projector_steps + config.steps) * config.accumulation * config.batch * accelerator.num_processes
     source, numbers = rows, learnt
     if config.answers == "target":
@@ -170,12 +139,12 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
             tell(f"left out, without an answer of the target: {source.reasons.line()}")
         if not len(source):
             raise ValueError(f"the target answers none of {len(wanted)} rows")
-    make = partial(RowBatches, source, numbers, encode, config.batch, config.seed)
-    batches = make("pixel_values", pixels(encode, job.images))
+    make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
+    batches = make("pixel_values", pixels(processor, target.config, job.images))
     if job.features is not None:
         met = range(min(len(numbers), needed + TRIES))  # rows that may be met, stand-ins included
         names = [name for position in met for name in source[batches.row_at(position)].images]
-        cache = make_features(job.features, run.bundle.target, encode, job.images, names, accelerator)
+        cache = make_features(job.features, target, processor, job.images, names, accelerator)
         batches = make("features", cache)
     return rows, batches, held_out.tolist()
 
@@ -194,7 +163,8 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
     draft = _draft(job.draft)
     if config.projector_steps:
         if not output.aligned.exists():
-            draft.requires_grad_(False).model.multi_modal_projector.requires_grad_(True)
+            draft.requires_grad_(False)
+            _let_learn(run.bundle.family.projector(draft), True)
             loop = config.loop(projector=True)
             course = teach("projector", draft, batches=batches, loop=loop, directory=output.checkpoints("projector"))
             if accelerator.is_main_process:
@@ -207,7 +177,8 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
         book.before.load_state_dict(stage)
         watch.offset = config.projector_steps
         draft = _draft(output.aligned)
-    draft.model.multi_modal_projector.requires_grad_(not config.freeze_projector)
+    if config.freeze_projector:
+        _let_learn(run.bundle.family.projector(draft), False)
     if config.gradient_checkpointing:
         draft.gradient_checkpointing_enable({"use_reentrant": False})
         draft.train()
@@ -272,10 +243,15 @@ def _shifted(batches: RowBatches, by: int, number: int) -> dict[str, Tensor]:
     return batches(number + by)
 
 
-def _draft(directory: Path) -> DraftLlava:
+def _draft(directory: Path) -> PreTrainedModel:
     """A draft to learn: float32, whatever the target computes in."""
-    draft: DraftLlava = Checkpoint.at(directory).load(DraftLlava, dtype=torch.float32)
-    return draft
+    checkpoint = Checkpoint.at(directory)
+    return checkpoint.load(draft_class(checkpoint.name, checkpoint.config()), dtype=torch.float32)
+
+
+def _let_learn(weights: Sequence[nn.Parameter], learn: bool) -> None:
+    for weight in weights:
+        weight.requires_grad_(learn)
 
 
 def _met(*courses: Course) -> dict[str, int]:

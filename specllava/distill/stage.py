@@ -8,19 +8,21 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from torch import Tensor
-from transformers import LlavaForConditionalGeneration
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
 
 from specllava.distill.config import LoopConfig, Objective
 from specllava.distill.loop import Batch, Course, Losses, Watcher, fit
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
-from specllava.models.artefact import DraftLlava
-from specllava.models.vision import merge_features, tower_features
+from specllava.models.artefact import sight_of
+from specllava.models.family import Features, family_of
+from specllava.models.vision import dealt_out, merge_features, tower_features
 
 
 def distil(
     name: str,
-    draft: DraftLlava,
-    target: LlavaForConditionalGeneration,
+    draft: PreTrainedModel,
+    target: PreTrainedModel,
     batches: Callable[[int], Batch],
     objective: Objective,
     loop: LoopConfig,
@@ -31,10 +33,11 @@ def distil(
     """Teach ``draft`` in place, as :func:`fit` does; parameters that need no gradient stay as they are.
 
     Args:
+        draft: reads the target's features, or no picture at all.
         target: in evaluation mode, on the accelerator's device.
-        batches: batch number to ``input_ids`` and ``labels`` ``[batch, length]`` and, in the order of the image
-            slots, ``pixel_values`` ``[images, 3, height, width]`` or ``features`` ``[images, patches, vision_hidden]``;
-            neither if no row of the batch has a picture.
+        batches: batch number to ``input_ids`` and ``labels`` ``[batch, length]`` and, of the pictures in the order of
+            their slots, ``image_sizes`` ``[images, 2]`` and either ``pixel_values`` ``[tiles, 3, height, width]`` or
+            ``features`` ``[tiles, patches, vision_hidden]``; none of them if no row of the batch has a picture.
 
     Raises:
         FloatingPointError: the loss is not finite; the last checkpoint is kept.
@@ -49,16 +52,18 @@ def answers_in(batch: Batch) -> int:
     return int((batch["labels"][:, 1:] != IGNORE).sum())
 
 
-def taught_losses(
-    target: LlavaForConditionalGeneration, objective: Objective
-) -> Callable[[LlavaForConditionalGeneration, Batch], Losses]:
+def taught_losses(target: PreTrainedModel, objective: Objective) -> Callable[[PreTrainedModel, Batch], Losses]:
     """The loss of :class:`Objective`; the target's distributions are computed as they are needed, or not at all."""
 
-    def losses(model: LlavaForConditionalGeneration, batch: Batch) -> Losses:
+    def losses(model: PreTrainedModel, batch: Batch) -> Losses:
         ids, labels = batch["input_ids"], batch["labels"]
         with torch.no_grad():
             features = _features(target, batch)
-        ours, wanted = answer_positions(chat_states(model, ids, features), labels)
+        if sight_of(model) == "blind":
+            words, said = without_slots(ids, labels, target.config.image_token_id)
+            ours, wanted = answer_positions(chat_states(model, words, None), said)
+        else:
+            ours, wanted = answer_positions(chat_states(model, ids, features), labels)
         if objective.kl_weight == 0:
             return {"loss": chunked_cross_entropy(ours, model.lm_head, wanted, objective.chunk)}
         with torch.no_grad():
@@ -69,26 +74,32 @@ def taught_losses(
     return losses
 
 
-def chat_states(model: LlavaForConditionalGeneration, input_ids: Tensor, features: Tensor | None) -> Tensor:
+def chat_states(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
     """Last hidden states ``[batch, length, hidden]``.
 
     Padding is on the right, so causal attention needs no mask for it. The projector takes part even where there is
     no picture: several processes expect a gradient for every weight from each of them.
     """
-    projector = model.model.multi_modal_projector
-    if features is None:
-        blank = torch.zeros(1, projector.linear_1.in_features, dtype=model.dtype, device=input_ids.device)
-        embeds = merge_features(model, input_ids, None) + 0.0 * projector(blank).sum()
-    else:
-        embeds = merge_features(model, input_ids, features.to(model.dtype))
-    states: Tensor = model.model.language_model(inputs_embeds=embeds, use_cache=False).last_hidden_state
+    embeds = merge_features(model, input_ids, features)
+    if features is None and sight_of(model) != "blind":
+        embeds = embeds + 0.0 * torch.stack([one.sum() for one in family_of(model.config).projector(model)]).sum()
+    states: Tensor = model.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state
     return states
 
 
-def _features(target: LlavaForConditionalGeneration, batch: Batch) -> Tensor | None:
-    """Vision features ``[images, patches, vision_hidden]``: read, or computed by the target's tower."""
-    if "features" in batch:
-        return batch["features"]
-    if "pixel_values" in batch:
-        return tower_features(target, batch["pixel_values"].to(target.dtype))
-    return None
+def without_slots(input_ids: Tensor, labels: Tensor, slot: int) -> tuple[Tensor, Tensor]:
+    """Rows as a draft reads them that never sees a picture: their words, with the same answers."""
+    kept = input_ids != slot
+    words, said = ([row[keep] for row, keep in zip(rows, kept, strict=True)] for rows in (input_ids, labels))
+    return pad_sequence(words, batch_first=True), pad_sequence(said, batch_first=True, padding_value=IGNORE)
+
+
+def _features(target: PreTrainedModel, batch: Batch) -> Features | None:
+    """Features of the batch's pictures, of states that were kept or that the target's tower now gives."""
+    if "image_sizes" not in batch:
+        return None
+    states = batch.get("features")
+    if states is None:
+        states = tower_features(target, batch["pixel_values"].to(target.dtype))
+    sizes = [(height, width) for height, width in batch["image_sizes"].tolist()]
+    return family_of(target.config).gathered(dealt_out(target, states, sizes))

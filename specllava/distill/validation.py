@@ -17,6 +17,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 from tqdm.auto import tqdm
+from transformers import PreTrainedModel
 
 from specllava.config import DecodingConfig
 from specllava.decoding import Lane, collect, stream
@@ -24,7 +25,7 @@ from specllava.distill.loop import Course
 from specllava.distill.rows import Row, Rows
 from specllava.findings.distillation import Check
 from specllava.metrics import summarise
-from specllava.models.artefact import DraftLlava, save
+from specllava.models.artefact import save, sight_of
 from specllava.models.bundle import Bundle
 from specllava.models.prompt import Prompt, build_prompt
 from specllava.models.reading import expectations, reading
@@ -98,7 +99,7 @@ class Validation:
         self.checks: list[Check] = []
 
     def __call__(self, step: int, model: nn.Module, course: Course) -> bool:
-        assert isinstance(model, DraftLlava)
+        assert isinstance(model, PreTrainedModel)
         step += self.offset
         if self.checks and self.checks[-1].step == step:  # the stage before this one ended with it
             return False
@@ -120,7 +121,7 @@ class Validation:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.checks = [Check(**check) for check in state["checks"]]
 
-    def _check(self, step: int, model: DraftLlava) -> Check:
+    def _check(self, step: int, model: PreTrainedModel) -> Check:
         """Every process decodes its prompts; all find the same."""
         training = model.training
         target = self.bundle.target
@@ -148,13 +149,14 @@ def _measured(pair: Bundle, prompt: Prompt, config: DecodingConfig) -> _Sums:
     assert pair.draft is not None
     trace = collect(pair, Lane("validation", config, prompt), stream(pair, prompt, config))
     run = summarise([trace])
-    ours, theirs = (expectations(model, prompt, trace.token_ids) for model in (pair.draft, pair.target))
+    ours = expectations(pair.draft, prompt.for_draft or prompt, trace.token_ids)
+    theirs = expectations(pair.target, prompt, trace.token_ids)
     seen = reading(ours, theirs, trace.token_ids)
     agreed = sum(guess == token for guess, token in zip(seen.guesses, trace.token_ids, strict=True))
     return _Sums(sum(seen.divergences), agreed, len(seen), run.step_tokens, run.target_passes)
 
 
-def replace_draft(draft: DraftLlava, bundle: Bundle, directory: Path) -> None:
+def replace_draft(draft: PreTrainedModel, bundle: Bundle, directory: Path) -> None:
     """Put a draft where another one may be; at every moment one of the two lies there or beside it as ``.old``.
 
     Args:
@@ -163,7 +165,7 @@ def replace_draft(draft: DraftLlava, bundle: Bundle, directory: Path) -> None:
     new, old = (directory.with_name(directory.name + suffix) for suffix in (".new", ".old"))
     for left_over in (new, *((old,) if directory.exists() else ())):
         shutil.rmtree(left_over, ignore_errors=True)
-    save(draft, bundle.processor, new, torch.float32)
+    save(draft, bundle.processor.tokenizer if sight_of(draft) == "blind" else bundle.processor, new, torch.float32)
     if directory.exists():
         directory.rename(old)
     new.rename(directory)

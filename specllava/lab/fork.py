@@ -28,7 +28,8 @@ def open_fork(pair: Pair, prompt: Prompt, config: DecodingConfig) -> Fork:
         raise ValueError(f"the pair {bundle.name} has no draft whose guesses could be forced")
     original = pair.run(lane_of(config, prompt))
     answer = original.token_ids
-    target, draft = (expectations(model, prompt, answer).exp() for model in (bundle.target, bundle.draft))
+    target = expectations(bundle.target, prompt, answer).exp()
+    draft = expectations(bundle.draft, prompt.for_draft or prompt, answer).exp()
     return Fork(original, tuple(_options(bundle, *rows) for rows in zip(answer, target, draft, strict=True)))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     LlavaForConditionalGeneration,
     LlavaNextForConditionalGeneration,
@@ -51,6 +51,10 @@ class Family(Protocol):
     draft: type[PreTrainedModel]  # the same without a tower
     shared: tuple[str, ...]  # fields of the configuration in which models agree that read the same features
 
+    def tiles(self, config: PretrainedConfig, size: Size) -> int:
+        """Squares in which the tower reads a picture."""
+        ...
+
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
         """What the tower reads of each picture, ``[tiles, 3, height, width]``, of what the processor gives."""
         ...
@@ -75,6 +79,10 @@ class Family(Protocol):
         """Embeddings for all image slots in their order, ``[slots, hidden]``, by the projector of ``model``."""
         ...
 
+    def projector(self, model: PreTrainedModel) -> list[nn.Parameter]:
+        """The weights behind :meth:`projected`."""
+        ...
+
     def inputs(self, pixel_values: Tensor, sizes: Sequence[Size]) -> dict[str, Tensor]:
         """What the family's own ``forward`` and ``generate`` want of the pictures."""
         ...
@@ -86,6 +94,9 @@ class Llava:
     name = "llava"
     target, draft = LlavaForConditionalGeneration, DraftLlava
     shared: tuple[str, ...] = ("vision_feature_layer", "vision_feature_select_strategy")
+
+    def tiles(self, config: PretrainedConfig, size: Size) -> int:
+        return 1
 
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
         return list(pixel_values[:, None])
@@ -103,8 +114,11 @@ class Llava:
         return [features.shape[1]] * len(features)
 
     def projected(self, model: PreTrainedModel, features: Tensor) -> Tensor:
-        embeddings: Tensor = model.model.multi_modal_projector(features)
+        embeddings: Tensor = model.model.multi_modal_projector(features.to(model.dtype))
         return embeddings.flatten(0, 1)
+
+    def projector(self, model: PreTrainedModel) -> list[nn.Parameter]:
+        return list(model.model.multi_modal_projector.parameters())
 
     def inputs(self, pixel_values: Tensor, sizes: Sequence[Size]) -> dict[str, Tensor]:
         return {"pixel_values": pixel_values}
@@ -121,14 +135,14 @@ class LlavaNext:
     target, draft = LlavaNextForConditionalGeneration, DraftLlavaNext
     shared = (*Llava.shared, "image_grid_pinpoints")
 
+    def tiles(self, config: PretrainedConfig, size: Size) -> int:
+        side = config.vision_config.image_size
+        height, width = select_best_resolution(size, config.image_grid_pinpoints)
+        return 1 + int(height // side) * int(width // side)
+
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
         """``pixel_values`` is ``[images, most tiles, 3, height, width]``, with zeros for tiles that are not there."""
-        side = pixel_values.shape[-1]
-        found = []
-        for tiles, size in zip(pixel_values, sizes, strict=True):
-            height, width = select_best_resolution(size, config.image_grid_pinpoints)
-            found.append(tiles[: 1 + (height // side) * (width // side)])
-        return found
+        return [tiles[: self.tiles(config, size)] for tiles, size in zip(pixel_values, sizes, strict=True)]
 
     def key(self, pixels: Tensor, size: Size) -> str:
         return hashlib.sha256(pixels.numpy().tobytes() + repr(size).encode()).hexdigest()
@@ -144,9 +158,12 @@ class LlavaNext:
         return [len(one) for one in self._packed(model, blank, features, blank[0].new_zeros(1))]
 
     def projected(self, model: PreTrainedModel, features: Sequence[Tiles]) -> Tensor:
-        states = torch.cat([one.states for one in features])  # [tiles of all, patches, vision_hidden]
+        states = torch.cat([one.states for one in features]).to(model.dtype)  # [tiles of all, patches, vision_hidden]
         embeddings = model.model.multi_modal_projector(states).split([len(one.states) for one in features])
         return torch.cat(self._packed(model, embeddings, features, model.model.image_newline))
+
+    def projector(self, model: PreTrainedModel) -> list[nn.Parameter]:
+        return [*model.model.multi_modal_projector.parameters(), model.model.image_newline]
 
     def inputs(self, pixel_values: Tensor, sizes: Sequence[Size]) -> dict[str, Tensor]:
         return {"pixel_values": pixel_values, "image_sizes": torch.tensor(list(sizes), device=pixel_values.device)}

@@ -26,14 +26,14 @@ def open_image(source: str | Path | Image.Image) -> Image.Image:
         return picture.convert("RGB")
 
 
-def check_image(path: Path) -> None:
-    """Refuse by its header alone, decoding nothing, what :func:`open_image` would refuse by it.
+def read_size(path: Path) -> tuple[int, int]:
+    """Height and width of a picture by its header alone; nothing is decoded.
 
     Raises:
-        ValueError: as there; a picture that breaks off behind its header passes.
+        ValueError: what :func:`open_image` would refuse by it; a picture that breaks off behind its header passes.
     """
-    with _opened(path):
-        pass
+    with _opened(path) as picture:
+        return picture.height, picture.width
 
 
 @contextmanager

@@ -32,9 +32,14 @@ def see(model: PreTrainedModel, pixels: Sequence[Tensor], sizes: Sequence[Size])
         pixels: ``[tiles, 3, height, width]`` for each picture, as its family's ``pixels`` gives them.
         sizes: height and width of each picture as it came.
     """
+    return dealt_out(model, tower_features(model, torch.cat(list(pixels))), sizes)
+
+
+def dealt_out(model: PreTrainedModel, states: Tensor, sizes: Sequence[Size]) -> list[Seen]:
+    """The features of each picture, of what the tower said of all their tiles, ``[tiles, patches, vision_hidden]``."""
     family = family_of(model.config)
-    states = tower_features(model, torch.cat(list(pixels))).split([len(one) for one in pixels])
-    return [family.seen(one, size) for one, size in zip(states, sizes, strict=True)]
+    parts = states.split([family.tiles(model.config, size) for size in sizes])
+    return [family.seen(one, size) for one, size in zip(parts, sizes, strict=True)]
 
 
 def slots_of(model: PreTrainedModel, features: Features | None) -> list[int]:

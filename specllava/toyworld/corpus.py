@@ -101,7 +101,8 @@ def corpus_text(count: int) -> Iterator[str]:
 
 
 class ChatBatches:
-    """Batch number to tensors: ``pixel_values [b, 3, h, w]``, ``input_ids`` and ``labels [b, length]``.
+    """Batch number to tensors: ``pixel_values [b, 3, h, w]`` of pictures of ``image_sizes [b, 2]``, ``input_ids`` and
+    ``labels [b, length]``.
 
     Only answers (and the token that ends them) carry a label. Padding is on the right, where causal attention
     does not look, so that no mask is needed.
@@ -132,7 +133,8 @@ class ChatBatches:
         pixels = self.processor.image_processor(
             [draw_scene(scene, size) for scene, _, _ in samples], return_tensors="pt"
         )["pixel_values"]
-        return {"pixel_values": pixels, "input_ids": input_ids, "labels": labels}
+        sizes = torch.full((len(samples), 2), size)
+        return {"pixel_values": pixels, "image_sizes": sizes, "input_ids": input_ids, "labels": labels}
 
     def _make_group(self, group: int) -> list[list[tuple[Scene, list[int], list[int]]]]:
         size = GROUP * self.batch

@@ -1,0 +1,48 @@
+"""What a distillation is asked to do, and what tells one run from another."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from specllava.config import DecodingConfig
+from specllava.distill.config import DistillConfig
+from specllava.models.bundle import DTypeName
+from specllava.models.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is distilled, from what, to where.
+
+    Args:
+        target: a directory, or an id of the hub.
+        data, images: rows in LLaVA's instruction format, and where their image paths begin.
+        features: directory for the pictures' features, if they are to be computed once and kept.
+        decoding: how validation drafts; its token limit also bounds the target's own answers.
+    """
+
+    target: str
+    draft: Path
+    data: Path
+    images: Path
+    output: Path
+    features: Path | None
+    device: str
+    dtype: DTypeName
+    training: DistillConfig
+    decoding: DecodingConfig
+
+    def identity(self, processes: int) -> dict[str, Any]:
+        """Everything that decides what comes out, as JSON has it."""
+        target = Checkpoint.at(self.target)
+        paths = {name: str(getattr(self, name).resolve()) for name in ("draft", "data", "images")}
+        paths["target"] = str(Path(target.place).resolve()) if target.local else target.place
+        training = {k: v for k, v in asdict(self.training).items() if k not in ("tensorboard", "workers")}
+        features = None if self.features is None else str(self.features.resolve())
+        decoding = {f"decoding.{name}": value for name, value in asdict(self.decoding).items()}
+        found = {**paths, "dtype": self.dtype, "features": features, "processes": processes, **training, **decoding}
+        plain: dict[str, Any] = json.loads(json.dumps(found))
+        return plain

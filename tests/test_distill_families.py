@@ -1,0 +1,244 @@
+"""Distillation of what is not LLaVA-1.5 with a shared tower: LLaVA-NeXT's tiles, and drafts that see no picture."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+
+import checkpoints
+import pytest
+import torch
+from accelerate import Accelerator
+from distilling import arguments, weights
+from PIL import Image
+
+from specllava.cli import main
+from specllava.config import DecodingConfig
+from specllava.decoding import Lane
+from specllava.distill import features as caching
+from specllava.distill.batches import RowBatches, pixels
+from specllava.distill.chats import ChatEncoder, messages
+from specllava.distill.config import Objective
+from specllava.distill.features import make_features, size_of
+from specllava.distill.losses import IGNORE
+from specllava.distill.rows import index_rows
+from specllava.distill.stage import taught_losses
+from specllava.findings.distillation import Report
+from specllava.models.bundle import load_bundle
+from specllava.models.drafts import import_draft, init_draft
+from specllava.models.images import read_size
+from specllava.models.prompt import build_prompt
+from specllava.pair import Pair
+
+ROWS, LENGTH = 30, 600
+TAUGHT = [("llava_next", "init"), ("llava_next", "blind"), ("llava", "blind")]  # the rest is in test_distill_run
+SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
+ANSWERS = ("A red bus stands on the left side of the road.", "There are two cats and a dog.", "It is on the table.")
+
+
+def row(number):
+    """Text alone, one picture, or three in two questions; all of odd sizes."""
+    names = [f"{place % len(checkpoints.SIZES)}.png" for place in range(number, number + (0, 1, 3)[number % 3])]
+    marks = (len(names) > 0) * "<image>\n", "<image>" * max(0, len(names) - 1)
+    said = []
+    for place, mark in enumerate(marks):
+        said += [
+            {"from": "human", "value": mark + checkpoints.QUESTIONS[(number + place) % 5]},
+            {"from": "gpt", "value": ANSWERS[(number + place) % 3]},
+        ]
+    return {"id": str(number), "conversations": said} | ({"image": names} if names else {})
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Both targets, for each a draft that sees and one that does not, and a data file."""
+    root = tmp_path_factory.mktemp("families")
+    (root / "images").mkdir()
+    for number in range(len(checkpoints.SIZES)):
+        checkpoints.picture(number).save(root / "images" / f"{number}.png")
+    (root / "data.json").write_text(json.dumps([row(number) for number in range(ROWS)]))
+    checkpoints.write_llama(root / "llama")
+    for family in checkpoints.FAMILIES:
+        target = checkpoints.write_llava(root / family, family)
+        init_draft(root / "llama", target, root / f"{family} init")
+        init_draft(root / "llama", target, root / f"{family} blind", text_only=True)
+    return root
+
+
+@pytest.fixture(scope="module")
+def indexed(root):
+    return index_rows(root / "data.json", root / "images", root / "index")
+
+
+def loaded(root, family, made, dtype="float32"):
+    return load_bundle("x", root / family, root / f"{family} {made}", "cpu", dtype)
+
+
+def command(root, output, family, made, **options):
+    given = {"target": root / family, "draft": root / f"{family} {made}", "length": LENGTH, **options}
+    return arguments(root, output, **given)
+
+
+def batches(root, indexed, bundle, length=LENGTH, see=None):
+    images = root / "images"
+    name, see = ("pixel_values", pixels(bundle.processor, bundle.target.config, images)) if see is None else (
+        "features", see
+    )  # fmt: skip
+    encode = ChatEncoder(bundle.processor, length)
+    return RowBatches(indexed, torch.arange(len(indexed)), encode, 3, 0, name, see, images)
+
+
+@pytest.mark.parametrize(("family", "made"), TAUGHT)
+def test_a_draft_learns_and_changes_no_token(root, tmp_path, family, made):
+    options = {"steps": 40, "validate_every": 0, "learning_rate": 0.01, "answers": "target", "kl_weight": 1.0}
+    assert main(command(root, tmp_path / "run", family, made, **options)) == 0
+    found = Report.read(tmp_path / "run" / "report.json")
+    assert found.state == "finished" and found.rows == ROWS - found.prompts and not found.left_out
+    assert found.checks[-1].kl < 0.8 * found.checks[0].kl
+    losses = [point["loss"] for point in found.curve]
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+    pair = Pair(load_bundle("distilled", root / family, tmp_path / "run" / "draft", "cpu", "float32"))
+    assert pair.bundle.draft_sight == {"init": "shared", "blind": "blind"}[made]
+    accepted = 0
+    for number in range(20):
+        traces = [pair.run(lane) for lane in lanes(pair, number)]
+        assert traces[0].token_ids == traces[1].token_ids
+        accepted += len(traces[0].steps) - len(traces[1].steps)
+    assert accepted > 0
+
+
+def lanes(pair, number):
+    prompt = build_prompt(pair.bundle, None, checkpoints.messages(number))
+    return [Lane("x", config, prompt) for config in (replace(SHORT, drafter="none"), SHORT)]
+
+
+@pytest.mark.parametrize("family", checkpoints.FAMILIES)
+@pytest.mark.parametrize("made", ["init", "blind"])
+@torch.no_grad()
+def test_the_loss_is_that_of_whole_rows_by_transformers_own_forward(root, indexed, family, made):
+    """Row by row, without padding, from the processor's own inputs; a draft that sees nothing reads words alone."""
+    bundle = loaded(root, family, made, "float64")
+    target, draft, processor = bundle.target, bundle.draft, bundle.processor
+    make = batches(root, indexed, bundle)
+    losses = taught_losses(target, Objective(kl_weight=1.0, chunk=7))
+    shown = 0
+    for number in range(4):
+        batch = make(number)
+        kl = answers = 0.0
+        members = [indexed[make.row_at(position)] for position in make._window(0)[number]]
+        for row, labels in zip(members, batch["labels"], strict=True):
+            end = int((labels != IGNORE).nonzero().max())  # nothing behind the last answer matters
+            inputs = whole(root, row, processor)
+            theirs = target(**inputs).logits[0].log_softmax(-1)
+            words = inputs["input_ids"] != target.config.image_token_id
+            if made == "blind":
+                ours = draft(inputs["input_ids"][words][None]).logits[0].log_softmax(-1)
+            else:
+                ours = seen_by(draft, target, inputs).log_softmax(-1)
+            asked = [place - 1 for place in range(1, end + 1) if labels[place] != IGNORE]
+            seen = [int(words[0, : place + 1].sum()) - 1 if made == "blind" else place for place in asked]
+            kl += float((theirs[asked].exp() * (theirs[asked] - ours[seen])).sum())
+            answers += len(asked)
+            shown += "pixel_values" in inputs
+        assert float(losses(draft, batch)["loss"]) == pytest.approx(kl / answers, rel=1e-5)
+    assert 0 < shown < 12
+
+
+def whole(root, row, processor):
+    """A row as the processor writes it, pictures and all."""
+    pictures = [Image.open(root / "images" / name) for name in row.images]
+    text = processor.apply_chat_template(messages(row))
+    inputs = dict(processor(images=pictures or None, text=text, return_tensors="pt"))
+    return {name: value.double() if name == "pixel_values" else value for name, value in inputs.items()}
+
+
+def seen_by(draft, target, inputs):
+    """Logits of a draft that is lent the target's tower."""
+    whole = type(target)(copy.deepcopy(draft.config)).double().eval()
+    whole.load_state_dict(draft.state_dict(), strict=False)
+    whole.model.vision_tower.load_state_dict(target.model.vision_tower.state_dict())
+    return whole(**inputs).logits[0]
+
+
+@pytest.mark.parametrize("family", checkpoints.FAMILIES)
+def test_slots_are_those_of_decoding_and_are_never_cut_through(root, indexed, family):
+    bundle = loaded(root, family, "init")
+    counts = set()
+
+    def places(ids):
+        first = slice(len(read) - 4)  # up to the first question's end: this tokenizer spells ":" and a space in one
+        return [place for place, token in enumerate(ids[first]) if token == bundle.target.config.image_token_id]
+
+    for number in range(12):
+        row = indexed[number]
+        sizes = [read_size(root / "images" / name) for name in row.images]
+        shown = [{"type": "image", "image": root / "images" / name} for name in row.images[: row.shown[0]]]
+        asked = [{"role": "user", "content": [*shown, {"type": "text", "text": row.turns[0]}]}]
+        read = build_prompt(bundle, None, asked).input_ids[0].tolist()
+        encode = ChatEncoder(bundle.processor, LENGTH)
+        encoded, slots = encode(row, sizes), [encode.slots(size) for size in sizes]
+        assert places(encoded.ids) == places(read) and not encoded.cut
+        counts.update(slots)
+        for length in range(16, len(encoded.ids), 7):
+            cut = ChatEncoder(bundle.processor, length)(row, sizes)
+            assert cut.ids == encoded.ids[: len(cut.ids)] and cut.labels == encoded.labels[: len(cut.ids)]
+            assert cut.ids.count(bundle.target.config.image_token_id) == sum(slots[: cut.images])
+            assert cut.cut and len(cut.ids) <= length
+    assert (len(counts) > 3) == (family == "llava_next")
+
+
+def test_cached_tiles_teach_the_same(root, indexed, tmp_path, monkeypatch, capsys):
+    """Pictures have different numbers of tiles; the size that is told beforehand is what they take."""
+    bundle = loaded(root, "llava_next", "init")
+    names = [name for number in range(len(indexed)) for name in indexed[number].images]
+    monkeypatch.setattr(caching, "SHARD", size_of(bundle.target, 8))
+    told, accelerator = tmp_path / "features", Accelerator(cpu=True)
+    cache = make_features(told, bundle.target, bundle.processor, root / "images", names, accelerator)
+    assert len(cache) == len(set(names)) and len(list(told.glob("*.safetensors"))) > 2
+    each = [cache([name]) for name in sorted(set(names))]
+    assert len({len(tiles) for tiles in each}) > 1
+    taken = sum(tiles.nbytes for tiles in each)
+    assert taken == size_of(bundle.target, sum(map(len, each)))
+    assert f"{taken / 2**20:.1f} MiB at" in capsys.readouterr().out
+    losses = taught_losses(bundle.target, Objective())
+    for number in range(4):
+        plain, kept = batches(root, indexed, bundle)(number), batches(root, indexed, bundle, see=cache)(number)
+        assert "pixel_values" not in kept
+        torch.testing.assert_close(losses(bundle.draft, plain)["loss"], losses(bundle.draft, kept)["loss"])
+
+
+def test_the_projectors_stage_moves_the_newline_too(root, tmp_path):
+    options = {"projector_steps": 3, "steps": 2, "validate_every": 0, "features": tmp_path / "features"}
+    assert main(command(root, tmp_path / "run", "llava_next", "init", **options)) == 0
+    before = weights(root / "llava_next init")
+    after = weights(tmp_path / "run" / "work" / "aligned")
+    moved = {name for name, weight in before.items() if not torch.equal(weight.float(), after[name])}
+    assert moved == {name for name in before if "multi_modal_projector" in name or "image_newline" in name}
+    assert any("image_newline" in name for name in moved)
+
+
+@pytest.mark.parametrize("family", checkpoints.FAMILIES)
+def test_every_weight_has_a_gradient_where_no_picture_is(root, indexed, family):
+    """Processes that share gradients wait for all of them."""
+    bundle = loaded(root, family, "init")
+    plain = next(indexed[number] for number in range(len(indexed)) if not indexed[number].images)
+    encoded = ChatEncoder(bundle.processor, LENGTH)(plain, [])
+    alone = {"input_ids": torch.tensor([encoded.ids]), "labels": torch.tensor([encoded.labels])}
+    taught_losses(bundle.target, Objective())(bundle.draft, alone)["loss"].backward()
+    assert all(weight.grad is not None for weight in bundle.draft.parameters())
+
+
+def test_what_cannot_be_taught_is_refused_with_the_way_out(root, tmp_path, capsys):
+    checkpoints.write_llava(tmp_path / "stranger", "llava", seed=1)
+    import_draft(tmp_path / "stranger", root / "llava", tmp_path / "own")
+    for draft, options, words in (
+        (tmp_path / "own", {}, "has a tower of its own, and distill teaches drafts that read the target's"),
+        (root / "llava blind", {"projector_steps": 2}, "has no projector: leave --projector-steps 2 out"),
+        (root / "llava blind", {"freeze_projector": True}, "has no projector: leave --freeze-projector out"),
+    ):
+        capsys.readouterr()
+        assert main(command(root, tmp_path / "run", "llava", "init", draft=draft, **options)) == 1
+        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("specllava: ")]
+        assert len(lines) == 1 and words in lines[0]
+        assert "own" not in draft.name or '"specllava draft init", with --text-only or without' in lines[0]
