@@ -18,7 +18,7 @@ from visual.opening import Asked, Opened, opening
 from visual.placed import PlacedStep
 from visual.player import recorded_frames
 from visual.still import SYMBOLS, still_tree
-from visual.tree_figure import LOOKS, tree_drawing
+from visual.tree_figure import MARKERS, tree_drawing
 
 ASKED = Asked("What is <b>there</b>?", None, True, ("Who?",), ("Why?",), ("A lesson",), True)
 PARTS = (".picture-card", ".question-card", ".learn-card", ".cards", ".race", ".step")
@@ -66,7 +66,7 @@ def test_still_places_are_the_figures() -> None:
 
 
 def test_there_is_an_outline_for_every_symbol_that_is_drawn_at_first() -> None:
-    assert {look.symbol for verdict, look in LOOKS.items() if verdict != "pruned"} == SYMBOLS.keys()
+    assert {look["symbol"] for verdict, look in MARKERS.items() if verdict != "pruned"} == SYMBOLS.keys()
 
 
 def test_what_a_model_said_is_text_in_the_opening() -> None:

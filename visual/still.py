@@ -56,20 +56,20 @@ def _edges(shape: dict[str, Any]) -> str:
 
 def _nodes(trace: dict[str, Any], across: list[float], down: list[float], chosen: int) -> str:
     marker, font = trace["marker"], trace["textfont"]
-    line = marker["line"]
+    line, radius, letters = marker["line"], marker["size"] / 2, font["size"]
+    fills = [marker["color"]] * len(across) if isinstance(marker["color"], str) else marker["color"]
+    symbol = SYMBOLS[marker["symbol"]]
     marks, labels = "", ""
-    for place, (node, x, y) in enumerate(zip(trace["customdata"], across, down, strict=True)):
-        radius, letters = marker["size"][place] / 2, font["size"][place]
+    for node, text, fill, x, y in zip(trace["customdata"], trace["text"], fills, across, down, strict=True):
         halo = f'<circle class="chosen" r="{HALO}"/>' if node == chosen else ""
         marks += (
-            f'<svg x="{x}%" y="{y}" overflow="visible">{halo}<path d="{SYMBOLS[marker["symbol"][place]]}"'
-            f' fill="{marker["color"][place]}" stroke="{line["color"][place]}" stroke-width="{line["width"][place]}"'
-            f' transform="scale({radius:g})" vector-effect="non-scaling-stroke"/></svg>'
+            f'<svg x="{x}%" y="{y}" overflow="visible">{halo}<path d="{symbol}" fill="{fill}" stroke="{line["color"]}"'
+            f' stroke-width="{line["width"]}" transform="scale({radius:g})" vector-effect="non-scaling-stroke"/></svg>'
         )
         above = round(y - radius / 0.8 - 1 - letters / 4, 2)  # where Plotly puts "top center"
         # A label is HTML already; read and written once more, so that nothing rests on that.
         labels += (
             f'<text x="{x}%" y="{above}" text-anchor="middle" font-size="{letters}"'
-            f' font-weight="{font["weight"][place]}">{html.escape(html.unescape(trace["text"][place]))}</text>'
+            f' font-weight="{font.get("weight", "normal")}">{html.escape(html.unescape(text))}</text>'
         )
     return f'<g class="trace{trace["uid"]}"><g class="points">{marks}</g><g class="textpoint">{labels}</g></g>'
