@@ -39,7 +39,11 @@ class Costs:
 
     @classmethod
     def through(cls, verify: dict[int, float], draft: dict[int, float]) -> Costs:
-        """Straight lines through measured points; more tokens never cost less, and what disturbs only ever adds."""
+        """A curve near the measured points by which more tokens never cost less.
+
+        What a rule goes by is what one more token costs, and that is less than what disturbs a measurement: so the
+        points are smoothed and not joined.
+        """
         return cls(_line(verify), _line(draft))
 
     def check(self, guesses: int) -> float:
@@ -52,25 +56,37 @@ class Costs:
 
 
 def _line(points: dict[int, float]) -> tuple[float, ...]:
-    known = sorted(points)
-    values = np.minimum.accumulate([points[n] for n in reversed(known)])[::-1]
-    return tuple(np.interp(range(1, known[-1] + 1), known, values).tolist())
+    """Least squares of ``a + b sqrt(n) + c n``, ``b`` and ``c`` not below 0: level on a GPU, bent on a CPU."""
+    known = np.array(sorted(points), dtype=float)
+    values = np.array([points[int(n)] for n in known])
+    numbers = np.arange(1, known[-1] + 1)
+    fits = []
+    for shapes in ((np.sqrt, np.positive), (np.positive,), (np.sqrt,), ()):
+        at, curve = (np.stack([np.ones_like(n), *(shape(n) for shape in shapes)], axis=1) for n in (known, numbers))
+        weights = np.linalg.lstsq(at, values, rcond=None)[0]
+        if (weights[1:] >= 0).all():
+            fits.append((float(np.square(at @ weights - values).sum()), curve @ weights))
+    return tuple(min(fits, key=lambda fit: fit[0])[1].tolist())
 
 
 @dataclass(slots=True)
 class Calibration:
-    """How often the target takes a guess to which the draft gave probability ``q``, learnt from its verdicts."""
+    """How often the target takes a guess to which the draft gave probability ``q``, learnt from its verdicts.
 
-    taken: list[float] = field(default_factory=lambda: [0.0] * (len(EDGES) + 1))
-    seen: list[float] = field(default_factory=lambda: [0.0] * (len(EDGES) + 1))
+    The best guess and the others are kept apart: of two guesses as probable as each other to the draft, a target that
+    says what it thinks likeliest takes the best one more often.
+    """
 
-    def chance(self, q: float) -> float:
+    taken: list[float] = field(default_factory=lambda: [0.0] * 2 * (len(EDGES) + 1))
+    seen: list[float] = field(default_factory=lambda: [0.0] * 2 * (len(EDGES) + 1))
+
+    def chance(self, q: float, best: bool) -> float:
         """Between the draft's own word and the share that was taken, by how many verdicts there are."""
-        box = bisect(EDGES, q)
+        box = 2 * bisect(EDGES, q) + best
         return (TRUST * q + self.taken[box]) / (TRUST + self.seen[box])
 
-    def add(self, q: float, taken: bool) -> None:
-        box = bisect(EDGES, q)
+    def add(self, q: float, best: bool, taken: bool) -> None:
+        box = 2 * bisect(EDGES, q) + best
         self.taken[box] += taken
         self.seen[box] += 1
 
@@ -120,9 +136,10 @@ class Experience:
         """Tokens per second, of late."""
         return self._tokens / self._seconds
 
-    def checks(self, most: int) -> np.ndarray:
-        """Seconds of verifying 0 to ``most`` guesses, at today's pace, ``[most + 1]``."""
-        return self.checking.factor * np.array([self.costs.check(guesses) for guesses in range(most + 1)])
+    def checks(self, most: int) -> list[float]:
+        """Seconds of verifying 0 to ``most`` guesses, at today's pace."""
+        factor, passes = self.checking.factor, self.costs.verify[: most + 1]
+        return [factor * seconds for seconds in passes + passes[-1:] * (most + 1 - len(passes))]
 
     def level(self, width: int) -> float:
         """Seconds of drafting below ``width`` nodes at once, at today's pace."""
@@ -144,9 +161,9 @@ class Experience:
             parent = tree.parents[node]
             if parent not in accepted:
                 continue
-            taken, q = node in accepted, math.exp(tree.log_probs[node])
-            self.calibration.add(q, taken)
-            if parent not in first:
+            taken, best = node in accepted, parent not in first
+            self.calibration.add(math.exp(tree.log_probs[node]), best, taken)
+            if best:
                 first.add(parent)
                 self._best_taken += taken
                 self._best_seen += 1
@@ -177,14 +194,15 @@ class CostAwareRule:
     most: int
     _chances: list[float] = field(default_factory=lambda: [1.0])  # P_v of the tree that is growing
     _widths: list[int] = field(default_factory=list)  # of its levels
-    _checks: np.ndarray = field(default_factory=lambda: np.zeros(1))  # seconds by the number of nodes
+    _checks: list[float] = field(default_factory=list)  # seconds by the number of nodes
 
     def branches(self, sprout: Sprout, node: int, guess: Guess) -> int:
         if node == 0:
             self._chances, self._widths = [1.0], [1]
             self._checks = self.known.checks(self.nodes + self.width)
-        for log_prob in guess.log_probs[: self.most]:
-            self._chances.append(self._chances[node] * self.known.calibration.chance(math.exp(log_prob)))
+        for rank, log_prob in enumerate(guess.log_probs[: self.most]):
+            chance = self.known.calibration.chance(math.exp(log_prob), best=rank == 0)
+            self._chances.append(self._chances[node] * chance)
         return self.most
 
     def frontier(self, sprout: Sprout, level: Sequence[int]) -> list[int]:
@@ -194,7 +212,7 @@ class CostAwareRule:
         """
         known, rate = self.known, self.known.rate
         best = sorted(level, key=lambda node: -self._chances[node])[: self.width]
-        kept = len(choose(sorted(self._chances[1:], reverse=True)[: self.nodes], rate, self._checks))
+        kept = choose(sorted(self._chances[1:], reverse=True)[: self.nodes], rate, self._checks)
         promise, gains = 0.0, []
         for width, node in enumerate(best, start=1):
             promise += known.often * self._chances[node]
@@ -209,17 +227,21 @@ class CostAwareRule:
         """Nodes by falling chance, as many as make the step's balance best; ties go to the elder, so to parents."""
         order = sorted(range(1, len(sprout.tokens)), key=lambda node: (-self._chances[node], node))[: self.nodes]
         chances = [self._chances[node] for node in order]
-        return sorted(order[: len(choose(chances, self.known.rate, self._checks))])
+        return sorted(order[: choose(chances, self.known.rate, self._checks)])
 
     def learn(self, tree: DraftTree, path: Sequence[int]) -> None:
         self.known.learn(tree, path, self._widths)
 
 
-def choose(chances: Sequence[float], rate: float, checks: np.ndarray) -> Sequence[float]:
-    """The beginning of falling ``chances`` with the best ``sum - rate * seconds``: nodes worth verifying.
+def choose(chances: Sequence[float], rate: float, checks: Sequence[float]) -> int:
+    """How many of falling ``chances`` are worth verifying: the count with the best ``sum - rate * seconds``.
 
     Args:
-        checks: seconds by the number of nodes, ``[nodes + 1]`` or longer.
+        checks: seconds by the number of nodes, from 0 on.
     """
-    totals = np.cumsum([0.0, *chances])
-    return chances[: int((totals - rate * checks[: len(totals)]).argmax())]
+    total, best, count = 0.0, -rate * checks[0], 0
+    for number, chance in enumerate(chances, start=1):
+        total += chance
+        if (balance := total - rate * checks[number]) > best:
+            best, count = balance, number
+    return count
