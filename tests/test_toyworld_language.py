@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from specllava.toyworld import dialogue, language, phrases
+from specllava.toyworld import dialogue, language, phrases, styles
 from specllava.toyworld.language import Turn
 from specllava.toyworld.reading import read
 from specllava.toyworld.scene import COLOURS, COLUMNS, HELD_OUT, KINDS, Scene, Split, Thing, sample_scene
@@ -291,7 +291,7 @@ def test_lengths_vocabulary_and_shares() -> None:
     words = {word for turns in samples for turn in turns
              for word in re.findall(r"[a-z']+", f"{turn.question} {turn.answer}".lower())}  # fmt: skip
     assert 350 <= len(words) <= 600, len(words)
-    prompts = {*phrases.DETAIL_PROMPTS, *(prompt for style in phrases.STYLES for prompt in style.prompts)}
+    prompts = {*phrases.DETAIL_PROMPTS, *(prompt for style in styles.STYLES for prompt in style.prompts)}
     described = sum(len(turns) == 1 and turns[0].question in prompts for turns in samples) / len(samples)
     assert 0.52 < described < 0.58
     assert 0.24 < sum(len(turns) > 1 for turns in samples) / len(samples) < 0.30
@@ -301,9 +301,9 @@ def test_lengths_vocabulary_and_shares() -> None:
 def test_a_prompt_for_a_style_gets_that_style() -> None:
     for seed in range(COUNT):
         turn = language.describe(sample_scene(seed), random.Random(seed))
-        if turn.question in phrases.NOTES.prompts:
+        if turn.question in styles.NOTES.prompts:
             assert re.search(r"Place:|Location:|Scene ", turn.answer), turn
-        if turn.question in phrases.PLAYFUL.prompts:
+        if turn.question in styles.PLAYFUL.prompts:
             assert "!" in turn.answer, turn
 
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from specllava.toyworld import phrases
-from specllava.toyworld.phrases import DETAIL_PROMPTS, NUMBERS, PLURALS, STYLES, Style
+from specllava.toyworld.phrases import DETAIL_PROMPTS, NUMBERS, PLURALS
 from specllava.toyworld.scene import COLOURS, COLUMNS, KINDS, PLACES, ROWS, TIMES, WEATHERS, Scene, Thing
+from specllava.toyworld.styles import STYLES, Style
 
 __all__ = [
     "DETAIL_PROMPTS",
