@@ -12,6 +12,7 @@ import math
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -195,33 +196,46 @@ class CostAwareRule:
     _chances: list[float] = field(default_factory=lambda: [1.0])  # P_v of the tree that is growing
     _widths: list[int] = field(default_factory=list)  # of its levels
     _checks: list[float] = field(default_factory=list)  # seconds by the number of nodes
+    _levels: list[float] = field(default_factory=list)  # seconds by the width, from 1 on
+    _least: float = 0.0  # chance below which a node is worth its column in no tree
 
     def branches(self, sprout: Sprout, node: int, guess: Guess) -> int:
+        """As many as have a chance worth a column; one at least, which ``kept`` may drop."""
         if node == 0:
-            self._chances, self._widths = [1.0], [1]
-            self._checks = self.known.checks(self.nodes + self.width)
+            self._begin()
+        calibration, before = self.known.calibration, self._chances[node]
         for rank, log_prob in enumerate(guess.log_probs[: self.most]):
-            chance = self.known.calibration.chance(math.exp(log_prob), best=rank == 0)
-            self._chances.append(self._chances[node] * chance)
+            chance = before * calibration.chance(math.exp(log_prob), best=rank == 0)
+            if rank and chance < self._least:
+                return rank
+            self._chances.append(chance)
         return self.most
+
+    def _begin(self) -> None:
+        known = self.known
+        self._chances, self._widths = [1.0], [1]
+        self._checks = known.checks(self.nodes + self.width)
+        self._levels = [known.level(width) for width in range(1, self.width + 1)]
+        measured = self._checks[: len(known.costs.verify)]
+        self._least = known.rate * min((after - before for before, after in pairwise(measured)), default=0.0)
 
     def frontier(self, sprout: Sprout, level: Sequence[int]) -> list[int]:
         """The best nodes of the level, as many as pay; none if none do.
 
         Looking one level ahead is enough: promises shrink from level to level and the cost does not.
         """
-        known, rate = self.known, self.known.rate
+        often, rate, checks = self.known.often, self.known.rate, self._checks
+        held = min(len(self._chances) - 1, self.nodes)
+        promise, best_gain, count = 0.0, 0.0, 0
         best = sorted(level, key=lambda node: -self._chances[node])[: self.width]
-        kept = choose(sorted(self._chances[1:], reverse=True)[: self.nodes], rate, self._checks)
-        promise, gains = 0.0, []
         for width, node in enumerate(best, start=1):
-            promise += known.often * self._chances[node]
-            seconds = known.level(width) + self._checks[kept + width] - self._checks[kept]
-            gains.append(promise - rate * seconds)
-        if not gains or max(gains) <= 0:
-            return []
-        self._widths.append(gains.index(max(gains)) + 1)
-        return best[: self._widths[-1]]
+            promise += often * self._chances[node]
+            gain = promise - rate * (self._levels[width - 1] + checks[held + width] - checks[held])
+            if gain <= best_gain:
+                break
+            best_gain, count = gain, width
+        self._widths += [count] if count else []
+        return best[:count]
 
     def kept(self, sprout: Sprout) -> list[int]:
         """Nodes by falling chance, as many as make the step's balance best; ties go to the elder, so to parents."""
