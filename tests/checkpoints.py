@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from models import seeded
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
@@ -208,7 +209,7 @@ def write_llava(
     write(directory / "config.json", fields)
     write(directory / "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": PAD_ID})
     build = LlavaForConditionalGeneration if family == "llava" else LlavaNextForConditionalGeneration
-    model = build(AutoConfig.from_pretrained(directory))
+    model = seeded(build, AutoConfig.from_pretrained(directory), seed)
     weights = {published_name(name): weight for name, weight in randomised(model, seed).items()}
     write_weights(directory, weights | (parts or {}))
     next_ = {"aspect_ratio_setting": "anyres", "image_grid_pinpoints": GRID, "do_pad": True}
@@ -253,7 +254,7 @@ def write_llama(
     directory.mkdir(parents=True)
     write(directory / "config.json", {**text_fields(layers, hidden, WORDS), "bos_token_id": 0, "pad_token_id": 1})
     write(directory / "generation_config.json", {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1})
-    weights = randomised(LlamaForCausalLM(AutoConfig.from_pretrained(directory)), seed)
+    weights = randomised(seeded(LlamaForCausalLM, AutoConfig.from_pretrained(directory), seed), seed)
     write_weights(directory, weights | (parts or {}))
     write_tokenizer(directory, seeing=False, also=also)
     return directory

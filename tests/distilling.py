@@ -50,7 +50,7 @@ def arguments(root: Path, output: Path, **options: Any) -> list[str]:
     given = {
         "target": root / "target", "draft": root / "draft", "data": root / "data.json", "images": root / "images",
         "output": output, "device": "cpu", "steps": 6, "batch": 2, "validation_prompts": 2, "validate_every": 3,
-        "checkpoint_every": 2, "learning_rate": 0.003, "length": 400, "decoding.max_new_tokens": 6, **options,
+        "checkpoint_every": 2, "learning_rate": 0.01, "length": 400, "decoding.max_new_tokens": 6, **options,
     }  # fmt: skip
     words = ["distill"]
     for name, value in given.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
@@ -50,7 +50,7 @@ def processor() -> LlavaProcessor:
 def target(seed: int = 0) -> LlavaForConditionalGeneration:
     """A random target in float64 whose answers vary; it never says the image marker."""
     config = RECIPE.llava_config(RECIPE.target_layers, RECIPE.target_hidden, special_ids(processor()))
-    return _randomised(LlavaForConditionalGeneration(config), seed)
+    return _random(LlavaForConditionalGeneration, config, seed)
 
 
 @cache
@@ -58,7 +58,7 @@ def draft(kind: DraftKind, seed: int = 0) -> DraftLlava:
     """Other weights and another size, the target's weights with noise, or the target's own."""
     if kind == "bad":
         config = RECIPE.llava_config(RECIPE.draft_layers, RECIPE.draft_hidden, special_ids(processor()))
-        return _randomised(DraftLlava(config), 1000 + seed)
+        return _random(DraftLlava, config, 1000 + seed)
     model = DraftLlava(target(seed).config).double().eval()
     own = target(seed).state_dict()
     model.load_state_dict({name: own[name] for name in model.state_dict()})
@@ -179,9 +179,16 @@ def random_tree(seed: int, guesses: int = 10) -> DraftTree:
     return DraftTree(tuple(tokens), tuple(parents), (0.0,) + (-math.log(2),) * guesses, (None,) * (guesses + 1))
 
 
-def _randomised(model: Any, seed: int) -> Any:
+def seeded(build: Callable[[Any], Any], config: Any, seed: int) -> Any:
+    """The model that ``build`` makes; its first weights are drawn with ``seed`` and nothing else is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(config)
+
+
+def _random(build: Callable[[Any], Any], config: Any, seed: int) -> Any:
     source = torch.Generator().manual_seed(seed)
-    model = model.double().eval()
+    model = seeded(build, config, seed).double().eval()  # its vectors, as the tower's class embedding, stay as drawn
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() > 1:
