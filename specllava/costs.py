@@ -12,9 +12,10 @@ import math
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
+import numpy.typing as npt
 
 from specllava.growth import Guess, Sprout
 from specllava.tree import DraftTree
@@ -57,17 +58,26 @@ class Costs:
 
 
 def _line(points: dict[int, float]) -> tuple[float, ...]:
-    """Least squares of ``a + b sqrt(n) + c n``, ``b`` and ``c`` not below 0: level on a GPU, bent on a CPU."""
+    """Least squares of ``a + b [n > 1] + c sqrt(n) + d n``, all but ``a`` not below 0: level on a GPU, bent on a CPU.
+
+    The first token stands apart, since a product with a vector runs another kernel than one with a matrix.
+    """
     known = np.array(sorted(points), dtype=float)
     values = np.array([points[int(n)] for n in known])
-    numbers = np.arange(1, known[-1] + 1)
+    numbers = np.arange(1.0, known[-1] + 1)
     fits = []
-    for shapes in ((np.sqrt, np.positive), (np.positive,), (np.sqrt,), ()):
-        at, curve = (np.stack([np.ones_like(n), *(shape(n) for shape in shapes)], axis=1) for n in (known, numbers))
+    for used in sorted(product((False, True), repeat=3), key=sum):
+        at, curve = (_shapes(n)[:, [True, *used]] for n in (known, numbers))
         weights = np.linalg.lstsq(at, values, rcond=None)[0]
         if (weights[1:] >= 0).all():
-            fits.append((float(np.square(at @ weights - values).sum()), curve @ weights))
-    return tuple(min(fits, key=lambda fit: fit[0])[1].tolist())
+            misses = at @ weights / values - 1
+            fits.append((round(float(np.square(misses).sum()), 9), curve @ weights))
+    return tuple(min(fits, key=lambda fit: fit[0])[1].tolist())  # of equal ones that with the fewest parts
+
+
+def _shapes(n: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """``[numbers, 4]``: what a curve of costs is made of."""
+    return np.stack([np.ones_like(n), n > 1, np.sqrt(n), n], axis=1)
 
 
 @dataclass(slots=True)
@@ -137,14 +147,11 @@ class Experience:
         """Tokens per second, of late."""
         return self._tokens / self._seconds
 
-    def checks(self, most: int) -> list[float]:
-        """Seconds of verifying 0 to ``most`` guesses, at today's pace."""
-        factor, passes = self.checking.factor, self.costs.verify[: most + 1]
-        return [factor * seconds for seconds in passes + passes[-1:] * (most + 1 - len(passes))]
-
-    def level(self, width: int) -> float:
-        """Seconds of drafting below ``width`` nodes at once, at today's pace."""
-        return self.drafting.factor * self.costs.level(width)
+    @property
+    def prices(self) -> tuple[float, float]:
+        """Tokens that a second of drafting and one of checking, as ``costs`` has them, are worth at today's pace."""
+        rate = self.rate
+        return rate * self.drafting.factor, rate * self.checking.factor
 
     @property
     def often(self) -> float:
@@ -195,9 +202,12 @@ class CostAwareRule:
     most: int
     _chances: list[float] = field(default_factory=lambda: [1.0])  # P_v of the tree that is growing
     _widths: list[int] = field(default_factory=list)  # of its levels
-    _checks: list[float] = field(default_factory=list)  # seconds by the number of nodes
-    _levels: list[float] = field(default_factory=list)  # seconds by the width, from 1 on
-    _least: float = 0.0  # chance below which a node is worth its column in no tree
+    _prices: tuple[float, float] = (0.0, 0.0)  # of this step
+    _column: float = 0.0  # seconds that a node adds to a check at the least
+    _least: float = 0.0  # chance below which a node is worth that in no tree
+
+    def __post_init__(self) -> None:
+        self._column = min((after - before for before, after in pairwise(self.known.costs.verify)), default=0.0)
 
     def branches(self, sprout: Sprout, node: int, guess: Guess) -> int:
         """As many as have a chance worth a column; one at least, which ``kept`` may drop."""
@@ -212,25 +222,23 @@ class CostAwareRule:
         return self.most
 
     def _begin(self) -> None:
-        known = self.known
         self._chances, self._widths = [1.0], [1]
-        self._checks = known.checks(self.nodes + self.width)
-        self._levels = [known.level(width) for width in range(1, self.width + 1)]
-        measured = self._checks[: len(known.costs.verify)]
-        self._least = known.rate * min((after - before for before, after in pairwise(measured)), default=0.0)
+        self._prices = self.known.prices
+        self._least = self._prices[1] * self._column
 
     def frontier(self, sprout: Sprout, level: Sequence[int]) -> list[int]:
         """The best nodes of the level, as many as pay; none if none do.
 
         Looking one level ahead is enough: promises shrink from level to level and the cost does not.
         """
-        often, rate, checks = self.known.often, self.known.rate, self._checks
+        often, costs, (draft_price, check_price) = self.known.often, self.known.costs, self._prices
         held = min(len(self._chances) - 1, self.nodes)
+        before = costs.check(held)
         promise, best_gain, count = 0.0, 0.0, 0
         best = sorted(level, key=lambda node: -self._chances[node])[: self.width]
         for width, node in enumerate(best, start=1):
             promise += often * self._chances[node]
-            gain = promise - rate * (self._levels[width - 1] + checks[held + width] - checks[held])
+            gain = promise - draft_price * costs.level(width) - check_price * (costs.check(held + width) - before)
             if gain <= best_gain:
                 break
             best_gain, count = gain, width
@@ -241,21 +249,17 @@ class CostAwareRule:
         """Nodes by falling chance, as many as make the step's balance best; ties go to the elder, so to parents."""
         order = sorted(range(1, len(sprout.tokens)), key=lambda node: (-self._chances[node], node))[: self.nodes]
         chances = [self._chances[node] for node in order]
-        return sorted(order[: choose(chances, self.known.rate, self._checks)])
+        return sorted(order[: choose(chances, self._prices[1], self.known.costs)])
 
     def learn(self, tree: DraftTree, path: Sequence[int]) -> None:
         self.known.learn(tree, path, self._widths)
 
 
-def choose(chances: Sequence[float], rate: float, checks: Sequence[float]) -> int:
-    """How many of falling ``chances`` are worth verifying: the count with the best ``sum - rate * seconds``.
-
-    Args:
-        checks: seconds by the number of nodes, from 0 on.
-    """
-    total, best, count = 0.0, -rate * checks[0], 0
+def choose(chances: Sequence[float], price: float, costs: Costs) -> int:
+    """How many of falling ``chances`` are worth checking: the count with the best ``sum - price * seconds``."""
+    total, best, count = 0.0, -price * costs.check(0), 0
     for number, chance in enumerate(chances, start=1):
         total += chance
-        if (balance := total - rate * checks[number]) > best:
+        if (balance := total - price * costs.check(number)) > best:
             best, count = balance, number
     return count

@@ -11,13 +11,14 @@ import pytest
 from test_page import SECOND, Server, Visitor, browser, server, visit  # noqa: F401 - fixtures
 from visual_traces import synthetic_race, synthetic_steps
 
+from benchmarks.page import first_trees, step_seconds
 from specllava.config import DecodingConfig
 from visual.player import recorded_frames
 from visual.standalone import standalone_page
 
 STEPS, NODES = 256, 64
 VISITS = 3
-ROUNDS, DRAWN = 5, 20  # steps that are timed
+ROUNDS = 5
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -95,60 +96,12 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.alone
 def test_a_long_run_steps_smoothly(long_run: Path, browser: object) -> None:  # noqa: F811
     """Under 50 ms a step on the thread that draws, in its processor time."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})  # type: ignore[attr-defined]
-    page.goto(long_run.as_uri())
-    page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
-    session = page.context.new_cdp_session(page)
-    session.send("Performance.enable", {"timeDomain": "threadTicks"})
-
-    def busy() -> float:
-        metrics = session.send("Performance.getMetrics")["metrics"]
-        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
-
-    spent = []
-    for _ in range(ROUNDS):
-        before = busy()
-        page.evaluate(
-            """async (steps) => {
-              const chart = document.querySelector(".tree");
-              const next = document.querySelector("[data-do=next]");
-              for (let step = 0; step < steps; step++) {
-                const drawn = new Promise((resolve) => chart.once("plotly_afterplot", resolve));
-                next.click();
-                await drawn;
-              }
-            }""",
-            DRAWN,
-        )
-        spent.append((busy() - before) / DRAWN)
-    page.close()
+    spent = step_seconds(browser, long_run.as_uri(), ROUNDS)
     assert 0 < min(spent) < 0.050, spent
-
-
-# The moment, in milliseconds from the navigation, when a frame with nodes and labels of a recorded tree in it was done.
-TREE_SEEN = """
-const inked = (element) => element && element.checkVisibility() && element.getBoundingClientRect().width > 0;
-const look = () => {
-  const tree = document.getElementById("opening")?.shadowRoot.querySelector(".tree") ?? document.querySelector(".tree");
-  const seen = tree && inked(tree.querySelector(".textpoint text")) && inked(tree.querySelector(".points path"));
-  requestAnimationFrame(seen ? () => (window.treeSeen = performance.now()) : look);
-};
-requestAnimationFrame(look);
-"""
 
 
 @pytest.mark.alone
 def test_the_recorded_tree_is_seen_within_two_seconds(server: Server, browser: object) -> None:  # noqa: F811
     """By a visitor who was never here, while the server has served the page before."""
-    seen = []
-    for visit_number in range(VISITS + 1):
-        context = browser.new_context(viewport={"width": 1280, "height": 1300})  # type: ignore[attr-defined]
-        page = context.new_page()
-        page.add_init_script(TREE_SEEN)
-        page.goto(server.address, wait_until="commit")
-        page.wait_for_function("window.treeSeen", timeout=40 * SECOND)
-        if visit_number:
-            seen.append(page.evaluate("window.treeSeen") / SECOND)
-        page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)  # the next visit finds the machine at rest
-        context.close()
+    seen = first_trees(browser, server.address, VISITS + 1)[1:]
     assert 0 < statistics.median(seen) < 2, seen

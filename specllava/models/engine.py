@@ -100,16 +100,20 @@ class Engine:
             Logits ``[tokens or last, vocab]``.
         """
         self.cache.check_room(len(tokens))
+        start = self.cache.length
+        if visible is None and len(tokens) > 1:
+            visible = np.tri(len(tokens), start + len(tokens), start, dtype=np.bool_)
         mask = None
         if visible is not None:
             hidden = torch.from_numpy(~visible).to(self.device)
             mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
             mask = mask.masked_fill_(hidden, torch.finfo(self.dtype).min)[None, None]  # [1, 1, tokens, columns]
-        start = self.cache.length
         places = range(start, start + len(tokens)) if positions is None else positions
         ids = torch.tensor([list(tokens)], device=self.device)
         position_ids = torch.tensor([list(places)], device=self.device)
-        if (len(tokens) > 1 and mask is None) or not isinstance(self.decoder, LlamaModel):
+        if isinstance(self.decoder, LlamaModel):
+            states = self._through_layers(ids, mask, position_ids)
+        else:
             output = self.decoder(
                 input_ids=ids,
                 attention_mask=mask,
@@ -118,8 +122,6 @@ class Engine:
                 use_cache=True,
             )
             states = output.last_hidden_state
-        else:
-            states = self._through_layers(ids, mask, position_ids)
         self.cache.labels += tokens
         logits: Tensor = self.head(states[0, -last:])
         return logits

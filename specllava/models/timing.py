@@ -28,12 +28,21 @@ def now(device: torch.device) -> float:
 def measure_costs(target: PreTrainedModel, draft: PreTrainedModel) -> Costs:
     """What passes of both models cost by their number of tokens. Takes about 100 passes.
 
-    The quickest of each counts: other work on the machine only ever adds, and a rule that compares costs is misled
-    more by one disturbed point than by all points being a little too low.
+    A machine's speed changes by half within seconds, and a rule that compares costs is misled more by one disturbed
+    point than by all points being too low: so each pass is taken against its round over all numbers of tokens, and the
+    quickest round says how long that is.
     """
     ladders = ((target, VERIFY_ROWS), (draft, DRAFT_ROWS))
     taken = (pass_seconds([Engine(model, CONTEXT + max(rows))], rows, REPEATS)[0] for model, rows in ladders)
-    return Costs.through(*({rows: min(times) for rows, times in each.items()} for each in taken))
+    return Costs.through(*map(against_rounds, taken))
+
+
+def against_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
+    """The median share of a round for each number of tokens, in seconds of the quickest round."""
+    times = np.array(list(taken.values()))  # [numbers, rounds]
+    rounds = times.sum(axis=0)
+    shares = np.median(times / rounds, axis=1)
+    return dict(zip(taken, (shares * rounds.min()).tolist(), strict=True))
 
 
 @torch.inference_mode()

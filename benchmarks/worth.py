@@ -1,0 +1,156 @@
+"""When is a tree worth more than a chain? It depends on what one more guess costs the target's pass.
+
+    python -m benchmarks.worth --prompts 40 --json benchmarks/results/worth.json
+
+Every lane really decodes, and its passes are counted by their number of tokens. What they take is then added up from
+the costs measured on this machine, with what a pass over many tokens takes beyond one over a single token scaled: to
+nothing, as on an accelerator that waits for its memory anyway, or to more. No other work on the machine tells in it,
+and neither does bookkeeping between passes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from tqdm.auto import tqdm
+
+from specllava.bench import bench_lanes, toy_prompts
+from specllava.config import DecodingConfig
+from specllava.costs import Costs, Experience
+from specllava.decoding import stream
+from specllava.models.bundle import Bundle
+from specllava.models.prompt import Prompt
+from specllava.options import write_json
+from specllava.pair import Pair
+from specllava.trace import StepTrace
+
+DEPTHS, NODES, FLOORS = (6, 10, 16), (12, 40), (-0.7, -1.0, -1.4, -2.0)
+WARM_UP = 12  # prompts before the counted ones: cost-aware learns from them, the others have nothing to learn
+
+
+@dataclass(slots=True)
+class Passes:
+    """Of both models, by their number of tokens, and the tokens that came of them."""
+
+    target: Counter[int] = field(default_factory=Counter)
+    draft: Counter[int] = field(default_factory=Counter)
+    tokens: int = 0
+
+    def seconds(self, costs: Costs) -> float:
+        checks = sum(count * costs.check(rows - 1) for rows, count in self.target.items())
+        return checks + sum(count * costs.level(rows) for rows, count in self.draft.items())
+
+    @property
+    def tau(self) -> float:
+        return self.tokens / self.target.total()
+
+
+class _Told(Experience):
+    """Experience of a machine that takes what the costs say: real clocks do not correct them."""
+
+    def timed(self, draft: float, check: float) -> None:
+        pass
+
+
+@contextmanager
+def _counting(bundle: Bundle, passes: Passes) -> Iterator[None]:
+    """Every pass of a model ends in its head, with a row for each token that is scored."""
+    assert bundle.draft is not None
+    hooks = [
+        model.get_output_embeddings().register_forward_pre_hook(
+            lambda _, given, counted=counted: counted.update([given[0].shape[0]])
+        )
+        for model, counted in ((bundle.target, passes.target), (bundle.draft, passes.draft))
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def count(bundle: Bundle, prompts: Sequence[Prompt], config: DecodingConfig, skipped: int = 0) -> Passes:
+    """Decode the prompts and count what stands behind their prefills, from prompt number ``skipped`` on."""
+    total = Passes()
+    for number, prompt in enumerate(prompts):
+        passes = Passes()
+        with _counting(bundle, passes):
+            for event in stream(bundle, prompt, config):
+                if isinstance(event, StepTrace):
+                    passes.tokens += len(event.emitted)
+                else:
+                    passes.target.clear()
+                    passes.draft.clear()
+        if number >= skipped:
+            total.target += passes.target
+            total.draft += passes.draft
+            total.tokens += passes.tokens
+    return total
+
+
+def scaled(costs: Costs, slope: float) -> Costs:
+    """The same passes, where tokens beyond the first cost the target ``slope`` times as much."""
+    first = costs.verify[0]
+    return replace(costs, verify=tuple(first + slope * (each - first) for each in costs.verify))
+
+
+def hand_set(base: DecodingConfig) -> dict[str, DecodingConfig]:
+    """Chains and entropy trees, over the options that matter to them."""
+    lanes = {}
+    for depth, floor in product(DEPTHS, FLOORS):
+        chain = replace(base, rule="chain", depth=depth, nodes=depth, min_log_prob=floor)
+        lanes[f"chain D={depth} floor={floor}"] = chain
+        for nodes in NODES:
+            tree = replace(base, depth=depth, nodes=nodes, min_log_prob=floor)
+            lanes[f"entropy D={depth} n={nodes} floor={floor}"] = tree
+    return lanes
+
+
+def main(
+    prompts: int = 40, slopes: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0), json: Path | None = None
+) -> None:
+    """Compare the best chain, the best entropy tree and the cost-aware rule.
+
+    Args:
+        prompts: held-out prompts that are counted.
+        slopes: what tokens beyond the first cost the target's pass, times what they cost here.
+        json: write the rows to this file.
+    """
+    pair = Pair.from_preset("toy")
+    asked = list(toy_prompts(pair, "held-out", WARM_UP + prompts))
+    base = DecodingConfig()
+    here = pair.bundle.costs
+    alone = copy.copy(pair.bundle)
+    fixed = {name: count(alone, asked[WARM_UP:], config) for name, config in tqdm(hand_set(base).items())}
+    table = Table("slope", "one more guess, % of a pass", "best chain", "best entropy tree", "cost-aware", "over chain")
+    rows = []
+    for slope in slopes:
+        costs = scaled(here, slope)
+        vars(alone)["_experiences"] = {False: _Told(costs)}
+        lanes = {**fixed, "cost-aware": count(alone, asked, bench_lanes(base)["cost-aware"], WARM_UP)}
+        speeds = {name: costs.check(0) * lane.tokens / lane.seconds(costs) for name, lane in lanes.items()}
+        best = {
+            rule: max((name for name in lanes if name.split()[0] == rule), key=speeds.__getitem__)
+            for rule in ("chain", "entropy", "cost-aware")
+        }
+        over = speeds["cost-aware"] / speeds[best["chain"]]
+        more = (costs.check(8) - costs.check(0)) / 8 / costs.check(0)
+        cells = (f"{name}\n{speeds[name]:.2f}×, τ {lanes[name].tau:.2f}" for name in best.values())
+        table.add_row(f"{slope:g}", f"{100 * more:.1f}", *cells, f"{over:.2f}")
+        found = {name: {"speedup": speeds[name], "tau": lanes[name].tau} for name in best.values()}
+        rows.append({"slope": slope, "one_more": more, "best": found, "over_chain": over})
+    Console(width=130).print(table)
+    write_json(json, {"rows": rows, "costs": asdict(here), "setting": asdict(pair.setting), "prompts": prompts})
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
