@@ -4,7 +4,6 @@ import re
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,13 +22,13 @@ def _commands():
     return [line for line in lines if line.startswith("python -m specllava")]
 
 
-def test_the_python_examples_run_as_printed(tmp_path):
-    code = "\n".join(_blocks("python"))
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "target passes instead of" in done.stdout and "StepTrace(" in done.stdout
+def test_the_python_examples_run_as_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    program = tmp_path / "examples.py"
+    program.write_text("\n".join(_blocks("python")), encoding="utf-8")
+    runpy.run_path(str(program), run_name="__main__")
+    said = capsys.readouterr().out
+    assert "target passes instead of" in said and "StepTrace(" in said
 
 
 def _run(words, monkeypatch):

@@ -1,14 +1,13 @@
 """The training loop resumes exactly, the losses are what they say, and the recipe's stages fit together."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 
+from specllava.cli import main
 from specllava.distill.loop import LoopConfig, fit
 from specllava.distill.losses import IGNORE, distillation_loss, next_token_loss
 from specllava.models.bundle import load_bundle
@@ -128,8 +127,8 @@ def test_scene_labels_name_every_cell():
 
 
 def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
-    command = [sys.executable, "-m", "specllava", "toyworld", "train", "--output", str(tmp_path), "--tiny"]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    command = ["toyworld", "train", "--output", str(tmp_path), "--tiny"]
+    assert main(command) == 0
     stages = [json.loads(line)["stage"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     learnt = ["vision tower", "aligned target", "talking target", "target", "draft", "distilled draft"]
     assert stages == ["tokenizer", "vision accuracy", *learnt]
@@ -137,12 +136,11 @@ def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
         bundle = load_bundle("tiny", tmp_path / "target", tmp_path / draft, dtype="float64")
         traces = Pair(bundle).compare(draw_scene(sample_scene(1), 64), "What is this?")
         assert traces["target-only"].token_ids == traces["speculative"].token_ids
-    subprocess.run(command, check=True, capture_output=True, timeout=120)  # nothing left to do
+    assert main(command) == 0  # nothing left to do
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == len(stages)
     assert not list(tmp_path.rglob("model.safetensors.writing"))
     further = tmp_path / "further"
-    go_on = [*command[:5], "--output", str(further), "--start", str(tmp_path), "--tiny"]
-    subprocess.run(go_on, check=True, capture_output=True, timeout=300)
+    assert main(["toyworld", "train", "--output", str(further), "--start", str(tmp_path), "--tiny"]) == 0
     stages = [json.loads(line)["stage"] for line in (further / "log.jsonl").read_text().splitlines()]
     assert stages == ["target", "draft", "distilled draft"]
     assert load_bundle("further", further / "target", further / "draft")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +11,7 @@ from typing import Any, Protocol
 
 import gradio as gr
 from PIL import Image
-from pydantic import ValidationError
 
-from specllava.config import one_line
 from specllava.findings.sweep import KNOBS
 from visual import pieces
 from visual.ask import QUICK
@@ -22,7 +19,7 @@ from visual.controls import decoding_config
 from visual.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.lab_views import View
 from visual.live import SECONDS_PER_RUN
-from visual.notices import error, info, notice_arguments, warning
+from visual.notices import info, notice_arguments, readable, warning
 from visual.player import PLOTLY_JS, STATIC, static_version
 
 MODULES = ("charts.js", "player.js", "lab.js")
@@ -31,7 +28,6 @@ const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v
 Promise.all(props.modules.map(load)).then(([charts, player, lab]) =>
   lab.mount({ element, props, watch, charts, player, choose: (given) => trigger("select", { given }) }));
 """
-log = logging.getLogger("specllava.page")
 
 
 class Shown(Protocol):
@@ -74,6 +70,14 @@ def follow(
 
     It ends early on stop, on error and at the deadline.
     """
+    events = _follow(desk, session, experiment, picture, question, more, values)
+    return readable("the experiment", events, lambda notice: (notice, None))
+
+
+def _follow(
+    desk: Desk, session: str, experiment: Experiment, picture: Shown | None, question: str, more: Any,
+    values: Sequence[Any],
+) -> Iterator[tuple[str, View | None]]:  # fmt: skip
     key = session, experiment.name
     stream: Generator[Any] | None = None
     try:
@@ -85,13 +89,6 @@ def follow(
         yield info("Getting ready: models, picture, question."), None
         stream = experiment.start(desk.experiments(), picture.open(), question, more, config)
         yield from _watched(stream, experiment, lambda: key not in desk.wanted)
-    except ValidationError as refusal:
-        yield error(f"Please change the settings: {one_line(refusal)}"), None
-    except ValueError as refusal:
-        yield error(f"This cannot run: {refusal}"), None
-    except Exception:
-        log.exception("an experiment failed")
-        yield error("Something went wrong and the experiment was stopped. Please try again."), None
     finally:
         if stream is not None:
             stream.close()

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 import gradio as gr
 from PIL import Image
-from pydantic import ValidationError
 
-from specllava.config import DecodingConfig, one_line
+from specllava.config import DecodingConfig
 from specllava.trace import NO_DRAFT, DecodeTrace, Setting
 from visual import pieces
 from visual.controls import decoding_config
@@ -19,7 +18,7 @@ from visual.experiments import Experiments
 from visual.lab import Shown
 from visual.lessons import Lesson
 from visual.live import follow
-from visual.notices import error, info
+from visual.notices import info, readable
 from visual.picture import data_address
 from visual.recorded import Recorded
 
@@ -74,6 +73,12 @@ def race(
     site: Site, picture: Shown | None, question: str, values: Sequence[Any], session: str
 ) -> Iterator[tuple[list[str], str]]:
     """Stream a race to one visitor: ``(frames, notice)``. It ends early on stop, on error and at the deadline."""
+    return readable("the race", _race(site, picture, question, values, session), lambda notice: ([], notice))
+
+
+def _race(
+    site: Site, picture: Shown | None, question: str, values: Sequence[Any], session: str
+) -> Iterator[tuple[list[str], str]]:
     stream: Generator[Any] | None = None
     try:
         if session not in site.racing:
@@ -87,13 +92,6 @@ def race(
         stream = backend.race(picture.open(), question, replace(config, drafter="none") if alone else config)
         drawn = data_address(picture.shown())
         yield from follow(stream, backend.collect_race, lambda: session not in site.racing, drawn, alone)
-    except ValidationError as refusal:
-        yield [], error(f"Please change the settings: {one_line(refusal)}")
-    except ValueError as refusal:
-        yield [], error(f"This cannot run: {refusal}")
-    except Exception:
-        log.exception("a race failed")
-        yield [], error("Something went wrong and the race was stopped. Please try again.")
     finally:
         if stream is not None:
             stream.close()
