@@ -154,6 +154,22 @@ def test_a_race_runs_to_its_end_and_says_identical(visit: Visitor) -> None:
     assert "What is on the left?" in tab.text(".asked")
 
 
+def test_on_a_phone_the_node_that_the_card_tells_about_is_in_sight(visit: Visitor) -> None:
+    tab = visit(viewport={"width": 375, "height": 900})
+    seen = """() => {
+      const node = document.querySelector(".tree .tracemarked .point").getBoundingClientRect();
+      const card = document.querySelector(".scroller").getBoundingClientRect();
+      return node.left >= card.left && node.right <= card.right;
+    }"""
+    wide = "document.querySelector('.scroller').scrollWidth > document.querySelector('.scroller').clientWidth"
+    assert tab.page.evaluate(wide)
+    for _ in range(5):
+        tab.page.wait_for_function(seen)
+        before = tab.page.evaluate(DRAWN)
+        tab.page.click("[data-do=next]")
+        tab.wait(f"{DRAWN} !== {json.dumps(before)}")
+
+
 def test_scrubbing_redraws_the_tree_without_asking_the_server(visit: Visitor) -> None:
     tab = visit()
     tab.page.wait_for_timeout(500)  # let the page's own start-up requests pass

@@ -18,6 +18,7 @@
   requestAnimationFrame(() => setTimeout(() => document.head.append(content)));
 
   const still = opening.querySelector(".still");
+  reveal();
   const told = (root) => SAME.map((selector) => root.querySelector(selector)?.textContent).join("\n");
   const wanted = told(opening);
   const drawn = () => document.querySelector(".tree .main-svg");
@@ -46,6 +47,17 @@
     tree.style.cssText = opening.querySelector(".tree").style.cssText; // the player sets the same room
     still.setAttribute("aria-hidden", "true");
     tree.append(still);
+    reveal();
+  }
+
+  // As the player does where the tree is wider than its card: the chosen node is in sight.
+  function reveal() {
+    const place = still?.querySelector(".chosen")?.getBoundingClientRect();
+    const scroller = still?.closest(".scroller");
+    const card = scroller?.getBoundingClientRect();
+    if (place && (place.left < card.left || place.right > card.right)) {
+      scroller.scrollLeft += place.left - card.left - card.width / 2;
+    }
   }
 
   function stop() {

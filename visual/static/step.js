@@ -82,6 +82,16 @@ export function createStep(root, plotlyReady, hint, goOn) {
       if (first) listen();
     }
     drawing = false;
+    reveal();
+  }
+
+  // Where the tree is wider than its card, what the card beside it tells about is in sight.
+  function reveal() {
+    const place = chart.querySelector(".tracemarked .point")?.getBoundingClientRect();
+    const card = find(".scroller").getBoundingClientRect();
+    if (place && (place.left < card.left || place.right > card.right)) {
+      find(".scroller").scrollLeft += place.left - card.left - card.width / 2;
+    }
   }
 
   // The figure as it was made, or with its pruned guesses: then every row may lie elsewhere.
@@ -117,15 +127,15 @@ export function createStep(root, plotlyReady, hint, goOn) {
   }
 
   function mark(nodes) {
-    if (!plotly || drawing || !chart.data) return;
+    if (!plotly || drawing || !chart.data) return undefined;
     const { x, y, sizes } = halos(chart, nodes);
-    plotly.restyle(chart, { x: [x], y: [y], "marker.size": [sizes] }, [chart.data.findIndex((trace) => trace.name === "marked")]);
+    return plotly.restyle(chart, { x: [x], y: [y], "marker.size": [sizes] }, [chart.data.findIndex((trace) => trace.name === "marked")]);
   }
 
   function choose(node) {
     chosen = node;
     describe(node);
-    mark([]);
+    mark([])?.then(reveal);
   }
 
   function move(by) {
