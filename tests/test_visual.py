@@ -23,11 +23,12 @@ from visual_traces import SETTING, first_steps, retexted, synthetic_race, synthe
 from specllava.config import DecodingConfig
 from specllava.trace import DecodeTrace, Prefill, StepSeconds, StepTrace, TargetView, Verification
 from specllava.tree import DraftTree, Pruned
+from specllava.verify import clip
 from visual import theme
 from visual.headline import headline, headline_at, until
 from visual.layout import ordered_tree, tidy_heights
 from visual.placed import BETWEEN, CHARACTER, PlacedStep
-from visual.player import Reel, component_arguments, playing_speed, recorded_frames
+from visual.player import Reel, component_arguments, picture, playing_speed, recorded_frames
 from visual.recorded import load_recorded
 from visual.tree_figure import MARKERS, rows_with_pruned, tree_figure
 from visual.words import END_MARK, node_reason, step_sentence, token_label
@@ -36,14 +37,16 @@ ROOT = Path(__file__).resolve().parent.parent
 WORDS = {0: "", 1: " left", 2: " side", 3: " of", 4: " and", 5: " big", 6: " ", 7: "\n", 8: " a"}
 
 
-def hand_made(tree: DraftTree, accepted: tuple[int, ...], next_token: int, choice_prob: float = 0.97) -> DecodeTrace:
-    """A run of one step, with the words of ``WORDS`` and an end token 0."""
+def hand_made(
+    tree: DraftTree, accepted: tuple[int, ...], next_token: int, choice_prob: float = 0.97, room: int = 99
+) -> DecodeTrace:
+    """A run of one step, with the words of ``WORDS`` and an end token 0, that may emit ``room`` tokens."""
     path, nodes = (0, *accepted), len(tree)
     choices = [next_token] * nodes
     for parent, child in itertools.pairwise(path):
         choices[parent] = tree.tokens[child]
     view = TargetView(tuple(choices), (choice_prob,) * nodes, (3.0,) * nodes, (0.02,) * nodes, (1,) * nodes)
-    emitted = (*(tree.tokens[n] for n in accepted), next_token)
+    emitted = clip([*(tree.tokens[n] for n in accepted), next_token], room, frozenset({0}))
     step = StepTrace(tree, Verification(accepted, next_token), emitted, view, StepSeconds(0.001, 0.004, 0.0005))
     prefill = Prefill(10, tree.tokens[0], 1.0)
     return DecodeTrace(
@@ -258,6 +261,14 @@ def test_sentences_on_hand_made_steps() -> None:
         "After a the draft expected left (0.90); the target wanted and (0.97)."
     )
     assert said(hand_made(chain, (1,), 0)).endswith("After a left the target ended the answer (0.97).")
+    ended = DraftTree((8, 1, 0, 3), (-1, 0, 1, 2), (0.0, -0.1, -0.1, -0.1), (0.1, 0.1, 0.1, None))
+    for tail in ((), (3,)):  # the draft went on behind the end, and the target with it
+        trace = hand_made(ended, (1, 2, *tail), 4)
+        assert said(trace).endswith(f"accepted. With {END_MARK} the answer was complete.")
+        assert picture(trace, trace.steps[0])["focus"] == 2
+    cut = hand_made(ended, (1,), 4, room=1)
+    assert said(cut).endswith("1 accepted. With these the answer had the 160 tokens that it was allowed.")
+    assert picture(cut, cut.steps[0])["focus"] == 1
     assert said(hand_made(DraftTree.only_root(8), (), 4)) == "Nothing was drafted; the target said and."
 
 

@@ -32,7 +32,7 @@ from visual.node_cards import node_cards
 from visual.placed import PlacedStep
 from visual.theme import entropy_ceiling
 from visual.tree_figure import rows_with_pruned, tree_drawing
-from visual.words import calm, step_sentence
+from visual.words import calm, step_sentence, unused_next
 
 ALONE, TOGETHER = "target-only", "speculative"
 STATIC = Path(__file__).parent / "static"
@@ -164,16 +164,22 @@ def recorded_frames(
 def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
     """What the page draws of one step: figure, sentence, nodes, the node to look at first."""
     placed = PlacedStep(trace, step)
-    last = step.verification.path[-1]
-    rivals = step.tree.children()[last]
-    focus = max(rivals, key=lambda n: step.tree.log_probs[n]) if rivals else placed.next_node
     return {
         "figure": tree_drawing(placed),
         "pruned": rows_with_pruned(placed) if step.pruned else None,
         "say": step_sentence(trace, step),
         "nodes": node_cards(placed),
-        "focus": focus,
+        "focus": _focus(placed),
     }
+
+
+def _focus(placed: PlacedStep) -> int:
+    """Where a step was decided: the word that ended the answer, the best rejected guess, or the target's own."""
+    step = placed.step
+    if unused_next(step):
+        return step.verification.path[len(step.emitted)]
+    rivals = step.tree.children()[step.verification.path[-1]]
+    return max(rivals, key=lambda node: step.tree.log_probs[node]) if rivals else placed.next_node
 
 
 def instructive_step(trace: DecodeTrace) -> int:

@@ -60,7 +60,16 @@ def step_sentence(trace: DecodeTrace, step: StepTrace) -> Segments:
     return start + _ending(trace, step)
 
 
+def unused_next(step: StepTrace) -> bool:
+    """The answer ended, or reached its limit, within the accepted branch: the target's own token came too late."""
+    return len(step.emitted) <= len(step.verification.accepted)
+
+
 def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
+    if unused_next(step):
+        if step.emitted[-1] in trace.eos_token_ids:
+            return [["plain", "With "], ["em", END_MARK], ["plain", " the answer was complete."]]
+        return [["plain", f"With these the answer had the {trace.config.max_new_tokens} tokens that it was allowed."]]
     last = step.verification.path[-1]
     wanted = token_label(trace, step.verification.next_token)
     drawn = step.verification.next_token != step.target.choices[last]  # only with a temperature
@@ -152,7 +161,7 @@ def _by_chance(trace: DecodeTrace, step: StepTrace, node: int) -> str:
 
 def next_reason(step: StepTrace) -> str:
     """Why the target's own token is there."""
-    if len(step.emitted) <= len(step.verification.accepted):
+    if unused_next(step):
         return "The answer had already ended or reached its limit, so this token was not used."
     return "The target's own word: the same pass that judges the tree also says what comes next."
 
