@@ -24,7 +24,7 @@ EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)  # bins of the d
 TRUST = 8.0  # verdicts in a bin that weigh as much as the draft's own word
 FIRST_CHANCE = 0.8  # of a best guess, until there are verdicts
 FIRST_TOKENS = 2.0  # tokens per step to begin with
-REMEMBERED = 100  # steps that the clock looks back on, about: a machine's speed drifts within minutes
+FADING = 0.99  # what a step weighs at every later one: a machine's speed drifts, so about 100 steps count
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,7 @@ class Pace:
         return self._taken / self._planned if self._planned else 1.0
 
     def add(self, taken: float, planned: float) -> None:
-        fading = 1 - 1 / REMEMBERED
-        self._taken, self._planned = fading * self._taken + taken, fading * self._planned + planned
+        self._taken, self._planned = FADING * self._taken + taken, FADING * self._planned + planned
 
 
 @dataclass(slots=True)
@@ -177,8 +176,7 @@ class Experience:
                 self._best_seen += 1
         self._planned = sum(self.costs.level(width) for width in widths), self.costs.check(tree.drafted)
         seconds = self.drafting.factor * self._planned[0] + self.checking.factor * self._planned[1]
-        fading = 1 - 1 / REMEMBERED
-        self._tokens, self._seconds = fading * self._tokens + len(path), fading * self._seconds + seconds
+        self._tokens, self._seconds = FADING * self._tokens + len(path), FADING * self._seconds + seconds
 
     def timed(self, draft: float, check: float) -> None:
         """Seconds that the step last learnt from really took."""
