@@ -1,6 +1,6 @@
 """When is a tree worth more than a chain? It depends on what one more guess costs the target's pass.
 
-    python -m benchmarks.worth --prompts 40 --json benchmarks/results/worth.json
+    python -m benchmarks.worth --prompts 16 --json benchmarks/results/worth.json
 
 Every lane really decodes, and its passes are counted by their number of tokens. What they take is then added up from
 the costs measured on this machine, with what a pass over many tokens takes beyond one over a single token scaled: to
@@ -116,7 +116,7 @@ def hand_set(base: DecodingConfig) -> dict[str, DecodingConfig]:
 
 
 def main(
-    prompts: int = 40, slopes: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0), json: Path | None = None
+    prompts: int = 16, slopes: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0), json: Path | None = None
 ) -> None:
     """Compare the best chain, the best entropy tree and the cost-aware rule.
 
