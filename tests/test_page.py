@@ -221,7 +221,7 @@ def test_a_word_and_a_block_lead_to_their_step(visit: Visitor) -> None:
 
 def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: Server) -> None:
     tab = visit()
-    tab.run("A question to be stopped")
+    tab.run("slowly, to be stopped")
     tab.wait("document.querySelector('.asked').textContent.includes('to be stopped')")
     tab.wait("document.querySelectorAll('[data-lane=target-only] .word').length > 5")
     tab.page.click("#stop")
@@ -229,7 +229,7 @@ def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: 
     tab.wait("!document.querySelector('#run').disabled")
     assert 5 < tab.page.locator("[data-lane=target-only] .word").count() < 64
     assert "so far" in tab.text(".same")
-    assert "A question to be stopped" in server.backend.closed
+    assert "slowly, to be stopped" in server.backend.closed
     tab.page.click(".files summary")
     assert tab.page.locator("[data-file=race]").is_enabled()
 

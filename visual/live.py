@@ -11,7 +11,7 @@ from visual.notices import info, warning
 from visual.player import ALONE, TOGETHER, Ending, Reel
 
 SECONDS_PER_RUN = 120.0
-SECONDS_PER_UPDATE = 0.12  # often enough to look alive, seldom enough to leave the lanes' clocks alone
+SECONDS_PER_UPDATE = 0.5  # a browser on the same machine slows the lanes whenever it draws, and the longer one more
 NOTES: dict[Ending, str] = {
     "finished": "",
     "stopped": info("Stopped. What was said so far stays here."),
@@ -37,7 +37,7 @@ def follow(
     """
     lanes = (ALONE, TOGETHER) if alone is None else (ALONE,)
     reel, seen = Reel("live run", live=True, picture=picture, lanes=lanes, absent=alone), list[Any]()
-    started, shown = time.monotonic(), 0.0
+    started = shown = time.monotonic()
     ending: Ending = "finished"
     for event in events:
         seen.append(event)
