@@ -20,9 +20,6 @@ class Train:
     output: Path
     """Directory of the run: target, draft and draft-before appear in it."""
 
-    start: Path | None = None
-    """An earlier run to go on from: its target replaces all stages but the target's last, its draft the fresh one."""
-
     tiny: bool = False
     """The same stages at a size that takes seconds; the models learn nothing."""
 
@@ -32,9 +29,9 @@ class Train:
 
         self.output.mkdir(parents=True, exist_ok=True)
         if self.tiny:
-            train(self.output, ToyRecipe.tiny(), self.start, compiled=False)  # compiling would take the longest
+            train(self.output, ToyRecipe.tiny(), compiled=False)  # compiling would take the longest
         else:
-            train(self.output, start=self.start)
+            train(self.output)
         console.print(f"done: {self.output}")
 
 

@@ -7,7 +7,7 @@ that little is padded.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -18,14 +18,12 @@ from specllava.distill.losses import IGNORE
 from specllava.toyworld.dialogue import converse
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.language import Turn, describe, polish, where
-from specllava.toyworld.phrases import SIZE_WORDS
+from specllava.toyworld.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS, SIZE_WORDS
+from specllava.toyworld.reading import PLACE_WORDS, TIME_WORDS, WEATHER_WORDS
 from specllava.toyworld.scene import COLOURS, KINDS, Scene, Split, sample_scene
 
 GROUP = 16  # batches that are sorted by length together
-REFRESHER_START = 30_000_000  # sample numbers that the earlier stages do not reach
 LENGTH_STEP = 64  # padded lengths are multiples of it, so that few shapes occur
-
-Talk = Callable[[int], tuple[Scene, tuple[Turn, ...]]]  # sample number to a scene and talk about it
 
 
 def conversation(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ...]]:
@@ -34,52 +32,37 @@ def conversation(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn,
     return scene, converse(scene, random.Random(f"specllava talk {split} {index}"))
 
 
-def roll_call(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ...]]:
-    """Scene number ``index`` and a bare list of what stands where: nearly every word needs the picture.
+def register(scene: Scene, rng: random.Random) -> tuple[Turn, ...]:
+    """A bare list of what stands where, in the words that descriptions use; in their order or in any.
 
     For aligning a fresh language model with the vision tower. In free talk few words need the picture, and a
-    model can be fluent for a long time before it looks.
+    model can be fluent for a long time before it looks. In any order, only the place says which object is next: this
+    ties the words for a place to what stands there. In order, the picture says which place is next: this is how not
+    to name a place twice, or one that is empty.
     """
-    scene = sample_scene(index, split)
-    listed = [f"{thing.column} {thing.row}: {thing.size} {thing.colour} {thing.kind}" for thing in scene.things]
-    return scene, (Turn("What is where?", ", ".join(listed) + "."),)
-
-
-def register(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ...]]:
-    """The roll call again, in the words that descriptions use for places; in their order or in any.
-
-    In any order, only the place says which object is next: this ties the words for a place to what stands there.
-    In order, the picture says which place is next: this is how not to name a place twice, or one that is empty.
-    """
-    scene = sample_scene(index, split)
-    rng = random.Random(f"specllava register {split} {index}")
     ordered = rng.random() < 0.5
     question = "Name every place and what is there" + (", from left to right." if ordered else ".")
     things = scene.things if ordered else rng.sample(scene.things, len(scene.things))
     listed = [
         f"{where(thing, rng)}: a {rng.choice(SIZE_WORDS[thing.size])} {thing.colour} {thing.kind}" for thing in things
     ]
-    return scene, (Turn(question, polish("; ".join(listed))),)
+    return (Turn(question, polish("; ".join(listed))),)
 
 
-def description(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ...]]:
-    """Scene number ``index`` and one description of it."""
-    scene = sample_scene(index, split)
-    return scene, (describe(scene, random.Random(f"specllava description {split} {index}")),)
+def description(scene: Scene, rng: random.Random) -> tuple[Turn, ...]:
+    """One description."""
+    return (describe(scene, rng),)
 
 
-REFRESHER = (register, conversation, register, description)
-
-
-def refresher(index: int) -> tuple[Scene, tuple[Turn, ...]]:
-    """Registers and, as often, talk; half of the talk is descriptions."""
-    return REFRESHER[index % len(REFRESHER)](REFRESHER_START + index)
+LOOKING = (register, register, register, register)
+TALKING = (register, converse, description, description)
 
 
 def content_ids(tokenizer: Any) -> list[int]:
-    """Tokens that begin a word which the picture decides: kinds, colours, and where things are."""
-    places = ("left", "middle", "centre", "right", "front", "back", "foreground", "background")
-    words = (*KINDS, *COLOURS, *places)
+    """Tokens that begin a word which the picture decides: what there is, where it is, how many, and the scene."""
+    spots = (word for words in (*COLUMN_WORDS.values(), *ROW_WORDS.values()) for word in words)
+    scene = (*PLACE_WORDS, *WEATHER_WORDS, *TIME_WORDS, *NUMBERS)
+    words = (*KINDS, *COLOURS, *spots, *scene)
     return sorted({tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in words})
 
 
@@ -108,14 +91,8 @@ class ChatBatches:
     does not look, so that no mask is needed.
     """
 
-    def __init__(
-        self,
-        processor: Any,
-        batch: int,
-        image_tokens: int,
-        talk: Talk = conversation,
-    ) -> None:
-        self.processor, self.batch, self.image_tokens, self.talk = processor, batch, image_tokens, talk
+    def __init__(self, processor: Any, batch: int, image_tokens: int) -> None:
+        self.processor, self.batch, self.image_tokens = processor, batch, image_tokens
         self._group = lru_cache(maxsize=2)(self._make_group)
 
     def __call__(self, number: int) -> dict[str, Tensor]:
@@ -146,7 +123,7 @@ class ChatBatches:
 
     def sample(self, index: int) -> tuple[Scene, list[int], list[int]]:
         """Scene, token ids and labels of one conversation."""
-        scene, turns = self.talk(index)
+        scene, turns = conversation(index)
         return scene, *encode_chat(self.processor.tokenizer, turns, self.image_tokens)
 
 

@@ -24,6 +24,7 @@ ROW_Y: Final[dict[Row, float]] = {"back": 0.61, "front": 0.93}
 ROW_SCALE: Final[dict[Row, float]] = {"back": 0.85, "front": 1.0}
 EXTENT: Final[dict[Size, float]] = {"small": 0.18, "large": 0.32}
 JITTER: Final = 0.045
+CORE: Final = 0.4  # from the middle of its box an object is hardly ever missing so far, in boxes
 REACH: Final = 0.58  # half the width of the widest kind, in boxes
 
 MARGIN: Final = 0.14  # room for outline and shadow on every side of an object's box, in boxes
@@ -54,14 +55,40 @@ def draw_scene(scene: Scene, size: int = 128) -> Image.Image:
     return picture.reduce(SUPERSAMPLE)
 
 
-def _place(picture: Image.Image, thing: Thing, canvas: int) -> None:
+def shown_at(scene: Scene, side: int) -> list[Thing | None]:
+    """What each patch of the picture shows, row by row: an object that fills much of it, or none.
+
+    Args:
+        side: patches in a row and in a column. Every object has the patch that holds the middle of its box, and those
+            whose own middle is not near the box's edge.
+    """
+    shown: list[Thing | None] = [None] * side**2
+    for thing in scene.things:
+        x, extent = _spot(thing)
+        y = ROW_Y[thing.row] - extent / 2
+        columns, rows = (
+            {int(middle * side), *(i for i in range(side) if abs((i + 0.5) / side - middle) < CORE * extent)}
+            for middle in (x, y)
+        )
+        for row in rows:
+            for column in columns:
+                shown[row * side + column] = thing
+    return shown
+
+
+def _spot(thing: Thing) -> tuple[float, float]:
+    """The middle of an object's box from the left, and the side of the box, in pictures."""
     extent = EXTENT[thing.size] * ROW_SCALE[thing.row]
+    # A large object in an outer column stays inside the picture, and so moves inwards only.
+    return min(max(COLUMN_X[thing.column] + thing.jitter * JITTER, extent * REACH), 1 - extent * REACH), extent
+
+
+def _place(picture: Image.Image, thing: Thing, canvas: int) -> None:
+    x, extent = _spot(thing)
     pixels = max(4, round(extent * canvas))
     outline = max(1.0, OUTLINE * canvas)
     keep = pixels <= CACHED_PIXELS
     figure = (_kept_sprite if keep else sprite)(thing.kind, thing.colour, pixels, outline)
-    # A large object in an outer column stays inside the picture, and so moves inwards only.
-    x = min(max(COLUMN_X[thing.column] + thing.jitter * JITTER, extent * REACH), 1 - extent * REACH)
     left = round(x * canvas - figure.width / 2)
     top = round(ROW_Y[thing.row] * canvas - figure.height + MARGIN * pixels)
     picture.paste(figure, (left, top), figure)

@@ -3,8 +3,8 @@
 A description names the place, the weather, the time of day, the total number of objects, and introduces every
 object exactly once in indefinite form with its colour; later mentions are definite ("the red cat"), which is what
 lets ``reading`` count. Everything is a function of (scene, rng). Wording leans on the content of the scene (the
-style on place and time, a verb on its kind and place, ...), so that it can be learnt, but only by a model that
-carries the whole scene along; the rest is left to chance.
+style on place and time, the way to an object on that object's own looks, ...), so that it can be learnt, but only by
+a model that carries the whole scene along; the rest is left to chance.
 """
 
 from __future__ import annotations
@@ -244,19 +244,23 @@ class _Writer:
         return " ".join(sentences)
 
     def introduce(self, thing: Thing, templates: tuple[str, ...], step: str) -> str:
-        """The only sentence that names an object in indefinite form."""
-        kind = KINDS.index(thing.kind)
+        """The only sentence that names an object in indefinite form.
+
+        The way to the object leans on its own looks, a different trait for each choice: who knows what comes next
+        can tell, who does not is in doubt.
+        """
+        kind, colour = KINDS.index(thing.kind), COLOURS.index(thing.colour)
         verb, ving = _lean(self.rng, phrases.VERBS[thing.kind], self.weather)
-        template = _lean(self.rng, templates, kind + self.place)
-        column = _lean(self.rng, phrases.COLUMN_PHRASES[thing.column], self.place)
-        row = _lean(self.rng, phrases.ROW_PHRASES[thing.row], self.time)
+        template = _lean(self.rng, templates, kind // 4)
+        column = _lean(self.rng, phrases.COLUMN_PHRASES[thing.column], colour)
+        row = _lean(self.rng, phrases.ROW_PHRASES[thing.row], kind)
         spot = f"{phrases.ROW_ADJECTIVES[thing.row]} {thing.column}"
-        position = _lean(self.rng, (f"{column} {row}", f"{row} {column}"), ROWS.index(thing.row))
+        position = _lean(self.rng, (f"{column} {row}", f"{row} {column}"), colour // 4)
         a = self.noun_phrase(thing)
         return polish(template.format(a=a, verb=verb, ving=ving, where=position, spot=spot, step=step))
 
     def noun_phrase(self, thing: Thing) -> str:
-        size = _lean(self.rng, phrases.SIZE_WORDS[thing.size], KINDS.index(thing.kind))
+        size = _lean(self.rng, phrases.SIZE_WORDS[thing.size], KINDS.index(thing.kind) // 2)
         form = self.rng.random()
         if form < 0.72:
             return f"a {size} {thing.colour} {thing.kind}"

@@ -39,19 +39,24 @@ VERBS: Final[dict[Kind, tuple[tuple[str, str], ...]]] = {
     "robot": (("stands guard", "standing guard"), ("keeps watch", "keeping watch"), ("looks around", "looking around")),
 }  # fmt: skip
 SIZE_WORDS: Final[dict[Size, tuple[str, ...]]] = {
-    "large": ("large", "big", "huge"),
-    "small": ("small", "little", "tiny"),
+    "large": ("large", "big"),
+    "small": ("small", "little"),
 }
 
 COLUMN_PHRASES: Final[dict[Column, tuple[str, ...]]] = {
-    "left": ("on the left", "on the left side", "to the left"),
+    "left": ("on the left", "to the left"),
     "middle": ("in the middle", "in the centre"),
-    "right": ("on the right", "on the right side", "to the right"),
+    "right": ("on the right", "to the right"),
 }
 ROW_PHRASES: Final[dict[Row, tuple[str, ...]]] = {
-    "front": ("at the front", "in the foreground", "close to us"),
-    "back": ("at the back", "in the background", "farther away"),
+    "front": ("at the front", "in the foreground"),
+    "back": ("at the back", "in the background"),
 }
+# The words in which a position is recognised.
+COLUMN_WORDS: Final[dict[Column, tuple[str, ...]]] = {
+    "left": ("left",), "middle": ("middle", "centre"), "right": ("right",),
+}  # fmt: skip
+ROW_WORDS: Final[dict[Row, tuple[str, ...]]] = {"front": ("front", "foreground"), "back": ("back", "background")}
 ROW_ADJECTIVES: Final[dict[Row, str]] = {"front": "front", "back": "back"}
 
 # Where a new object is, seen from the one named just before it.

@@ -12,10 +12,7 @@ from specllava.distill.config import LoopConfig
 
 @dataclass(frozen=True, slots=True)
 class ToyRecipe:
-    """What ``toyworld train`` builds, from nothing or from an earlier run.
-
-    The shipped weights were made by this code in several sittings, whose steps and rates their card lists; the
-    defaults have not been run from nothing in one go.
+    """What ``toyworld train`` builds from nothing.
 
     ``tiny`` gives the same stages at a size that trains in seconds, for tests of the recipe itself.
     """
@@ -24,6 +21,8 @@ class ToyRecipe:
     patch_size: int = 16
     vision_layers: int = 4
     vision_hidden: int = 192
+    aligned_layers: int = 4
+    gathering_layers: int = 2
     target_layers: int = 8
     target_hidden: int = 384
     draft_layers: int = 1
@@ -31,17 +30,19 @@ class ToyRecipe:
     vocabulary: int = 1024
     context: int = 1024
     tokenizer_conversations: int = 20_000
-    vision_batch: int = 128
-    align_batch: int = 64
-    chat_batch: int = 32
-    refine_batch: int = 16
+    vision_batch: int = 64
+    align_batch: int = 8
+    target_batch: int = 4
+    draft_batch: int = 32
     distill_batch: int = 16
     kl_weight: float = 0.5
     content_weight: float = 4.0
-    vision: LoopConfig = field(default_factory=lambda: LoopConfig(2_000, 1e-3))
-    align: LoopConfig = field(default_factory=lambda: LoopConfig(700, 1e-3, seed=4))
-    target: LoopConfig = field(default_factory=lambda: LoopConfig(1_300, 1e-3, seed=1))
-    refine: LoopConfig = field(default_factory=lambda: LoopConfig(2_400, 8e-4, warmup=50, seed=6))
+    shown_weight: float = 2.0
+    scenery_weight: float = 0.1
+    told_weight: float = 1.0
+    vision: LoopConfig = field(default_factory=lambda: LoopConfig(800, 1e-3, warmup=50))
+    align: LoopConfig = field(default_factory=lambda: LoopConfig(400, 1e-3, warmup=50, seed=4))
+    target: LoopConfig = field(default_factory=lambda: LoopConfig(2_400, 8e-4, warmup=50, seed=1))
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(300, 2e-3, warmup=50, seed=2))
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
 
@@ -49,10 +50,10 @@ class ToyRecipe:
     def tiny(cls, steps: int = 4) -> ToyRecipe:
         loop = LoopConfig(steps, 1e-3, warmup=2, checkpoint_every=2)
         return cls(
-            image_size=32, vision_layers=1, vision_hidden=32, target_layers=2, target_hidden=32, draft_hidden=32,
-            vocabulary=600, tokenizer_conversations=200, vision_batch=4, align_batch=2, chat_batch=2, refine_batch=2,
-            distill_batch=2,
-            vision=loop, align=loop, target=loop, refine=loop, draft=loop, distill=loop,
+            image_size=32, vision_layers=1, vision_hidden=32, aligned_layers=1, gathering_layers=1, target_layers=2,
+            target_hidden=32, draft_hidden=32, vocabulary=600, tokenizer_conversations=200,
+            vision_batch=4, align_batch=2, target_batch=2, draft_batch=2, distill_batch=2,
+            vision=loop, align=loop, target=loop, draft=loop, distill=loop,
         )  # fmt: skip
 
     @property
@@ -70,8 +71,13 @@ class ToyRecipe:
             patch_size=self.patch_size,
         )
 
-    def llava_config(self, layers: int, hidden: int, special: dict[str, int]) -> LlavaConfig:
-        """Configuration of target or draft; ``special`` maps token names to ids."""
+    def llava_config(self, layers: int, hidden: int, special: dict[str, int], tied: bool = False) -> LlavaConfig:
+        """Configuration of target or draft.
+
+        Args:
+            special: token names to ids.
+            tied: the head is the embeddings' own matrix.
+        """
         text = LlamaConfig(
             vocab_size=self.vocabulary,
             hidden_size=hidden,
@@ -83,6 +89,7 @@ class ToyRecipe:
             bos_token_id=special["<s>"],
             eos_token_id=special["</s>"],
             pad_token_id=special["<pad>"],
+            tie_word_embeddings=tied,
         )
         return LlavaConfig(
             vision_config=self.vision_config(),
@@ -91,6 +98,7 @@ class ToyRecipe:
             image_seq_length=self.image_tokens,
             vision_feature_layer=-1,
             vision_feature_select_strategy="default",
+            tie_word_embeddings=tied,
         )
 
 
@@ -111,14 +119,6 @@ class Workspace:
     @property
     def aligned(self) -> Path:
         return self.root / "work" / "aligned"
-
-    @property
-    def talking(self) -> Path:
-        return self.root / "work" / "talking"
-
-    @property
-    def first_draft(self) -> Path:
-        return self.root / "work" / "first-draft"
 
     @property
     def target(self) -> Path:

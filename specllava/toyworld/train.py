@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import Tensor
@@ -22,17 +24,20 @@ from transformers import AutoProcessor, CLIPVisionModel, LlavaConfig, LlavaForCo
 
 from specllava.distill.config import LoopConfig, Objective
 from specllava.distill.loop import Batch, Losses, fit
-from specllava.distill.losses import next_token_loss
+from specllava.distill.losses import IGNORE, answer_positions
 from specllava.distill.stage import distil
 from specllava.models.artefact import DraftLlava, save
 from specllava.models.vision import merge_features, tower_features
 from specllava.toyworld.build import build_processor, special_ids
-from specllava.toyworld.corpus import ChatBatches, Talk, content_ids, conversation, refresher, roll_call
+from specllava.toyworld.corpus import LOOKING, TALKING, ChatBatches, content_ids
+from specllava.toyworld.hints import naming_loss
+from specllava.toyworld.packing import PackedBatches, Talk, packed_mask
 from specllava.toyworld.recipe import ToyRecipe, Workspace
 from specllava.toyworld.vision import SceneBatches, Seer, seeing_accuracy, seeing_losses
 
-ChatLosses = Callable[[Any, Batch], Losses]
+PackedLosses = Callable[[Any, Batch], Losses]
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
+TALKING_START = 1_000_000  # and those that learning to look does not reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +50,14 @@ class _Run:
     accelerator: Accelerator
     compiled: bool
 
-    def chats(self, batch: int, talk: Talk = conversation) -> ChatBatches:
-        return ChatBatches(self.processor, batch, self.recipe.image_tokens, talk)
+    def chats(self, batch: int) -> ChatBatches:
+        return ChatBatches(self.processor, batch, self.recipe.image_tokens)
 
-    def llava(self, layers: int, hidden: int) -> LlavaConfig:
-        return self.recipe.llava_config(layers, hidden, special_ids(self.processor))
+    def packed(self, batch: int, talks: Sequence[Talk], first: int = 0) -> PackedBatches:
+        return PackedBatches(self.processor, batch, self.recipe.image_tokens, talks, first)
+
+    def llava(self, layers: int, hidden: int, tied: bool = False) -> LlavaConfig:
+        return self.recipe.llava_config(layers, hidden, special_ids(self.processor), tied)
 
     def teacher(self) -> LlavaForConditionalGeneration:
         """The finished target."""
@@ -57,62 +65,37 @@ class _Run:
         return target.to(self.accelerator.device).eval()
 
 
-def train(
-    output: Path, recipe: ToyRecipe | None = None, start: Path | None = None, compiled: bool | None = None
-) -> None:
+def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None = None) -> None:
     """Run every stage that is not done yet.
 
     Args:
         output: directory of the run; ``target``, ``draft`` and ``draft-before`` appear in it.
-        start: an earlier run or pair to go on from. Its target takes the place of every stage before the last one
-            of the target, and the draft begins as its ``draft-before``.
-        compiled: compile the language models (about 1.4 times faster on two cores); default: where a C++
+        compiled: compile tower and drafts (about 1.4 times faster on two cores); default: where a C++
             compiler is found or on a GPU.
     """
     recipe = recipe or ToyRecipe()
     place = Workspace(output)
     accelerator = Accelerator(mixed_precision="bf16" if _bfloat16_is_fast() else "no")
-    if start is not None:
-        _go_on_from(start, place)
     if compiled is None:
         compiled = accelerator.device.type != "cpu" or shutil.which("g++") is not None
     if not place.processor.exists():
         _log(output, "tokenizer", _timed(lambda: build_processor(recipe).save_pretrained(place.processor)))
     run = _Run(place, recipe, AutoProcessor.from_pretrained(place.processor), accelerator, compiled)
-    if not place.talking.exists():
-        _first_stages(run)
-    if not place.target.exists():
-        _done(place, "target", _timed(lambda: _refine(run)))
-    if not place.draft_before.exists():
-        _done(place, "draft", _timed(lambda: _train_draft(run)))
-    if not place.draft.exists():
-        _done(place, "distilled draft", _timed(lambda: _distil(run)))
+    stages = (
+        ("vision tower", place.tower, _train_tower),
+        ("aligned target", place.aligned, _align),
+        ("target", place.target, _talk),
+        ("draft", place.draft_before, _train_draft),
+        ("distilled draft", place.draft, _distil),
+    )
+    for name, part, stage in stages:
+        if not part.exists():
+            _done(place, name, _timed(partial(stage, run)))
 
 
 def _bfloat16_is_fast() -> bool:
     """Without its own instructions a CPU multiplies bfloat16 several times slower than float32."""
     return torch.cuda.is_available() or bool(torch.cpu.get_capabilities().get("amx_bf16"))
-
-
-def _go_on_from(start: Path, place: Workspace) -> None:
-    """Put the models of an earlier run where the stages that are left look for them, unless this run has begun."""
-    if place.talking.exists():
-        return
-    processor = AutoProcessor.from_pretrained(start / "target")
-    processor.save_pretrained(place.processor)
-    first = DraftLlava.from_pretrained(start / "draft-before", dtype=torch.float32)
-    save(first, processor, place.first_draft, torch.float32)
-    target = LlavaForConditionalGeneration.from_pretrained(start / "target", dtype=torch.float32)
-    save(target, processor, place.talking, torch.float32)
-
-
-def _first_stages(run: _Run) -> None:
-    """From nothing to a target that talks."""
-    if not run.place.tower.exists():
-        _done(run.place, "vision tower", _timed(lambda: _train_tower(run)))
-    if not run.place.aligned.exists():
-        _done(run.place, "aligned target", _timed(lambda: _align(run)))
-    _done(run.place, "talking target", _timed(lambda: _talk(run)))
 
 
 def _train_tower(run: _Run) -> None:
@@ -121,51 +104,59 @@ def _train_tower(run: _Run) -> None:
     if run.compiled:
         seer.tower.compile()
     images = run.processor.image_processor
-    batches = SceneBatches(images, run.recipe.vision_batch)
+    batches = SceneBatches(images, run.recipe.vision_batch, run.recipe.image_tokens)
     checkpoints = run.place.checkpoints("vision tower")
     fit("vision tower", seer, seeing_losses, batches, run.recipe.vision, checkpoints, run.accelerator)
     seer.eval()
-    accuracy = seeing_accuracy(seer, SceneBatches(images, run.recipe.vision_batch, VALIDATION_START), 8)
+    unseen = SceneBatches(images, run.recipe.vision_batch, run.recipe.image_tokens, VALIDATION_START)
+    accuracy = seeing_accuracy(seer, unseen, 8)
     _log(run.place.root, "vision accuracy", {name: round(value, 4) for name, value in accuracy.items()})
     seer.tower.save_pretrained(run.place.tower)
 
 
 def _align(run: _Run) -> None:
-    """A fresh target learns to look: bare lists of what stands where, the tower frozen."""
+    """The first layers of a target learn to look: bare lists of what stands where, the tower frozen."""
     set_seed(run.recipe.align.seed)
-    target = LlavaForConditionalGeneration(run.llava(run.recipe.target_layers, run.recipe.target_hidden))
+    config = run.llava(run.recipe.aligned_layers, run.recipe.target_hidden, tied=True)
+    target = LlavaForConditionalGeneration(config)
     target.model.vision_tower = CLIPVisionModel.from_pretrained(run.place.tower)
-    batches = run.chats(run.recipe.align_batch, roll_call)
-    _fit_chat("aligned target", target, corpus_losses(), batches, run.recipe.align, run)
+    _fit_packed("aligned target", target, run.packed(run.recipe.align_batch, LOOKING), run.recipe.align, run)
     save(target, run.processor, run.place.aligned, torch.float32)
 
 
 def _talk(run: _Run) -> None:
+    """With layers added, it goes on to free talk."""
     set_seed(run.recipe.target.seed)
     target = LlavaForConditionalGeneration.from_pretrained(run.place.aligned, dtype=torch.float32)
-    batches = run.chats(run.recipe.chat_batch)
-    _fit_chat("talking target", target, corpus_losses(), batches, run.recipe.target, run)
-    save(target, run.processor, run.place.talking, torch.float32)
-
-
-def _refine(run: _Run) -> None:
-    """The target goes on with fresh talk and registers, and what the picture decides counts more than the wording."""
-    set_seed(run.recipe.refine.seed)
-    target = LlavaForConditionalGeneration.from_pretrained(run.place.talking, dtype=torch.float32)
-    batches = run.chats(run.recipe.refine_batch, refresher)
-    weight = torch.ones(run.recipe.vocabulary, device=run.accelerator.device)
-    weight[content_ids(run.processor.tokenizer)] = run.recipe.content_weight
-    _fit_chat("target", target, corpus_losses(weight), batches, run.recipe.refine, run)
+    target = deepened(target, run.llava(run.recipe.target_layers, run.recipe.target_hidden, tied=True))
+    batches = run.packed(run.recipe.target_batch, TALKING, TALKING_START)
+    _fit_packed("target", target, batches, run.recipe.target, run)
     save(target, run.processor, run.place.target)
+
+
+def deepened(model: LlavaForConditionalGeneration, config: LlavaConfig) -> LlavaForConditionalGeneration:
+    """The model with as many layers as ``config`` says: new ones stand behind, and at first add nothing.
+
+    They are copies of the old layers, in their order, whose last projections are zero; so the logits are the same.
+    """
+    deeper = LlavaForConditionalGeneration(config)
+    deeper.model.vision_tower = model.model.vision_tower
+    old, new = model.model.language_model, deeper.model.language_model
+    deeper.model.multi_modal_projector.load_state_dict(model.model.multi_modal_projector.state_dict())
+    new.embed_tokens.load_state_dict(old.embed_tokens.state_dict())
+    new.norm.load_state_dict(old.norm.state_dict())
+    for number, layer in enumerate(new.layers):
+        layer.load_state_dict(old.layers[number % len(old.layers)].state_dict())
+        if number >= len(old.layers):
+            torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+            torch.nn.init.zeros_(layer.mlp.down_proj.weight)
+    return deeper
 
 
 def _train_draft(run: _Run) -> None:
     set_seed(run.recipe.draft.seed)
-    if run.place.first_draft.exists():
-        draft = DraftLlava.from_pretrained(run.place.first_draft, dtype=torch.float32)
-    else:
-        draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden))
-    batches = run.chats(run.recipe.chat_batch)
+    draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden))
+    batches = run.chats(run.recipe.draft_batch)
     _teach("draft", draft, batches, Objective(kl_weight=0.0), run.recipe.draft, run)
     save(draft, run.processor, run.place.draft_before)
 
@@ -191,40 +182,54 @@ def _teach(
     distil(name, draft, target, batches, objective, loop, checkpoints, run.accelerator)
 
 
-def _fit_chat(
-    name: str,
-    model: LlavaForConditionalGeneration,
-    losses: ChatLosses,
-    batches: ChatBatches,
-    loop: LoopConfig,
-    run: _Run,
+def _fit_packed(
+    name: str, model: LlavaForConditionalGeneration, batches: PackedBatches, loop: LoopConfig, run: _Run
 ) -> None:
+    """Never compiled: rows of many lengths gain little by it."""
     model.model.vision_tower.requires_grad_(False)
-    if run.compiled:
-        model.model.language_model.compile()
+    losses = looking_losses(run.recipe, content_ids(run.processor.tokenizer))
     fit(name, model, losses, batches, loop, run.place.checkpoints(name), run.accelerator)
 
 
-def corpus_losses(weight: Tensor | None = None) -> ChatLosses:
-    """Cross-entropy of a target on the corpus' answers; its tower stays as it is.
+def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
+    """What a target learns from packed rows: the answers, and both hints of :mod:`specllava.toyworld.hints`.
 
     Args:
-        weight: of each token, ``[vocab]``.
+        content: tokens that count ``recipe.content_weight`` times in the answers.
     """
+    weight = torch.ones(recipe.vocabulary)
+    weight[list(content)] = recipe.content_weight
 
     def losses(model: LlavaForConditionalGeneration, batch: Batch) -> Losses:
-        with torch.no_grad():
-            features = tower_features(model, batch["pixel_values"])
-        return {"loss": next_token_loss(chat_logits(model, batch, features), batch["labels"], weight)}
+        layers = packed_states(model, batch)
+        said, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
+        answers = F.cross_entropy(model.lm_head(said).float(), words, weight.to(words.device))
+        slots = batch["input_ids"].eq(model.config.image_token_id)
+        naming = naming_loss(model.lm_head(layers[-1][slots]), batch["shown"].flatten(0, 1), recipe.scenery_weight)
+        gathered = model.model.language_model.norm(layers[recipe.gathering_layers])
+        spoken_of = batch["told"] != IGNORE
+        told = batch["told"][spoken_of]
+        cells = model.lm_head(gathered[spoken_of]).float()  # [told, vocab]
+        gathering = F.cross_entropy(cells, told, reduction="sum") / max(1, len(told))
+        loss = answers + recipe.shown_weight * naming + recipe.told_weight * gathering
+        return {"loss": loss, "answers": answers, "naming": naming, "gathering": gathering}
 
     return losses
 
 
-def chat_logits(model: LlavaForConditionalGeneration, batch: Batch, features: Tensor) -> Tensor:
-    """Logits ``[batch, length, vocab]``. Padding is on the right, so causal attention needs no mask for it."""
+def packed_states(model: LlavaForConditionalGeneration, batch: Batch) -> tuple[Tensor, ...]:
+    """Hidden states ``[batch, length, hidden]`` of packed rows: the embeddings, then behind each layer."""
+    with torch.no_grad():
+        features = tower_features(model, batch["pixel_values"])
     embeds = merge_features(model, batch["input_ids"], features)
-    logits: Tensor = model(inputs_embeds=embeds, use_cache=False).logits
-    return logits
+    states: tuple[Tensor, ...] = model.get_decoder()(
+        inputs_embeds=embeds,
+        attention_mask=packed_mask(batch["segments"]),
+        position_ids=batch["position_ids"],
+        use_cache=False,
+        output_hidden_states=True,
+    ).hidden_states
+    return states
 
 
 def _timed(stage: Callable[[], object]) -> dict[str, float]:

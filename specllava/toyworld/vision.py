@@ -1,4 +1,4 @@
-"""Teaching the vision tower to see: a CLIP-style tower learns the attributes of scenes through a small head.
+"""Teaching the vision tower to see: what each patch shows is read off it by a linear head for every attribute.
 
 The stage reads no text. Pictures of the held-out combinations are among its examples, with colour and kind
 as separate labels: what is held out is saying them together, as a real tower has seen more than its
@@ -7,95 +7,99 @@ language model has read about.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import CLIPVisionModel
 from transformers.image_processing_utils import BaseImageProcessor
 
-from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.draw import draw_scene, shown_at
 from specllava.toyworld.scene import CELLS, COLOURS, KINDS, PLACES, SIZES, TIMES, WEATHERS, Scene, sample_any_scene
 
-ABSENT = -100  # label of an empty cell's colour and size: nothing to learn
-CELL_CLASSES = {"kind": len(KINDS) + 1, "colour": len(COLOURS), "size": len(SIZES)}  # kind 0: the cell is empty
-SCENE_CLASSES = {"place": len(PLACES), "weather": len(WEATHERS), "time": len(TIMES)}
+ABSENT = -100  # label of what a patch does not show: nothing to learn
+OBJECT_CLASSES = {"kind": len(KINDS), "colour": len(COLOURS), "size": len(SIZES), "cell": len(CELLS)}
+SCENE_CLASSES = {"place": len(PLACES), "weather": len(WEATHERS), "time": len(TIMES), "count": len(CELLS)}
 
 
 class Seer(nn.Module):
-    """A vision tower with a reading head: one query per grid cell and one for the whole, pooled by attention."""
+    """A vision tower with a linear head for each attribute, on every patch: LLaVA will read patches, one by one."""
 
     def __init__(self, tower: CLIPVisionModel) -> None:
         super().__init__()
         hidden = tower.config.hidden_size
         self.tower = tower
         self.norm = nn.LayerNorm(hidden)
-        self.queries = nn.Parameter(torch.randn(len(CELLS) + 1, hidden) * 0.02)
-        self.pool = nn.MultiheadAttention(hidden, tower.config.num_attention_heads, batch_first=True)
-        classes = {**CELL_CLASSES, **SCENE_CLASSES}
+        classes = OBJECT_CLASSES | SCENE_CLASSES
         self.heads = nn.ModuleDict({name: nn.Linear(hidden, count) for name, count in classes.items()})
 
     def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        """Logits by attribute: ``[batch, cells, classes]`` for objects, ``[batch, classes]`` for the scene."""
+        """Logits by attribute, ``[batch, patches, classes]``."""
         outputs = self.tower(pixel_values, output_hidden_states=True)
         patches = self.norm(outputs.hidden_states[-1][:, 1:])  # [batch, patches, hidden]: what LLaVA will read
-        queries = self.queries.expand(len(patches), -1, -1)
-        pooled, _ = self.pool(queries, patches, patches, need_weights=False)
-        cells, whole = pooled[:, :-1], pooled[:, -1]
-        logits = {name: self.heads[name](cells) for name in CELL_CLASSES}
-        return logits | {name: self.heads[name](whole) for name in SCENE_CLASSES}
+        return {name: head(patches) for name, head in self.heads.items()}
 
 
-def scene_labels(scene: Scene) -> dict[str, Tensor]:
-    """Class indices: ``[cells]`` for each object attribute, a scalar for each attribute of the scene."""
-    cells = {name: torch.full((len(CELLS),), 0 if name == "kind" else ABSENT) for name in CELL_CLASSES}
-    for thing in scene.things:
-        cell = CELLS.index((thing.column, thing.row))
-        cells["kind"][cell] = KINDS.index(thing.kind) + 1
-        cells["colour"][cell] = COLOURS.index(thing.colour)
-        cells["size"][cell] = SIZES.index(thing.size)
-    whole = {"place": PLACES.index(scene.place), "weather": WEATHERS.index(scene.weather)}
-    return cells | {k: torch.tensor(v) for k, v in (whole | {"time": TIMES.index(scene.time)}).items()}
+def patch_labels(scene: Scene, patches: int) -> dict[str, Tensor]:
+    """Class indices by attribute, ``[patches]``: of the object where one is shown, of the scene everywhere else."""
+    labels = {name: torch.full((patches,), ABSENT) for name in OBJECT_CLASSES | SCENE_CLASSES}
+    whole = {
+        "place": PLACES.index(scene.place),
+        "weather": WEATHERS.index(scene.weather),
+        "time": TIMES.index(scene.time),
+        "count": len(scene.things) - 1,
+    }
+    for patch, thing in enumerate(shown_at(scene, math.isqrt(patches))):
+        found = whole if thing is None else {
+            "kind": KINDS.index(thing.kind),
+            "colour": COLOURS.index(thing.colour),
+            "size": SIZES.index(thing.size),
+            "cell": CELLS.index((thing.column, thing.row)),
+        }  # fmt: skip
+        for name, value in found.items():
+            labels[name][patch] = value
+    return labels
 
 
 class SceneBatches:
-    """Batch number to ``pixel_values [b, 3, h, w]`` and labels by attribute."""
+    """Batch number to ``pixel_values [b, 3, h, w]`` and labels by attribute, ``[b, patches]``."""
 
-    def __init__(self, images: BaseImageProcessor, batch: int, first_sample: int = 0) -> None:
-        self.images, self.batch, self.first_sample = images, batch, first_sample
+    def __init__(self, images: BaseImageProcessor, batch: int, patches: int, first_sample: int = 0) -> None:
+        self.images, self.batch, self.patches, self.first_sample = images, batch, patches, first_sample
 
     def __call__(self, number: int) -> dict[str, Tensor]:
         first = self.first_sample + number * self.batch
         scenes = [sample_any_scene(index) for index in range(first, first + self.batch)]
         size = self.images.crop_size["height"]
         pixels = self.images([draw_scene(scene, size) for scene in scenes], return_tensors="pt")["pixel_values"]
-        labels = [scene_labels(scene) for scene in scenes]
+        labels = [patch_labels(scene, self.patches) for scene in scenes]
         return {"pixel_values": pixels} | {name: torch.stack([row[name] for row in labels]) for name in labels[0]}
 
 
 def seeing_losses(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Summed cross-entropies, and the accuracy of what matters most: the kind in occupied cells."""
+    """Summed cross-entropies, and the accuracy of what matters most: the kind where an object is."""
     logits = model(batch["pixel_values"])
     losses = [
-        F.cross_entropy(logits[name].float().flatten(0, -2), batch[name].flatten(), ignore_index=ABSENT)
-        for name in logits
+        F.cross_entropy(rows.float().flatten(0, -2), batch[name].flatten(), ignore_index=ABSENT, reduction="sum")
+        / (batch[name] != ABSENT).sum().clamp(min=1)
+        for name, rows in logits.items()
     ]
-    occupied = batch["kind"] > 0
+    occupied = batch["kind"] != ABSENT
     right = logits["kind"].argmax(-1) == batch["kind"]
     return {"loss": torch.stack(losses).sum(), "kind": right[occupied].float().mean()}
 
 
 @torch.inference_mode()
 def seeing_accuracy(model: Seer, batches: SceneBatches, count: int) -> dict[str, float]:
-    """Accuracy by attribute over ``count`` batches (objects: where one stands)."""
-    right = dict.fromkeys((*CELL_CLASSES, *SCENE_CLASSES), 0)
+    """Accuracy by attribute over the patches of ``count`` batches that show it."""
+    right = dict.fromkeys(OBJECT_CLASSES | SCENE_CLASSES, 0)
     total = dict.fromkeys(right, 0)
     for number in range(count):
         batch = batches(number)
-        logits = model(batch["pixel_values"].to(model.queries.device))
-        occupied = batch["kind"] > 0
+        logits = model(batch["pixel_values"].to(model.norm.weight.device))
         for name in right:
-            hits = logits[name].argmax(-1).cpu() == batch[name]
-            hits = hits[occupied] if name in CELL_CLASSES else hits
-            right[name] += int(hits.sum())
-            total[name] += hits.numel()
-    return {name: right[name] / total[name] for name in right}
+            shown = batch[name] != ABSENT
+            right[name] += int((logits[name].argmax(-1).cpu() == batch[name])[shown].sum())
+            total[name] += int(shown.sum())
+    return {name: right[name] / max(1, total[name]) for name in right}

@@ -1,0 +1,96 @@
+"""What a target is told while it learns to look: what each picture slot shows, and which cell the words speak of.
+
+Words alone say this so seldom that a fresh model is fluent long before it looks. Both hints are answers in the model's
+own vocabulary, asked at places where no text is learnt, so they cost no tokens and leave the finished model as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specllava.distill.losses import IGNORE
+from specllava.toyworld.draw import shown_at
+from specllava.toyworld.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS
+from specllava.toyworld.scene import CELLS, COLOURS, KINDS, PLACES, TIMES, WEATHERS, Column, Row, Scene
+
+NAMES = 5  # words that one slot is to name, at most
+
+
+def first_tokens(tokenizer: Any, words: Iterable[str]) -> dict[str, int]:
+    """The token that each word begins with inside a sentence."""
+    return {word: tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in words}
+
+
+class Hints:
+    """The hints about a scene as token ids."""
+
+    def __init__(self, tokenizer: Any, patches: int) -> None:
+        self.side = math.isqrt(patches)
+        columns: dict[str, Column] = {word: column for column, words in COLUMN_WORDS.items() for word in words}
+        rows: dict[str, Row] = {word: row for row, words in ROW_WORDS.items() for word in words}
+        self.tokens = first_tokens(tokenizer, (*KINDS, *COLOURS, *columns, *rows, *PLACES, *WEATHERS, *TIMES, *NUMBERS))
+        self.columns = {self.tokens[word]: column for word, column in columns.items()}
+        self.rows = {self.tokens[word]: row for word, row in rows.items()}
+        digits = (tokenizer.encode(str(number), add_special_tokens=False)[0] for number in range(1, len(CELLS) + 1))
+        self.digits = dict(zip(CELLS, digits, strict=True))
+
+    def shown(self, scene: Scene) -> Tensor:
+        """What each slot is to name, ``[patches, NAMES]``; ``IGNORE`` fills up.
+
+        An object's kind, colour, cell, column and row; without an object the scene's place, weather, time and number.
+        """
+        whole = (scene.place, scene.weather, scene.time, NUMBERS[len(scene.things)])
+        scenery = [*(self.tokens[word] for word in whole), IGNORE]
+        named = []
+        for thing in shown_at(scene, self.side):
+            if thing is None:
+                named.append(scenery)
+                continue
+            kind, colour, column, row = (
+                self.tokens[word] for word in (thing.kind, thing.colour, thing.column, thing.row)
+            )
+            named.append([kind, colour, self.digits[thing.column, thing.row], column, row])
+        return torch.tensor(named)
+
+    def told(self, scene: Scene, labels: Sequence[int]) -> list[int]:
+        """Which cell was spoken of last, where a word about its object comes next; ``IGNORE`` elsewhere.
+
+        Args:
+            labels: of one talk; the entry at ``i`` is the token at ``i``, as in training.
+
+        Returns:
+            For the position *before* each such token the digit of the cell, the same length as ``labels``.
+        """
+        looks = {
+            (thing.column, thing.row): {self.tokens[thing.colour], self.tokens[thing.kind]} for thing in scene.things
+        }
+        told = [IGNORE] * len(labels)
+        column: Column | None = None
+        row: Row | None = None
+        for place, token in enumerate(labels):
+            column = self.columns.get(token, column)
+            row = self.rows.get(token, row)
+            if column and row and place and token in looks.get((column, row), ()):
+                told[place - 1] = self.digits[column, row]
+        return told
+
+
+def naming_loss(logits: Tensor, shown: Tensor, scenery: float) -> Tensor:
+    """Mean cross-entropy of the words that slots are to name, in nats per slot and word.
+
+    Args:
+        logits: at the slots, ``[slots, vocab]``.
+        shown: ``[slots, NAMES]`` token ids or ``IGNORE``.
+        scenery: how much a slot without an object counts; one with an object counts 1.
+    """
+    wanted = shown != IGNORE
+    chances = F.log_softmax(logits.float(), -1).gather(-1, shown.clamp(min=0))  # [slots, NAMES]
+    each = (chances * wanted).sum(-1) / wanted.sum(-1)
+    weight = torch.where(wanted.all(-1), 1.0, scenery)
+    return -(each * weight).sum() / weight.sum()

@@ -1,0 +1,79 @@
+"""Several talks about one picture in one row: the picture is read once, and far more of a row is there to be learnt.
+
+Each talk sees the picture and itself only, at the positions that it would have alone, so a packed row teaches exactly
+what its talks teach one by one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specllava.distill.losses import IGNORE
+from specllava.toyworld.corpus import encode_chat
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.hints import Hints
+from specllava.toyworld.language import Turn
+from specllava.toyworld.scene import Scene, sample_scene
+
+Talk = Callable[[Scene, random.Random], tuple[Turn, ...]]
+PICTURE, PADDING = 0, -1  # segments; the talks are numbered from 1
+
+
+class PackedBatches:
+    """Batch number to tensors, one picture a row: ``pixel_values [b, 3, h, w]``, ``shown [b, patches, NAMES]``, and
+    ``input_ids``, ``labels``, ``told``, ``position_ids``, ``segments`` ``[b, length]``.
+    """
+
+    def __init__(self, processor: Any, batch: int, image_tokens: int, talks: Sequence[Talk], first: int = 0) -> None:
+        self.processor, self.batch, self.image_tokens, self.talks = processor, batch, image_tokens, talks
+        self.first = first
+        self.hints = Hints(processor.tokenizer, image_tokens)
+
+    def __call__(self, number: int) -> dict[str, Tensor]:
+        start = self.first + number * self.batch
+        scenes = [sample_scene(index) for index in range(start, start + self.batch)]
+        rows = [self.row(scene, index) for index, scene in enumerate(scenes, start)]
+        length = max(len(row["input_ids"]) for row in rows)
+        blank = {
+            "input_ids": self.processor.tokenizer.pad_token_id,
+            "labels": IGNORE, "told": IGNORE, "position_ids": 0, "segments": PADDING,
+        }  # fmt: skip
+        batch = {
+            name: torch.tensor([row[name] + [filler] * (length - len(row[name])) for row in rows])
+            for name, filler in blank.items()
+        }
+        size = self.processor.image_processor.crop_size["height"]
+        pictures = [draw_scene(scene, size) for scene in scenes]
+        batch["pixel_values"] = self.processor.image_processor(pictures, return_tensors="pt")["pixel_values"]
+        batch["shown"] = torch.stack([self.hints.shown(scene) for scene in scenes])
+        return batch
+
+    def row(self, scene: Scene, index: int) -> dict[str, list[int]]:
+        """The picture's prefix once, then what each talk adds to it."""
+        row: dict[str, list[int]] = {name: [] for name in ("input_ids", "labels", "told", "position_ids", "segments")}
+        for segment, talk in enumerate(self.talks, 1):
+            turns = talk(scene, random.Random(f"specllava packed {index} {segment}"))
+            ids, labels = encode_chat(self.processor.tokenizer, turns, self.image_tokens)
+            image = self.processor.tokenizer.convert_tokens_to_ids("<image>")
+            shared = ids.index(image) + self.image_tokens + 1  # with the line break behind the picture
+            start = shared if row["input_ids"] else 0
+            row["input_ids"] += ids[start:]
+            row["labels"] += labels[start:]
+            row["told"] += self.hints.told(scene, labels)[start:]
+            row["position_ids"] += range(start, len(ids))
+            row["segments"] += [PICTURE] * (shared - start) + [segment] * (len(ids) - shared)
+        return row
+
+
+def packed_mask(segments: Tensor) -> Tensor:
+    """Who sees whom, ``[b, 1, length, length]``: what comes before in the same talk, and the picture."""
+    length = segments.shape[-1]
+    earlier = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
+    keys = segments[:, None, :]  # [b, 1, length]
+    own = keys.eq(segments[:, :, None])
+    return (earlier & (own | keys.eq(PICTURE)))[:, None]
