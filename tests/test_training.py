@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import LlavaForConditionalGeneration
 
+from specllava.bench import BENCH_START
 from specllava.cli import main
 from specllava.distill.loop import LoopConfig, fit
 from specllava.distill.losses import IGNORE, distillation_loss, next_token_loss
 from specllava.models.bundle import load_bundle
 from specllava.models.vision import merge_features, tower_features
 from specllava.pair import Pair
+from specllava.toyworld import lessons
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.corpus import (
     ChatBatches,
@@ -30,11 +33,13 @@ from specllava.toyworld.corpus import (
     register,
 )  # fmt: skip
 from specllava.toyworld.draw import draw_scene, shown_at
+from specllava.toyworld.evaluate import EVALUATION_START
+from specllava.toyworld.export import EXPORT_START
 from specllava.toyworld.hints import Hints, first_tokens, naming_loss
 from specllava.toyworld.packing import PackedBatches
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene import CELLS, COLOURS, HELD_OUT, KINDS, SIZES, sample_any_scene, sample_scene
-from specllava.toyworld.train import deepened, looking_losses, packed_states
+from specllava.toyworld.train import TALKING_START, VALIDATION_START, deepened, looking_losses, packed_states
 from specllava.toyworld.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
 
 
@@ -157,6 +162,19 @@ def test_patch_labels_name_every_object_where_it_is_drawn():
             assert max(share for share, spot in zip(changed, spots, strict=True) if spot == thing) > 0.3
         free = (labels["kind"] == ABSENT).numpy()
         assert changed[~free].mean() > 2 * changed[free].mean()
+
+
+def test_what_is_measured_on_was_never_trained_on():
+    recipe = ToyRecipe()
+    looking = recipe.align.steps * recipe.align_batch
+    drafts = max(recipe.draft.steps * recipe.draft_batch, recipe.distill.steps * recipe.distill_batch)
+    talking = TALKING_START + recipe.target.steps * recipe.target_batch
+    seeing = recipe.vision.steps * recipe.vision_batch
+    assert max(looking, drafts, seeing) < TALKING_START  # every stage of the target has scenes of its own
+    most = 100_000  # prompts that anyone measures on
+    measured = (EVALUATION_START, BENCH_START, lessons.START, VALIDATION_START, EXPORT_START)
+    assert talking < min(measured)
+    assert all(abs(one - other) > most for one, other in combinations(measured, 2))
 
 
 TALKS = (register, converse, description)
