@@ -36,9 +36,20 @@ from specllava.toyworld.draw import draw_scene, shown_at
 from specllava.toyworld.evaluate import EVALUATION_START
 from specllava.toyworld.export import EXPORT_START
 from specllava.toyworld.hints import Hints, first_tokens, naming_loss
+from specllava.toyworld.language import Turn
 from specllava.toyworld.packing import PackedBatches
 from specllava.toyworld.recipe import ToyRecipe
-from specllava.toyworld.scene import CELLS, COLOURS, HELD_OUT, KINDS, SIZES, sample_any_scene, sample_scene
+from specllava.toyworld.scene import (
+    CELLS,
+    COLOURS,
+    HELD_OUT,
+    KINDS,
+    SIZES,
+    Scene,
+    Thing,
+    sample_any_scene,
+    sample_scene,
+)
 from specllava.toyworld.train import TALKING_START, VALIDATION_START, deepened, looking_losses, packed_states
 from specllava.toyworld.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
 
@@ -237,6 +248,30 @@ def test_hints_say_what_slots_show_and_which_cell_is_spoken_of(processor):
                 told_at_all += 1
         looks += 2 * len(scene.things)
     assert told_at_all >= 0.95 * looks  # colour and kind of every object, but for words that begin alike
+
+
+def test_a_definite_name_is_told_the_cell_of_the_only_object_that_it_fits(processor):
+    things = (
+        Thing("cat", "red", "small", "left", "back"),
+        Thing("dog", "red", "large", "middle", "front"),
+        Thing("cat", "blue", "large", "right", "front"),
+    )
+    scene = Scene("city", "clear", "day", things)
+    hints = Hints(processor.tokenizer, 64)
+
+    def told(answer):
+        _, labels = encode_chat(processor.tokenizer, (Turn("What is where?", answer),), 64)
+        cells = {digit: cell for cell, digit in hints.digits.items()}
+        hinted = zip(labels[1:], hints.told(scene, labels), strict=False)
+        return [(processor.tokenizer.decode([token]).strip(), *cells[cell]) for token, cell in hinted if cell != IGNORE]
+
+    red, dog, blue = ("left", "back"), ("middle", "front"), ("right", "front")
+    assert told("The red cat is to the left of the dog.") == [("red", *red), ("cat", *red), ("dog", *dog)]
+    assert told("At the front on the right is a blue cat. The red dog waits.") == [
+        ("blue", *blue), ("cat", *blue), ("red", *dog), ("dog", *dog),
+    ]  # fmt: skip
+    assert told("The cat is next to the red.") == []  # it fits two of them
+    assert told("On the left at the front is a red cat.") == []  # nothing stands there
 
 
 def test_naming_loss_is_the_mean_over_words_and_slots():

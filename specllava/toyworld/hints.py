@@ -17,7 +17,7 @@ from torch import Tensor
 from specllava.distill.losses import IGNORE
 from specllava.toyworld.draw import shown_at
 from specllava.toyworld.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS
-from specllava.toyworld.scene import CELLS, COLOURS, KINDS, PLACES, TIMES, WEATHERS, Column, Row, Scene
+from specllava.toyworld.scene import CELLS, COLOURS, KINDS, PLACES, SIZES, TIMES, WEATHERS, Column, Row, Scene, Thing
 
 NAMES = 5  # words that one slot is to name, at most
 
@@ -37,6 +37,9 @@ class Hints:
         self.tokens = first_tokens(tokenizer, (*KINDS, *COLOURS, *columns, *rows, *PLACES, *WEATHERS, *TIMES, *NUMBERS))
         self.columns = {self.tokens[word]: column for word, column in columns.items()}
         self.rows = {self.tokens[word]: row for word, row in rows.items()}
+        self.looks = {self.tokens[word] for word in (*KINDS, *COLOURS)}
+        self.sizes = set(first_tokens(tokenizer, SIZES).values())
+        self.definite = {tokenizer.encode(word, add_special_tokens=False)[0] for word in (" the", " The", "The")}
         digits = (tokenizer.encode(str(number), add_special_tokens=False)[0] for number in range(1, len(CELLS) + 1))
         self.digits = dict(zip(CELLS, digits, strict=True))
 
@@ -59,7 +62,9 @@ class Hints:
         return torch.tensor(named)
 
     def told(self, scene: Scene, labels: Sequence[int]) -> list[int]:
-        """Which cell was spoken of last, where a word about its object comes next; ``IGNORE`` elsewhere.
+        """The cell of the object that is spoken of, where its colour or kind comes next; ``IGNORE`` elsewhere.
+
+        That is the object whose place was said last; or, behind "the", the only one that the name fits.
 
         Args:
             labels: of one talk; the entry at ``i`` is the token at ``i``, as in training.
@@ -67,18 +72,34 @@ class Hints:
         Returns:
             For the position *before* each such token the digit of the cell, the same length as ``labels``.
         """
-        looks = {
-            (thing.column, thing.row): {self.tokens[thing.colour], self.tokens[thing.kind]} for thing in scene.things
-        }
+        by_cell = {(thing.column, thing.row): thing for thing in scene.things}
         told = [IGNORE] * len(labels)
         column: Column | None = None
         row: Row | None = None
+        name: list[int] | None = None  # places of the looks in a definite name that has begun
         for place, token in enumerate(labels):
             column = self.columns.get(token, column)
             row = self.rows.get(token, row)
-            if column and row and place and token in looks.get((column, row), ()):
-                told[place - 1] = self.digits[column, row]
+            if token in self.definite:
+                name = []
+            elif token not in self.looks and token not in self.sizes:
+                name = None
+            if token not in self.looks or place == 0:
+                continue
+            if name is not None:
+                name.append(place)
+                words = {labels[each] for each in name}
+                cells = [cell for cell, thing in by_cell.items() if words <= self.words(thing)]
+            else:
+                there = by_cell.get((column, row)) if column and row else None
+                cells = [(there.column, there.row)] if there and token in self.words(there) else []
+            for each in name or [place]:
+                told[each - 1] = self.digits[cells[0]] if len(cells) == 1 else IGNORE
         return told
+
+    def words(self, thing: Thing) -> set[int]:
+        """Tokens of an object's looks."""
+        return {self.tokens[thing.colour], self.tokens[thing.kind]}
 
 
 def naming_loss(logits: Tensor, shown: Tensor, scenery: float) -> Tensor:

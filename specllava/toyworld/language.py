@@ -164,6 +164,28 @@ def step_between(thing: Thing, before: Thing) -> str:
     return "right" if step > 0 else "left"
 
 
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """Traits of an object, each 0 or 1, that wording leans on before the object is named.
+
+    Who has looked at the object knows which of two ways comes next; who has not is in doubt between them.
+    """
+
+    colour: int
+    hue: int
+    warmth: int
+    kind: int
+    sort: int
+    family: int
+    half: int
+
+    @classmethod
+    def of(cls, thing: Thing) -> _Looks:
+        colour, kind = COLOURS.index(thing.colour), KINDS.index(thing.kind)
+        bits = [number >> bit & 1 for number, width in ((colour, 3), (kind, 4)) for bit in range(width)]
+        return cls(*bits)
+
+
 class _Writer:
     """Writes one description in one style."""
 
@@ -172,6 +194,7 @@ class _Writer:
         self.place = PLACES.index(scene.place)
         self.weather = WEATHERS.index(scene.weather)
         self.time = TIMES.index(scene.time)
+        self.first, self.last = _Looks.of(scene.things[0]), _Looks.of(scene.things[-1])
 
     def write(self) -> str:
         """Every part that must be there, then as many others as there is room for."""
@@ -193,28 +216,29 @@ class _Writer:
 
     def opening(self) -> str:
         if self.rng.random() < 0.6:
-            mood = _lean(self.rng, phrases.WEATHER_MOODS[self.scene.weather], self.place)
+            mood = _lean(self.rng, phrases.WEATHER_MOODS[self.scene.weather], self.first.colour)
         else:
-            mood = _lean(self.rng, phrases.TIME_MOODS[self.scene.time], self.place)
-        in_place = _lean(self.rng, phrases.PLACE_PHRASES[self.scene.place], self.weather).format(mood=mood)
-        place = _lean(self.rng, phrases.PLACE_NAMES[self.scene.place], self.time)
-        return polish(_lean(self.rng, self.style.openings, self.time).format(in_place=in_place, place=place))
+            mood = _lean(self.rng, phrases.TIME_MOODS[self.scene.time], self.first.colour)
+        in_place = _lean(self.rng, phrases.PLACE_PHRASES[self.scene.place], self.last.colour).format(mood=mood)
+        place = _lean(self.rng, phrases.PLACE_NAMES[self.scene.place], self.last.colour)
+        template = _lean(self.rng, self.style.openings, self.first.kind)
+        return polish(template.format(in_place=in_place, place=place))
 
     def sky(self) -> str:
-        sky = _lean(self.rng, phrases.SKIES[self.scene.weather, self.scene.time], self.place)
-        weather = _lean(self.rng, phrases.WEATHER_NAMES[self.scene.weather], self.time)
-        template = _lean(self.rng, self.style.skies, self.place)
+        sky = _lean(self.rng, phrases.SKIES[self.scene.weather, self.scene.time], self.last.kind)
+        weather = _lean(self.rng, phrases.WEATHER_NAMES[self.scene.weather], self.last.kind)
+        template = _lean(self.rng, self.style.skies, self.first.hue)
         return polish(template.format(sky=sky, weather=weather, hour=phrases.HOURS[self.scene.time]))
 
     def count(self) -> str:
         total = len(self.scene.things)
-        noun = _lean(self.rng, phrases.COUNTED, self.place)
+        noun = _lean(self.rng, phrases.COUNTED, self.last.hue)
         n = f"{NUMBERS[total]} {noun}s" if total > 1 else f"{_lean(self.rng, ('one', 'a single'), self.time)} {noun}"
-        template = _lean(self.rng, self.style.counts, self.weather)
+        template = _lean(self.rng, self.style.counts, self.last.sort)
         return polish(template.format(n=n, are="are" if total > 1 else "is"))
 
     def ground(self) -> str:
-        ground = _lean(self.rng, phrases.GROUNDS[self.scene.place, self.scene.weather], self.time)
+        ground = _lean(self.rng, phrases.GROUNDS[self.scene.place, self.scene.weather], self.first.sort)
         template = _lean(self.rng, self.style.grounds, self.weather)
         return polish(template.format(ground=ground))
 
@@ -246,21 +270,20 @@ class _Writer:
     def introduce(self, thing: Thing, templates: tuple[str, ...], step: str) -> str:
         """The only sentence that names an object in indefinite form.
 
-        The way to the object leans on its own looks, a different trait for each choice: who knows what comes next
-        can tell, who does not is in doubt.
+        The way to the object leans on its own looks, one trait for each choice.
         """
-        kind, colour = KINDS.index(thing.kind), COLOURS.index(thing.colour)
+        looks = _Looks.of(thing)
         verb, ving = _lean(self.rng, phrases.VERBS[thing.kind], self.weather)
-        template = _lean(self.rng, templates, kind // 4)
-        column = _lean(self.rng, phrases.COLUMN_PHRASES[thing.column], colour)
-        row = _lean(self.rng, phrases.ROW_PHRASES[thing.row], kind)
+        template = _lean(self.rng, templates, looks.family)
+        column = _lean(self.rng, phrases.COLUMN_PHRASES[thing.column], looks.warmth)
+        row = _lean(self.rng, phrases.ROW_PHRASES[thing.row], looks.half)
         spot = f"{phrases.ROW_ADJECTIVES[thing.row]} {thing.column}"
-        position = _lean(self.rng, (f"{column} {row}", f"{row} {column}"), colour // 4)
+        position = _lean(self.rng, (f"{column} {row}", f"{row} {column}"), self.place)
         a = self.noun_phrase(thing)
         return polish(template.format(a=a, verb=verb, ving=ving, where=position, spot=spot, step=step))
 
     def noun_phrase(self, thing: Thing) -> str:
-        size = _lean(self.rng, phrases.SIZE_WORDS[thing.size], KINDS.index(thing.kind) // 2)
+        size = _lean(self.rng, phrases.SIZE_WORDS[thing.size], _Looks.of(thing).sort)
         form = self.rng.random()
         if form < 0.72:
             return f"a {size} {thing.colour} {thing.kind}"
