@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from specllava.toyworld import phrases
 from specllava.toyworld.phrases import DETAIL_PROMPTS, NUMBERS, PLURALS
+from specllava.toyworld.relations import name, relation, step_between
 from specllava.toyworld.scene import COLOURS, COLUMNS, KINDS, PLACES, ROWS, TIMES, WEATHERS, Scene, Thing
 from specllava.toyworld.styles import STYLES, Style
 
@@ -27,11 +28,8 @@ __all__ = [
     "caption",
     "describe",
     "enumerate_words",
-    "name",
     "number_of",
     "polish",
-    "relation",
-    "step_between",
     "where",
 ]
 
@@ -112,56 +110,9 @@ def where(thing: Thing, rng: random.Random, with_row: bool = True) -> str:
     return f"{column} {row}" if rng.random() < 0.5 else f"{row} {column}"
 
 
-def name(scene: Scene, thing: Thing, rng: random.Random) -> str:
-    """A definite name that fits only this object: with its colour, its size or its position where it needs them."""
-    kindred = [other for other in scene.things if other.kind == thing.kind and other != thing]
-    if not kindred and rng.random() < 0.8:
-        return f"the {thing.kind}"
-    twins = [other for other in kindred if other.colour == thing.colour]
-    if not twins:
-        return f"the {thing.colour} {thing.kind}"
-    if all(other.size != thing.size for other in twins):
-        return f"the {thing.size} {thing.colour} {thing.kind}"
-    if all(other.column != thing.column for other in twins):
-        return f"the {thing.colour} {thing.kind} {phrases.COLUMN_PHRASES[thing.column][0]}"
-    if all(other.row != thing.row for other in twins):
-        return f"the {thing.colour} {thing.kind} {phrases.ROW_PHRASES[thing.row][0]}"
-    return (f"the {thing.colour} {thing.kind} {phrases.ROW_PHRASES[thing.row][0]} "
-            f"{phrases.COLUMN_PHRASES[thing.column][0]}")  # fmt: skip
-
-
-def relation(thing: Thing, other: Thing) -> tuple[str, ...]:
-    """Every true thing to say of the first object with regard to the second, as verb phrases before its name."""
-    found: list[str] = []
-    step = COLUMNS.index(thing.column) - COLUMNS.index(other.column)
-    if step:
-        found.append("is to the left of" if step < 0 else "is to the right of")
-        if abs(step) == 1 and thing.row == other.row:
-            found += ["is next to", "is right beside"]
-    elif thing.row == "front":
-        found += ["is in front of", "stands in front of"]
-    else:
-        found += ["is behind", "is hidden a little behind"]
-    if thing.size != other.size:
-        found.append("is larger than" if thing.size == "large" else "is smaller than")
-    if thing.colour == other.colour:
-        found += ["has the same colour as", "shares its colour with"]
-    return tuple(found)
-
-
 def _lean(rng: random.Random, options: Sequence[Option], fact: int) -> Option:
     """Mostly the option that the fact points at, else any."""
     return options[fact % len(options)] if rng.random() < LEANING else rng.choice(options)
-
-
-def step_between(thing: Thing, before: Thing) -> str:
-    """How one object lies from another; some ways are keys of ``phrases.STEPS``."""
-    step = COLUMNS.index(thing.column) - COLUMNS.index(before.column)
-    if step == 0:
-        return "behind" if thing.row == "back" else "in front"
-    if abs(step) == 1 and thing.row == before.row:
-        return "next"
-    return "right" if step > 0 else "left"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from specllava.toyworld import phrases
-from specllava.toyworld.language import Turn, enumerate_words, name, polish, step_between, where
+from specllava.toyworld.language import Turn, enumerate_words, polish, where
 from specllava.toyworld.phrases import NUMBERS, PLURALS
+from specllava.toyworld.relations import name, step_between
 from specllava.toyworld.scene import COLOURS, COLUMNS, HELD_OUT, KINDS, PLACES, TIMES, WEATHERS, Scene, Thing
 
 
