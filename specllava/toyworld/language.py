@@ -253,7 +253,7 @@ class _Writer:
             thing, other = ends if self.rng.random() < LEANING else self.rng.sample(things, 2)
             options = relation(thing, other)
             verb = _lean(self.rng, options, KINDS.index(thing.kind))
-            facts.append(f"{name(self.scene, thing, self.rng)} {verb} {name(self.scene, other, self.rng)}")
+            facts.append(f"{name(self.scene, thing)} {verb} {name(self.scene, other)}")
         others = self.overview()
         if not facts:
             facts += self.rng.sample(others, 2)  # a single object leaves two columns and a row free

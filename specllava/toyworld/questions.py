@@ -107,7 +107,7 @@ def _count_kind(scene: Scene, rng: random.Random) -> Exchange:
 
 def _where(scene: Scene, rng: random.Random) -> Exchange | None:
     thing = rng.choice(scene.things)
-    known = name(scene, thing, rng)
+    known = name(scene, thing)
     if " the " in known:  # named by its position, which would give the answer away
         return None
     spot = where(thing, rng)
@@ -142,7 +142,7 @@ _NEIGHBOURS: Final[dict[str, frozenset[str]]] = {
 def _neighbour(scene: Scene, rng: random.Random) -> Exchange:
     """What stands next to, behind or in front of an object."""
     thing = rng.choice(scene.things)
-    known = name(scene, thing, rng)
+    known = name(scene, thing)
     others = {way: [other for other in scene.things if other != thing and step_between(other, thing) in steps]
               for way, steps in _NEIGHBOURS.items()}  # fmt: skip
     taken = [way for way, found in others.items() if found]
@@ -227,7 +227,7 @@ def _larger(scene: Scene, rng: random.Random) -> Exchange | None:
     if not pairs:
         return None
     large, small = rng.choice(pairs)
-    winner, loser = name(scene, large, rng), name(scene, small, rng)
+    winner, loser = name(scene, large), name(scene, small)
     first, second = (winner, loser) if rng.random() < 0.5 else (loser, winner)
     if rng.random() < 0.6:
         questions: Sequence[str] = (f"Which is larger, {first} or {second}?", f"What is bigger, {first} or {second}?")

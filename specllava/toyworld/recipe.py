@@ -40,9 +40,9 @@ class ToyRecipe:
     shown_weight: float = 2.0
     scenery_weight: float = 0.1
     told_weight: float = 1.0
-    vision: LoopConfig = field(default_factory=lambda: LoopConfig(1_200, 1e-3, warmup=50))
+    vision: LoopConfig = field(default_factory=lambda: LoopConfig(1_600, 1e-3, warmup=50))
     align: LoopConfig = field(default_factory=lambda: LoopConfig(400, 1e-3, warmup=50, seed=4))
-    target: LoopConfig = field(default_factory=lambda: LoopConfig(2_600, 8e-4, warmup=50, seed=1))
+    target: LoopConfig = field(default_factory=lambda: LoopConfig(3_600, 8e-4, warmup=50, seed=1))
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(300, 2e-3, warmup=50, seed=2))
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
 

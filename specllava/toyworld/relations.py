@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
-
 from specllava.toyworld import phrases
 from specllava.toyworld.scene import COLUMNS, Scene, Thing
 
 
-def name(scene: Scene, thing: Thing, rng: random.Random) -> str:
+def name(scene: Scene, thing: Thing) -> str:
     """A definite name that fits only this object: with its colour, its size or its position where it needs them."""
     kindred = [other for other in scene.things if other.kind == thing.kind and other != thing]
-    if not kindred and rng.random() < 0.8:
+    if not kindred:
         return f"the {thing.kind}"
     twins = [other for other in kindred if other.colour == thing.colour]
     if not twins:
