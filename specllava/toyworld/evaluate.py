@@ -17,7 +17,7 @@ from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.reading import read
 from specllava.toyworld.scene import HELD_OUT, Scene, Split, scenes
 
-EVALUATION_START = 4_000_000  # scene numbers that no training run reaches
+EVALUATION_START = 1_000_000  # scene numbers that no training run reaches
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from specllava.toyworld.vision import SceneBatches, Seer, seeing_accuracy, seein
 
 PackedLosses = Callable[[Any, Batch], Losses]
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
-TALKING_START = 1_000_000  # and those that learning to look does not reach
+TALKING_START = 200_000  # and those that learning to look does not reach
 
 
 @dataclass(frozen=True, slots=True)
