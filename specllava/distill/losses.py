@@ -15,18 +15,6 @@ IGNORE = -100
 Head = Callable[[Tensor], Tensor]  # hidden states [n, hidden] to logits [n, vocab]
 
 
-def next_token_loss(logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Mean cross-entropy of the next token over positions that carry a label, in nats.
-
-    Args:
-        logits: ``[batch, length, vocab]``.
-        labels: ``[batch, length]`` token ids; ``IGNORE`` marks what is not to be learnt.
-        weight: ``[vocab]``, how much each token counts in the mean; all the same without it.
-    """
-    kept, wanted = answer_positions(logits, labels)
-    return F.cross_entropy(kept.float(), wanted, weight)
-
-
 def distillation_loss(
     draft: Tensor, target: Tensor, labels: Tensor, kl_weight: float, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
