@@ -17,6 +17,7 @@ from torch import Tensor
 from specllava.distill.losses import IGNORE
 from specllava.toyworld.dialogue import converse
 from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.hints import first_tokens
 from specllava.toyworld.language import Turn, describe, polish, where
 from specllava.toyworld.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS, SIZE_WORDS
 from specllava.toyworld.reading import PLACE_WORDS, TIME_WORDS, WEATHER_WORDS
@@ -63,7 +64,7 @@ def content_ids(tokenizer: Any) -> list[int]:
     spots = (word for words in (*COLUMN_WORDS.values(), *ROW_WORDS.values()) for word in words)
     scene = (*PLACE_WORDS, *WEATHER_WORDS, *TIME_WORDS, *NUMBERS)
     words = (*KINDS, *COLOURS, *spots, *scene)
-    return sorted({tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in words})
+    return sorted(set(first_tokens(tokenizer, words).values()))
 
 
 def messages(turns: tuple[Turn, ...]) -> list[dict[str, Any]]:

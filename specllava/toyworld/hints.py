@@ -1,7 +1,7 @@
 """What a target is told while it learns to look: what each picture slot shows, and which cell the words speak of.
 
 Words alone say this so seldom that a fresh model is fluent long before it looks. Both hints are answers in the model's
-own vocabulary, asked at places where no text is learnt, so they cost no tokens and leave the finished model as it is.
+own vocabulary, so they cost no tokens, and the finished model has no part that it would not have without them.
 """
 
 from __future__ import annotations
