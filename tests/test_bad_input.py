@@ -213,7 +213,7 @@ def test_a_draft_for_other_vision_features_is_refused():
     draft = other_draft(recipe_with(vision_hidden=64), models.processor())
     line = complaint(lambda: check_fit(models.target(), draft, models.processor(), models.processor()))
     assert line == (
-        "the draft reads vision features of size 64, the target's tower gives 32: run \"specllava draft init\""
+        'the draft reads vision features of size 64, the target\'s tower gives 32: run "specllava draft init"'
     )
 
 

@@ -284,6 +284,20 @@ def test_same_seed_same_text_and_other_seeds_other_texts() -> None:
     assert len(texts) > 190
 
 
+def test_wording_leans_on_looks_that_are_not_said_yet() -> None:
+    """Who cannot see the object is in doubt between two ways to it; who can is mostly not."""
+    second, leant = [], []
+    for scene, text in _descriptions():
+        ways = phrases.COLUMN_PHRASES[scene.things[0].column]
+        said = [number for number, way in enumerate(ways) if re.search(rf"\b{way}\b", text, re.IGNORECASE)]
+        if len(scene.things) == 1 and len(said) == 1:  # some notes say it in other words
+            second.append(said[0])
+            leant.append(said[0] == COLOURS.index(scene.things[0].colour) // 4)
+    assert len(leant) > 400
+    assert 0.35 < sum(second) / len(second) < 0.65
+    assert 0.8 < sum(leant) / len(leant) < 0.95
+
+
 def test_lengths_vocabulary_and_shares() -> None:
     lengths = [len(text.split()) for _, text in _descriptions()]
     assert min(lengths) >= 35 and max(lengths) <= 100 and 55 < sum(lengths) / len(lengths) < 85

@@ -1,5 +1,6 @@
 """The training loop resumes exactly, the losses are what they say, and the recipe's stages fit together."""
 
+import copy
 import json
 import random
 from dataclasses import replace
@@ -17,6 +18,7 @@ from specllava.bench import BENCH_START
 from specllava.cli import main
 from specllava.distill.loop import LoopConfig, fit
 from specllava.distill.losses import IGNORE, distillation_loss
+from specllava.models.artefact import DraftLlava
 from specllava.models.bundle import load_bundle
 from specllava.models.vision import merge_features, tower_features
 from specllava.pair import Pair
@@ -50,7 +52,14 @@ from specllava.toyworld.scene import (
     sample_any_scene,
     sample_scene,
 )
-from specllava.toyworld.train import TALKING_START, VALIDATION_START, deepened, looking_losses, packed_states
+from specllava.toyworld.train import (
+    TALKING_START,
+    VALIDATION_START,
+    deepened,
+    drafting_losses,
+    looking_losses,
+    packed_states,
+)  # fmt: skip
 from specllava.toyworld.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
 
 
@@ -204,7 +213,7 @@ def test_a_packed_row_teaches_what_its_talks_teach_alone(processor, looking, num
     packed = PackedBatches(processor, 2, 4, TALKS)
     batch = packed(number)
     batch["pixel_values"] = batch["pixel_values"].double()
-    states = packed_states(looking, batch)[-1]  # [rows, length, hidden]
+    states = packed_states(looking, batch, looking)[-1]  # [rows, length, hidden]
     size = ToyRecipe.tiny().image_size
     for row in range(2):
         index = number * 2 + row
@@ -288,12 +297,25 @@ def test_added_layers_change_nothing_until_they_learn(processor, looking):
     shallow.load_state_dict(looking.state_dict())
     deeper = deepened(shallow, recipe.llava_config(5, 64, special_ids(processor), tied=True)).eval()
     batch = PackedBatches(processor, 2, 4, TALKS)(0)
-    before, after = (packed_states(model, batch)[-1] for model in (shallow.eval(), deeper))
+    before, after = (packed_states(model, batch, model)[-1] for model in (shallow.eval(), deeper))
     assert torch.allclose(before, after, atol=1e-6)
     assert len(deeper.model.language_model.layers) == 5
     learnt = looking_losses(recipe, content_ids(processor.tokenizer))(deeper, batch)
     learnt["loss"].backward()
     assert all(layer.mlp.down_proj.weight.grad.abs().sum() > 0 for layer in deeper.model.language_model.layers)
+
+
+def test_a_draft_reads_its_slots_before_its_first_layer(processor, looking):
+    draft = DraftLlava(ToyRecipe.tiny().llava_config(1, 32, special_ids(processor), tied=True))
+    batch = PackedBatches(processor, 2, 4, TALKS)(0)
+    eyes = copy.deepcopy(looking).float()
+    drafting_losses(draft, batch, eyes, 0.1)["naming"].backward()
+    assert all(weight.grad.abs().sum() > 0 for weight in draft.model.multi_modal_projector.parameters())
+    assert all(weight.grad is None for weight in draft.model.language_model.layers.parameters())
+    draft.zero_grad()
+    drafting_losses(draft, batch, eyes, 0.1)["answers"].backward()
+    assert all(weight.grad.abs().sum() > 0 for weight in draft.model.language_model.layers.parameters())
+    assert all(weight.grad is None for weight in eyes.parameters())
 
 
 def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):

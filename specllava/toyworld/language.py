@@ -156,7 +156,8 @@ class _Writer:
         room = MAX_WORDS - sum(len(text.split()) for text in parts.values())
         extras = {"r": self.facts(), "g": self.ground(), "e": self.closing()}
         many = len(self.scene.things) > 1
-        for key, chance in (("r", 0.9 if many else 0.3), ("g", 0.5), ("e", 0.35)):
+        ground = (1 + LEANING) / 2 if self.last.half else (1 - LEANING) / 2
+        for key, chance in (("r", 0.9 if many else 0.3), ("g", ground), ("e", 0.35)):
             text = extras[key]
             words = len(text.split())
             short = MAX_WORDS - room < MIN_WORDS
@@ -166,10 +167,9 @@ class _Writer:
         return " ".join(parts[key] for key in layout if key in parts)
 
     def opening(self) -> str:
-        if self.rng.random() < 0.6:
-            mood = _lean(self.rng, phrases.WEATHER_MOODS[self.scene.weather], self.first.colour)
-        else:
-            mood = _lean(self.rng, phrases.TIME_MOODS[self.scene.time], self.first.colour)
+        of_weather = _lean(self.rng, phrases.WEATHER_MOODS[self.scene.weather], self.place)
+        of_time = _lean(self.rng, phrases.TIME_MOODS[self.scene.time], self.place)
+        mood = _lean(self.rng, (of_weather, of_time), self.first.colour)
         in_place = _lean(self.rng, phrases.PLACE_PHRASES[self.scene.place], self.last.colour).format(mood=mood)
         place = _lean(self.rng, phrases.PLACE_NAMES[self.scene.place], self.last.colour)
         template = _lean(self.rng, self.style.openings, self.first.kind)
@@ -205,11 +205,11 @@ class _Writer:
         sentences = []
         if self.rng.random() < 0.75:
             announced = _lean(self.rng, phrases.ORDER_PHRASES, self.time)
-            sentences.append(polish(_lean(self.rng, style.orders, self.place).format(order=announced)))
+            sentences.append(polish(_lean(self.rng, style.orders, self.last.warmth).format(order=announced)))
         things = scene.things
         for i, thing in enumerate(things):
             key = step_between(thing, things[i - 1]) if i else ""
-            if key in phrases.STEPS and self.rng.random() < 0.35:
+            if key in phrases.STEPS and self.rng.random() < 0.25:
                 step = _lean(self.rng, phrases.STEPS[key], KINDS.index(thing.kind))
                 sentences.append(self.introduce(thing, style.steps, step))
             else:
@@ -224,7 +224,7 @@ class _Writer:
         The way to the object leans on its own looks, one trait for each choice.
         """
         looks = _Looks.of(thing)
-        verb, ving = _lean(self.rng, phrases.VERBS[thing.kind], self.weather)
+        verb, ving = _lean(self.rng, phrases.VERBS[thing.kind], looks.hue)
         template = _lean(self.rng, templates, looks.family)
         column = _lean(self.rng, phrases.COLUMN_PHRASES[thing.column], looks.warmth)
         row = _lean(self.rng, phrases.ROW_PHRASES[thing.row], looks.half)
@@ -234,13 +234,13 @@ class _Writer:
         return polish(template.format(a=a, verb=verb, ving=ving, where=position, spot=spot, step=step))
 
     def noun_phrase(self, thing: Thing) -> str:
-        size = _lean(self.rng, phrases.SIZE_WORDS[thing.size], _Looks.of(thing).sort)
+        size = _lean(self.rng, phrases.SIZE_WORDS[thing.size], self.place)
         form = self.rng.random()
-        if form < 0.72:
+        if form < 0.82:
             return f"a {size} {thing.colour} {thing.kind}"
-        if form < 0.84:
+        if form < 0.88:
             return f"a {thing.colour} {thing.kind}"
-        if form < 0.92:
+        if form < 0.94:
             return f"a {size} {thing.kind}, {thing.colour} in colour,"
         return f"a {thing.colour} {thing.kind} of {thing.size} size"
 
@@ -252,15 +252,17 @@ class _Writer:
             ends = (things[0], things[-1])[:: 1 if self.place % 2 else -1]
             thing, other = ends if self.rng.random() < LEANING else self.rng.sample(things, 2)
             options = relation(thing, other)
-            verb = _lean(self.rng, options, KINDS.index(thing.kind))
+            verb = _lean(self.rng, options, _Looks.of(thing).colour)
             facts.append(f"{name(self.scene, thing)} {verb} {name(self.scene, other)}")
         others = self.overview()
         if not facts:
             facts += self.rng.sample(others, 2)  # a single object leaves two columns and a row free
-        elif others and self.rng.random() < 0.4:
+        elif others and self.rng.random() < 0.25:
             facts.append(_lean(self.rng, others, self.place))
         templates = self.style.relations
-        texts = [_lean(self.rng, templates, self.place + i).format(relation=fact) for i, fact in enumerate(facts)]
+        texts = [
+            _lean(self.rng, templates, self.first.warmth + i).format(relation=fact) for i, fact in enumerate(facts)
+        ]
         return " ".join(polish(text) for text in texts)
 
     def overview(self) -> list[str]:

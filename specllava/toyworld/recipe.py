@@ -33,7 +33,7 @@ class ToyRecipe:
     vision_batch: int = 64
     align_batch: int = 8
     target_batch: int = 4
-    draft_batch: int = 32
+    draft_batch: int = 8
     distill_batch: int = 16
     kl_weight: float = 0.5
     content_weight: float = 4.0
@@ -42,8 +42,8 @@ class ToyRecipe:
     told_weight: float = 1.0
     vision: LoopConfig = field(default_factory=lambda: LoopConfig(1_600, 1e-3, warmup=50))
     align: LoopConfig = field(default_factory=lambda: LoopConfig(400, 1e-3, warmup=50, seed=4))
-    target: LoopConfig = field(default_factory=lambda: LoopConfig(3_600, 8e-4, warmup=50, seed=1))
-    draft: LoopConfig = field(default_factory=lambda: LoopConfig(300, 2e-3, warmup=50, seed=2))
+    target: LoopConfig = field(default_factory=lambda: LoopConfig(3_200, 8e-4, warmup=50, seed=1))
+    draft: LoopConfig = field(default_factory=lambda: LoopConfig(700, 2e-3, warmup=50, seed=2))
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
 
     @classmethod

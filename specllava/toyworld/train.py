@@ -50,9 +50,6 @@ class _Run:
     accelerator: Accelerator
     compiled: bool
 
-    def chats(self, batch: int) -> ChatBatches:
-        return ChatBatches(self.processor, batch, self.recipe.image_tokens)
-
     def packed(self, batch: int, talks: Sequence[Talk], first: int = 0) -> PackedBatches:
         return PackedBatches(self.processor, batch, self.recipe.image_tokens, talks, first)
 
@@ -154,32 +151,30 @@ def deepened(model: LlavaForConditionalGeneration, config: LlavaConfig) -> Llava
 
 
 def _train_draft(run: _Run) -> None:
+    """From the corpus alone, in the same packed rows: the target lends its tower and nothing else."""
     set_seed(run.recipe.draft.seed)
-    draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden))
-    batches = run.chats(run.recipe.draft_batch)
-    _teach("draft", draft, batches, Objective(kl_weight=0.0), run.recipe.draft, run)
+    draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden, tied=True))
+    batches = run.packed(run.recipe.draft_batch, TALKING, TALKING_START)
+    losses = partial(drafting_losses, eyes=run.teacher(), scenery=run.recipe.scenery_weight)
+    fit("draft", draft, losses, batches, run.recipe.draft, run.place.checkpoints("draft"), run.accelerator)
     save(draft, run.processor, run.place.draft_before)
 
 
 def _distil(run: _Run) -> None:
-    """The second draft goes on from the first, taught by the target's distributions as well as the corpus."""
+    """The second draft goes on from the first, taught by the target's distributions as well as the corpus.
+
+    By the stage that the ``distill`` command runs too.
+    """
     set_seed(run.recipe.distill.seed)
     draft = DraftLlava.from_pretrained(run.place.draft_before, dtype=torch.float32)
-    batches = run.chats(run.recipe.distill_batch)
-    _teach("distilled draft", draft, batches, Objective(run.recipe.kl_weight), run.recipe.distill, run)
-    save(draft, run.processor, run.place.draft)
-
-
-def _teach(
-    name: str, draft: DraftLlava, batches: ChatBatches, objective: Objective, loop: LoopConfig, run: _Run
-) -> None:
-    """The stage that the ``distill`` command runs too."""
     target = run.teacher()
     if run.compiled:
         for model in (target, draft):
             model.model.language_model.compile()
-    checkpoints = run.place.checkpoints(name)
-    distil(name, draft, target, batches, objective, loop, checkpoints, run.accelerator)
+    batches = ChatBatches(run.processor, run.recipe.distill_batch, run.recipe.image_tokens)
+    objective, checkpoints = Objective(run.recipe.kl_weight), run.place.checkpoints("distilled draft")
+    distil("distilled draft", draft, target, batches, objective, run.recipe.distill, checkpoints, run.accelerator)
+    save(draft, run.processor, run.place.draft)
 
 
 def _fit_packed(
@@ -201,7 +196,7 @@ def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
     weight[list(content)] = recipe.content_weight
 
     def losses(model: LlavaForConditionalGeneration, batch: Batch) -> Losses:
-        layers = packed_states(model, batch)
+        layers = packed_states(model, batch, model)
         said, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
         answers = F.cross_entropy(model.lm_head(said).float(), words, weight.to(words.device))
         slots = batch["input_ids"].eq(model.config.image_token_id)
@@ -217,10 +212,34 @@ def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
     return losses
 
 
-def packed_states(model: LlavaForConditionalGeneration, batch: Batch) -> tuple[Tensor, ...]:
-    """Hidden states ``[batch, length, hidden]`` of packed rows: the embeddings, then behind each layer."""
+def drafting_losses(draft: DraftLlava, batch: Batch, eyes: LlavaForConditionalGeneration, scenery: float) -> Losses:
+    """What a draft learns from packed rows: the answers; and to name what a slot shows *before* its first layer.
+
+    A draft may have one layer only. That gathers what the slots hold, so what they hold must be words already.
+
+    Args:
+        eyes: the model whose vision tower the draft shares.
+        scenery: how much a slot without an object counts.
+    """
+    layers = packed_states(draft, batch, eyes)
+    said, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
+    answers = F.cross_entropy(draft.lm_head(said).float(), words)
+    slots = batch["input_ids"].eq(draft.config.image_token_id)
+    read = draft.model.language_model.norm(layers[0][slots])  # [slots, hidden]
+    naming = naming_loss(draft.lm_head(read), batch["shown"].flatten(0, 1), scenery)
+    return {"loss": answers + naming, "answers": answers, "naming": naming}
+
+
+def packed_states(
+    model: LlavaForConditionalGeneration | DraftLlava, batch: Batch, eyes: LlavaForConditionalGeneration
+) -> tuple[Tensor, ...]:
+    """Hidden states ``[batch, length, hidden]`` of packed rows: the embeddings, then behind each layer.
+
+    Args:
+        eyes: the model whose vision tower sees the pictures.
+    """
     with torch.no_grad():
-        features = tower_features(model, batch["pixel_values"])
+        features = tower_features(eyes, batch["pixel_values"])
     embeds = merge_features(model, batch["input_ids"], features)
     states: tuple[Tensor, ...] = model.get_decoder()(
         inputs_embeds=embeds,
