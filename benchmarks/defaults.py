@@ -23,10 +23,10 @@ def grid() -> dict[str, DecodingConfig]:
     """Every rule over the options that matter to it."""
     base = DecodingConfig()
     lanes = {REFERENCE: replace(base, drafter="none")}
-    for depth, floor in product((4, 6, 10, 16), (-1.4, -2.0)):
+    for depth, floor in product((6, 10, 16), (-1.0, -1.4, -2.0)):
         chain = replace(base, rule="chain", depth=depth, nodes=depth, min_log_prob=floor)
         lanes[f"chain D={depth} floor={floor}"] = chain
-    for width, depth, nodes in product((2, 4), (6, 10), (12,)):
+    for width, depth, nodes in product((2, 4), (6, 10), (12, 24)):
         lanes[f"topk w={width} D={depth} n={nodes}"] = replace(base, rule="topk", width=width, depth=depth, nodes=nodes)
     for depth, nodes in product((6, 10), (8, 16)):
         lanes[f"sequoia D={depth} n={nodes}"] = replace(base, rule="sequoia", depth=depth, nodes=nodes)
@@ -34,8 +34,8 @@ def grid() -> dict[str, DecodingConfig]:
         name = f"fixed {'-'.join(map(str, branching))}"
         lanes[name] = replace(base, rule="fixed", branching=branching, nodes=64)
     lanes["cost-aware"] = bench_lanes(base)["cost-aware"]
-    often = product((0.3,), (6, 10, 16), (12, 20), (-1.2, -1.4, -2.0, -4.0))
-    seldom = product((0.8,), (10, 16), (20,), (-1.4, -2.0))
+    often = product((0.3,), (10, 16), (20, 40), (-1.0, -1.4, -2.0, -2.7))
+    seldom = product((0.6,), (16,), (20, 40), (-1.4, -2.0))
     for threshold, depth, nodes, floor in (*often, *seldom):
         name = f"entropy h={threshold} D={depth} n={nodes} floor={floor}"
         lanes[name] = replace(

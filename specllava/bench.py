@@ -27,8 +27,13 @@ REFERENCE = "target-only"
 TRANSFORMERS = "transformers"
 WARM_UP = 2
 FREE_NODES, FREE_DEPTH = 64, 16
-# Rules that have no floor go down to the last level at every step; these limits are their best in docs/defaults.md.
-LIMITS: Final[dict[RuleName, tuple[int, int]]] = {"topk": (10, 12), "sequoia": (6, 8)}  # depth, nodes
+# What suits rules best in docs/defaults.md: a chain stops sooner than a tree; rules without a floor, which go down to
+# the last level at every step, want fewer levels and guesses.
+CHAIN_FLOOR = -1.0
+LIMITS: Final[dict[RuleName, tuple[int, int, int]]] = {
+    "topk": (10, 24, 2),
+    "sequoia": (10, 8, 4),
+}  # depth, nodes, width
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,10 @@ def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
     if not config.exact:
         raise ValueError(f"children are {config.children}: the benchmark compares tokens, so they must be best")
     rules: dict[str, DecodingConfig] = {rule: replace(config, drafter="model", rule=rule) for rule in RULES}
-    for rule, (depth, nodes) in LIMITS.items():
-        rules[rule] = replace(rules[rule], depth=min(depth, config.depth), nodes=min(nodes, config.nodes))
+    for rule, (depth, nodes, width) in LIMITS.items():
+        depth, nodes, width = min(depth, config.depth), min(nodes, config.nodes), min(width, config.width)
+        rules[rule] = replace(rules[rule], depth=depth, nodes=nodes, width=width)
+    rules["chain"] = replace(rules["chain"], min_log_prob=max(CHAIN_FLOOR, config.min_log_prob))
     wide = replace(rules["cost-aware"], nodes=FREE_NODES, depth=FREE_DEPTH)  # it finds its own limits
     lookup = replace(config, drafter="prompt-lookup")
     return {REFERENCE: replace(config, drafter="none"), **rules, "cost-aware": wide, "prompt-lookup": lookup}

@@ -62,13 +62,13 @@ class DecodingConfig:
     width: Annotated[int, Field(ge=1, le=64)] = 4
     """Nodes of one level that may grow children: the best by cumulative log-probability."""
 
-    min_log_prob: Annotated[float, Field(ge=-50.0, le=0.0)] = -1.4
+    min_log_prob: Annotated[float, Field(ge=-50.0, le=0.0)] = -2.0
     """Nats. Branches whose cumulative log-probability falls below this are not followed."""
 
     branching: Annotated[tuple[Annotated[int, Field(ge=1, le=16)], ...], Field(min_length=1)] = (3, 2, 1, 1, 1)
     """Children of every node by level, for the fixed rule."""
 
-    rank_acceptance: Annotated[tuple[Share, ...], Field(min_length=1)] = (0.857, 0.059, 0.020, 0.011)
+    rank_acceptance: Annotated[tuple[Share, ...], Field(min_length=1)] = (0.891, 0.082, 0.017, 0.004)
     """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
 
     temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 0.0

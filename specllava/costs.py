@@ -22,7 +22,7 @@ from specllava.tree import DraftTree
 
 EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)  # bins of the draft's probability
 TRUST = 8.0  # verdicts in a bin that weigh as much as the draft's own word
-FIRST_CHANCE = 0.8  # of a best guess, until there are verdicts
+FIRST_CHANCE = 0.8  # that one of a node's children is taken, until there are verdicts
 FIRST_TOKENS = 2.0  # tokens per step to begin with
 FADING = 0.99  # what a step weighs at every later one: a machine's speed drifts, so about 100 steps count
 
@@ -135,8 +135,8 @@ class Experience:
     _tokens: float = FIRST_TOKENS
     _seconds: float = 0.0
     _planned: tuple[float, float] = (0.0, 0.0)  # of the last step: to draft, to check
-    _best_taken: float = FIRST_CHANCE * TRUST  # best guesses below accepted nodes that were taken, and their number
-    _best_seen: float = TRUST
+    _went_on: float = FIRST_CHANCE * TRUST  # accepted nodes of which a child was taken, and those that had children
+    _could: float = TRUST
 
     def __post_init__(self) -> None:
         self._seconds = self.costs.check(0) + self.costs.level(1)
@@ -154,8 +154,8 @@ class Experience:
 
     @property
     def often(self) -> float:
-        """The share of best guesses that are taken, whatever their probability."""
-        return self._best_taken / self._best_seen
+        """The share of accepted nodes with children of which one was taken, whatever its probability."""
+        return self._went_on / self._could
 
     def learn(self, tree: DraftTree, path: Sequence[int], widths: Sequence[int]) -> None:
         """The target kept ``path`` of a tree that was drafted in levels of these widths.
@@ -163,17 +163,16 @@ class Experience:
         Verdicts count where the parent was accepted: only there does the chance of a node matter.
         """
         accepted = set(path)
-        first: set[int] = set()  # parents whose best guess was met; siblings stand best first
+        met: set[int] = set()  # parents whose best guess was met; siblings stand best first
         for node in range(1, len(tree)):
             parent = tree.parents[node]
             if parent not in accepted:
                 continue
-            taken, best = node in accepted, parent not in first
+            taken, best = node in accepted, parent not in met
             self.calibration.add(math.exp(tree.log_probs[node]), best, taken)
-            if best:
-                first.add(parent)
-                self._best_taken += taken
-                self._best_seen += 1
+            met.add(parent)
+            self._went_on += taken
+        self._could += len(met)
         self._planned = sum(self.costs.level(width) for width in widths), self.costs.check(tree.drafted)
         seconds = self.drafting.factor * self._planned[0] + self.checking.factor * self._planned[1]
         self._tokens, self._seconds = FADING * self._tokens + len(path), FADING * self._seconds + seconds
@@ -227,7 +226,8 @@ class CostAwareRule:
     def frontier(self, sprout: Sprout, level: Sequence[int]) -> list[int]:
         """The best nodes of the level, as many as pay; none if none do.
 
-        Looking one level ahead is enough: promises shrink from level to level and the cost does not.
+        Looking one level ahead is enough: promises shrink from level to level and the cost does not. A node promises
+        its own chance times how often one of a node's children is taken, best guess or not: in doubt both are kept.
         """
         often, costs, (draft_price, check_price) = self.known.often, self.known.costs, self._prices
         held = min(len(self._chances) - 1, self.nodes)

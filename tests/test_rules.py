@@ -151,6 +151,16 @@ def test_cost_aware_drafts_deeper_when_guesses_are_taken_and_less_when_they_are_
     assert sizes["taken"][0] > sizes["refused"][0]
 
 
+def test_a_level_promises_what_any_child_brings_and_not_only_the_best_guess():
+    """Where two guesses are as likely as each other and both are kept, the text goes on below one of them."""
+    known = Experience(COSTS)
+    tree = DraftTree((ROOT, 1, 2), (-1, 0, 0), (0.0, math.log(0.5), math.log(0.5)), (0.7, None, None))
+    for turn in range(200):
+        known.learn(tree, (0, 1 + turn % 2), (1,))
+    assert known.often > 0.95
+    assert known.calibration.chance(0.5, best=True) == pytest.approx(0.5, abs=0.02)
+
+
 def test_when_drafting_costs_more_than_it_can_bring_nothing_is_drafted_deeper():
     dear = Costs.through({1: 1.0, 64: 1.0}, {1: 50.0})
     table = Table(0, 2.0)

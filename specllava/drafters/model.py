@@ -87,6 +87,8 @@ class _Level:
         for place, (node, parent) in enumerate(zip(nodes, parents, strict=True), start=start):
             self.columns[node] = place
             self._lines[node] = [*self._lines[parent], place]
+        if len(nodes) == 1 and len(self._lines[nodes[0]]) == start - self._position:
+            return self._guess(self._engine.forward(tokens), self._most, nodes)  # no branch yet: it sees all there is
         visible = np.zeros((len(nodes), start + len(nodes)), dtype=np.bool_)
         visible[:, : self._position + 1] = True
         for row, node in enumerate(nodes):

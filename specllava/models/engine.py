@@ -52,6 +52,7 @@ class Engine:
         self.device = home(model)
         self.dtype = model.dtype
         self.cache = BranchCache(model.config.get_text_config().num_hidden_layers, capacity)
+        self._never = torch.finfo(self.dtype).min
         self._rotations = _rotations(self.decoder, capacity, self.dtype)
 
     def prefill(self, input_ids: Tensor, features: Features | None, pictures: Sequence[str] = ()) -> Reading:
@@ -105,9 +106,8 @@ class Engine:
             visible = np.tri(len(tokens), start + len(tokens), start, dtype=np.bool_)
         mask = None
         if visible is not None:
-            hidden = torch.from_numpy(~visible).to(self.device)
-            mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
-            mask = mask.masked_fill_(hidden, torch.finfo(self.dtype).min)[None, None]  # [1, 1, tokens, columns]
+            added = np.where(visible, 0.0, self._never)
+            mask = torch.from_numpy(added).to(self.device, self.dtype)[None, None]  # [1, 1, tokens, columns]
         places = range(start, start + len(tokens)) if positions is None else positions
         ids = torch.tensor([list(tokens)], device=self.device)
         position_ids = torch.tensor([list(places)], device=self.device)
