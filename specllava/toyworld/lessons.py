@@ -208,8 +208,8 @@ def _prob(step: StepTrace, node: int) -> str:
 LESSONS = (
     Lesson(
         "1-easy", "An easy sentence",
-        "The draft has less than a tenth of the target's parameters, and yet {accepted} of its guesses in a row are right here."
-        " What makes this stretch so easy?",
+        "The draft has less than a tenth of the target's parameters, and yet {accepted} of its guesses in a row are"
+        " right here. What makes this stretch so easy?",
         "Look at the fill: the nodes are dark, so the draft was sure of itself. “{said}” is mostly a matter of habit:"
         " each word follows from the words before it, and habits are what a small model learns well. The target needed"
         " one pass for {emitted} tokens that would have taken it {emitted}.",
