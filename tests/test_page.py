@@ -318,7 +318,7 @@ def test_the_whole_run_answers_questions(visit: Visitor) -> None:
     tab.page.keyboard.press("ArrowRight")
     assert tabs.first.get_attribute("aria-selected") == "true"
     tab.page.locator(".charts summary").click()
-    assert tab.page.locator(".charts td").count() > 5
+    tab.wait("document.querySelectorAll('.charts td').length > 5")  # the table is filled when it opens
 
 
 def test_the_trace_on_show_can_be_saved(visit: Visitor, tmp_path: Path) -> None:
