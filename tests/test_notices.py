@@ -67,7 +67,7 @@ def test_what_happens_decides_the_kind(visit: Visitor, tmp_path: Path) -> None: 
     chooser.value.set_files(str(bad))
     tab.wait(f"{SHOWN} === 'error'")
     assert tab.page.locator("#notice [role=alert]").count() == 1
-    tab.run("A question to be stopped")
+    tab.run("slowly: a question to be stopped")
     tab.wait("document.querySelectorAll('[data-lane=target-only] .word').length > 5")
     tab.page.click("#stop")
     tab.wait(f"{SHOWN} === 'info' && document.querySelector('#notice').textContent.includes('Stopped')")
