@@ -28,12 +28,9 @@ TRANSFORMERS = "transformers"
 WARM_UP = 2
 FREE_NODES, FREE_DEPTH = 64, 16
 # What suits rules best in docs/defaults.md: a chain stops sooner than a tree; rules without a floor, which go down to
-# the last level at every step, want fewer levels and guesses.
+# the last level at every step, want fewer of levels, guesses and width (in that order below).
 CHAIN_FLOOR = -1.0
-LIMITS: Final[dict[RuleName, tuple[int, int, int]]] = {
-    "topk": (10, 24, 2),
-    "sequoia": (10, 8, 4),
-}  # depth, nodes, width
+LIMITS: Final[dict[RuleName, tuple[int, int, int]]] = {"topk": (10, 24, 2), "sequoia": (10, 8, 4)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from specllava.bench import CHAIN_FLOOR, bench_lanes
 from specllava.config import DecodingConfig, one_line
 
 BOUNDS = [
@@ -82,3 +83,13 @@ def test_every_option_has_a_help_text():
     schema = TypeAdapter(DecodingConfig).json_schema()["properties"]
     assert set(schema) == {field.name for field in dataclasses.fields(DecodingConfig)}
     assert all(entry.get("description", "").endswith(".") for entry in schema.values())
+
+
+def test_benchmark_lanes_keep_to_the_stricter_limit():
+    suited = bench_lanes(DecodingConfig())
+    assert suited["chain"].min_log_prob == CHAIN_FLOOR > suited["entropy"].min_log_prob
+    assert suited["topk"].width < suited["entropy"].width and suited["sequoia"].nodes < suited["entropy"].nodes
+    asked = DecodingConfig(depth=3, nodes=5, width=1, min_log_prob=-0.1)
+    for name, lane in bench_lanes(asked).items():
+        if name != "cost-aware":  # it finds its own limits
+            assert (lane.depth, lane.nodes, lane.width, lane.min_log_prob) == (3, 5, 1, -0.1), name

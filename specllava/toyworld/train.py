@@ -67,7 +67,7 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
 
     Args:
         output: directory of the run; ``target``, ``draft`` and ``draft-before`` appear in it.
-        compiled: compile tower and drafts (about 1.4 times faster on two cores); default: where a C++
+        compiled: compile the tower and what distils (about 1.4 times faster on two cores); default: where a C++
             compiler is found or on a GPU.
     """
     recipe = recipe or ToyRecipe()
