@@ -130,6 +130,29 @@ def test_the_draft_remembers_exactly_what_was_emitted(
     assert [h is None for h in ours.entropies] == [h is None for h in theirs.entropies]
 
 
+@pytest.mark.parametrize("rule", ["chain", "topk"])
+@pytest.mark.parametrize("chat", range(len(models.CHATS)))
+@torch.inference_mode()
+def test_every_guess_has_the_probability_of_its_own_branch_read_alone(chat: int, rule: str):
+    """With a mask where the tree has branches, and without one where it has none yet."""
+    pair, prompt = models.bundle("mixed"), models.prompt(chat)
+    config = DecodingConfig(rule=rule, depth=5, width=3, nodes=20, min_log_prob=-50.0)
+    capacity = prompt.length + 100
+    root = models.reference(chat)[0]
+    tree = ModelSession(Engine(pair.draft, capacity), prompt, config, SeededChance(0)).propose(root, config.depth)
+    assert max(tree.depths()) == 5
+    for node in range(1, len(tree)):
+        line = []
+        while (node_above := tree.parents[line[-1] if line else node]) != -1:
+            line.append(node_above)
+        before = torch.tensor([[tree.tokens[each] for each in reversed(line)]])
+        reading = Engine(pair.draft, capacity).prefill(
+            torch.cat([prompt.input_ids, before], dim=1), prompt.features, prompt.pictures
+        )
+        alone = reading.logits.float().log_softmax(-1)[tree.tokens[node]].item()
+        assert tree.log_probs[node] == pytest.approx(alone, abs=1e-4)
+
+
 @pytest.mark.parametrize("seed", models.SEEDS)
 @pytest.mark.parametrize("chat", range(len(models.CHATS)))
 def test_target_only_is_what_transformers_generates(chat: int, seed: int):
