@@ -19,7 +19,10 @@ Label = int | str | None  # a token; in an image slot, the picture's key, or Non
 
 
 class BranchLayer(CacheLayerMixin):
-    """Keys and values of one attention layer, ``[batch, heads, capacity, head_dim]``; ``length`` columns count."""
+    """Keys and values of one attention layer, ``[batch, heads, capacity, head_dim]``; ``length`` columns count.
+
+    They lie in one piece of memory, so that one move brings both along.
+    """
 
     is_compileable = False
     is_croppable = False
@@ -32,8 +35,8 @@ class BranchLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         batch, heads, _, dim = key_states.shape
         self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys = key_states.new_zeros((batch, heads, self.capacity, dim))
-        self.values = value_states.new_zeros((batch, heads, self.capacity, value_states.shape[-1]))
+        self.both = key_states.new_zeros((2, batch, heads, self.capacity, dim))
+        self.keys, self.values = self.both
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -49,8 +52,7 @@ class BranchLayer(CacheLayerMixin):
     def keep(self, base: int, columns: Tensor | None, count: int) -> None:
         """See :meth:`BranchCache.keep`; ``columns`` is ``None`` when the kept ones already stand in place."""
         if columns is not None:
-            self.keys[:, :, base : base + count] = self.keys.index_select(2, columns)
-            self.values[:, :, base : base + count] = self.values.index_select(2, columns)
+            self.both[:, :, :, base : base + count] = self.both.index_select(3, columns)
         self.length = base + count
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.estimate import check_memory, estimate
 from specllava.models.family import FAMILIES, Family, family_of
 from specllava.models.fit import check_fit
+from specllava.models.fused import fuse
 from specllava.models.place import DEVICE_AUTO, device_named, home
 from specllava.models.quantisation import QuantiseName, quantisation
 from specllava.models.timing import measure_costs
@@ -191,8 +192,9 @@ def _paired(bundle: Bundle, checkpoint: Checkpoint) -> Bundle:
     reads = checkpoint.tokenizer() if blind else checkpoint.processor()
     place = bundle.device
     where = {} if place.type == "cpu" else {"device_map": {"": place}}
-    small = _ready(checkpoint.load(build, dtype=bundle.target.dtype, **where), place)
+    small = checkpoint.load(build, dtype=bundle.target.dtype, **where)
     check_fit(bundle.target, small, bundle.processor, reads)
+    small = _ready(fuse(small), place)
     own = reads if sight_of(small) == "own" else None
     return replace(bundle, draft=small, draft_name=checkpoint.name, draft_processor=own)
 

@@ -52,7 +52,9 @@ class Engine:
         self.device = home(model)
         self.dtype = model.dtype
         self.cache = BranchCache(model.config.get_text_config().num_hidden_layers, capacity)
-        self._never = torch.finfo(self.dtype).min
+        number = np.float64 if self.dtype is torch.float64 else np.float32
+        self._always, self._never = number(0.0), number(torch.finfo(self.dtype).min)  # added to the scores of a column
+        self._positions = torch.arange(capacity, device=self.device)
         self._rotations = _rotations(self.decoder, capacity, self.dtype)
 
     def prefill(self, input_ids: Tensor, features: Features | None, pictures: Sequence[str] = ()) -> Reading:
@@ -106,18 +108,17 @@ class Engine:
             visible = np.tri(len(tokens), start + len(tokens), start, dtype=np.bool_)
         mask = None
         if visible is not None:
-            added = np.where(visible, 0.0, self._never)
+            added = np.where(visible, self._always, self._never)
             mask = torch.from_numpy(added).to(self.device, self.dtype)[None, None]  # [1, 1, tokens, columns]
-        places = range(start, start + len(tokens)) if positions is None else positions
+        places = slice(start, start + len(tokens)) if positions is None else torch.tensor(positions, device=self.device)
         ids = torch.tensor([list(tokens)], device=self.device)
-        position_ids = torch.tensor([list(places)], device=self.device)
         if isinstance(self.decoder, LlamaModel):
-            states = self._through_layers(ids, mask, position_ids)
+            states = self._through_layers(ids, mask, places)
         else:
             output = self.decoder(
                 input_ids=ids,
                 attention_mask=mask,
-                position_ids=position_ids,
+                position_ids=self._positions[places][None],
                 past_key_values=self.cache,
                 use_cache=True,
             )
@@ -126,7 +127,7 @@ class Engine:
         logits: Tensor = self.head(states[0, -last:])
         return logits
 
-    def _through_layers(self, ids: Tensor, mask: Tensor | None, position_ids: Tensor) -> Tensor:
+    def _through_layers(self, ids: Tensor, mask: Tensor | None, places: slice | Tensor) -> Tensor:
         """What the decoder's own forward does once the mask is known, layer after layer: ``[1, tokens, hidden]``.
 
         For a draft of one layer its bookkeeping around that, and working out again how each position is rotated, are
@@ -134,14 +135,13 @@ class Engine:
         """
         states = self.decoder.embed_tokens(ids)
         if self._rotations is None:
-            rotation = self.decoder.rotary_emb(states, position_ids=position_ids)
+            rotation = self.decoder.rotary_emb(states, position_ids=self._positions[places][None])
         else:
-            rotation = tuple(each[:, position_ids[0]] for each in self._rotations)
+            rotation = tuple(each[:, places] for each in self._rotations)
         for layer in self.decoder.layers:
             states = layer(
                 states,
                 attention_mask=mask,
-                position_ids=position_ids,
                 position_embeddings=rotation,
                 past_key_values=self.cache,
                 use_cache=True,

@@ -1,0 +1,50 @@
+"""A fused draft computes what transformers' own layers compute."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specllava.models.engine import Engine
+from specllava.models.fused import FusedLayer, fuse
+
+CAPACITY = 64
+
+
+def _llama(seed: int, **changed: object) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 4, "num_key_value_heads": 4, **changed}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=97, num_hidden_layers=2, max_position_embeddings=CAPACITY, **sizes))
+    for parameter in model.parameters():  # gains too, which begin as ones
+        torch.nn.init.normal_(parameter, 0.5 if parameter.dim() == 1 else 0.0, 0.2)
+    return model.eval()
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("groups", [4, 2, 1])
+@torch.inference_mode()
+def test_fused_layers_compute_what_they_are_made_of(seed: int, groups: int) -> None:
+    """A prompt, a branching tree behind it, and a single token behind the branch that is kept."""
+    model = _llama(seed, num_key_value_heads=groups, head_dim=16)
+    engines = Engine(model, CAPACITY), Engine(fuse(copy.deepcopy(model)), CAPACITY)
+    assert all(isinstance(layer, FusedLayer) for layer in engines[1].decoder.layers)
+    prompt = torch.randint(0, 97, (1, 11))
+    visible = np.ones((4, 15), dtype=np.bool_)
+    visible[:, 11:] = [[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]]
+    found = []
+    for engine in engines:
+        logits = [engine.prefill(prompt, None).logits[None], engine.forward([3, 5, 7, 9], visible, [11, 11, 12, 12])]
+        engine.cache.keep(11, [1, 3])
+        found.append(torch.cat([*logits, engine.forward([2])]))
+    assert found[0].std() > 0.1
+    assert torch.allclose(found[0], found[1], rtol=0, atol=1e-5 * found[0].abs().max().item())
+
+
+@pytest.mark.parametrize("changed", [{"attention_bias": True}, {"mlp_bias": True}])
+def test_layers_that_are_not_plain_stay_as_they_are(changed: dict[str, object]) -> None:
+    model = fuse(_llama(0, **changed))
+    assert not any(isinstance(layer, FusedLayer) for layer in model.model.layers)
