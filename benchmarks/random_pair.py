@@ -12,6 +12,7 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 
 from specllava.models.artefact import DraftLlava
 from specllava.models.bundle import Bundle
+from specllava.models.fused import fuse
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.recipe import ToyRecipe
 
@@ -132,4 +133,4 @@ def build(name: SizeName, device: torch.device, dtype: torch.dtype) -> Bundle:
         weight = model.lm_head.weight
         torch.nn.init.normal_(weight, std=SPREAD / weight.shape[1] ** 0.5)
     target.generation_config.eos_token_id = None
-    return Bundle(name, target, draft, processor, f"{name} target, random", f"{name} draft, random")
+    return Bundle(name, target, fuse(draft), processor, f"{name} target, random", f"{name} draft, random")

@@ -194,7 +194,7 @@ def _paired(bundle: Bundle, checkpoint: Checkpoint) -> Bundle:
     where = {} if place.type == "cpu" else {"device_map": {"": place}}
     small = checkpoint.load(build, dtype=bundle.target.dtype, **where)
     check_fit(bundle.target, small, bundle.processor, reads)
-    small = _ready(fuse(small), place)
+    small = fuse(_ready(small, place))
     own = reads if sight_of(small) == "own" else None
     return replace(bundle, draft=small, draft_name=checkpoint.name, draft_processor=own)
 

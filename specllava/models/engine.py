@@ -137,7 +137,7 @@ class Engine:
         if self._rotations is None:
             rotation = self.decoder.rotary_emb(states, position_ids=self._positions[places][None])
         else:
-            rotation = tuple(each[:, places] for each in self._rotations)
+            rotation = tuple(self._rotations[:, :, places])
         for layer in self.decoder.layers:
             states = layer(
                 states,
@@ -151,13 +151,12 @@ class Engine:
 
 
 @torch.inference_mode()
-def _rotations(decoder: PreTrainedModel, capacity: int, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
-    """Cosines and sines of all positions, ``[1, capacity, head_dim]`` each; ``None`` where they depend on more."""
+def _rotations(decoder: PreTrainedModel, capacity: int, dtype: torch.dtype) -> Tensor | None:
+    """Cosines and sines of all positions, ``[2, 1, capacity, head_dim]``; ``None`` where they depend on more."""
     if not isinstance(decoder, LlamaModel) or decoder.rotary_emb.rope_type in GROWING_ROPES:
         return None
     place = decoder.embed_tokens.weight.device
     if place.type == "meta":  # accelerate brings the weights when they are used
         return None
     positions = torch.arange(capacity, device=place)[None]
-    cosines, sines = decoder.rotary_emb(torch.empty(0, dtype=dtype, device=place), position_ids=positions)
-    return cosines, sines
+    return torch.stack(decoder.rotary_emb(torch.empty(0, dtype=dtype, device=place), position_ids=positions))

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Cache, LlamaModel, PreTrainedModel
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 
 def fuse(model: PreTrainedModel) -> PreTrainedModel:
@@ -20,7 +20,9 @@ def fuse(model: PreTrainedModel) -> PreTrainedModel:
     decoder = model.get_decoder()
     if isinstance(decoder, LlamaModel) and all(_is_plain(layer) for layer in decoder.layers):
         decoder.layers = nn.ModuleList(FusedLayer(layer) for layer in decoder.layers)
-        decoder.norm = _fused_norm(decoder.norm)
+        gain = decoder.norm.weight
+        decoder.norm = nn.RMSNorm(gain.shape, decoder.norm.variance_epsilon, device="meta")
+        decoder.norm.weight = gain
     return model
 
 
@@ -42,13 +44,18 @@ class FusedLayer(nn.Module):
         self.number, self.size = attention.layer_idx, attention.head_dim
         self.queries = attention.q_proj.out_features // self.size
         self.keys = attention.k_proj.out_features // self.size
-        self.first_norm = _fused_norm(layer.input_layernorm)
-        self.inward = _stacked(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.outward = attention.o_proj
-        self.second_norm = _fused_norm(layer.post_attention_layernorm)
-        self.widening = _stacked(mlp.gate_proj, mlp.up_proj)
+        self.hidden, self.eps = (attention.q_proj.in_features,), layer.input_layernorm.variance_epsilon
         self.activation: Callable[[Tensor], Tensor] = mlp.act_fn
-        self.narrowing = mlp.down_proj
+        weights = (
+            layer.input_layernorm.weight.data,
+            _stacked(attention.q_proj, attention.k_proj, attention.v_proj),
+            attention.o_proj.weight.data.t(),
+            layer.post_attention_layernorm.weight.data,
+            _stacked(mlp.gate_proj, mlp.up_proj),
+            mlp.down_proj.weight.data.t(),
+        )
+        self.weights = weights  # at hand as they are: to ask a module for a parameter takes as long as to add
+        self.held = nn.ParameterList(nn.Parameter(weight, requires_grad=False) for weight in weights)
 
     def forward(
         self,
@@ -66,9 +73,11 @@ class FusedLayer(nn.Module):
             past_key_values: what was read before; this layer's keys and values are added to it.
         """
         assert position_embeddings is not None
+        first_gain, inward, outward, second_gain, widening, narrowing = self.weights
         states = hidden_states[0]
         tokens = len(states)
-        parts = self.inward(self.first_norm(states)).view(tokens, -1, self.size).transpose(0, 1)[None]
+        normed = F.rms_norm(states, self.hidden, first_gain, self.eps)
+        parts = torch.mm(normed, inward).view(1, tokens, -1, self.size).transpose(1, 2)
         turned = _turned(parts[:, : -self.keys], *position_embeddings)  # [1, queries + keys, tokens, size]
         keys, values = turned[:, self.queries :], parts[:, -self.keys :]
         if past_key_values is not None:
@@ -82,9 +91,10 @@ class FusedLayer(nn.Module):
             enable_gqa=self.queries != self.keys,
         )
         gathered = seen[0].transpose(0, 1).reshape(tokens, -1)  # [tokens, queries * size]
-        states = torch.addmm(states, gathered, self.outward.weight.t())
-        gate, up = self.widening(self.second_norm(states)).chunk(2, -1)
-        return torch.addmm(states, self.activation(gate) * up, self.narrowing.weight.t())[None]
+        states = torch.addmm(states, gathered, outward)
+        normed = F.rms_norm(states, self.hidden, second_gain, self.eps)
+        gate, up = torch.mm(normed, widening).chunk(2, -1)
+        return torch.addmm(states, self.activation(gate) * up, narrowing)[None]
 
 
 def _turned(parts: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
@@ -93,15 +103,6 @@ def _turned(parts: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return torch.addcmul(parts * cosines, torch.cat([-second, first], -1), sines)
 
 
-def _stacked(*products: nn.Linear) -> nn.Linear:
-    """One product that gives the results of several, one behind the other."""
-    weight = torch.cat([each.weight.data for each in products])
-    whole = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    whole.weight = nn.Parameter(weight, requires_grad=False)
-    return whole
-
-
-def _fused_norm(norm: LlamaRMSNorm) -> nn.RMSNorm:
-    fused = nn.RMSNorm(norm.weight.shape, norm.variance_epsilon, device="meta")
-    fused.weight = norm.weight
-    return fused
+def _stacked(*products: nn.Linear) -> Tensor:
+    """The weights of several products as one, ``[in, out]``: its results stand one behind the other."""
+    return torch.cat([each.weight.data.t() for each in products], dim=1)
