@@ -8,8 +8,9 @@ import random
 from typing import Final
 
 from specllava.toyworld import phrases
+from specllava.toyworld.exchange import Exchange, each, worded
 from specllava.toyworld.language import DETAIL_PROMPTS, Turn, caption, describe, polish, where
-from specllava.toyworld.questions import FAMILIES, Exchange, each, worded
+from specllava.toyworld.questions import FAMILIES
 from specllava.toyworld.scene import Scene, Thing
 
 __all__ = ["DETAIL_PROMPTS", "SUGGESTIONS", "Turn", "ask", "converse"]
