@@ -25,7 +25,8 @@ from specllava.distill.losses import IGNORE
 from specllava.distill.rows import index_rows
 from specllava.distill.stage import taught_losses
 from specllava.findings.distillation import Report
-from specllava.models.bundle import load_bundle
+from specllava.models.bundle import draft_class, load_bundle
+from specllava.models.checkpoint import Checkpoint
 from specllava.models.drafts import import_draft, init_draft
 from specllava.models.images import read_size
 from specllava.models.prompt import build_prompt
@@ -72,7 +73,11 @@ def indexed(root):
 
 
 def loaded(root, family, made, dtype="float32"):
-    return load_bundle("x", root / family, root / f"{family} {made}", "cpu", dtype)
+    """The pair, with a draft that can learn: one that decodes is fused."""
+    bundle = load_bundle("x", root / family, root / f"{family} {made}", "cpu", dtype)
+    checkpoint = Checkpoint.at(root / f"{family} {made}")
+    build = draft_class(checkpoint.name, checkpoint.config())
+    return replace(bundle, draft=checkpoint.load(build, dtype=getattr(torch, dtype)).eval())
 
 
 def command(root, output, family, made, **options):

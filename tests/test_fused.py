@@ -44,6 +44,11 @@ def test_fused_layers_compute_what_they_are_made_of(seed: int, groups: int) -> N
     assert torch.allclose(found[0], found[1], rtol=0, atol=1e-5 * found[0].abs().max().item())
 
 
+def test_several_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="one row, not 3"):
+        fuse(_llama(0))(torch.ones((3, 5), dtype=torch.long))
+
+
 @pytest.mark.parametrize("changed", [{"attention_bias": True}, {"mlp_bias": True}])
 def test_layers_that_are_not_plain_stay_as_they_are(changed: dict[str, object]) -> None:
     model = fuse(_llama(0, **changed))

@@ -65,14 +65,19 @@ class FusedLayer(nn.Module):
         past_key_values: Cache | None = None,
         **_: object,
     ) -> Tensor:
-        """``[1, tokens, hidden]`` in and out.
+        """``[1, tokens, hidden]`` in and out; nothing is learnt from it.
 
         Args:
             attention_mask: added to the scores, ``[1, 1, tokens, columns]``; without it a token sees those before it.
             position_embeddings: cosines and sines ``[1, tokens, size of a head]``.
             past_key_values: what was read before; this layer's keys and values are added to it.
+
+        Raises:
+            ValueError: several rows.
         """
         assert position_embeddings is not None
+        if len(hidden_states) != 1:
+            raise ValueError(f"a fused draft reads one row, not {len(hidden_states)}: load one that learns apart")
         first_gain, inward, outward, second_gain, widening, narrowing = self.weights
         states = hidden_states[0]
         tokens = len(states)
