@@ -348,7 +348,7 @@ def test_an_experiment_runs_when_asked_and_answers_in_words_picture_and_table(vi
     words = tab.page.locator("#lab-seeing .gloss-word").count()
     assert tab.page.locator("#lab-seeing .gloss-mark").count() == 3 * words > 30
     tab.page.locator("#lab-seeing summary").click()
-    assert tab.page.locator("#lab-seeing tbody tr").count() == words
+    tab.wait(f"document.querySelectorAll('#lab-seeing tbody tr').length === {words}")
     tab.page.fill("#question textarea", "  ")
     tab.page.click("#lab-rules .lab-run")
     tab.wait("document.querySelector('#lab-rules .notice').textContent.includes('prompt is empty')")
