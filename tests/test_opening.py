@@ -170,6 +170,7 @@ def test_a_link_opens_with_its_own_run_and_nothing_else(server: Server, browser:
     )
     page.goto(f"{server.address}?example={name}&step=3")
     page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+    page.wait_for_function("window.seen.size > 0")
     page.wait_for_timeout(500)
     seen = page.evaluate("[...window.seen]")
     assert len(seen) == 1 and seen[0].startswith("Step 3 of "), seen
