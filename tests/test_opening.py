@@ -131,6 +131,7 @@ def test_the_player_takes_over_without_a_jump(visit: Visitor, server: Server, br
     context.close()
     tab = visit(viewport=shape)
     assert tab.page.locator("#opening, .still").count() == 0
+    tab.wait("!document.querySelector('.progress-text')")  # the library's clock is text too, though unseen
     for before, after in zip(early, tab.page.evaluate(READ, PARTS), strict=True):
         assert before["text"] == after["text"]
         assert before["box"] == pytest.approx(after["box"], abs=2), before["part"]

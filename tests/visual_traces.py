@@ -209,7 +209,7 @@ class FakeEvent:
 
 @dataclass(frozen=True)
 class FakeBackend:
-    """Races synthetic runs: the prompt chooses the seed, ``pace`` is the seconds that one event takes, five times as
+    """Races synthetic runs: the prompt chooses the seed, ``pace`` is the seconds that one event takes, 25 times as
     long where the prompt starts with ``slowly``.
 
     Nobody drafts where the configuration says so. Prompts that start with ``fail`` raise what a broken backend might;
@@ -240,7 +240,7 @@ class FakeBackend:
                 name = min(left, key=clocks.__getitem__)
                 item = left[name].pop(0)
                 clocks[name] += item.total if isinstance(item, Prefill) else item.seconds.total
-                time.sleep(self.pace * (5 if prompt.startswith("slowly") else 1))
+                time.sleep(self.pace * (25 if prompt.startswith("slowly") else 1))
                 finished = not left[name]
                 if finished:
                     del left[name]
