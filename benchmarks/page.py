@@ -65,6 +65,12 @@ def step_seconds(browser: Any, address: str, rounds: int) -> list[float]:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(address)
     page.wait_for_selector(".tree .main-svg", timeout=PATIENCE)
+    steps = int(page.inner_text(".step-name").split()[-1])
+    wanted = DRAWN * rounds + 1
+    if steps < wanted:
+        raise SystemExit(f"the run has {steps} steps, {wanted} are needed: give a longer one, or fewer rounds")
+    page.click("[data-do=first]")  # a run opens at its most telling step
+    page.wait_for_function("document.querySelector('.step-name').textContent.startsWith('Step 1 ')", timeout=PATIENCE)
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
 
