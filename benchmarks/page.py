@@ -60,7 +60,8 @@ def first_trees(browser: Any, address: str, visits: int) -> list[float]:
 def step_seconds(browser: Any, address: str, rounds: int) -> list[float]:
     """Seconds of a step on the thread that draws, in its processor time, averaged over each round of steps.
 
-    The run at ``address`` must have more steps than are timed.
+    Raises:
+        SystemExit: the run at ``address`` has no more steps than are timed.
     """
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(address)

@@ -11,7 +11,7 @@ import pytest
 from test_page import SECOND, Server, Visitor, browser, server, visit  # noqa: F401 - fixtures
 from visual_traces import synthetic_race, synthetic_steps
 
-from benchmarks.page import first_trees, step_seconds
+from benchmarks.page import DRAWN, first_trees, step_seconds
 from specllava.config import DecodingConfig
 from visual.player import recorded_frames
 from visual.standalone import standalone_page
@@ -79,18 +79,29 @@ def test_a_rejected_guess_can_be_forced_from_its_card(visit: Visitor) -> None:  
     assert tab.text("#lab-fork .telling span.forced").strip() == word
 
 
-@pytest.fixture(scope="module")
-def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of its own with many steps of large trees."""
+def written_run(path: Path, count: int, show: int | None = None) -> Path:
+    """A page of its own with that many steps of large trees, opened at the first or another one."""
     config = DecodingConfig(depth=12, nodes=NODES, width=8, max_new_tokens=4096)
     lanes = synthetic_race(1, config)
-    steps = synthetic_steps(random.Random(1), config, STEPS, least=NODES - 14)
+    steps = synthetic_steps(random.Random(1), config, count, least=NODES - 14)
     lanes["speculative"] = replace(lanes["speculative"], steps=steps)
-    frames = recorded_frames(lanes["target-only"], lanes["speculative"])
+    frames = recorded_frames(lanes["target-only"], lanes["speculative"], show=show)
     assert sum(len(frame.encode()) for frame in frames) < 3_000_000
-    path = tmp_path_factory.mktemp("long") / "run.html"
     path.write_text(standalone_page(frames), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written_run(tmp_path_factory.mktemp("long") / "run.html", STEPS)
+
+
+def test_steps_are_timed_from_the_first_on_wherever_the_run_opens(tmp_path: Path, browser: object) -> None:  # noqa: F811
+    """It once waited for ever for a step behind the last."""
+    run = written_run(tmp_path / "run.html", DRAWN + 1, show=DRAWN)
+    assert len(step_seconds(browser, run.as_uri(), 1)) == 1
+    with pytest.raises(SystemExit, match=f"{DRAWN + 1} steps, {2 * DRAWN + 1} are needed"):
+        step_seconds(browser, run.as_uri(), 2)
 
 
 @pytest.mark.alone
