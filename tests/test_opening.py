@@ -162,10 +162,11 @@ def test_a_link_opens_with_its_own_run_and_nothing_else(server: Server, browser:
     page.add_init_script(
         """window.seen = new Set();
         const look = () => {
-          const root = document.getElementById("opening")?.shadowRoot ?? document;
-          const name = root.querySelector(".step-name")?.textContent;
-          if (name) window.seen.add(`${name}: ${root.querySelector(".sentence").textContent}`);
           requestAnimationFrame(look);
+          if (document.readyState === "loading") return; // a frame can fall between two parts of the document
+          const root = document.getElementById("opening")?.shadowRoot ?? document;
+          const [name, sentence] = [".step-name", ".sentence"].map((part) => root.querySelector(part)?.textContent);
+          if (name) window.seen.add(`${name}: ${sentence}`);
         };
         requestAnimationFrame(look);"""
     )
