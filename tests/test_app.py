@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from test_page import FINISHED, SECOND, Visit, browser  # noqa: F401 - a fixture is used by its name
+from test_page import FINISHED, Visit, browser  # noqa: F401 - a fixture is used by its name
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -52,14 +52,14 @@ def test_the_shipped_pair_races_on_the_page(browser: Any, address: str) -> None:
     page.on("console", lambda message: errors.extend([message.text] if message.type == "error" else []))
     page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
     page.goto(address)
-    page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
     tab = Visit(page)
+    page.wait_for_selector(".tree .main-svg")
     assert "recorded run" in tab.text(".origin") and "identical" in tab.text(".same")
-    tab.wait("document.querySelector('.chip').textContent.includes('toy')", 60)
+    tab.wait("document.querySelector('.chip').textContent.includes('toy')")
     page.click("text=New scene")
     page.select_option(".speed", "1")
     tab.run("Describe this image in detail.")
-    tab.wait(FINISHED, 60)
+    tab.wait(FINISHED)
     page.click("[data-do=last]")
     lanes = [tab.text(f"[data-lane={lane}] .words").replace("■", "").split() for lane in ("target-only", "speculative")]
     assert lanes[0] == lanes[1] and len(lanes[0]) > 20

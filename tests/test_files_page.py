@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from test_files import hostile_race
-from test_page import SECOND, Visit, Visitor, browser, server, visit  # noqa: F401 - fixtures are used by their names
+from test_page import Visit, Visitor, browser, server, visit  # noqa: F401 - fixtures are used by their names
 
 from specllava.trace import race_json
 from visual.player import recorded_frames
@@ -20,7 +20,7 @@ def saved(tab: Visit, kind: str, folder: Path) -> Path:
     """What the menu gives under this name."""
     if not tab.page.locator(".files[open]").count():
         tab.page.click(".files summary")
-    with tab.page.expect_download(timeout=60 * SECOND) as download:
+    with tab.page.expect_download() as download:
         tab.page.click(f"[data-file={kind}]")
     path = folder / download.value.suggested_filename
     download.value.save_as(path)
@@ -68,7 +68,7 @@ def test_a_trace_is_opened_as_data_and_a_refused_one_changes_nothing(visit: Visi
     good.write_text(race_json(race["target-only"], race["speculative"]), encoding="utf-8")
     bad.write_text('{"image": "x.png", "target_only": {}}')
     tab.page.set_input_files("input[accept*=json]", str(good))
-    tab.wait("document.querySelector('.origin').textContent.includes('from good.json')", 60)
+    tab.wait("document.querySelector('.origin').textContent.includes('from good.json')")
     tab.wait("!document.querySelector('#notice').textContent.trim()")
     assert tab.page.locator("#picture img").count() == 0
     tab.page.click("[data-do=last]")
@@ -89,7 +89,7 @@ def test_a_saved_page_plays_with_no_server(browser: Any, tmp_path: Path) -> None
     page.on("pageerror", lambda error: tab.errors.append(str(error)))
     page.on("request", lambda request: tab.calls.append(request.url))
     page.goto(path.as_uri())
-    page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+    page.wait_for_selector(".tree .main-svg")
     assert "saved run" in tab.text(".origin")
     assert "without its picture" in tab.text("#picture")
     assert page.evaluate("document.documentElement.scrollWidth") <= 375

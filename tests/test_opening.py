@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from test_page import HOSTILE, SECOND, Server, Visit, Visitor, browser, server, visit  # noqa: F401 - fixtures
+from test_page import HOSTILE, PATIENCE, Server, Visit, Visitor, browser, server, visit  # noqa: F401 - fixtures
 from visual_traces import retexted, synthetic_race, synthetic_recorded
 
 from visual.opening import Asked, Opened, opening
@@ -139,11 +139,12 @@ def test_the_player_takes_over_without_a_jump(visit: Visitor, server: Server, br
 
 def test_until_it_is_drawn_the_tree_stays_as_the_server_drew_it(server: Server, browser: Any) -> None:  # noqa: F811
     context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     held: list[Any] = []
     page.route("**/plotly.min.js", lambda route: held.append(route))
     page.goto(server.address)
-    page.wait_for_selector(".tree .still[aria-hidden=true]", timeout=40 * SECOND)
+    page.wait_for_selector(".tree .still[aria-hidden=true]")
     assert page.locator("#opening").count() == 0 and page.locator("#run").is_enabled()
     page.wait_for_function("document.fonts.status === 'loaded'")
     page.click("[data-do=first]")
@@ -151,13 +152,14 @@ def test_until_it_is_drawn_the_tree_stays_as_the_server_drew_it(server: Server, 
     page.wait_for_timeout(200)
     for route in held:
         route.continue_()
-    page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+    page.wait_for_selector(".tree .main-svg")
     context.close()
 
 
 def test_a_link_opens_with_its_own_run_and_nothing_else(server: Server, browser: Any, tmp_path: Path) -> None:  # noqa: F811
     name = synthetic_recorded(tmp_path, 2)[1].name
     context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     page.add_init_script(
         """window.seen = new Set();
@@ -171,7 +173,7 @@ def test_a_link_opens_with_its_own_run_and_nothing_else(server: Server, browser:
         requestAnimationFrame(look);"""
     )
     page.goto(f"{server.address}?example={name}&step=3")
-    page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+    page.wait_for_selector(".tree .main-svg")
     page.wait_for_function("window.seen.size > 0")
     page.wait_for_timeout(500)
     seen = page.evaluate("[...window.seen]")
@@ -185,6 +187,7 @@ def test_axe_finds_no_serious_violation_in_the_opening(server: Server, browser: 
     from axe_playwright_python.sync_playwright import Axe
 
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     page.route(NO_GRADIO, lambda route: route.abort())
     page.goto(server.address)

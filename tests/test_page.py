@@ -27,7 +27,7 @@ if not IN_CI:
     )
 from playwright import sync_api  # noqa: E402 - in CI a missing playwright is an error, not a skip
 
-SECOND = 1000
+PATIENCE = 90_000  # milliseconds; a busy machine is slow, and only a failure waits for so long
 DRAWN = "JSON.stringify(document.querySelector('.tree').data.map(({name, x, y, text}) => ({name, x, y, text})))"
 HOSTILE = {5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}", 11: " `<b>x</b>"}
 
@@ -49,6 +49,9 @@ class Visit:
     hosts: set[str] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(PATIENCE)
+
     def text(self, selector: str) -> str:
         return str(self.page.inner_text(selector))
 
@@ -59,8 +62,10 @@ class Visit:
         """The figure's data as Plotly holds it."""
         return list(json.loads(self.page.evaluate(DRAWN)))
 
-    def wait(self, condition: str, seconds: float = 20) -> None:
-        self.page.wait_for_function(condition, timeout=seconds * SECOND)
+    def wait(self, condition: str) -> None:
+        """Until an expression holds. Playwright gives up at once where it throws: what is absent is waited for too."""
+        patient = f"(() => {{ try {{ return {condition}; }} catch (absent) {{ return false; }} }})()"
+        self.page.wait_for_function(patient)
 
     def run(self, question: str) -> None:
         self.page.fill("#question textarea", question)
@@ -116,7 +121,7 @@ def visit(server: Server, browser: Any) -> Iterator[Visitor]:
         page.on("request", lambda request: tab.hosts.add(urlsplit(request.url).netloc))
         page.on("request", lambda request: tab.calls.append(request.url))
         page.goto(server.address + query)
-        page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+        page.wait_for_selector(".tree .main-svg")
         return tab
 
     yield open_page
@@ -147,7 +152,7 @@ def test_a_race_runs_to_its_end_and_says_identical(visit: Visitor) -> None:
     tab = visit()
     tab.page.select_option(".speed", "1")
     tab.run("What is on the left?")
-    tab.wait(FINISHED, 30)
+    tab.wait(FINISHED)
     tab.page.click("[data-do=last]")
     lanes = [tab.text(f"[data-lane={lane}] .words").replace("■", "").split() for lane in ("target-only", "speculative")]
     assert lanes[0] == lanes[1]
@@ -156,15 +161,15 @@ def test_a_race_runs_to_its_end_and_says_identical(visit: Visitor) -> None:
 
 def test_on_a_phone_the_node_that_the_card_tells_about_is_in_sight(visit: Visitor) -> None:
     tab = visit(viewport={"width": 375, "height": 900})
-    seen = """() => {
+    seen = """(() => {
       const node = document.querySelector(".tree .tracemarked .point").getBoundingClientRect();
       const card = document.querySelector(".scroller").getBoundingClientRect();
       return node.left >= card.left && node.right <= card.right;
-    }"""
+    })()"""
     wide = "document.querySelector('.scroller').scrollWidth > document.querySelector('.scroller').clientWidth"
     assert tab.page.evaluate(wide)
     for _ in range(5):
-        tab.page.wait_for_function(seen)
+        tab.wait(seen)
         before = tab.page.evaluate(DRAWN)
         tab.page.click("[data-do=next]")
         tab.wait(f"{DRAWN} !== {json.dumps(before)}")
@@ -241,8 +246,8 @@ def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:
     one.run("The question of one visitor")
     one.wait("document.querySelector('.asked').textContent.includes('one visitor')")
     two.run("The question of the other")
-    one.wait(FINISHED, 30)
-    two.wait(FINISHED, 30)
+    one.wait(FINISHED)
+    two.wait(FINISHED)
     assert "one visitor" in one.text(".asked")
     assert "the other" in two.text(".asked")
 
@@ -271,7 +276,7 @@ def test_words_of_the_model_never_become_markup(visit: Visitor, server: Server) 
         tab = visit()
         tab.page.select_option(".speed", "1")
         tab.run("Words that bite")
-        tab.wait(FINISHED, 30)
+        tab.wait(FINISHED)
         tab.page.click("[data-do=first]")
         for _ in range(4):
             tab.page.click("[data-do=next]")

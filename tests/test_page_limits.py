@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_page import SECOND, Server, Visitor, browser, server, visit  # noqa: F401 - fixtures
+from test_page import Server, Visitor, browser, server, visit  # noqa: F401 - fixtures
 from visual_traces import synthetic_race, synthetic_steps
 
 from benchmarks.page import DRAWN, first_trees, step_seconds
@@ -41,7 +41,7 @@ def test_a_lesson_asks_first_and_answers_on_request(visit: Visitor) -> None:  # 
     tab.page.locator("button.teach").first.click()
     tab.page.wait_for_selector(".lesson:not([hidden])")
     assert tab.text(".lesson-question").endswith("?") and not tab.text(".lesson-answer")
-    tab.page.wait_for_function("document.querySelector('.step-name').textContent.startsWith('Step 3 ')")
+    tab.wait("document.querySelector('.step-name').textContent.startsWith('Step 3 ')")
     tab.page.click("[data-do=answer]")
     assert "Because" in tab.text(".lesson-answer")
     tab.page.locator("button.example").first.click()
@@ -61,7 +61,7 @@ def test_pruned_guesses_are_drawn_when_switched_on(visit: Visitor) -> None:  # n
     points = "document.querySelectorAll('.tree .tracepruned .point').length"
     assert tab.page.evaluate(points) == 0
     tab.page.click(".with-pruned input")
-    tab.page.wait_for_function(f"{points} > 0")
+    tab.wait(f"{points} > 0")
     tab.page.click(".step .table summary")
     assert "pruned" in tab.text(".step .table tbody")
 

@@ -10,7 +10,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from test_page import SECOND, Visit, browser  # noqa: F401 - a fixture is used by its name
+from test_page import Visit, browser  # noqa: F401 - a fixture is used by its name
 from visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_recorded
 
 import app
@@ -53,7 +53,7 @@ def test_models_that_are_loading_are_said_to_and_a_race_waits_for_them(open_site
         return FakeBackend(pace=0.004)
 
     tab = open_site(Site(backend, synthetic_recorded(tmp_path)))
-    tab.page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)  # a recorded race needs no models
+    tab.page.wait_for_selector(".tree .main-svg")  # a recorded race needs no models
     assert tab.page.evaluate(CHIP) == "loading" and tab.text(".chip") == "models are loading"
     tab.run("What is there?")
     tab.wait("document.querySelector('.notice').textContent.includes('Getting ready')")
@@ -68,7 +68,7 @@ def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, 
         raise OSError("a secret path")
 
     tab = open_site(Site(backend, synthetic_recorded(tmp_path)))
-    tab.page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+    tab.page.wait_for_selector(".tree .main-svg")
     tab.wait(f"{CHIP} === 'failed'")
     assert "recorded races only" in tab.text(".chip")
     tab.run("What is there?")
@@ -80,7 +80,7 @@ def test_a_lane_may_run_alone_and_the_page_says_why(open_site: Open, tmp_path: P
     """First without a draft, then from a file of one lane, which opens with the models as they are."""
     backend = FakeBackend(pace=0.004, setting=replace(SETTING, draft=NO_DRAFT))
     tab = open_site(Site(lambda: backend, synthetic_recorded(tmp_path)))
-    tab.page.wait_for_selector(".tree .main-svg", timeout=40 * SECOND)
+    tab.page.wait_for_selector(".tree .main-svg")
     tab.run("What is there?")
     tab.wait("document.querySelector('.origin').textContent.includes('live')")
     tab.wait("!document.querySelector('#run').disabled")
