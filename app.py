@@ -29,25 +29,26 @@ from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 from visual import pieces
-from visual.ask import QUICK, SHOWN_EXAMPLES, PictureCard, QuestionCard, picture_card, question_card
+from visual.ask import COMPUTES, QUICK, SHOWN_EXAMPLES, PictureCard, QuestionCard, picture_card, question_card
 from visual.controls import settings_card
 from visual.lab import Desk, Experiments, Inputs, lab_section
 from visual.learn import lessons_card
 from visual.lessons import Lesson, load_lessons
 from visual.link import follow_link
-from visual.notices import error, notice_arguments, warning
+from visual.live import NOTES
+from visual.notices import error, notice_arguments, turned_away, warning
 from visual.opening import Asked, Opened, opening
 from visual.picture import data_address
 from visual.player import component_arguments, recorded_frames, static_paths
 from visual.recorded import Recorded, load_recorded, read_recorded
 from visual.site import Site, enter, race, running
 from visual.standalone import saved_page
+from visual.turns import Turn
 
 EXAMPLES = Path(__file__).parent / "assets" / "examples"
 LESSONS = Path(__file__).parent / "assets" / "lessons"
 SCENE_PIXELS = 384
 SHOWN_SUGGESTIONS = 4
-COMPUTE = "compute"
 log = logging.getLogger("specllava.page")
 
 
@@ -112,7 +113,7 @@ def opened(site: Site, path: str, session: str) -> tuple[Any, ...]:
     except Exception:
         log.exception("a race file could not be drawn")
         return *(gr.skip() for _ in range(4)), error("This file cannot be opened: it could not be drawn.")
-    site.racing.discard(session)
+    site.racing.leave(session)
     return *parts, ""
 
 
@@ -189,7 +190,7 @@ def build_page(site: Site) -> gr.Blocks:
                 arguments = component_arguments(frames, forks)
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if site.lab is not None:
-                    desk = Desk(site.lab, lambda: new_scene(False)[0], COMPUTE)
+                    desk = Desk(site.lab, lambda: new_scene(False)[0])
                     lab_section(desk, page, Inputs(picture.state, question.question, settings, player))
         _connect(site, page, Widgets(chip, picture, question, lessons, notice, settings, player))
     return page
@@ -198,19 +199,29 @@ def build_page(site: Site) -> gr.Blocks:
 def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
     """Which click does what. Everything that computes shares one slot; everything else is instant."""
 
-    def begin(request: gr.Request) -> tuple[Any, Any, str]:
-        return enter(site, request.session_hash or "")
+    def begin(request: gr.Request, picture: Picture | None, question: str, *values: Any) -> tuple[Any, ...]:
+        notice = enter(site, request.session_hash or "", Turn(picture, question, values))
+        return *buttons(request), notice
 
-    def compute(request: gr.Request, picture: Picture | None, question: str, *values: Any) -> Iterator[dict[Any, Any]]:
-        for frames, note in race(site, picture, question, values, request.session_hash or ""):
+    def compute(request: gr.Request) -> Iterator[dict[Any, Any]]:
+        for frames, note in race(site, request.session_hash or ""):
             yield {on.player: frames, on.notice: note} if frames else {on.notice: note}
+        yield {on.notice: gr.skip()}  # at the end gradio sends once more what came last, over whatever is there by now
 
-    def leave(request: gr.Request) -> tuple[Any, Any]:
-        site.racing.discard(request.session_hash or "")
-        return gr.update(interactive=True), gr.update(interactive=False)
+    def buttons(request: gr.Request) -> tuple[Any, Any]:
+        wanted = site.racing.wish(request.session_hash or "") == "on"
+        return gr.update(interactive=not wanted), gr.update(interactive=wanted)
+
+    def halt(request: gr.Request) -> tuple[Any, ...]:
+        stopped = site.racing.stop(request.session_hash or "")
+        return *buttons(request), NOTES["stopped"] if stopped else gr.skip()
+
+    def refused(request: gr.Request) -> tuple[Any, ...]:
+        gone(request)
+        return *buttons(request), turned_away()
 
     def gone(request: gr.Request) -> None:
-        site.racing.discard(request.session_hash or "")
+        site.racing.leave(request.session_hash or "")
 
     def open_file(path: str, request: gr.Request) -> tuple[Any, ...]:
         return opened(site, path, request.session_hash or "")
@@ -218,20 +229,21 @@ def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
     def open_link(request: gr.Request) -> tuple[Any, ...]:
         return linked(site, request.query_params)
 
-    buttons = [on.question.run, on.question.stop]
-    racing = gr.on([on.question.run.click, on.question.question.submit], begin, None, [*buttons, on.notice], **QUICK)
-    racing = racing.then(
-        compute, [on.picture.state, on.question.question, *on.settings], [on.player, on.notice], concurrency_id=COMPUTE,
-        concurrency_limit=1, show_progress="hidden", api_visibility="private",
-    )  # fmt: skip
-    racing.then(leave, None, buttons, **QUICK)
-    on.question.stop.click(leave, None, buttons, **QUICK)
+    pressed = [on.question.run, on.question.stop]
+    wish = [on.picture.state, on.question.question, *on.settings]
+    racing = gr.on([on.question.run.click, on.question.question.submit], begin, wish, [*pressed, on.notice], **QUICK)
+    racing = racing.then(compute, None, [on.player, on.notice], **COMPUTES)
+    racing.then(buttons, None, pressed, **QUICK)
+    racing.failure(refused, None, [*pressed, on.notice], **QUICK)
+    on.question.stop.click(halt, None, [*pressed, on.notice], **QUICK)
     replay = [on.picture.state, on.picture.shown, on.question.question, on.player, on.notice]
-    for button, recorded in zip(on.picture.examples, site.recorded, strict=False):
-        button.click(_replay(site, recorded), None, replay, **QUICK)
-    for button, lesson in zip(on.lessons, site.lessons, strict=True):
-        button.click(_replay(site, lesson.race, lesson), None, replay, **QUICK)
-    on.picture.trace.upload(open_file, on.picture.trace, replay, show_progress="hidden", api_visibility="private")
+    examples = [(button, _replay(site, one)) for button, one in zip(on.picture.examples, site.recorded, strict=False)]
+    lessons = [(button, _replay(site, one.race, one)) for button, one in zip(on.lessons, site.lessons, strict=True)]
+    for button, show in (*examples, *lessons):
+        button.click(show, None, replay, **QUICK).then(buttons, None, pressed, **QUICK)
+    on.picture.trace.upload(
+        open_file, on.picture.trace, replay, show_progress="hidden", api_visibility="private"
+    ).then(buttons, None, pressed, **QUICK)
     page.unload(gone)
     page.load(lambda: running(site), None, on.chip, show_progress="hidden", api_visibility="private")
     page.load(open_link, None, replay, **QUICK)
@@ -239,7 +251,7 @@ def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
 
 def _replay(site: Site, recorded: Recorded, lesson: Lesson | None = None) -> Callable[[gr.Request], tuple[Any, ...]]:
     def show(request: gr.Request) -> tuple[Any, ...]:
-        site.racing.discard(request.session_hash or "")
+        site.racing.leave(request.session_hash or "")
         taught = (lesson.told.step, lesson.words) if lesson else ()
         return *as_shown(site, recorded, *taught), ""
 

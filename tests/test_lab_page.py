@@ -15,6 +15,7 @@ from PIL import Image
 from visual.controls import FIELDS
 from visual.experiments import EXPERIMENTS, Experiment
 from visual.lab import Desk, chosen, follow
+from visual.turns import Turn
 
 RULES = EXPERIMENTS[0]
 DEFAULTS = [", ".join(map(str, v)) if isinstance(v := info.default, tuple) else v for info in FIELDS.values()]
@@ -41,8 +42,15 @@ class Endless(FakeLab):
             self.asked.append("closed")
 
 
-def desk(lab: FakeLab, *wanted: str) -> Desk:
-    return Desk(lambda: lab, Picture, "compute", {("me", name) for name in wanted})
+def wish(**change: Any) -> Turn:
+    return Turn(**{"picture": Picture(), "question": "What?", "values": DEFAULTS} | change)
+
+
+def desk(lab: FakeLab, **wanted: Turn) -> Desk:
+    table = Desk(lambda: lab, Picture)
+    for name, turn in wanted.items():
+        table.turns.enter(("me", name), turn)
+    return table
 
 
 def notes(run: Iterator[tuple[str, Any]]) -> list[str]:
@@ -58,10 +66,10 @@ def said(note: str) -> str:
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
 def test_every_experiment_ends_with_a_view_and_leaves_the_desk(experiment: Experiment):
     more = {"knob": "depth", "seeing": Picture(), "fork": []}.get(experiment.name)
-    table = desk(FakeLab(), experiment.name)
-    *_, (note, view) = follow(table, "me", experiment, Picture(), "What?", more, DEFAULTS)
+    table = desk(FakeLab(), **{experiment.name: wish(more=more)})
+    *_, (note, view) = follow(table, "me", experiment)
     assert note == "" and view is not None and view["answer"]
-    assert not table.wanted
+    assert table.turns.latest(("me", experiment.name)) is None
 
 
 @pytest.mark.parametrize(
@@ -74,36 +82,44 @@ def test_every_experiment_ends_with_a_view_and_leaves_the_desk(experiment: Exper
 )
 def test_what_cannot_run_is_said_in_one_line(question: str, change: dict[str, Any], words: str):
     values = [change.get(name, value) for name, value in zip(FIELDS, DEFAULTS, strict=True)]
-    last = notes(follow(desk(FakeLab(), "rules"), "me", RULES, Picture(), question, None, values))[-1]
+    last = notes(follow(desk(FakeLab(), rules=wish(question=question, values=values)), "me", RULES))[-1]
     assert last.startswith(words) and "secret" not in last
 
 
 def test_without_a_picture_nothing_runs():
-    run = follow(desk(FakeLab(), "rules"), "me", RULES, None, "What?", None, DEFAULTS)
+    run = follow(desk(FakeLab(), rules=wish(picture=None)), "me", RULES)
     assert notes(run) == ["error: This cannot run: choose a picture first"]
 
 
 def test_what_nobody_wants_any_more_does_not_start():
-    assert notes(follow(desk(FakeLab()), "me", RULES, Picture(), "What?", None, DEFAULTS)) == []
+    assert notes(follow(desk(FakeLab()), "me", RULES)) == []
+    lab = FakeLab()
+    table = desk(lab, rules=wish())
+    table.turns.stop(("me", "rules"))
+    assert [said(note).split(".")[0] for note, view in follow(table, "me", RULES) if view is None] == ["info: Stopped"]
+    assert lab.asked == [] and table.turns.latest(("me", "rules")) is None
 
 
-def test_stop_ends_it_between_two_findings_and_closes_it():
-    lab = Endless()
-    table = desk(lab, "rules", "knob")
+@pytest.mark.parametrize(("ends", "words"), [("stop", ["info: Stopped"]), ("leave", []), ("enter", [])])
+def test_it_ends_between_two_findings_when_its_visitor_wants_no_more(ends: str, words: list[str]):
+    lab, later = Endless(), wish()
+    table = desk(lab, rules=wish(), knob=later)
     told = []
-    for note, _ in follow(table, "me", RULES, Picture(), "What?", None, DEFAULTS):
+    for note, _ in follow(table, "me", RULES):
         told.append(note)
         if len(told) == 4:
-            table.wanted.discard(("me", "rules"))
-    assert said(told[-1]).startswith("info: Stopped") and len(told) == 5
-    assert lab.asked[-1] == "closed" and table.wanted == {("me", "knob")}
+            getattr(table.turns, ends)(("me", "rules"), *([later] if ends == "enter" else []))
+    assert [said(note).split(".")[0] for note in told[4:]] == words
+    assert lab.asked[-1] == "closed"
+    assert table.turns.latest(("me", "rules")) is (later if ends == "enter" else None)
+    assert table.turns.latest(("me", "knob")) is later
     table.forget("me")
-    assert not table.wanted
+    assert table.turns.latest(("me", "knob")) is None
 
 
 def test_it_does_not_run_for_ever(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("visual.lab.SECONDS_PER_RUN", 0.0)
-    last = notes(follow(desk(Endless(), "rules"), "me", RULES, Picture(), "What?", None, DEFAULTS))[-1]
+    last = notes(follow(desk(Endless(), rules=wish()), "me", RULES))[-1]
     assert last.startswith("warning: Stopped after 0 seconds")
 
 

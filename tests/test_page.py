@@ -224,34 +224,6 @@ def test_a_word_and_a_block_lead_to_their_step(visit: Visitor) -> None:
     assert rows == len(tab.page.evaluate(drawn))
 
 
-def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: Server) -> None:
-    tab = visit()
-    tab.run("slowly, to be stopped")
-    tab.wait("document.querySelector('.asked').textContent.includes('to be stopped')")
-    tab.wait("document.querySelectorAll('[data-lane=target-only] .word').length > 5")
-    tab.page.click("#stop")
-    tab.wait("document.querySelector('#notice').textContent.includes('Stopped')")
-    tab.wait("!document.querySelector('#run').disabled")
-    assert 5 < tab.page.locator("[data-lane=target-only] .word").count() < 64
-    assert "so far" in tab.text(".same")
-    assert "slowly, to be stopped" in server.backend.closed
-    tab.page.click(".files summary")
-    assert tab.page.locator("[data-file=race]").is_enabled()
-
-
-def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:
-    one, two = visit(), visit()
-    for tab in (one, two):
-        tab.page.select_option(".speed", "1")
-    one.run("The question of one visitor")
-    one.wait("document.querySelector('.asked').textContent.includes('one visitor')")
-    two.run("The question of the other")
-    one.wait(FINISHED)
-    two.wait(FINISHED)
-    assert "one visitor" in one.text(".asked")
-    assert "the other" in two.text(".asked")
-
-
 @pytest.mark.parametrize(("question", "words"), [("   ", "prompt is empty"), ("fail now", "Something went wrong")])
 def test_errors_are_words_and_the_run_on_show_stays(visit: Visitor, question: str, words: str) -> None:
     tab = visit()

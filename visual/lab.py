@@ -7,35 +7,29 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import gradio as gr
 from PIL import Image
 
 from specllava.findings.sweep import KNOBS
 from visual import pieces
-from visual.ask import QUICK
+from visual.ask import COMPUTES, QUICK
 from visual.controls import decoding_config
 from visual.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.lab_views import View
 from visual.live import SECONDS_PER_RUN
-from visual.notices import info, notice_arguments, readable, warning
+from visual.notices import info, notice_arguments, readable, turned_away, warning
 from visual.player import PLOTLY_JS, STATIC, static_version
+from visual.turns import Shown, Turn, Turns, Wish
 
 MODULES = ("charts.js", "player.js", "lab.js")
+STOPPED = info("Stopped. What was found so far stays here.")
 MOUNT = """
 const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
 Promise.all(props.modules.map(load)).then(([charts, player, lab]) =>
   lab.mount({ element, props, watch, charts, player, choose: (given) => trigger("select", { given }) }));
 """
-
-
-class Shown(Protocol):
-    """A picture: ``open`` gives it as the models get it, ``shown`` as the visitor sees it."""
-
-    def open(self) -> Image.Image: ...
-
-    def shown(self) -> Image.Image: ...
 
 
 @dataclass(frozen=True)
@@ -45,63 +39,62 @@ class Desk:
     Args:
         experiments: waits for the models; raises if they could not be loaded.
         another: a picture that is not the visitor's.
-        slot: the concurrency slot of everything that computes.
-        wanted: session and experiment of what shall run; what leaves the set stops at its next finding.
+        turns: by session and experiment's name, the run that a visitor wants.
     """
 
     experiments: Callable[[], Experiments]
     another: Callable[[], Shown]
-    slot: str
-    wanted: set[tuple[str, str]] = field(default_factory=set)
+    turns: Turns = field(default_factory=Turns)
 
     def forget(self, session: str) -> None:
         """Stop everything of a session."""
-        self.wanted.difference_update({key for key in self.wanted if key[0] == session})
+        for experiment in EXPERIMENTS:
+            self.turns.leave((session, experiment.name))
 
 
 # --- what the lab does --------------------------------------------------------------------------------------------
 
 
-def follow(
-    desk: Desk, session: str, experiment: Experiment, picture: Shown | None, question: str, more: Any,
-    values: Sequence[Any],
-) -> Iterator[tuple[str, View | None]]:  # fmt: skip
-    """Stream an experiment to one visitor: ``(note, view)``; no view leaves what is shown.
+def follow(desk: Desk, session: str, experiment: Experiment) -> Iterator[tuple[str, View | None]]:
+    """Stream the run that a visitor wants: ``(note, view)``; no view leaves what is shown.
 
     It ends early on stop, on error and at the deadline.
     """
-    events = _follow(desk, session, experiment, picture, question, more, values)
-    return readable("the experiment", events, lambda notice: (notice, None))
+    return readable("the experiment", _follow(desk, session, experiment), lambda notice: (notice, None))
 
 
-def _follow(
-    desk: Desk, session: str, experiment: Experiment, picture: Shown | None, question: str, more: Any,
-    values: Sequence[Any],
-) -> Iterator[tuple[str, View | None]]:  # fmt: skip
+def _follow(desk: Desk, session: str, experiment: Experiment) -> Iterator[tuple[str, View | None]]:
     key = session, experiment.name
+    turn = desk.turns.latest(key)
+    if turn is None:
+        return
     stream: Generator[Any] | None = None
     try:
-        if key not in desk.wanted:
+        if turn.stopped.is_set():
+            yield STOPPED, None
             return
-        config = decoding_config(values)
-        if picture is None:
+        config = decoding_config(turn.values)
+        if turn.picture is None:
             raise ValueError("choose a picture first")
         yield info("Getting ready: models, picture, question."), None
-        stream = experiment.start(desk.experiments(), picture.open(), question, more, config)
-        yield from _watched(stream, experiment, lambda: key not in desk.wanted)
+        stream = experiment.start(desk.experiments(), turn.picture.open(), turn.question, turn.more, config)
+        yield from _watched(stream, experiment, lambda: desk.turns.wish(key, turn))
     finally:
         if stream is not None:
             stream.close()
-        desk.wanted.discard(key)
+        desk.turns.end(key, turn)
 
 
 def _watched(
-    stream: Generator[Any], experiment: Experiment, stopped: Callable[[], bool]
+    stream: Generator[Any], experiment: Experiment, wanted: Callable[[], Wish]
 ) -> Iterator[tuple[str, View | None]]:
     started, before, view = time.monotonic(), None, None
     for found in stream:
-        if stopped():
-            yield info("Stopped. What was found so far stays here."), view
+        wish = wanted()
+        if wish == "left":
+            return
+        if wish == "stopped":
+            yield STOPPED, view
             return
         if found is not before:
             before = found
@@ -195,32 +188,40 @@ def _more(desk: Desk, experiment: Experiment) -> Any:
 def _connect(desk: Desk, experiment: Experiment, inputs: Inputs, on: tuple[Any, ...]) -> None:
     run, stop, note, result, more = on
 
-    def begin(request: gr.Request) -> tuple[Any, Any, str]:
-        waiting = info("Waiting for what runs before it." if desk.wanted else "")
-        desk.wanted.add((request.session_hash or "", experiment.name))
-        return gr.update(interactive=False), gr.update(interactive=True), waiting
+    def key(request: gr.Request) -> tuple[str, str]:
+        return request.session_hash or "", experiment.name
 
-    def begin_from(request: gr.Request, event: gr.EventData) -> tuple[Any, ...]:
-        return chosen(event), *begin(request)
+    def begin(
+        request: gr.Request, event: gr.EventData, picture: Shown | None, question: str, more: Any, *values: Any
+    ) -> tuple[Any, Any, str]:
+        more = chosen(event) if experiment.name == "fork" else more
+        others = desk.turns.enter(key(request), Turn(picture, question, values, more))
+        return *buttons(request), info("Waiting for what runs before it." if others else "")
 
-    def compute(request: gr.Request, picture: Shown | None, question: str, more: Any, *values: Any) -> Iterator[Any]:
-        for text, view in follow(desk, request.session_hash or "", experiment, picture, question, more, values):
+    def compute(request: gr.Request) -> Iterator[Any]:
+        for text, view in follow(desk, request.session_hash or "", experiment):
             yield {note: text} if view is None else {note: text, result: json.dumps(view, allow_nan=False)}
+        yield {note: gr.skip()}  # at the end gradio sends once more what came last, over whatever is there by now
 
-    def leave(request: gr.Request) -> tuple[Any, Any]:
-        desk.wanted.discard((request.session_hash or "", experiment.name))
-        return gr.update(interactive=True), gr.update(interactive=False)
+    def buttons(request: gr.Request) -> tuple[Any, Any]:
+        wanted = desk.turns.wish(key(request)) == "on"
+        return gr.update(interactive=not wanted), gr.update(interactive=wanted)
 
-    if experiment.name == "fork":
-        asked = [run.click, result.select, inputs.player.select]
-        begun = gr.on(asked, begin_from, None, [more, run, stop, note], **QUICK)
-    else:
-        begun = run.click(begin, None, [run, stop, note], **QUICK)
-    begun.then(
-        compute, [inputs.picture, inputs.question, more, *inputs.settings], [note, result], concurrency_id=desk.slot,
-        concurrency_limit=1, show_progress="hidden", api_visibility="private",
-    ).then(leave, None, [run, stop], **QUICK)  # fmt: skip
-    stop.click(leave, None, [run, stop], **QUICK)
+    def halt(request: gr.Request) -> tuple[Any, Any, Any]:
+        stopped = desk.turns.stop(key(request))
+        return *buttons(request), STOPPED if stopped else gr.skip()
+
+    def refused(request: gr.Request) -> tuple[Any, Any, str]:
+        desk.turns.leave(key(request))
+        return *buttons(request), turned_away()
+
+    asked = [run.click, *([result.select, inputs.player.select] if experiment.name == "fork" else [])]
+    wish = [inputs.picture, inputs.question, more, *inputs.settings]
+    begun = gr.on(asked, begin, wish, [run, stop, note], **QUICK)
+    computed = begun.then(compute, None, [note, result], **COMPUTES)
+    computed.then(buttons, None, [run, stop], **QUICK)
+    computed.failure(refused, None, [run, stop, note], **QUICK)
+    stop.click(halt, None, [run, stop, note], **QUICK)
 
 
 def result_arguments() -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import gradio as gr
 from PIL import Image
 
 from specllava.config import DecodingConfig
@@ -15,12 +14,12 @@ from specllava.trace import NO_DRAFT, DecodeTrace, Setting
 from visual import pieces
 from visual.controls import decoding_config
 from visual.experiments import Experiments
-from visual.lab import Shown
 from visual.lessons import Lesson
-from visual.live import follow
+from visual.live import NOTES, follow
 from visual.notices import info, readable
 from visual.picture import data_address
 from visual.recorded import Recorded
+from visual.turns import Turn, Turns
 
 log = logging.getLogger("specllava.page")
 
@@ -43,13 +42,13 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Site:
-    """One running page and what its visitors share: the models, the recorded races, and the list of who is racing.
+    """One running page and what its visitors share: the models, the recorded races, and who is racing.
 
     Args:
         backend: waits for the models; raises if they could not be loaded.
         recorded: races to show before anything runs; the first is the first paint.
         toy: the pair knows the toy world, so the page offers drawn scenes.
-        racing: sessions whose race is wanted; a session that leaves the set stops at its next step.
+        racing: by session, the race that a visitor wants.
         opened: a race from a file, to show before the recorded ones.
         lessons: guided examples.
         lab: waits for the models; without it the page has no lab.
@@ -58,7 +57,7 @@ class Site:
     backend: Callable[[], Backend]
     recorded: Sequence[Recorded] = ()
     toy: bool = True
-    racing: set[str] = field(default_factory=set)
+    racing: Turns = field(default_factory=Turns)
     opened: Recorded | None = None
     lessons: Sequence[Lesson] = ()
     lab: Callable[[], Experiments] | None = None
@@ -69,33 +68,33 @@ class Site:
         return self.opened or next(iter(self.recorded), None)
 
 
-def race(
-    site: Site, picture: Shown | None, question: str, values: Sequence[Any], session: str
-) -> Iterator[tuple[list[str], str]]:
-    """Stream a race to one visitor: ``(frames, notice)``. It ends early on stop, on error and at the deadline."""
-    return readable("the race", _race(site, picture, question, values, session), lambda notice: ([], notice))
+def race(site: Site, session: str) -> Iterator[tuple[list[str], str]]:
+    """Stream the race that a visitor wants: ``(frames, notice)``. It ends early on stop, on error, at the deadline."""
+    return readable("the race", _race(site, session), lambda notice: ([], notice))
 
 
-def _race(
-    site: Site, picture: Shown | None, question: str, values: Sequence[Any], session: str
-) -> Iterator[tuple[list[str], str]]:
+def _race(site: Site, session: str) -> Iterator[tuple[list[str], str]]:
+    turn = site.racing.latest(session)
+    if turn is None:
+        return
     stream: Generator[Any] | None = None
     try:
-        if session not in site.racing:
+        if turn.stopped.is_set():
+            yield [], NOTES["stopped"]
             return
-        config = decoding_config(values)
-        if picture is None:
+        config = decoding_config(turn.values)
+        if turn.picture is None:
             raise ValueError("choose a picture first")
         yield [], info("Getting ready: models, picture, question.")
         backend = site.backend()
         alone = speculation_off(backend.setting, config)
-        stream = backend.race(picture.open(), question, replace(config, drafter="none") if alone else config)
-        drawn = data_address(picture.shown())
-        yield from follow(stream, backend.collect_race, lambda: session not in site.racing, drawn, alone)
+        stream = backend.race(turn.picture.open(), turn.question, replace(config, drafter="none") if alone else config)
+        drawn = data_address(turn.picture.shown())
+        yield from follow(stream, backend.collect_race, lambda: site.racing.wish(session, turn), drawn, alone)
     finally:
         if stream is not None:
             stream.close()
-        site.racing.discard(session)
+        site.racing.end(session, turn)
 
 
 def speculation_off(setting: Setting, config: DecodingConfig) -> str | None:
@@ -110,12 +109,10 @@ def speculation_off(setting: Setting, config: DecodingConfig) -> str | None:
     return None
 
 
-def enter(site: Site, session: str) -> tuple[Any, Any, str]:
-    """A visitor wants to race: swap Run for Stop, and say so if others come first."""
-    others = len(site.racing - {session})
-    site.racing.add(session)
-    waiting = f"{others} other race{'s' if others > 1 else ''} before yours; it starts by itself." if others else ""
-    return gr.update(interactive=False), gr.update(interactive=True), info(waiting)
+def enter(site: Site, session: str, turn: Turn) -> str:
+    """A visitor wants to race. Says so if others come first."""
+    others = site.racing.enter(session, turn)
+    return info(f"{others} other race{'s' if others > 1 else ''} before yours; it starts by itself." if others else "")
 
 
 def running(site: Site) -> str:

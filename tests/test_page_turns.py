@@ -1,0 +1,152 @@
+"""Taking turns on the page: what runs, waits, is stopped, left or refused, and what its visitor sees of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from test_page import FINISHED, LAB_READY, PATIENCE, Server, Visit, Visitor, browser, server, visit  # noqa: F401
+
+
+def until(tab: Visit, holds: Callable[[], bool]) -> None:
+    """Wait for something outside the page."""
+    deadline = time.monotonic() + PATIENCE / 1000
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to hold"
+        tab.page.wait_for_timeout(20)
+
+
+def line(tab: Visit, address: str) -> int:
+    """How many runs wait."""
+    return int(tab.page.request.get(f"{address}gradio_api/queue/status").json()["queue_size"])
+
+
+def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: Server) -> None:  # noqa: F811
+    tab = visit()
+    tab.run("slowly, to be stopped")
+    tab.wait("document.querySelector('.asked').textContent.includes('to be stopped')")
+    tab.wait("document.querySelectorAll('[data-lane=target-only] .word').length > 5")
+    tab.page.click("#stop")
+    tab.wait("document.querySelector('#notice').textContent.includes('Stopped')")
+    tab.wait("!document.querySelector('#run').disabled")
+    assert 5 < tab.page.locator("[data-lane=target-only] .word").count() < 64
+    assert "so far" in tab.text(".same")
+    until(tab, lambda: "slowly, to be stopped" in server.backend.closed)
+    tab.page.click(".files summary")
+    assert tab.page.locator("[data-file=race]").is_enabled()
+
+
+def test_a_race_follows_one_that_has_not_quite_stopped(visit: Visitor) -> None:  # noqa: F811
+    """The second was once forgotten: its click came while the first still had a word to say."""
+    tab = visit()
+    tab.run("slowly, to be stopped and followed")
+    tab.wait("document.querySelector('.asked').textContent.includes('followed')")
+    tab.page.click("#stop")
+    tab.run("What comes at once?")
+    tab.wait(f"document.querySelector('.asked').textContent.includes('at once') && {FINISHED}")
+    assert tab.page.locator("#run").is_enabled() and not tab.text("#notice").strip()
+
+
+@pytest.mark.parametrize("button", ["button.example", "button.teach"])
+def test_what_is_chosen_during_a_race_takes_its_place_for_good(visit: Visitor, server: Server, button: str) -> None:  # noqa: F811
+    """The race once came back with its last word, over the example that had been clicked."""
+    tab = visit()
+    question = f"slowly, to be left for {button}"
+    tab.run(question)
+    tab.wait("document.querySelector('.asked').textContent.includes('to be left')")
+    tab.page.locator(button).first.click()
+    tab.wait("document.querySelector('.origin').textContent.includes('recorded run')")
+    tab.wait("!document.querySelector('#run').disabled && document.querySelector('#stop').disabled")
+    until(tab, lambda: question in server.backend.closed)
+    tab.page.wait_for_timeout(1500)  # more than an update takes
+    assert "recorded run" in tab.text(".origin") and "to be left" not in tab.text(".asked")
+    assert not tab.text("#notice").strip()
+
+
+def test_a_visitor_who_waits_can_stop_and_ask_something_else(visit: Visitor, server: Server) -> None:  # noqa: F811
+    """A stopped race once went on saying that it waits, and ran in place of the next one when its turn came."""
+    first, second = visit(), visit()
+    first.run("slowly, before the others")
+    first.wait("document.querySelector('.asked').textContent.includes('before the others')")
+    second.run("never to be seen")
+    second.wait("document.querySelector('#notice').textContent.includes('1 other race before yours')")
+    second.page.click("#stop")
+    second.wait("document.querySelector('#notice').textContent.includes('Stopped')")
+    second.run("What is there instead?")
+    second.wait("document.querySelector('#notice').textContent.includes('1 other race before yours')")
+    first.page.click("#stop")
+    second.wait(f"document.querySelector('.asked').textContent.includes('instead') && {FINISHED}")
+    assert "never to be seen" not in server.backend.closed
+    assert second.page.locator("#run").is_enabled()
+
+
+def test_a_race_stopped_before_its_turn_leaves_everything_as_it_was(visit: Visitor, server: Server) -> None:  # noqa: F811
+    first, second = visit(), visit()
+    before = second.text(".asked")
+    first.run("slowly, before the other")
+    first.wait("document.querySelector('.asked').textContent.includes('before the other')")
+    second.run("never to be seen")
+    second.page.click("#stop")
+    second.wait("!document.querySelector('#run').disabled")
+    first.page.click("#stop")
+    until(first, lambda: "slowly, before the other" in server.backend.closed)
+    first.run("What is there?")
+    first.wait(f"document.querySelector('.asked').textContent.includes('What is there') && {FINISHED}")
+    second.wait("document.querySelector('#notice').textContent.includes('Stopped')")
+    second.page.click(".files summary")
+    assert second.page.locator("[data-file=race]").is_enabled() and second.text(".asked") == before
+    assert "never to be seen" not in server.backend.closed
+
+
+def test_a_visitor_for_whom_there_is_no_room_reads_so_and_can_try_again(visit: Visitor, server: Server) -> None:  # noqa: F811
+    first, late = visit(), visit()
+    first.run("slowly, while many wait")
+    first.wait("document.querySelector('.asked').textContent.includes('many wait')")
+    computes = first.page.evaluate("gradio_config.dependencies.findIndex((d) => d.outputs.length === 2 && d.queue)")
+    asked = [{"data": [], "fn_index": computes, "session_hash": f"visitor {number}"} for number in range(40)]
+    join = f"{server.address}gradio_api/queue/join"
+    answers = [first.page.request.post(join, data=each).status for each in asked]
+    assert set(answers) == {200, 503} and answers.index(503) >= 8
+    late.run("What is there, if I may?")
+    late.wait("document.querySelector('#notice').textContent.includes('too many are waiting')")
+    late.wait("!document.querySelector('#run').disabled && document.querySelector('#stop').disabled")
+    first.page.click("#stop")
+    until(first, lambda: "slowly, while many wait" in server.backend.closed)
+    until(late, lambda: line(late, server.address) == 0)
+    late.run("What is there, if I may?")
+    late.wait(f"document.querySelector('.asked').textContent.includes('if I may') && {FINISHED}")
+    assert late.errors and all("503" in error for error in late.errors)
+    late.errors.clear()
+
+
+def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:  # noqa: F811
+    one, two = visit(), visit()
+    for tab in (one, two):
+        tab.page.select_option(".speed", "1")
+    one.run("The question of one visitor")
+    one.wait("document.querySelector('.asked').textContent.includes('one visitor')")
+    two.run("The question of the other")
+    one.wait(FINISHED)
+    two.wait(FINISHED)
+    assert "one visitor" in one.text(".asked")
+    assert "the other" in two.text(".asked")
+
+
+def test_an_experiment_stopped_before_its_turn_leaves_its_answer(visit: Visitor, server: Server) -> None:  # noqa: F811
+    """Its answer once vanished when the turn came."""
+    first, second = visit(), visit()
+    second.page.click("#lab-seeing .lab-run")
+    second.wait("document.querySelectorAll('#lab-seeing .chart .main-svg').length >= 2")
+    second.wait(LAB_READY.format(name="seeing"))
+    first.run("slowly, before an experiment")
+    first.wait("document.querySelector('.asked').textContent.includes('before an experiment')")
+    second.page.click("#lab-seeing .lab-run")
+    second.page.click("#lab-seeing .lab-stop")
+    stopped = "document.querySelector('#lab-seeing .notice').textContent.includes('Stopped')"
+    second.wait(f"{stopped} && {LAB_READY.format(name='seeing')}")
+    first.page.click("#stop")
+    until(first, lambda: "slowly, before an experiment" in server.backend.closed)
+    until(first, lambda: line(first, server.address) == 0)
+    second.page.wait_for_timeout(1000)
+    assert second.page.evaluate(stopped) and "tokens a pass" in second.text("#lab-seeing .answer")
