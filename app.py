@@ -29,19 +29,20 @@ from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 from visual import pieces
-from visual.ask import COMPUTES, QUICK, SHOWN_EXAMPLES, PictureCard, QuestionCard, picture_card, question_card
+from visual.ask import SHOWN_EXAMPLES, PictureCard, QuestionCard, picture_card, question_card
 from visual.controls import settings_card
 from visual.lab import Desk, Experiments, Inputs, lab_section
 from visual.learn import lessons_card
 from visual.lessons import Lesson, load_lessons
+from visual.line import QUICK, Kind, Stand, line_up
 from visual.link import follow_link
 from visual.live import NOTES
-from visual.notices import error, notice_arguments, turned_away, warning
+from visual.notices import error, notice_arguments, warning
 from visual.opening import Asked, Opened, opening
 from visual.picture import data_address
 from visual.player import component_arguments, recorded_frames, static_paths
 from visual.recorded import Recorded, load_recorded, read_recorded
-from visual.site import Site, enter, race, running
+from visual.site import Site, race, races_before, running
 from visual.standalone import saved_page
 from visual.turns import Turn
 
@@ -199,26 +200,12 @@ def build_page(site: Site) -> gr.Blocks:
 def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
     """Which click does what. Everything that computes shares one slot; everything else is instant."""
 
-    def begin(request: gr.Request, picture: Picture | None, question: str, *values: Any) -> tuple[Any, ...]:
-        notice = enter(site, request.session_hash or "", Turn(picture, question, values))
-        return *buttons(request), notice
+    def asked(event: gr.EventData, picture: Picture | None, question: str, *values: Any) -> Turn:
+        return Turn(picture, question, values)
 
-    def compute(request: gr.Request) -> Iterator[dict[Any, Any]]:
-        for frames, note in race(site, request.session_hash or ""):
+    def run(session: str) -> Iterator[dict[Any, Any]]:
+        for frames, note in race(site, session):
             yield {on.player: frames, on.notice: note} if frames else {on.notice: note}
-        yield {on.notice: gr.skip()}  # at the end gradio sends once more what came last, over whatever is there by now
-
-    def buttons(request: gr.Request) -> tuple[Any, Any]:
-        wanted = site.racing.wish(request.session_hash or "") == "on"
-        return gr.update(interactive=not wanted), gr.update(interactive=wanted)
-
-    def halt(request: gr.Request) -> tuple[Any, ...]:
-        stopped = site.racing.stop(request.session_hash or "")
-        return *buttons(request), NOTES["stopped"] if stopped else gr.skip()
-
-    def refused(request: gr.Request) -> tuple[Any, ...]:
-        gone(request)
-        return *buttons(request), turned_away()
 
     def gone(request: gr.Request) -> None:
         site.racing.leave(request.session_hash or "")
@@ -229,21 +216,17 @@ def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
     def open_link(request: gr.Request) -> tuple[Any, ...]:
         return linked(site, request.query_params)
 
-    pressed = [on.question.run, on.question.stop]
-    wish = [on.picture.state, on.question.question, *on.settings]
-    racing = gr.on([on.question.run.click, on.question.question.submit], begin, wish, [*pressed, on.notice], **QUICK)
-    racing = racing.then(compute, None, [on.player, on.notice], **COMPUTES)
-    racing.then(buttons, None, pressed, **QUICK)
-    racing.failure(refused, None, [*pressed, on.notice], **QUICK)
-    on.question.stop.click(halt, None, [*pressed, on.notice], **QUICK)
+    races = Kind(site.racing, lambda session: session, asked, run, races_before, NOTES["stopped"])
+    stand = Stand(on.question.run, on.question.stop, on.notice, on.player)
+    clicks = [on.question.run.click, on.question.question.submit]
+    free = line_up(races, stand, clicks, [on.picture.state, on.question.question, *on.settings])
     replay = [on.picture.state, on.picture.shown, on.question.question, on.player, on.notice]
-    examples = [(button, _replay(site, one)) for button, one in zip(on.picture.examples, site.recorded, strict=False)]
-    lessons = [(button, _replay(site, one.race, one)) for button, one in zip(on.lessons, site.lessons, strict=True)]
-    for button, show in (*examples, *lessons):
-        button.click(show, None, replay, **QUICK).then(buttons, None, pressed, **QUICK)
-    on.picture.trace.upload(
-        open_file, on.picture.trace, replay, show_progress="hidden", api_visibility="private"
-    ).then(buttons, None, pressed, **QUICK)
+    for button, recorded in zip(on.picture.examples, site.recorded, strict=False):
+        free(button.click(_replay(site, recorded), None, replay, **QUICK))
+    for button, lesson in zip(on.lessons, site.lessons, strict=True):
+        free(button.click(_replay(site, lesson.race, lesson), None, replay, **QUICK))
+    file = on.picture.trace
+    free(file.upload(open_file, file, replay, show_progress="hidden", api_visibility="private"))
     page.unload(gone)
     page.load(lambda: running(site), None, on.chip, show_progress="hidden", api_visibility="private")
     page.load(open_link, None, replay, **QUICK)

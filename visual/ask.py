@@ -10,15 +10,10 @@ from typing import Any
 import gradio as gr
 
 from visual import pieces
+from visual.line import QUICK
 from visual.recorded import Recorded
 
 SHOWN_EXAMPLES = 6
-QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-# What computes waits in one line. A visitor who asks again before it has ended gets another turn behind it, not none.
-COMPUTES: dict[str, Any] = {
-    "concurrency_id": "compute", "concurrency_limit": 1, "trigger_mode": "always_last", "show_progress": "hidden",
-    "api_visibility": "private",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from PIL import Image
 
 from specllava.findings.sweep import KNOBS
 from visual import pieces
-from visual.ask import COMPUTES, QUICK
 from visual.controls import decoding_config
 from visual.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.lab_views import View
+from visual.line import QUICK, Kind, Stand, line_up
 from visual.live import SECONDS_PER_RUN
-from visual.notices import info, notice_arguments, readable, turned_away, warning
+from visual.notices import info, notice_arguments, readable, warning
 from visual.player import PLOTLY_JS, STATIC, static_version
 from visual.turns import Shown, Turn, Turns, Wish
 
@@ -159,7 +159,7 @@ def _card(desk: Desk, experiment: Experiment, inputs: Inputs) -> None:
             stop = gr.Button("Stop", size="sm", interactive=False, elem_classes="lab-stop")
         note = gr.HTML(**notice_arguments(), elem_classes="lab-said")
         result = gr.HTML(**result_arguments(), elem_classes="lab-said")
-    _connect(desk, experiment, inputs, (run, stop, note, result, more))
+    _connect(desk, experiment, inputs, more, Stand(run, stop, note, result))
 
 
 def _more(desk: Desk, experiment: Experiment) -> Any:
@@ -185,43 +185,22 @@ def _more(desk: Desk, experiment: Experiment) -> Any:
     return picture
 
 
-def _connect(desk: Desk, experiment: Experiment, inputs: Inputs, on: tuple[Any, ...]) -> None:
-    run, stop, note, result, more = on
+def _connect(desk: Desk, experiment: Experiment, inputs: Inputs, more: Any, on: Stand) -> None:
+    fork = experiment.name == "fork"
 
-    def key(request: gr.Request) -> tuple[str, str]:
-        return request.session_hash or "", experiment.name
+    def asked(event: gr.EventData, picture: Shown | None, question: str, more: Any, *values: Any) -> Turn:
+        return Turn(picture, question, values, chosen(event) if fork else more)
 
-    def begin(
-        request: gr.Request, event: gr.EventData, picture: Shown | None, question: str, more: Any, *values: Any
-    ) -> tuple[Any, Any, str]:
-        more = chosen(event) if experiment.name == "fork" else more
-        others = desk.turns.enter(key(request), Turn(picture, question, values, more))
-        return *buttons(request), info("Waiting for what runs before it." if others else "")
+    def run(session: str) -> Iterator[dict[Any, Any]]:
+        for note, view in follow(desk, session, experiment):
+            yield {on.notice: note} if view is None else {on.notice: note, on.shown: json.dumps(view, allow_nan=False)}
 
-    def compute(request: gr.Request) -> Iterator[Any]:
-        for text, view in follow(desk, request.session_hash or "", experiment):
-            yield {note: text} if view is None else {note: text, result: json.dumps(view, allow_nan=False)}
-        yield {note: gr.skip()}  # at the end gradio sends once more what came last, over whatever is there by now
+    def waits(others: int) -> str:
+        return "Waiting for what runs before it."
 
-    def buttons(request: gr.Request) -> tuple[Any, Any]:
-        wanted = desk.turns.wish(key(request)) == "on"
-        return gr.update(interactive=not wanted), gr.update(interactive=wanted)
-
-    def halt(request: gr.Request) -> tuple[Any, Any, Any]:
-        stopped = desk.turns.stop(key(request))
-        return *buttons(request), STOPPED if stopped else gr.skip()
-
-    def refused(request: gr.Request) -> tuple[Any, Any, str]:
-        desk.turns.leave(key(request))
-        return *buttons(request), turned_away()
-
-    asked = [run.click, *([result.select, inputs.player.select] if experiment.name == "fork" else [])]
-    wish = [inputs.picture, inputs.question, more, *inputs.settings]
-    begun = gr.on(asked, begin, wish, [run, stop, note], **QUICK)
-    computed = begun.then(compute, None, [note, result], **COMPUTES)
-    computed.then(buttons, None, [run, stop], **QUICK)
-    computed.failure(refused, None, [run, stop, note], **QUICK)
-    stop.click(halt, None, [run, stop, note], **QUICK)
+    kind = Kind(desk.turns, lambda session: (session, experiment.name), asked, run, waits, STOPPED)
+    clicks = [on.run.click, *([on.shown.select, inputs.player.select] if fork else [])]
+    line_up(kind, on, clicks, [inputs.picture, inputs.question, more, *inputs.settings])
 
 
 def result_arguments() -> dict[str, Any]:

@@ -16,7 +16,7 @@ SECONDS_PER_UPDATE = 0.5  # a browser on the same machine slows the lanes whenev
 NOTES: dict[Ending, str] = {
     "finished": "",
     "stopped": info("Stopped. What is shown so far stays here."),
-    "deadline": warning(f"Stopped after {SECONDS_PER_RUN:.0f} seconds. What was said so far stays here."),
+    "deadline": warning(f"Stopped after {SECONDS_PER_RUN:.0f} seconds. What is shown so far stays here."),
 }
 
 

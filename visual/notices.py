@@ -66,11 +66,6 @@ def readable(what: str, events: Iterator[Event], tell: Callable[[str], Event]) -
         yield tell(error(f"Something went wrong and {what} was stopped. Please try again."))
 
 
-def turned_away() -> str:
-    """For what could not even join the line, which gradio reports to the browser alone."""
-    return warning("This did not run, most likely because too many are waiting. Please try again in a minute.")
-
-
 def _notice(kind: Kind, text: str) -> str:
     return json.dumps({"kind": kind, "word": WORDS[kind], "text": text}, ensure_ascii=False) if text else ""
 

@@ -19,7 +19,7 @@ from visual.live import NOTES, follow
 from visual.notices import info, readable
 from visual.picture import data_address
 from visual.recorded import Recorded
-from visual.turns import Turn, Turns
+from visual.turns import Turns
 
 log = logging.getLogger("specllava.page")
 
@@ -109,10 +109,9 @@ def speculation_off(setting: Setting, config: DecodingConfig) -> str | None:
     return None
 
 
-def enter(site: Site, session: str, turn: Turn) -> str:
-    """A visitor wants to race. Says so if others come first."""
-    others = site.racing.enter(session, turn)
-    return info(f"{others} other race{'s' if others > 1 else ''} before yours; it starts by itself." if others else "")
+def races_before(others: int) -> str:
+    """What a visitor reads who has to wait."""
+    return f"{others} other race{'s' if others > 1 else ''} before yours; it starts by itself."
 
 
 def running(site: Site) -> str:
