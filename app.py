@@ -44,7 +44,7 @@ from visual.player import component_arguments, recorded_frames, static_paths
 from visual.recorded import Recorded, load_recorded, read_recorded
 from visual.site import Site, race, races_before, running
 from visual.standalone import saved_page
-from visual.turns import Turn
+from visual.turns import Turn, Wanted
 
 EXAMPLES = Path(__file__).parent / "assets" / "examples"
 LESSONS = Path(__file__).parent / "assets" / "lessons"
@@ -203,8 +203,8 @@ def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
     def asked(event: gr.EventData, picture: Picture | None, question: str, *values: Any) -> Turn:
         return Turn(picture, question, values)
 
-    def run(session: str) -> Iterator[dict[Any, Any]]:
-        for frames, note in race(site, session):
+    def run(turn: Turn, wanted: Wanted) -> Iterator[dict[Any, Any]]:
+        for frames, note in race(site, turn, wanted):
             yield {on.player: frames, on.notice: note} if frames else {on.notice: note}
 
     def gone(request: gr.Request) -> None:

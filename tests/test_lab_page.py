@@ -15,7 +15,7 @@ from PIL import Image
 from visual.controls import FIELDS
 from visual.experiments import EXPERIMENTS, Experiment
 from visual.lab import Desk, chosen, follow
-from visual.turns import Turn
+from visual.turns import Turn, Wanted, Wish
 
 RULES = EXPERIMENTS[0]
 DEFAULTS = [", ".join(map(str, v)) if isinstance(v := info.default, tuple) else v for info in FIELDS.values()]
@@ -42,15 +42,11 @@ class Endless(FakeLab):
             self.asked.append("closed")
 
 
-def wish(**change: Any) -> Turn:
-    return Turn(**{"picture": Picture(), "question": "What?", "values": DEFAULTS} | change)
-
-
-def desk(lab: FakeLab, **wanted: Turn) -> Desk:
-    table = Desk(lambda: lab, Picture)
-    for name, turn in wanted.items():
-        table.turns.enter(("me", name), turn)
-    return table
+def run(
+    lab: FakeLab, experiment: Experiment = RULES, wanted: Wanted = lambda: "on", **change: Any
+) -> Iterator[tuple[str, Any]]:
+    turn = Turn(**{"picture": Picture(), "question": "What?", "values": DEFAULTS} | change)
+    return follow(Desk(lambda: lab, Picture), experiment, turn, wanted)
 
 
 def notes(run: Iterator[tuple[str, Any]]) -> list[str]:
@@ -64,12 +60,10 @@ def said(note: str) -> str:
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
-def test_every_experiment_ends_with_a_view_and_leaves_the_desk(experiment: Experiment):
+def test_every_experiment_ends_with_a_view(experiment: Experiment):
     more = {"knob": "depth", "seeing": Picture(), "fork": []}.get(experiment.name)
-    table = desk(FakeLab(), **{experiment.name: wish(more=more)})
-    *_, (note, view) = follow(table, "me", experiment)
+    *_, (note, view) = run(FakeLab(), experiment, more=more)
     assert note == "" and view is not None and view["answer"]
-    assert table.turns.latest(("me", experiment.name)) is None
 
 
 @pytest.mark.parametrize(
@@ -82,45 +76,35 @@ def test_every_experiment_ends_with_a_view_and_leaves_the_desk(experiment: Exper
 )
 def test_what_cannot_run_is_said_in_one_line(question: str, change: dict[str, Any], words: str):
     values = [change.get(name, value) for name, value in zip(FIELDS, DEFAULTS, strict=True)]
-    last = notes(follow(desk(FakeLab(), rules=wish(question=question, values=values)), "me", RULES))[-1]
+    last = notes(run(FakeLab(), question=question, values=values))[-1]
     assert last.startswith(words) and "secret" not in last
 
 
 def test_without_a_picture_nothing_runs():
-    run = follow(desk(FakeLab(), rules=wish(picture=None)), "me", RULES)
-    assert notes(run) == ["error: This cannot run: choose a picture first"]
+    assert notes(run(FakeLab(), picture=None)) == ["error: This cannot run: choose a picture first"]
 
 
-def test_what_nobody_wants_any_more_does_not_start():
-    assert notes(follow(desk(FakeLab()), "me", RULES)) == []
-    lab = FakeLab()
-    table = desk(lab, rules=wish())
-    table.turns.stop(("me", "rules"))
-    assert [said(note).split(".")[0] for note, view in follow(table, "me", RULES) if view is None] == ["info: Stopped"]
-    assert lab.asked == [] and table.turns.latest(("me", "rules")) is None
-
-
-@pytest.mark.parametrize(("ends", "words"), [("stop", ["info: Stopped"]), ("leave", []), ("enter", [])])
-def test_it_ends_between_two_findings_when_its_visitor_wants_no_more(ends: str, words: list[str]):
-    lab, later = Endless(), wish()
-    table = desk(lab, rules=wish(), knob=later)
-    told = []
-    for note, _ in follow(table, "me", RULES):
+@pytest.mark.parametrize(("ends", "words"), [("stopped", ["info: Stopped"]), ("left", [])])
+def test_it_ends_between_two_findings_when_its_visitor_wants_no_more(ends: Wish, words: list[str]):
+    lab, told = Endless(), list[str]()
+    for note, _ in run(lab, wanted=lambda: ends if len(told) == 4 else "on"):
         told.append(note)
-        if len(told) == 4:
-            getattr(table.turns, ends)(("me", "rules"), *([later] if ends == "enter" else []))
     assert [said(note).split(".")[0] for note in told[4:]] == words
     assert lab.asked[-1] == "closed"
-    assert table.turns.latest(("me", "rules")) is (later if ends == "enter" else None)
-    assert table.turns.latest(("me", "knob")) is later
-    table.forget("me")
-    assert table.turns.latest(("me", "knob")) is None
 
 
 def test_it_does_not_run_for_ever(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("visual.lab.SECONDS_PER_RUN", 0.0)
-    last = notes(follow(desk(Endless(), rules=wish()), "me", RULES))[-1]
-    assert last.startswith("warning: Stopped after 0 seconds")
+    assert notes(run(Endless()))[-1].startswith("warning: Stopped after 0 seconds")
+
+
+def test_who_is_gone_wants_no_experiment_any_more():
+    desk = Desk(FakeLab, Picture)
+    keys = [(session, experiment.name) for session in ("me", "you") for experiment in EXPERIMENTS]
+    for key in keys:
+        desk.turns.enter(key, Turn(Picture(), "What?", DEFAULTS))
+    desk.forget("me")
+    assert [key for key in keys if desk.turns.wish(key) == "on"] == keys[len(EXPERIMENTS) :]
 
 
 def test_a_click_brings_whole_numbers_or_nothing():

@@ -78,7 +78,10 @@ def test_a_visitor_who_waits_can_stop_and_ask_something_else(visit: Visitor, ser
     first.page.click("#stop")
     second.wait(f"document.querySelector('.asked').textContent.includes('instead') && {FINISHED}")
     assert "never to be seen" not in server.backend.closed
-    assert second.page.locator("#run").is_enabled()
+    until(second, lambda: line(second, server.address) == 0)
+    second.page.wait_for_timeout(500)  # the turn that nobody needed any more has come, and changes nothing
+    second.page.click(".files summary")
+    assert second.page.locator("[data-file=race]").is_enabled() and second.page.locator("#run").is_enabled()
 
 
 def test_a_race_stopped_before_its_turn_leaves_everything_as_it_was(visit: Visitor, server: Server) -> None:  # noqa: F811

@@ -6,6 +6,7 @@ import html
 import json
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ from visual.line import QUICK, Kind, Stand, line_up
 from visual.live import SECONDS_PER_RUN
 from visual.notices import info, notice_arguments, readable, warning
 from visual.player import PLOTLY_JS, STATIC, static_version
-from visual.turns import Shown, Turn, Turns, Wish
+from visual.turns import Shown, Turn, Turns, Wanted
 
 MODULES = ("charts.js", "player.js", "lab.js")
 STOPPED = info("Stopped. What was found so far stays here.")
@@ -55,39 +56,25 @@ class Desk:
 # --- what the lab does --------------------------------------------------------------------------------------------
 
 
-def follow(desk: Desk, session: str, experiment: Experiment) -> Iterator[tuple[str, View | None]]:
-    """Stream the run that a visitor wants: ``(note, view)``; no view leaves what is shown.
+def follow(desk: Desk, experiment: Experiment, turn: Turn, wanted: Wanted) -> Iterator[tuple[str, View | None]]:
+    """Stream a visitor's run: ``(note, view)``; no view leaves what is shown.
 
     It ends early on stop, on error and at the deadline.
     """
-    return readable("the experiment", _follow(desk, session, experiment), lambda notice: (notice, None))
+    return readable("the experiment", _follow(desk, experiment, turn, wanted), lambda notice: (notice, None))
 
 
-def _follow(desk: Desk, session: str, experiment: Experiment) -> Iterator[tuple[str, View | None]]:
-    key = session, experiment.name
-    turn = desk.turns.latest(key)
-    if turn is None:
-        return
-    stream: Generator[Any] | None = None
-    try:
-        if turn.stopped.is_set():
-            yield STOPPED, None
-            return
-        config = decoding_config(turn.values)
-        if turn.picture is None:
-            raise ValueError("choose a picture first")
-        yield info("Getting ready: models, picture, question."), None
-        stream = experiment.start(desk.experiments(), turn.picture.open(), turn.question, turn.more, config)
-        yield from _watched(stream, experiment, lambda: desk.turns.wish(key, turn))
-    finally:
-        if stream is not None:
-            stream.close()
-        desk.turns.end(key, turn)
+def _follow(desk: Desk, experiment: Experiment, turn: Turn, wanted: Wanted) -> Iterator[tuple[str, View | None]]:
+    config = decoding_config(turn.values)
+    if turn.picture is None:
+        raise ValueError("choose a picture first")
+    yield info("Getting ready: models, picture, question."), None
+    found = experiment.start(desk.experiments(), turn.picture.open(), turn.question, turn.more, config)
+    with closing(found) as stream:
+        yield from _watched(stream, experiment, wanted)
 
 
-def _watched(
-    stream: Generator[Any], experiment: Experiment, wanted: Callable[[], Wish]
-) -> Iterator[tuple[str, View | None]]:
+def _watched(stream: Generator[Any], experiment: Experiment, wanted: Wanted) -> Iterator[tuple[str, View | None]]:
     started, before, view = time.monotonic(), None, None
     for found in stream:
         wish = wanted()
@@ -191,8 +178,8 @@ def _connect(desk: Desk, experiment: Experiment, inputs: Inputs, more: Any, on: 
     def asked(event: gr.EventData, picture: Shown | None, question: str, more: Any, *values: Any) -> Turn:
         return Turn(picture, question, values, chosen(event) if fork else more)
 
-    def run(session: str) -> Iterator[dict[Any, Any]]:
-        for note, view in follow(desk, session, experiment):
+    def run(turn: Turn, wanted: Wanted) -> Iterator[dict[Any, Any]]:
+        for note, view in follow(desk, experiment, turn, wanted):
             yield {on.notice: note} if view is None else {on.notice: note, on.shown: json.dumps(view, allow_nan=False)}
 
     def waits(others: int) -> str:

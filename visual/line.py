@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from visual.notices import info, warning
-from visual.turns import Turn, Turns
+from visual.turns import Turn, Turns, Wanted
 
 QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 # A visitor who asks again before the handler has ended gets another turn behind it, not none.
@@ -28,7 +28,7 @@ class Kind:
         turns: who wants one.
         key: a session's, in the turns.
         asked: the turn that a click asks for, from its event and the values of the page.
-        run: what the run that a session wants changes on the page, update by update.
+        run: what a turn changes on the page, update by update, and for how long it is wanted.
         waits: words for one that others come before, by their number.
         stopped: the notice when one was stopped.
     """
@@ -36,7 +36,7 @@ class Kind:
     turns: Turns
     key: Callable[[str], Hashable]
     asked: Callable[..., Turn]
-    run: Callable[[str], Iterator[dict[Any, Any]]]
+    run: Callable[[Turn, Wanted], Iterator[dict[Any, Any]]]
     waits: Callable[[int], str]
     stopped: str
 
@@ -76,7 +76,7 @@ def line_up(kind: Kind, on: Stand, clicks: Sequence[Any], values: Sequence[Any])
         return *buttons(request), info(kind.waits(others) if others else "")
 
     def compute(request: gr.Request) -> Iterator[dict[Any, Any]]:
-        yield from kind.run(request.session_hash or "")
+        yield from kind.turns.take(key(request), kind.run, {on.notice: kind.stopped})
         yield {on.notice: gr.skip()}  # at the end gradio sends once more what came last, over whatever is there by now
 
     def halt(request: gr.Request) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from specllava.trace import DecodeTrace
 from visual.notices import info, warning
 from visual.player import ALONE, TOGETHER, Ending, Reel
-from visual.turns import Wish
+from visual.turns import Wanted
 
 SECONDS_PER_RUN = 120.0
 SECONDS_PER_UPDATE = 0.5  # a browser on the same machine slows the lanes whenever it draws, and the longer one more
@@ -23,7 +23,7 @@ NOTES: dict[Ending, str] = {
 def follow(
     events: Iterable[Any],
     collect: Callable[[list[Any]], dict[str, DecodeTrace]],
-    wanted: Callable[[], Wish],
+    wanted: Wanted,
     picture: str | None = None,
     alone: str | None = None,
 ) -> Iterator[tuple[list[str], str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -15,11 +16,11 @@ from visual import pieces
 from visual.controls import decoding_config
 from visual.experiments import Experiments
 from visual.lessons import Lesson
-from visual.live import NOTES, follow
+from visual.live import follow
 from visual.notices import info, readable
 from visual.picture import data_address
 from visual.recorded import Recorded
-from visual.turns import Turns
+from visual.turns import Turn, Turns, Wanted
 
 log = logging.getLogger("specllava.page")
 
@@ -68,33 +69,21 @@ class Site:
         return self.opened or next(iter(self.recorded), None)
 
 
-def race(site: Site, session: str) -> Iterator[tuple[list[str], str]]:
-    """Stream the race that a visitor wants: ``(frames, notice)``. It ends early on stop, on error, at the deadline."""
-    return readable("the race", _race(site, session), lambda notice: ([], notice))
+def race(site: Site, turn: Turn, wanted: Wanted) -> Iterator[tuple[list[str], str]]:
+    """Stream a visitor's race: ``(frames, notice)``. It ends early on stop, on error and at the deadline."""
+    return readable("the race", _race(site, turn, wanted), lambda notice: ([], notice))
 
 
-def _race(site: Site, session: str) -> Iterator[tuple[list[str], str]]:
-    turn = site.racing.latest(session)
-    if turn is None:
-        return
-    stream: Generator[Any] | None = None
-    try:
-        if turn.stopped.is_set():
-            yield [], NOTES["stopped"]
-            return
-        config = decoding_config(turn.values)
-        if turn.picture is None:
-            raise ValueError("choose a picture first")
-        yield [], info("Getting ready: models, picture, question.")
-        backend = site.backend()
-        alone = speculation_off(backend.setting, config)
-        stream = backend.race(turn.picture.open(), turn.question, replace(config, drafter="none") if alone else config)
-        drawn = data_address(turn.picture.shown())
-        yield from follow(stream, backend.collect_race, lambda: site.racing.wish(session, turn), drawn, alone)
-    finally:
-        if stream is not None:
-            stream.close()
-        site.racing.end(session, turn)
+def _race(site: Site, turn: Turn, wanted: Wanted) -> Iterator[tuple[list[str], str]]:
+    config = decoding_config(turn.values)
+    if turn.picture is None:
+        raise ValueError("choose a picture first")
+    yield [], info("Getting ready: models, picture, question.")
+    backend = site.backend()
+    alone = speculation_off(backend.setting, config)
+    asked = replace(config, drafter="none") if alone else config
+    with closing(backend.race(turn.picture.open(), turn.question, asked)) as events:
+        yield from follow(events, backend.collect_race, wanted, data_address(turn.picture.shown()), alone)
 
 
 def speculation_off(setting: Setting, config: DecodingConfig) -> str | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from PIL import Image
 
 Wish = Literal["on", "stopped", "left"]
+Wanted = Callable[[], Wish]
+Update = TypeVar("Update")
 
 
 class Shown(Protocol):
@@ -62,10 +64,19 @@ class Turns:
         """Look at something else, or be gone."""
         self._turns.pop(key, None)
 
-    def end(self, key: Hashable, turn: Turn) -> None:
-        """This turn is over; one that was asked for since stays."""
-        if self.latest(key) is turn:
-            self.leave(key)
+    def take(self, key: Hashable, run: Callable[[Turn, Wanted], Iterator[Update]], stopped: Update) -> Iterator[Update]:
+        """Run what is wanted by now, if anything, until it is over; of what was stopped before, only that is told."""
+        turn = self.latest(key)
+        if turn is None:
+            return
+        try:
+            if turn.stopped.is_set():
+                yield stopped
+            else:
+                yield from run(turn, lambda: self.wish(key, turn))
+        finally:
+            if self.latest(key) is turn:  # one that was asked for since stays
+                self.leave(key)
 
     def latest(self, key: Hashable) -> Turn | None:
         """What was asked for last, if that is not over."""
