@@ -1,0 +1,103 @@
+"""Decoding is what it was when runs were recorded: token ids, trees and verdicts, whatever the code is called now."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import recorded_runs
+
+from specllava.config import RULES
+from specllava.models.bundle import DTypeName
+from specllava.pair import Pair
+
+Load = Callable[[DTypeName], Pair]
+RECORD: dict[str, Any] = json.loads(recorded_runs.RECORD.read_text(encoding="utf-8"))
+BLOCK = 30
+
+
+def blocks(section: str) -> range:
+    return range(-(-len(RECORD[section]) // BLOCK))
+
+
+@cache
+def replayed(load: Load, section: str, block: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Record and outcome of every run of a block."""
+    pair, rows = load("float64"), RECORD[section][block * BLOCK : (block + 1) * BLOCK]
+    return [
+        (row, recorded_runs.outcome(recorded_runs.run(pair, RECORD["prompts"][row["prompt"]], row["config"]).to_json()))
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("block", blocks("runs"))
+def test_token_ids_trees_and_verdicts_are_the_recorded_ones(shipped: Load, block: int) -> None:
+    parted = [line for row, now in replayed(shipped, "runs", block) if (line := recorded_runs.difference(row, now))]
+    assert not parted, f"{len(parted)} of {BLOCK} runs part from their record, the first: {parted[0]}"
+
+
+@pytest.mark.parametrize("block", blocks("cost_aware"))
+def test_token_ids_under_the_cost_aware_rule_are_the_recorded_ones(shipped: Load, block: int) -> None:
+    """Whatever the rule learns: these must never be recorded anew."""
+    for row, now in replayed(shipped, "cost_aware", block):
+        same = [row[key] == now[key] for key in ("tokens", "finish")]
+        assert all(same), recorded_runs.difference(row, now)
+
+
+@pytest.mark.parametrize("block", blocks("cost_aware"))
+def test_trees_of_the_cost_aware_rule_are_the_recorded_ones(shipped: Load, block: int) -> None:
+    """If its learning changes on purpose: ``python -m tests.recorded_runs cost-aware``."""
+    for row, now in replayed(shipped, "cost_aware", block):
+        assert not recorded_runs.difference(row, now), recorded_runs.difference(row, now)
+
+
+def test_the_record_holds_every_way_to_decode() -> None:
+    rows = [row["config"] for row in (*RECORD["runs"], *RECORD["cost_aware"])]
+    greedy = Counter(row.get("rule", row["drafter"]) for row in rows if row["temperature"] == 0)
+    assert greedy.keys() == {*RULES, "prompt-lookup", "none"} and min(greedy.values()) >= 12 and greedy.total() >= 300
+    drawn = Counter((row["rule"], row["verifier"]) for row in rows if row.get("children") == "drawn")
+    assert drawn == {(rule, verifier): 8 for rule in ("fixed", "sequoia") for verifier in ("token", "traversal")}
+    assert sum(row["temperature"] > 0 and row["children"] == "best" for row in rows) >= 30
+    assert recorded_runs.RECORD.stat().st_size < 150_000
+
+
+def test_recorded_greedy_answers_to_one_prompt_are_one_answer() -> None:
+    """Longer and shorter beginnings of it, whoever drafted: a record of a fault could not be kept by mistake."""
+    answers: dict[int, list[list[int]]] = defaultdict(list)
+    for row in (*RECORD["runs"], *RECORD["cost_aware"]):
+        if row["config"]["temperature"] == 0:
+            answers[row["prompt"]].append(row["tokens"])
+    assert len(answers) == len(RECORD["prompts"])
+    for same in answers.values():
+        longest = max(same, key=len)
+        assert all(longest[: len(tokens)] == tokens for tokens in same)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda trace: trace["prefill"].update(first_token=1), "the first token differs"),
+        (lambda trace: trace["steps"][1]["tree"]["parents"].__setitem__(-1, 0), "step 2 differs"),
+        (lambda trace: trace["steps"][2]["tree"]["tokens"].__setitem__(-1, 1), "step 3 differs"),
+        (lambda trace: trace["steps"][0]["verification"].update(accepted=[7]), "step 1 differs"),
+        (lambda trace: trace["steps"][0]["verification"].update(next_token=1), "step 1 differs"),
+        (lambda trace: trace["steps"][1]["emitted"].append(1), "step 2 differs"),
+        (lambda trace: trace["steps"].pop(), "now: 2"),
+        (lambda trace: trace.update(finish_reason="stopped"), "it finishes by 'stopped'"),
+    ],
+)
+def test_any_change_of_a_run_is_named(change: Callable[[dict[str, Any]], object], said: str) -> None:
+    tree = {"tokens": [3, 4, 5], "parents": [-1, 0, 1]}
+    step = {"tree": tree, "verification": {"accepted": [1], "next_token": 9}, "emitted": [4, 9]}
+    trace = {"prefill": {"first_token": 3}, "steps": [step, step, step], "finish_reason": "length"}
+    before = recorded_runs.outcome(json.dumps(trace).encode())
+    changed = json.loads(json.dumps(trace))
+    change(changed)
+    after = recorded_runs.outcome(json.dumps(changed).encode())
+    row = {"name": "a run", "config": {}, "prompt": 0, **before}
+    assert recorded_runs.difference(row, before) == ""
+    assert said in recorded_runs.difference(row, after)
