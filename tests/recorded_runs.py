@@ -1,9 +1,10 @@
 """Runs of the shipped pair with what came of them: token ids, trees and verdicts that no change may alter.
 
 ``recorded_runs.json`` holds prompts, settings and outcomes, so a replay depends on no default and on no generator of
-settings. Only ``run`` and ``load`` know how the project is called. ``python -m tests.recorded_runs all`` records everything
-anew; ``python -m tests.recorded_runs cost-aware`` records only the trees of the cost-aware rule, whose learning may be
-changed on purpose, and refuses other token ids.
+settings. Only ``run`` and ``load`` know how the project is called.
+
+``python -m tests.recorded_runs all`` records everything anew; ``python -m tests.recorded_runs cost-aware`` records only
+the trees of the cost-aware rule, whose learning may be changed on purpose, and refuses other token ids.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def run(pair: Pair, prompt: dict[str, Any], config: dict[str, Any]) -> DecodeTra
 
     fresh = Pair(replace(pair.bundle))  # shares the models and nothing that was learnt
     vars(fresh.bundle)["costs"] = Costs(
-        verify=tuple(1.0 + 0.0625 * more for more in range(64)), draft=tuple(0.125 + 0.015625 * more for more in range(8))
+        verify=tuple(1.0 + 0.0625 * more for more in range(64)),
+        draft=tuple(0.125 + 0.015625 * more for more in range(8)),
     )
     picture = None if prompt["scene"] is None else draw_scene(sample_scene(prompt["scene"], prompt["split"]), SIDE)
     chosen = DecodingConfig(**config)
@@ -102,8 +104,9 @@ def difference(recorded: dict[str, Any], now: dict[str, Any]) -> str:
         where = f"it finishes by {now['finish']!r} and was recorded as {recorded['finish']!r}, or a digest hides a step"
     else:
         where = f"step {step} differs (recorded: {len(before)} steps, now: {len(after)})"
-    same = "the same token ids" if recorded["tokens"] == now["tokens"] else f"{recorded['tokens']} became {now['tokens']}"
-    return f"{recorded['name']}: {where}; {same}; config {recorded['config']}, prompt {recorded['prompt']}"
+    equal = recorded["tokens"] == now["tokens"]
+    ids = "the same token ids" if equal else f"token ids {recorded['tokens']} became {now['tokens']}"
+    return f"{recorded['name']}: {where}; {ids}; config {recorded['config']}, prompt {recorded['prompt']}"
 
 
 def _digest(content: object, length: int) -> str:

@@ -1,0 +1,109 @@
+"""Files and links that people keep: races saved under schema 1 open and are redrawn, addresses lead where they led."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+from PIL import Image
+
+from specllava.trace import DecodeTrace
+from visual.link import follow_link
+from visual.opening import Asked, opening
+from visual.player import recorded_frames
+from visual.recorded import Recorded, load_recorded, read_recorded
+from visual.standalone import standalone_page
+
+DATA = Path(__file__).parent / "data"
+EXAMPLES = Path(__file__).resolve().parents[1] / "assets" / "examples"
+SAVED = {"2-story": (65, 6), "3-count": (6, 1)}  # steps of both lanes, as they shipped on that date
+ASKED = Asked("What?", None, True, (), (), (), False)
+
+
+def saved(name: str) -> Path:
+    return DATA / f"{name}.schema-1.2026-11-23.json"
+
+
+def frames_of(race: Recorded, name: str | None = None, show: int | None = None) -> list[str]:
+    return recorded_frames(race.target_only, race.speculative, example=name, show=show)
+
+
+def unpacked(text: str) -> bytes:
+    return gzip.decompress(base64.b64decode(text))
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_race_saved_under_schema_1_opens_with_all_that_it_says(name: str, tmp_path: Path) -> None:
+    """Beside its picture, as it was saved; every value in it is found again in what was read."""
+    path = tmp_path / f"{name}.json"
+    shutil.copy(saved(name), path)
+    Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.png")
+    said = json.loads(path.read_text(encoding="utf-8"))
+    race = read_recorded(path)
+    assert (race.name, race.image, race.prompt) == (name, tmp_path / f"{name}.png", said["speculative"]["prompt"])
+    assert race.target_only is not None and race.speculative is not None
+    assert (len(race.target_only.steps), len(race.speculative.steps)) == SAVED[name]
+    for lane, trace in (("target_only", race.target_only), ("speculative", race.speculative)):
+        ids = [said[lane]["prefill"]["first_token"], *(t for step in said[lane]["steps"] for t in step["emitted"])]
+        assert list(trace.token_ids) == ids and trace.text == said[lane]["text"]
+        assert [list(step.tree.tokens) for step in trace.steps] == [s["tree"]["tokens"] for s in said[lane]["steps"]]
+        assert [list(step.tree.parents) for step in trace.steps] == [s["tree"]["parents"] for s in said[lane]["steps"]]
+        assert trace.decode_seconds == pytest.approx(sum(sum(s["seconds"].values()) for s in said[lane]["steps"]))
+        assert DecodeTrace.from_json(trace.to_json()) == trace
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_race_saved_under_schema_1_is_redrawn(name: str) -> None:
+    """Every step with every node of its tree and its word, in the player, the opening and the page of its own."""
+    said: dict[str, Any] = json.loads(saved(name).read_text(encoding="utf-8"))["speculative"]
+    frames = frames_of(read_recorded(saved(name)))
+    run, *middle, end = map(json.loads, frames)
+    assert (run["kind"], run["led"], run["prompt"], run["absent"]) == ("run", "speculative", said["prompt"], {})
+    steps = [frame for frame in middle if frame["kind"] == "step" and frame["lane"] == "speculative"]
+    assert [frame["ids"] for frame in steps] == [step["emitted"] for step in said["steps"]]
+    for frame, step in zip(steps, said["steps"], strict=True):
+        drawn = json.loads(unpacked(frame["picture"]))
+        places = {node for trace in drawn["figure"]["data"] for node in trace.get("customdata", ())}
+        assert set(range(len(step["tree"]["tokens"]))) <= places
+        nodes, tree = drawn["nodes"], step["tree"]
+        assert nodes["token"][: len(tree["tokens"])] == tree["tokens"]
+        assert nodes["parent"][: len(tree["parents"])] == tree["parents"]
+        taken = [node for node, verdict in enumerate(nodes["verdict"]) if verdict == "a"]
+        assert taken == sorted(step["verification"]["accepted"]) and drawn["say"]
+    assert end["kind"] == "end" and len(end["charts"]) > 0
+    assert json.loads(unpacked(end["file"]))["speculative"]["steps"] == said["steps"]
+    assert said["prompt"] in standalone_page(frames)
+    assert 'class="tree"' in opening(frames, ASKED)
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "show"),
+    [
+        ("example=1-describe", "1-describe", None),
+        ("example=2-story&step=5", "2-story", 4),
+        ("example=2-story&step=999", "2-story", -1),
+        ("example=3-count&step=1&__theme=dark", "3-count", 0),
+    ],
+)
+def test_a_link_to_a_shipped_example_is_followed_as_ever(address: str, name: str, show: int | None) -> None:
+    """Names of shipped examples stand in links that people keep, so they must stay."""
+    link = follow_link(dict(parse_qsl(address)), load_recorded(EXAMPLES))
+    assert link is not None
+    last = len(link.race.led.steps) - 1
+    assert (link.race.name, link.show, link.notice) == (name, last if show == -1 else show, "")
+    end = json.loads(frames_of(link.race, link.race.name, link.show)[-1])
+    assert show is None or end["show"] == link.show
+
+
+@pytest.mark.parametrize(("step", "show"), [("5", 4), ("6", 5), ("7", 5), ("0", 0)])
+def test_a_link_leads_to_a_step_of_a_race_saved_under_schema_1(step: str, show: int) -> None:
+    race = read_recorded(saved("2-story"))
+    link = follow_link({"example": race.name, "step": step}, [read_recorded(saved("3-count")), race])
+    assert link is not None and link.race is race
+    assert (link.show, link.notice) == (show, "")
