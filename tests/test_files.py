@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -14,9 +15,10 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from pydantic import ValidationError
 from visual_traces import first_steps, retexted, synthetic_race, synthetic_recorded
 
-from specllava import trace_commands
+from specllava import config, trace, trace_commands
 from specllava.cli import main
 from specllava.trace import race_json
 from visual import recorded, standalone
@@ -108,6 +110,58 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 )
 def test_what_is_no_race_is_refused_by_what_is_wrong(tmp_path: Path, change: Any, said: str) -> None:
     assert said in refusal(written(tmp_path, change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda parts: parts["speculative"].update(steps=[{}] * 100_000),
+        lambda parts: parts.update({str(i): 0 for i in range(100_000)}),
+        lambda parts: parts["speculative"].update({str(i): 0 for i in range(100_000)}),
+        lambda parts: parts["speculative"]["config"].update({str(i): 0 for i in range(100_000)}),
+        lambda parts: parts["speculative"]["steps"][0]["tree"].update({str(i): 0 for i in range(100_000)}),
+        lambda parts: parts["speculative"]["steps"][0]["tree"].update(tokens=["x"] * 100_000),
+        lambda parts: parts["speculative"]["steps"][0]["target"].update(margins=["x"] * 100_000),
+        lambda parts: parts["speculative"]["steps"][0].update(pruned=[{}] * 100_000),
+        lambda parts: parts["speculative"].update(texts={f"x{i}": 0 for i in range(100_000)}),
+        lambda parts: parts["speculative"]["setting"].update(versions={str(i): 0 for i in range(100_000)}),
+    ],
+)
+def test_a_file_with_very_many_errors_costs_little_memory(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each error was kept, twice: a file of 1.4 MB took 3 GB."""
+    counts: list[int] = []
+    few = config.few_errors
+
+    def counted(error: ValidationError) -> Any:
+        counts.append(error.error_count())
+        return few(error)
+
+    for module in (config, trace):
+        monkeypatch.setattr(module, "few_errors", counted)
+    path = written(tmp_path, change)
+    tracemalloc.start()
+    try:
+        refusal(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert max(counts, default=0) < 200
+    assert peak < 60 * 2**20
+
+
+@pytest.mark.parametrize("tokens", [1_000, 100_000])
+def test_a_refusal_does_not_repeat_a_long_file(tmp_path: Path, tokens: int) -> None:
+    """Its one line had 500 kB: every id that stood in the file."""
+    assert "emitted" in refusal(written(tmp_path, _set("speculative/steps/0/emitted", [1] * tokens)))
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Editors on Windows write one, and it was refused as invalid JSON."""
+    path = written(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_recorded(path).speculative == LANES["speculative"]
 
 
 @pytest.mark.parametrize("lane", LANES)

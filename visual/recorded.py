@@ -8,15 +8,18 @@ everything that drawing relies on is checked here, once for all readers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from specllava.config import DecodingConfig, short
+from specllava.trace import DecodeTrace, read_trace
+from specllava.trace_fields import parse_json
 
-from specllava.config import one_line
-from specllava.trace import DecodeTrace
-
-MAX_BYTES = 16 * 2**20
+LANES = ("target_only", "speculative")
+KEYS = ("image", *LANES)
+MAX_BYTES = 4 * 2**20
 MAX_STEPS = 1024  # of one lane
 MAX_NODES = 10_000  # of all trees: each becomes a few hundred bytes of figure
 MAX_TREE = 512
@@ -35,12 +38,14 @@ class Recorded:
     Args:
         name: of its file, without the ending.
         image: the picture's file, if it lies beside the race's.
+        filled: which options the file leaves open and what was filled in, in words; "" if none, as in most files.
     """
 
     name: str
     image: Path | None
     target_only: DecodeTrace | None
     speculative: DecodeTrace | None
+    filled: str = ""
 
     @property
     def led(self) -> DecodeTrace:
@@ -54,17 +59,12 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What stands in a race file; other keys are refused."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    """What stands in a race file."""
 
     target_only: DecodeTrace | None = None
     speculative: DecodeTrace | None = None
     image: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.target_only is None and self.speculative is None:
-            raise ValueError("it has neither a target_only nor a speculative lane")
+    filled: str = ""
 
     @property
     def led(self) -> DecodeTrace:
@@ -113,20 +113,40 @@ def read_recorded(path: Path) -> Recorded:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ValueError(f"{name} is not a recorded race: {error}") from error
-    return Recorded(path.stem, _picture_beside(path, parts), parts.target_only, parts.speculative)
+    return Recorded(path.stem, _picture_beside(path, parts), parts.target_only, parts.speculative, parts.filled)
 
 
 def _parse(data: bytes) -> _Parts:
-    try:
-        return _ADAPTER.validate_json(data)
-    except ValidationError as error:
-        if any(item["loc"] == ("prefill",) for item in error.errors()):
-            return _of_one_lane(DecodeTrace.from_json(data))
-        raise ValueError(one_line(error)) from error
+    document = parse_json(data)
+    if not isinstance(document, dict):
+        raise ValueError("it holds no JSON object")
+    if "steps" in document or "prefill" in document:
+        trace = read_trace(document)
+        filled = _filled({"the trace": document})
+        return _Parts(trace, filled=filled) if trace.config.drafter == "none" else _Parts(None, trace, filled=filled)
+    unknown = [key for key in document if key not in KEYS]
+    if unknown:
+        raise ValueError(
+            f"{short(unknown[0])} is {f'one of {len(unknown):,} keys' if len(unknown) > 1 else 'a key'} that no race"
+            f" file has: known are {', '.join(KEYS)}; the file may be of a newer specllava that knows it"
+        )
+    lanes = {name: document[name] for name in LANES if document.get(name) is not None}
+    if not lanes:
+        raise ValueError("it has neither a target_only nor a speculative lane")
+    image = document.get("image")
+    if image is not None and not isinstance(image, str):
+        raise ValueError(f"image = {short(image)}: it must be the name of a file")
+    return _Parts(**{name: read_trace(lane, name) for name, lane in lanes.items()}, image=image, filled=_filled(lanes))
 
 
-def _of_one_lane(trace: DecodeTrace) -> _Parts:
-    return _Parts(target_only=trace) if trace.config.drafter == "none" else _Parts(speculative=trace)
+def _filled(lanes: Mapping[str, Any]) -> str:
+    """The options that lanes do not name, in words; ``lanes`` are valid."""
+    told = []
+    for lane, document in lanes.items():
+        missing = [f for f in fields(DecodingConfig) if f.name not in document["config"]]
+        if missing:
+            told.append(f"{lane} does not say {', '.join(f'{f.name} (now {f.default})' for f in missing)}")
+    return f"{'; '.join(told)}: today's defaults stand in their place" if told else ""
 
 
 def _check_drawable(parts: _Parts) -> None:
@@ -160,6 +180,3 @@ def _picture_beside(path: Path, parts: _Parts) -> Path | None:
         return None
     picture = path.parent / Path(named).name
     return picture if picture.suffix.lower() in PICTURES and picture.is_file() else None
-
-
-_ADAPTER: TypeAdapter[_Parts] = TypeAdapter(_Parts)
