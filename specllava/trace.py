@@ -179,11 +179,6 @@ class DecodeTrace(Record):
     given: Many[int] = ()
     schema_version: Literal[1] = field(kw_only=True)  # no default: a file must say it
 
-    def __post_init__(self) -> None:
-        missing = {token for token in self._tokens_used() if token not in self.texts}
-        if missing:
-            raise ValueError(f"the trace has no text for token ids {sorted(missing)[:5]}")
-
     @property
     def token_ids(self) -> tuple[int, ...]:
         """Every emitted token, the prefill's first."""
@@ -194,7 +189,8 @@ class DecodeTrace(Record):
         """Seconds of all steps, the prefill apart."""
         return math.fsum(step.seconds.total for step in self.steps)
 
-    def _tokens_used(self) -> Iterator[int]:
+    def tokens_used(self) -> Iterator[int]:
+        """Every token id that occurs in it, as often as it does."""
         yield self.prefill.first_token
         yield from self.given
         for step in self.steps:
@@ -260,7 +256,13 @@ def _newer(error: ValidationError) -> str:
 
 
 def _check_possible(trace: DecodeTrace, place: str) -> None:
-    """What a run never does, however well-formed its file; not asked of the decode loop, which does not do it."""
+    """What a run never does, however well-formed its file.
+
+    Asked of files only: the decode loop does none of it, and a live run's trace is made anew with every step.
+    """
+    missing = {token for token in trace.tokens_used() if token not in trace.texts}
+    if missing:
+        raise ValueError(f"{place}texts: the trace has no text for token ids {short(sorted(missing)[:5])}")
     if trace.finish_reason == "eos" and trace.token_ids[-1] not in trace.eos_token_ids:
         raise ValueError(f"{place}finish_reason = 'eos': the last token, {trace.token_ids[-1]}, does not end an answer")
     if trace.config.temperature > 0:

@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -26,12 +27,13 @@ from visual.link import follow_link
 from visual.picture import data_address
 from visual.player import MODULES, recorded_frames
 from visual.recorded import Recorded, read_recorded
+from visual.still_player import still_player
 from visual.words import path_text, token_label
 
 LANES = synthetic_race(1)
 HOSTILE = {
     5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}",
-    11: " </script><script>window.hacked=1</script>", 12: " \u202eover", 13: " <!--", 14: " " + "long" * 2560,
+    11: " </script><script>window.hacked=1</script>", 12: " \u202eover", 13: " <!--", 14: " " + "long" * 120,
 }  # fmt: skip
 
 
@@ -103,6 +105,24 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("speculative/steps/0/seconds/draft", float("nan")), "speculative.steps.0.seconds.draft"),
         (_set("speculative/steps/0/seconds/draft", 1e308), "seconds, and at most 1,000,000 can be shown"),
         (_set("speculative/steps/0/tree/log_probs/1", 900.0), "step 1: a log-probability of 900 is above 0"),
+        (_set("speculative/steps/0/tree/log_probs/1", -1e308), "a log-probability of -1e+308 is below -10000"),
+        (_set("speculative/steps/0/tree/entropies/0", 1e308), "step 1: an entropy of 1e+308 is above 100"),
+        (_set("speculative/steps/0/tree/entropies/0", -1e308), "step 1: an entropy of -1e+308 is below 0"),
+        (_set("speculative/steps/0/target/token_ranks/0", 10**400), "speculative.steps.0.target.token_ranks.0"),
+        (_set("speculative/steps/0/target/token_ranks/0", -1), "greater than or equal to 0"),
+        (_set("speculative/steps/0/pruned", [{"parent": 0, "token": 5, "log_prob": -1.0}] * 6001), "6,001 pruned"),
+        (_set("speculative/texts/5", "x" * 600), "speculative has 600 characters in one token"),
+        (_set("speculative/texts/-5", "x"), "'-5' is no token id with a text"),
+        (_set("speculative/schema_version", 1.0), "speculative.schema_version = 1.0: it must be the integer 1"),
+        (_set("speculative/schema_version", True), "speculative.schema_version = True: it must be the integer 1"),
+        (_set("speculative/schema_version", 2), "the file is of a newer specllava, and this one reads 1"),
+        (_set("speculative/steps/0/colour", "red"), "may be of a newer specllava that knows it"),
+        (_set("speculative/config/warmth", 1), "speculative.config.warmth"),
+        (_set("speculative/config/drafter", "oracle"), "may be of a newer specllava that knows it"),
+        (_set("speculative/config/rule", "x" * 101), "a rule's name has 1 to 100 printable characters"),
+        (_set("speculative/eos_token_ids", []), "speculative.finish_reason = 'eos': the last token"),
+        (_set("speculative/steps/0/target/choices/0", 5), "the target's choice after node 0 stands, 5, not"),
+        (_set("image", 7), "image = 7: it must be the name of a file"),
         (_set("speculative/prompt", "Another?"), "different prompts"),
         (_set("speculative/texts/5", "x" * 20_000), "speculative has 20,000 characters in one token"),
         (_set("speculative/setting/pair", "x" * 300), "300 characters in a name"),
@@ -164,6 +184,50 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert read_recorded(path).speculative == LANES["speculative"]
 
 
+def test_a_rule_that_is_not_known_here_is_read_drawn_and_written_again(tmp_path: Path) -> None:
+    """One more rule made every file of it unreadable."""
+    path = written(tmp_path, _set("speculative/config/rule", "<b>forest</b>"))
+    race = read_recorded(path)
+    assert race.speculative is not None
+    assert race.speculative.config.rule == "<b>forest</b>"
+    end = json.loads(recorded_frames(race.target_only, race.speculative)[-1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        path.write_text(race_json(race.target_only, race.speculative))
+    assert path.read_bytes() == gzip.decompress(base64.b64decode(end["file"]))
+    assert read_recorded(path).speculative == race.speculative
+
+
+def test_options_that_a_file_leaves_open_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They were filled in with the defaults of the day, silently."""
+    assert read_recorded(written(tmp_path)).filled == ""
+    path = written(tmp_path, lambda parts: [parts["speculative"]["config"].pop(key) for key in ("ngram", "top_k")])
+    race = read_recorded(path)
+    assert race.filled == "speculative does not say top_k (now 0), ngram (now 3): today's defaults stand in their place"
+    assert main(["trace", "export", str(path), "--html", str(tmp_path / "out.html")]) == 0
+    assert race.filled in capsys.readouterr().err
+
+
+def test_a_race_that_took_no_time_at_all_is_drawn_at_its_step(tmp_path: Path) -> None:
+    """Places on the time axis were divided by nought."""
+
+    def timeless(parts: dict[str, Any]) -> None:
+        for lane in ("target_only", "speculative"):
+            for times in (parts[lane]["prefill"], *(step["seconds"] for step in parts[lane]["steps"])):
+                times.update({key: 0.0 for key in times if key in ("draft", "verify", "rest") or "_seconds" in key})
+
+    race = read_recorded(written(tmp_path, timeless))
+    assert race.led.decode_seconds == race.led.prefill.total == 0
+    assert "left: 0.000%" in still_player(recorded_frames(race.target_only, race.speculative), forks=False)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((trace_commands.PAGE.parent / "assets").glob("*/?-*.json")), ids=lambda p: p.stem
+)
+def test_every_race_that_ships_is_read_with_nothing_filled_in(path: Path) -> None:
+    assert read_recorded(path).filled == ""
+
+
 @pytest.mark.parametrize("lane", LANES)
 def test_the_trace_of_one_lane_is_shown_by_itself(tmp_path: Path, lane: str) -> None:
     bare, missing = tmp_path / "bare.json", tmp_path / "missing.json"
@@ -223,7 +287,7 @@ def test_labels_of_a_very_long_token_are_short_and_its_text_is_whole() -> None:
     assert len(token_label(trace, 14)) <= 24
     assert all(len(path_text(trace, step, n)) <= 80 for step in trace.steps for n in range(len(step.tree)))
     frames = recorded_frames(hostile_race()["target-only"], trace)
-    assert sum("long" * 2560 in frame for frame in frames if '"lane":"target-only"' in frame) >= 1
+    assert sum("long" * 120 in frame for frame in frames if '"lane":"target-only"' in frame) >= 1
 
 
 # --- out ------------------------------------------------------------------------------------------------------------

@@ -21,13 +21,16 @@ LANES = ("target_only", "speculative")
 KEYS = ("image", *LANES)
 MAX_BYTES = 4 * 2**20
 MAX_STEPS = 1024  # of one lane
-MAX_NODES = 10_000  # of all trees: each becomes a few hundred bytes of figure
-MAX_TREE = 512
-MAX_TOKEN_CHARACTERS = 16_384
+MAX_NODES = 6_000  # of all trees: with as many pruned guesses, about a second to draw
+MAX_PRUNED = 6_000  # of all steps
+MAX_TREE = 257  # the most that the options allow, and the root
+MAX_TOKEN_CHARACTERS = 512
 MAX_ANSWER_CHARACTERS = 500_000
 MAX_PROMPT_CHARACTERS = 20_000
 MAX_NAME_CHARACTERS = 200
 MAX_SECONDS = 1e6
+LOG_PROBS = (-1e4, 1e-6)  # nats; rounding may carry a sum a little above 0
+ENTROPIES = (-1e-3, 100.0)  # nats
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
 
@@ -158,9 +161,10 @@ def _check_drawable(parts: _Parts) -> None:
         sizes = (
             ("steps", len(trace.steps), MAX_STEPS),
             ("tree nodes", sum(len(step.tree) for step in trace.steps), MAX_NODES),
+            ("pruned guesses", sum(len(step.pruned) for step in trace.steps), MAX_PRUNED),
             ("nodes in one tree", max((len(step.tree) for step in trace.steps), default=0), MAX_TREE),
             ("characters of prompt", len(trace.prompt), MAX_PROMPT_CHARACTERS),
-            ("characters in one token", max(map(len, trace.texts.values())), MAX_TOKEN_CHARACTERS),
+            ("characters in one token", max(map(len, trace.texts.values()), default=0), MAX_TOKEN_CHARACTERS),
             ("characters of answer", sum(len(trace.texts[t]) for t in trace.token_ids), MAX_ANSWER_CHARACTERS),
             ("characters in a name", max(map(len, (setting.pair, setting.device, setting.dtype))), MAX_NAME_CHARACTERS),
             ("seconds", min(sum((step.seconds.total for step in trace.steps), trace.prefill.total), 1e18), MAX_SECONDS),
@@ -170,8 +174,14 @@ def _check_drawable(parts: _Parts) -> None:
                 raise ValueError(f"{lane} has {count:,.0f} {what}, and at most {most:,.0f} can be shown")
         for number, step in enumerate(trace.steps, start=1):
             guesses = (*step.tree.log_probs, *(guess.log_prob for guess in step.pruned))
-            if max(guesses) > 1e-6:
-                raise ValueError(f"{lane}, step {number}: a log-probability of {max(guesses):g} is above 0")
+            entropies = [entropy for entropy in step.tree.entropies if entropy is not None]
+            for what, values, (low, high) in (
+                ("a log-probability", guesses, LOG_PROBS), ("an entropy", entropies, ENTROPIES),
+            ):  # fmt: skip
+                odd = next((value for value in values if not low <= value <= high), None)
+                if odd is not None:
+                    side = f"above {round(high)}" if odd > high else f"below {round(low)}"
+                    raise ValueError(f"{lane}, step {number}: {what} of {odd:g} is {side}")
 
 
 def _picture_beside(path: Path, parts: _Parts) -> Path | None:
