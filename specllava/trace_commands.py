@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from specllava.options import tell
+from specllava.whole_file import write_whole
 
 PAGE = Path(__file__).resolve().parents[1] / "app.py"
 
@@ -61,5 +62,5 @@ class Export:
             tell(f"{self.file}: {race.filled}")
         picture = data_address(open_image(race.image)) if race.image else None
         frames = recorded_frames(race.target_only, race.speculative, "saved run", picture)
-        self.html.write_text(standalone_page(frames), encoding="utf-8")
+        write_whole(self.html, standalone_page(frames))
         console.print(f"{self.html}: {len(race.led.steps)} steps", markup=False, highlight=False)

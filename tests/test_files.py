@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import re
+import resource
 import tracemalloc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,7 +23,9 @@ from visual_traces import first_steps, retexted, synthetic_race, synthetic_recor
 
 from specllava import config, trace, trace_commands
 from specllava.cli import main
+from specllava.options import write_json
 from specllava.trace import race_json
+from specllava.whole_file import write_whole
 from visual import recorded, standalone
 from visual.link import follow_link
 from visual.picture import data_address
@@ -415,6 +419,10 @@ def test_a_refused_file_changes_nothing_and_an_opened_one_stops_only_its_visitor
     run = json.loads(frames[0])
     assert (run["source"], run["example"], run["live"]) == ("from race.json", None, False)
     assert site.racing.latest("me") is None and site.racing.wish("you", turn) == "on"
+    older = written(tmp_path, lambda parts: parts["speculative"]["config"].pop("ngram"))
+    *_, notice = app.opened(site, str(older), "me")
+    said = json.loads(notice)
+    assert said["kind"] == "info" and said["text"].startswith("speculative does not say ngram (now 3)")
 
 
 def test_a_race_is_exported_as_a_page_with_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -424,6 +432,48 @@ def test_a_race_is_exported_as_a_page_with_its_picture(tmp_path: Path, capsys: p
     assert "data:image/jpeg;base64," in page
     assert json.dumps(race.prompt)[1:-1] in page
     assert f"{len(race.speculative.steps)} steps" in capsys.readouterr().out
+
+
+@contextlib.contextmanager
+def full_disk(most: int) -> Iterator[None]:
+    """No file may grow beyond ``most`` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_leaves_no_half_of_a_page_and_the_refusal_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of it lay under the final name, and the message named no file."""
+    race, out = written(tmp_path), tmp_path / "out.html"
+    out.write_text("the page of yesterday")
+    with full_disk(50_000):
+        assert main(["trace", "export", str(race), "--html", str(out)]) == 1
+    assert str(out) in capsys.readouterr().err
+    assert out.read_text() == "the page of yesterday"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.html", "race.json"]
+
+
+def test_results_are_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    with full_disk(1000), pytest.raises(OSError, match=r"result\.json"):
+        write_json(path, {"text": "x" * 5000})
+    assert list(tmp_path.iterdir()) == []
+    write_json(path, {"text": "é"})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"text": "é"}
+
+
+def test_what_is_written_whole_goes_through_links_and_into_devices(tmp_path: Path) -> None:
+    goal, link = tmp_path / "goal", tmp_path / "link"
+    link.symlink_to(goal)
+    write_whole(link, "here")
+    assert link.is_symlink() and goal.read_text() == "here"
+    write_whole(Path("/dev/null"), b"gone")
+    assert not Path("/dev/null").is_file()
 
 
 def test_a_race_is_viewed_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

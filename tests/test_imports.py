@@ -139,6 +139,12 @@ def test_drawing_traces_needs_no_torch():
     assert not loaded_after(*modules("visual")) & {"torch", "transformers"}
 
 
+def test_a_race_becomes_a_page_of_its_own_without_gradio():
+    """It took three seconds to start, only to write a file."""
+    names = ("visual.standalone", "visual.recorded", "visual.player", "visual.picture", "specllava.trace_commands")
+    assert not loaded_after(*names) & {"gradio", "torch", "transformers"}
+
+
 def test_the_lazy_names_are_there():
     import specllava
 

@@ -103,7 +103,8 @@ def node_reasons(trace: DecodeTrace, step: StepTrace) -> list[str]:
     told = []
     for node, code in enumerate(codes):
         siblings = len(children[step.tree.parents[node]]) if node else 0
-        told.append(_fate(trace, step, node, code, siblings, left[node]) + _pruned_below(trace, step, node, below[node]))
+        fate = _fate(trace, step, node, code, siblings, left[node])
+        told.append(fate + _pruned_below(trace, step, node, below[node]))
     return told
 
 
