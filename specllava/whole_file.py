@@ -8,14 +8,14 @@ from pathlib import Path
 def write_whole(path: Path, data: str | bytes) -> None:
     """Write a file beside its place and rename it, so that a full disk leaves no half of it; text is UTF-8.
 
-    What is no regular file, such as ``/dev/stdout``, is written to directly.
+    Devices, pipes and what lies in ``/dev``, such as ``/dev/stdout``, are written to directly.
 
     Raises:
         OSError: it cannot be written; names ``path``.
     """
     content = data.encode() if isinstance(data, str) else data
     try:
-        if path.exists() and not path.is_file():
+        if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
             path.write_bytes(content)
             return
         goal = path.resolve()  # behind a link, which stays
