@@ -28,7 +28,7 @@ from specllava.options import Place, load
 from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
-from visual import pieces
+from visual import markup, pieces
 from visual.ask import SHOWN_EXAMPLES, PictureCard, QuestionCard, picture_card, question_card
 from visual.controls import settings_card
 from visual.lab import Desk, Experiments, Inputs, lab_section
@@ -37,7 +37,7 @@ from visual.lessons import Lesson, load_lessons
 from visual.line import QUICK, Kind, Stand, line_up
 from visual.link import follow_link
 from visual.live import NOTES
-from visual.notices import error, notice_arguments, warning
+from visual.notices import error, info, notice_arguments, warning
 from visual.opening import Asked, Opened, opening
 from visual.picture import data_address
 from visual.player import component_arguments, recorded_frames, static_paths
@@ -108,14 +108,15 @@ def as_shown(
 def opened(site: Site, path: str, session: str) -> tuple[Any, ...]:
     """Show a visitor's race file in place of what they saw, and stop their own race; or keep both and say why."""
     try:
-        parts = as_shown(site, read_recorded(Path(path)))
+        race = read_recorded(Path(path))
+        parts = as_shown(site, race)
     except ValueError as refusal:
         return *(gr.skip() for _ in range(4)), error(f"This file cannot be opened: {refusal}")
     except Exception:
         log.exception("a race file could not be drawn")
         return *(gr.skip() for _ in range(4)), error("This file cannot be opened: it could not be drawn.")
     site.racing.leave(session)
-    return *parts, ""
+    return *parts, info(race.filled)
 
 
 def linked(site: Site, query: Mapping[str, str]) -> tuple[Any, ...]:
@@ -171,7 +172,7 @@ def build_page(site: Site) -> gr.Blocks:
     first = site.first
     with gr.Blocks(title="specllava", fill_width=True, delete_cache=(3600, 3600)) as page:
         with gr.Row(elem_id="masthead"):
-            gr.HTML(**pieces.constant_arguments(pieces.masthead()), elem_id="title")
+            gr.HTML(**pieces.constant_arguments(markup.masthead()), elem_id="title")
             chip = gr.HTML(**pieces.chip_arguments(), elem_id="running")
         with gr.Row(elem_id="columns"):
             with gr.Column(elem_id="ask", min_width=270):
@@ -184,7 +185,7 @@ def build_page(site: Site) -> gr.Blocks:
                 question = question_card(first.prompt if first else SUGGESTIONS[0], suggestions, notice)
                 lessons = lessons_card(site.lessons)
                 settings = settings_card()
-                gr.HTML(**pieces.constant_arguments(pieces.legend()), elem_id="legend")
+                gr.HTML(**pieces.constant_arguments(markup.legend()), elem_id="legend")
             with gr.Column(elem_id="show", min_width=270):
                 frames = as_shown(site, first)[-1] if first else []
                 forks = site.lab is not None
@@ -292,8 +293,8 @@ def serve(
     page.queue(max_size=16)
     _, address, _ = page.launch(
         server_name=host, server_port=port, prevent_thread_lock=not block, quiet=not block, show_error=False,
-        ssr_mode=False, run_history=False, footer_links=[], max_file_size="20mb", favicon_path=str(pieces.FAVICON),
-        theme=pieces.page_theme(), css=pieces.stylesheet(), head=pieces.HEAD,
+        ssr_mode=False, run_history=False, footer_links=[], max_file_size="20mb", favicon_path=str(markup.FAVICON),
+        theme=pieces.page_theme(), css=markup.stylesheet(), head=pieces.HEAD,
         app_kwargs={"middleware": [Middleware(Opened, written=written)]},
     )  # fmt: skip
     return address

@@ -23,6 +23,7 @@ from specllava.draft_commands import Import, Init
 from specllava.options import Options, Place, Running, drafting, load, write_json
 from specllava.toyworld.commands import Evaluate, ExportData, Record, Render, Train
 from specllava.trace_commands import Export, View
+from specllava.whole_file import write_whole
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Generate:
         name = "target_only" if decoding.drafter == "none" else "speculative"
         write_json(self.json, {name: {"token_ids": list(trace.token_ids), "text": trace.text}})
         if self.trace:
-            self.trace.write_bytes(trace.to_json())
+            write_whole(self.trace, trace.to_json())
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Compare:
         )
         if self.trace:
             beside = self.image.resolve().parent == self.trace.resolve().parent
-            self.trace.write_text(race_json(plain, fast, self.image.name if beside else None), encoding="utf-8")
+            write_whole(self.trace, race_json(plain, fast, self.image.name if beside else None))
 
 
 @dataclass(frozen=True)

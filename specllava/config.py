@@ -6,16 +6,19 @@ text, the bounds are its slider.
 
 from __future__ import annotations
 
+from reprlib import Repr
 from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
 
 RuleName = Literal["entropy", "chain", "fixed", "topk", "sequoia", "cost-aware"]
 DrafterName = Literal["model", "prompt-lookup", "none"]
 RULES: tuple[RuleName, ...] = get_args(RuleName)
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 SHAPED: Final = ("fixed", "sequoia")  # rules whose trees do not depend on which tokens are guessed
+MAX_ERRORS: Final = 1000  # of one refusal; more are counted and not named
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
@@ -96,9 +99,9 @@ class DecodingConfig:
     def exact(self) -> bool:
         """Whether the answer is the target's own token for token, for a given seed.
 
-        Guesses drawn from the draft leave only its distribution as it is.
+        Guesses drawn from the draft model leave only its distribution as it is; other drafters draw none.
         """
-        return self.children == "best"
+        return self.children == "best" or self.drafter in ("prompt-lookup", "none")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -114,12 +117,49 @@ class DecodingConfig:
         return self
 
 
-def one_line(error: ValidationError, most: int = 3) -> str:
-    """A validation error as one readable line: field, value and bound of its first ``most`` complaints."""
+def few_errors(error: ValidationError) -> list[ErrorDetails]:
+    """Its complaints in order; none where they are so many that the list alone would take much memory."""
+    if error.error_count() > MAX_ERRORS:
+        return []
+    return error.errors(include_url=False, include_context=False)
+
+
+def short(value: object) -> str:
+    """A value for a message: its ``repr``, cut to 60 characters before it becomes long."""
+    return _Short().repr(value)[:60]
+
+
+def one_line(error: ValidationError, most: int = 3, where: str = "") -> str:
+    """A validation error as one readable line: field, value and bound of its first ``most`` complaints.
+
+    Args:
+        where: stands before each field, such as ``speculative.``.
+    """
+    items = few_errors(error)
+    if not items:
+        return f"{where or 'value '}has {error.error_count():,} errors, too many to name any"
     parts = []
-    for item in error.errors()[:most]:
-        where = ".".join(str(step) for step in item["loc"]) or "value"
-        given = "" if item["type"] == "missing" else f" = {repr(item['input'])[:60]}"
-        parts.append(f"{where}{given}: {item['msg'][0].lower()}{item['msg'][1:]}")
-    more = error.error_count() - most
-    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+    for item in items[:most]:
+        field = where + ".".join(str(step)[:60] for step in item["loc"]) or "value"
+        told = item["type"] != "missing" and not isinstance(item["input"], dict)
+        given = f" = {short(item['input'])}" if told else ""
+        said = item["msg"].removeprefix("Value error, ")
+        parts.append(f"{_cut(field.rstrip('.'), 120)}{given}: {said[:1].lower()}{_cut(said[1:], 200)}")
+    more = len(items) - most
+    line = _cut("; ".join(parts), 360) + (f"; and {more} more" if more > 0 else "")
+    return "".join(character if character.isprintable() else " " for character in line)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+class _Short(Repr):
+    """Python's own abbreviating ``repr``, with room for a text, and for integers that ``repr`` itself refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= 128 else f"an integer of {x.bit_length()} bits"

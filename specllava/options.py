@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from specllava.config import DecodingConfig, DrafterName
+from specllava.whole_file import write_whole
 
 if TYPE_CHECKING:
     from specllava.pair import Pair
@@ -96,4 +97,4 @@ def quiet_bars() -> None:
 def write_json(path: Path | None, data: dict[str, Any]) -> None:
     """Write a result where the user asked for it, if anywhere."""
     if path:
-        path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")

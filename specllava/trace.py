@@ -10,11 +10,22 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from specllava.config import DecodingConfig, one_line
+from specllava.config import few_errors, one_line, short
+from specllava.trace_fields import (
+    Count,
+    Many,
+    Probability,
+    Record,
+    RecordedConfig,
+    Seconds,
+    TokenTexts,
+    Versions,
+    parse_json,
+)
 from specllava.tree import DraftTree, Pruned
 
 SCHEMA_VERSION: Final = 1
@@ -22,19 +33,10 @@ NO_DRAFT: Final = "none"  # the name of a draft that is not there
 MAX_FILE_BYTES = 32 * 2**20
 
 FinishReason = Literal["eos", "length", "stopped"]
-Seconds = Annotated[float, Field(ge=0.0)]
-Probability = Annotated[float, Field(ge=0.0, le=1.000001)]
-
-
-class _Record:
-    """Plain dataclasses in the decode loop, strict ones when read from a file: unknown keys and NaN are refused."""
-
-    __slots__ = ()
-    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Verification(_Record):
+class Verification(Record):
     """The target's verdict on a tree.
 
     Args:
@@ -42,7 +44,7 @@ class Verification(_Record):
         next_token: the target's own token after the last accepted node.
     """
 
-    accepted: tuple[int, ...]
+    accepted: Many[int]
     next_token: int
 
     @property
@@ -52,7 +54,7 @@ class Verification(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class TargetView(_Record):
+class TargetView(Record):
     """How the target saw each node of a tree; every tuple has one entry per node.
 
     Args:
@@ -63,15 +65,15 @@ class TargetView(_Record):
         token_ranks: rank of that token in the target's distribution, from 0 (0 for the root).
     """
 
-    choices: tuple[int, ...]
-    choice_probs: tuple[Probability, ...]
-    margins: tuple[float, ...]
-    token_probs: tuple[Probability, ...]
-    token_ranks: tuple[int, ...]
+    choices: Many[int]
+    choice_probs: Many[Probability]
+    margins: Many[float]
+    token_probs: Many[Probability]
+    token_ranks: Many[Count]
 
 
 @dataclass(frozen=True, slots=True)
-class StepSeconds(_Record):
+class StepSeconds(Record):
     """Wall-clock seconds of one step's own compute. Building the trace itself is not in it, in any lane."""
 
     draft: Seconds = 0.0
@@ -84,7 +86,7 @@ class StepSeconds(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Prefill(_Record):
+class Prefill(Record):
     """The prompt's pass: the target's first token, and what it took.
 
     Args:
@@ -92,13 +94,13 @@ class Prefill(_Record):
         reused_tokens: those at its start that the target's cache held from an earlier turn, so that no pass was needed.
     """
 
-    prompt_tokens: int
+    prompt_tokens: Count
     first_token: int
     first_margin: float
     vision_seconds: Seconds = 0.0
     target_seconds: Seconds = 0.0
     draft_seconds: Seconds = 0.0
-    reused_tokens: int = 0
+    reused_tokens: Count = 0
 
     @property
     def total(self) -> float:
@@ -106,7 +108,7 @@ class Prefill(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class StepTrace(_Record):
+class StepTrace(Record):
     """One step: the tree, the verdict, what was emitted, the target's view, the time, what was pruned (for display).
 
     ``emitted`` is accepted tokens and the target's next token, clipped at the limit or the end of
@@ -115,10 +117,10 @@ class StepTrace(_Record):
 
     tree: DraftTree
     verification: Verification
-    emitted: tuple[int, ...]
+    emitted: Many[int]
     target: TargetView
     seconds: StepSeconds
-    pruned: tuple[Pruned, ...] = ()
+    pruned: Many[Pruned] = ()
 
     def __post_init__(self) -> None:
         nodes = len(self.tree)
@@ -136,7 +138,7 @@ class StepTrace(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting(_Record):
+class Setting(Record):
     """What ran: enough to read a number with its circumstances. ``draft`` is :data:`NO_DRAFT` where there is none."""
 
     pair: str
@@ -144,12 +146,12 @@ class Setting(_Record):
     draft: str
     device: str
     dtype: str
-    threads: int
-    versions: dict[str, str] = field(default_factory=dict)
+    threads: Count
+    versions: Versions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeTrace(_Record):
+class DecodeTrace(Record):
     """A whole run of one lane.
 
     Args:
@@ -164,23 +166,18 @@ class DecodeTrace(_Record):
 
     lane: str
     setting: Setting
-    config: DecodingConfig
+    config: RecordedConfig
     prompt: str
     image: str | None
     prefill: Prefill
-    steps: tuple[StepTrace, ...]
+    steps: Many[StepTrace]
     finish_reason: FinishReason
     text: str
-    texts: dict[int, str]
-    eos_token_ids: tuple[int, ...] = ()
-    turn: int = 0
-    given: tuple[int, ...] = ()
+    texts: TokenTexts
+    eos_token_ids: Many[Count] = ()
+    turn: Count = 0
+    given: Many[int] = ()
     schema_version: Literal[1] = field(kw_only=True)  # no default: a file must say it
-
-    def __post_init__(self) -> None:
-        missing = {token for token in self._tokens_used() if token not in self.texts}
-        if missing:
-            raise ValueError(f"the trace has no text for token ids {sorted(missing)[:5]}")
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -192,7 +189,8 @@ class DecodeTrace(_Record):
         """Seconds of all steps, the prefill apart."""
         return math.fsum(step.seconds.total for step in self.steps)
 
-    def _tokens_used(self) -> Iterator[int]:
+    def tokens_used(self) -> Iterator[int]:
+        """Every token id that occurs in it, as often as it does."""
         yield self.prefill.first_token
         yield from self.given
         for step in self.steps:
@@ -203,21 +201,81 @@ class DecodeTrace(_Record):
 
     def to_json(self) -> bytes:
         """The trace as a JSON document; ``from_json`` gives it back, and again the same bytes."""
-        return _ADAPTER.dump_json(self)
+        return _ADAPTER.dump_json(self, warnings=False)  # it warns of a rule whose name is not known here
 
     @classmethod
     def from_json(cls, data: bytes | str) -> DecodeTrace:
         """Read and validate a trace.
 
         Raises:
-            ValueError: too large, not JSON, another schema version, or inconsistent; one line.
+            ValueError: too large, not JSON, another schema version, inconsistent, or what no run can be; one line.
         """
         if len(data) > MAX_FILE_BYTES:
             raise ValueError(f"the trace has {len(data):,} bytes, more than the {MAX_FILE_BYTES:,} that are read")
         try:
-            return _ADAPTER.validate_json(data)
-        except ValidationError as error:
-            raise ValueError(f"not a specllava trace (schema {SCHEMA_VERSION}): {one_line(error)}") from error
+            return read_trace(parse_json(data))
+        except ValueError as error:
+            raise ValueError(f"not a specllava trace (schema {SCHEMA_VERSION}): {error}") from error
+
+
+def read_trace(document: object, where: str = "") -> DecodeTrace:
+    """Validate a trace that was parsed from JSON.
+
+    Args:
+        where: name of the lane that it stands under, for the refusal.
+
+    Raises:
+        ValueError: another schema version, inconsistent, or what no run can be; one line.
+    """
+    place = f"{where}." if where else ""
+    if isinstance(document, dict) and "schema_version" in document:
+        _check_version(document["schema_version"], place)
+    try:
+        trace = _ADAPTER.validate_python(document)
+    except ValidationError as error:
+        raise ValueError(one_line(error, where=place) + _newer(error)) from error
+    _check_possible(trace, place)
+    return trace
+
+
+def _check_version(version: object, place: str) -> None:
+    if type(version) is int and version > SCHEMA_VERSION:
+        raise ValueError(
+            f"{place}schema_version = {short(version)}: the file is of a newer specllava, and this one reads"
+            f" {SCHEMA_VERSION}"
+        )
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise ValueError(f"{place}schema_version = {short(version)}: it must be the integer {SCHEMA_VERSION}")
+
+
+def _newer(error: ValidationError) -> str:
+    """What to say of names that are not known here: they need not be mistakes."""
+    kinds = {"unexpected_keyword_argument", "literal_error"}
+    named = any(item["type"] in kinds for item in few_errors(error))
+    return "; the file may be of a newer specllava that knows it" if named else ""
+
+
+def _check_possible(trace: DecodeTrace, place: str) -> None:
+    """What a run never does, however well-formed its file.
+
+    Asked of files only: the decode loop does none of it, and a live run's trace is made anew with every step.
+    """
+    missing = {token for token in trace.tokens_used() if token not in trace.texts}
+    if missing:
+        raise ValueError(f"{place}texts: the trace has no text for token ids {short(sorted(missing)[:5])}")
+    if trace.finish_reason == "eos" and trace.token_ids[-1] not in trace.eos_token_ids:
+        raise ValueError(f"{place}finish_reason = 'eos': the last token, {trace.token_ids[-1]}, does not end an answer")
+    if trace.config.temperature > 0:
+        return
+    for number, step in enumerate(trace.steps):
+        verdict = step.verification
+        said = (*(step.tree.tokens[node] for node in verdict.accepted), verdict.next_token)
+        for node, token in zip(verdict.path, said, strict=True):
+            if token != step.target.choices[node]:
+                raise ValueError(
+                    f"{place}steps.{number}: without a temperature the target's choice after node {node} stands,"
+                    f" {step.target.choices[node]}, not {token}"
+                )
 
 
 _ADAPTER: TypeAdapter[DecodeTrace] = TypeAdapter(DecodeTrace)

@@ -10,6 +10,9 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
+from specllava.options import tell
+from specllava.whole_file import write_whole
+
 PAGE = Path(__file__).resolve().parents[1] / "app.py"
 
 
@@ -26,7 +29,9 @@ class View:
     def run(self, console: Console) -> None:
         from visual.recorded import read_recorded
 
-        read_recorded(self.file)  # refused here, in one line, before a server starts
+        race = read_recorded(self.file)  # refused here, in one line, before a server starts
+        if race.filled:
+            tell(f"{self.file}: {race.filled}")
         if not PAGE.is_file():
             raise ValueError(f"there is no page at {PAGE}: this command needs the project's folder")
         page = [sys.executable, str(PAGE), "--open", str(self.file.resolve()), "--port", str(self.port)]
@@ -53,7 +58,9 @@ class Export:
         from visual.standalone import standalone_page
 
         race = read_recorded(self.file)
+        if race.filled:
+            tell(f"{self.file}: {race.filled}")
         picture = data_address(open_image(race.image)) if race.image else None
         frames = recorded_frames(race.target_only, race.speculative, "saved run", picture)
-        self.html.write_text(standalone_page(frames), encoding="utf-8")
+        write_whole(self.html, standalone_page(frames))
         console.print(f"{self.html}: {len(race.led.steps)} steps", markup=False, highlight=False)

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from specllava.trace_fields import Many, Record
+
 ROOT_PARENT = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(Record):
     """A guess that was dropped before the target saw the tree.
 
     Args:
@@ -30,7 +32,7 @@ class Pruned:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftTree:
+class DraftTree(Record):
     """A tree of guessed tokens; ``parents[i] < i``, so every prefix of the lists is itself a tree.
 
     Args:
@@ -44,10 +46,10 @@ class DraftTree:
         ValueError: lists of different lengths, no root, or a parent that does not come first.
     """
 
-    tokens: tuple[int, ...]
-    parents: tuple[int, ...]
-    log_probs: tuple[float, ...]
-    entropies: tuple[float | None, ...]
+    tokens: Many[int]
+    parents: Many[int]
+    log_probs: Many[float]
+    entropies: Many[float | None]
 
     def __post_init__(self) -> None:
         lengths = (len(self.tokens), len(self.parents), len(self.log_probs), len(self.entropies))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 
+import pydantic
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError, model_validator
 
 from specllava.bench import CHAIN_FLOOR, bench_lanes
-from specllava.config import DecodingConfig, one_line
+from specllava.config import DecodingConfig, one_line, short
 
 BOUNDS = [
     ("max_new_tokens", 1, 4096),
@@ -72,6 +74,46 @@ def test_one_line_stays_short_whatever_was_given():
     line = one_line(caught.value)
     assert "\n" not in line
     assert len(line) < 200
+
+
+def test_one_line_is_cut_where_the_complaint_itself_is_long():
+    class Long:
+        @model_validator(mode="before")
+        @classmethod
+        def refuse(cls, value: object) -> object:
+            raise ValueError("\x1b[31m no " * 100_000)
+
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(pydantic.dataclasses.dataclass(Long)).validate_python({"k" * 5_000: 1})
+    line = one_line(caught.value)
+    assert len(line) < 300 and line.isprintable()
+
+
+def test_one_line_counts_errors_that_are_too_many_to_list():
+    """A list of half a million errors, made for the sake of three, took gigabytes."""
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(list[int]).validate_python(["x"] * 50_000)
+    tracemalloc.start()
+    try:
+        line = one_line(caught.value)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "50,000 errors" in line
+    assert peak < 2**20
+
+
+def test_a_value_for_a_message_is_short_whatever_it_is():
+    for value in ("x" * 10**6, 10**5000, [10**5000] * 10**6, {"a": "b" * 10**6}):
+        assert len(short(value)) <= 60
+
+
+@pytest.mark.parametrize("drafter", ["prompt-lookup", "none"])
+def test_answers_are_the_targets_own_where_no_draft_is_drawn_from(drafter: str):
+    """They were said to be drawn by chance, although the option has no effect without a draft model."""
+    drawn = DecodingConfig(children="drawn", temperature=1.0, rule="fixed")
+    assert not drawn.exact
+    assert dataclasses.replace(drawn, drafter=drafter).exact
 
 
 def test_a_configuration_does_not_change():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import re
-from collections.abc import Callable
+import resource
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,22 +18,26 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from pydantic import ValidationError
 from visual_traces import first_steps, retexted, synthetic_race, synthetic_recorded
 
-from specllava import trace_commands
+from specllava import config, trace, trace_commands
 from specllava.cli import main
+from specllava.options import write_json
 from specllava.trace import race_json
+from specllava.whole_file import write_whole
 from visual import recorded, standalone
 from visual.link import follow_link
 from visual.picture import data_address
 from visual.player import MODULES, recorded_frames
 from visual.recorded import Recorded, read_recorded
+from visual.still_player import still_player
 from visual.words import path_text, token_label
 
 LANES = synthetic_race(1)
 HOSTILE = {
     5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}",
-    11: " </script><script>window.hacked=1</script>", 12: " \u202eover", 13: " <!--", 14: " " + "long" * 2560,
+    11: " </script><script>window.hacked=1</script>", 12: " \u202eover", 13: " <!--", 14: " " + "long" * 120,
 }  # fmt: skip
 
 
@@ -101,6 +109,24 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("speculative/steps/0/seconds/draft", float("nan")), "speculative.steps.0.seconds.draft"),
         (_set("speculative/steps/0/seconds/draft", 1e308), "seconds, and at most 1,000,000 can be shown"),
         (_set("speculative/steps/0/tree/log_probs/1", 900.0), "step 1: a log-probability of 900 is above 0"),
+        (_set("speculative/steps/0/tree/log_probs/1", -1e308), "a log-probability of -1e+308 is below -10000"),
+        (_set("speculative/steps/0/tree/entropies/0", 1e308), "step 1: an entropy of 1e+308 is above 100"),
+        (_set("speculative/steps/0/tree/entropies/0", -1e308), "step 1: an entropy of -1e+308 is below 0"),
+        (_set("speculative/steps/0/target/token_ranks/0", 10**400), "speculative.steps.0.target.token_ranks.0"),
+        (_set("speculative/steps/0/target/token_ranks/0", -1), "greater than or equal to 0"),
+        (_set("speculative/steps/0/pruned", [{"parent": 0, "token": 5, "log_prob": -1.0}] * 6001), "6,001 pruned"),
+        (_set("speculative/texts/5", "x" * 600), "speculative has 600 characters in one token"),
+        (_set("speculative/texts/-5", "x"), "'-5' is no token id with a text"),
+        (_set("speculative/schema_version", 1.0), "speculative.schema_version = 1.0: it must be the integer 1"),
+        (_set("speculative/schema_version", True), "speculative.schema_version = True: it must be the integer 1"),
+        (_set("speculative/schema_version", 2), "the file is of a newer specllava, and this one reads 1"),
+        (_set("speculative/steps/0/colour", "red"), "may be of a newer specllava that knows it"),
+        (_set("speculative/config/warmth", 1), "speculative.config.warmth"),
+        (_set("speculative/config/drafter", "oracle"), "may be of a newer specllava that knows it"),
+        (_set("speculative/config/rule", "x" * 101), "a rule's name has 1 to 100 printable characters"),
+        (_set("speculative/eos_token_ids", []), "speculative.finish_reason = 'eos': the last token"),
+        (_set("speculative/steps/0/target/choices/0", 5), "the target's choice after node 0 stands, 5, not"),
+        (_set("image", 7), "image = 7: it must be the name of a file"),
         (_set("speculative/prompt", "Another?"), "different prompts"),
         (_set("speculative/texts/5", "x" * 20_000), "speculative has 20,000 characters in one token"),
         (_set("speculative/setting/pair", "x" * 300), "300 characters in a name"),
@@ -108,6 +134,102 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 )
 def test_what_is_no_race_is_refused_by_what_is_wrong(tmp_path: Path, change: Any, said: str) -> None:
     assert said in refusal(written(tmp_path, change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda parts: parts["speculative"].update(steps=[{}] * 100_000),
+        lambda parts: parts.update({str(i): 0 for i in range(100_000)}),
+        lambda parts: parts["speculative"].update({str(i): 0 for i in range(100_000)}),
+        lambda parts: parts["speculative"]["config"].update({str(i): 0 for i in range(100_000)}),
+        lambda parts: parts["speculative"]["steps"][0]["tree"].update({str(i): 0 for i in range(100_000)}),
+        lambda parts: parts["speculative"]["steps"][0]["tree"].update(tokens=["x"] * 100_000),
+        lambda parts: parts["speculative"]["steps"][0]["target"].update(margins=["x"] * 100_000),
+        lambda parts: parts["speculative"]["steps"][0].update(pruned=[{}] * 100_000),
+        lambda parts: parts["speculative"].update(texts={f"x{i}": 0 for i in range(100_000)}),
+        lambda parts: parts["speculative"]["setting"].update(versions={str(i): 0 for i in range(100_000)}),
+    ],
+)
+def test_a_file_with_very_many_errors_costs_little_memory(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each error was kept, twice: a file of 1.4 MB took 3 GB."""
+    counts: list[int] = []
+    few = config.few_errors
+
+    def counted(error: ValidationError) -> Any:
+        counts.append(error.error_count())
+        return few(error)
+
+    for module in (config, trace):
+        monkeypatch.setattr(module, "few_errors", counted)
+    path = written(tmp_path, change)
+    tracemalloc.start()
+    try:
+        refusal(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert max(counts, default=0) < 200
+    assert peak < 60 * 2**20
+
+
+@pytest.mark.parametrize("tokens", [1_000, 100_000])
+def test_a_refusal_does_not_repeat_a_long_file(tmp_path: Path, tokens: int) -> None:
+    """Its one line had 500 kB: every id that stood in the file."""
+    assert "emitted" in refusal(written(tmp_path, _set("speculative/steps/0/emitted", [1] * tokens)))
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Editors on Windows write one, and it was refused as invalid JSON."""
+    path = written(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_recorded(path).speculative == LANES["speculative"]
+
+
+def test_a_rule_that_is_not_known_here_is_read_drawn_and_written_again(tmp_path: Path) -> None:
+    """One more rule made every file of it unreadable."""
+    path = written(tmp_path, _set("speculative/config/rule", "<b>forest</b>"))
+    race = read_recorded(path)
+    assert race.speculative is not None
+    assert race.speculative.config.rule == "<b>forest</b>"
+    end = json.loads(recorded_frames(race.target_only, race.speculative)[-1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        path.write_text(race_json(race.target_only, race.speculative))
+    assert path.read_bytes() == gzip.decompress(base64.b64decode(end["file"]))
+    assert read_recorded(path).speculative == race.speculative
+
+
+def test_options_that_a_file_leaves_open_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They were filled in with the defaults of the day, silently."""
+    assert read_recorded(written(tmp_path)).filled == ""
+    path = written(tmp_path, lambda parts: [parts["speculative"]["config"].pop(key) for key in ("ngram", "top_k")])
+    race = read_recorded(path)
+    assert race.filled == "speculative does not say top_k (now 0), ngram (now 3): today's defaults stand in their place"
+    assert main(["trace", "export", str(path), "--html", str(tmp_path / "out.html")]) == 0
+    assert race.filled in capsys.readouterr().err
+
+
+def test_a_race_that_took_no_time_at_all_is_drawn_at_its_step(tmp_path: Path) -> None:
+    """Places on the time axis were divided by nought."""
+
+    def timeless(parts: dict[str, Any]) -> None:
+        for lane in ("target_only", "speculative"):
+            for times in (parts[lane]["prefill"], *(step["seconds"] for step in parts[lane]["steps"])):
+                times.update({key: 0.0 for key in times if key in ("draft", "verify", "rest") or "_seconds" in key})
+
+    race = read_recorded(written(tmp_path, timeless))
+    assert race.led.decode_seconds == race.led.prefill.total == 0
+    assert "left: 0.000%" in still_player(recorded_frames(race.target_only, race.speculative), forks=False)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((trace_commands.PAGE.parent / "assets").glob("*/?-*.json")), ids=lambda p: p.stem
+)
+def test_every_race_that_ships_is_read_with_nothing_filled_in(path: Path) -> None:
+    assert read_recorded(path).filled == ""
 
 
 @pytest.mark.parametrize("lane", LANES)
@@ -169,7 +291,7 @@ def test_labels_of_a_very_long_token_are_short_and_its_text_is_whole() -> None:
     assert len(token_label(trace, 14)) <= 24
     assert all(len(path_text(trace, step, n)) <= 80 for step in trace.steps for n in range(len(step.tree)))
     frames = recorded_frames(hostile_race()["target-only"], trace)
-    assert sum("long" * 2560 in frame for frame in frames if '"lane":"target-only"' in frame) >= 1
+    assert sum("long" * 120 in frame for frame in frames if '"lane":"target-only"' in frame) >= 1
 
 
 # --- out ------------------------------------------------------------------------------------------------------------
@@ -297,6 +419,10 @@ def test_a_refused_file_changes_nothing_and_an_opened_one_stops_only_its_visitor
     run = json.loads(frames[0])
     assert (run["source"], run["example"], run["live"]) == ("from race.json", None, False)
     assert site.racing.latest("me") is None and site.racing.wish("you", turn) == "on"
+    older = written(tmp_path, lambda parts: parts["speculative"]["config"].pop("ngram"))
+    *_, notice = app.opened(site, str(older), "me")
+    said = json.loads(notice)
+    assert said["kind"] == "info" and said["text"].startswith("speculative does not say ngram (now 3)")
 
 
 def test_a_race_is_exported_as_a_page_with_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,6 +432,48 @@ def test_a_race_is_exported_as_a_page_with_its_picture(tmp_path: Path, capsys: p
     assert "data:image/jpeg;base64," in page
     assert json.dumps(race.prompt)[1:-1] in page
     assert f"{len(race.speculative.steps)} steps" in capsys.readouterr().out
+
+
+@contextlib.contextmanager
+def full_disk(most: int) -> Iterator[None]:
+    """No file may grow beyond ``most`` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_leaves_no_half_of_a_page_and_the_refusal_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of it lay under the final name, and the message named no file."""
+    race, out = written(tmp_path), tmp_path / "out.html"
+    out.write_text("the page of yesterday")
+    with full_disk(50_000):
+        assert main(["trace", "export", str(race), "--html", str(out)]) == 1
+    assert str(out) in capsys.readouterr().err
+    assert out.read_text() == "the page of yesterday"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.html", "race.json"]
+
+
+def test_results_are_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    with full_disk(1000), pytest.raises(OSError, match=r"result\.json"):
+        write_json(path, {"text": "x" * 5000})
+    assert list(tmp_path.iterdir()) == []
+    write_json(path, {"text": "é"})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"text": "é"}
+
+
+def test_what_is_written_whole_goes_through_links_and_into_devices(tmp_path: Path) -> None:
+    goal, link = tmp_path / "goal", tmp_path / "link"
+    link.symlink_to(goal)
+    write_whole(link, "here")
+    assert link.is_symlink() and goal.read_text() == "here"
+    write_whole(Path("/dev/null"), b"gone")
+    assert not Path("/dev/null").is_file()
 
 
 def test_a_race_is_viewed_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Lower layers first: a module may use its own layer and those before it. What is not named here is a way in
 # (command line, benchmark, page) and may use everything, while nothing named here may use it.
 LAYERS = (
-    {"config", "tree", "trace", "metrics", "reasons", "findings"},
+    {"config", "trace_fields", "tree", "trace", "metrics", "reasons", "findings"},
     {"growth", "shapes", "costs", "rules", "verify", "sampling", "judges", "cache"},
     {"models", "drafters"},
     {"decoding"},
@@ -137,6 +137,12 @@ def test_reading_traces_needs_no_torch():
 
 def test_drawing_traces_needs_no_torch():
     assert not loaded_after(*modules("visual")) & {"torch", "transformers"}
+
+
+def test_a_race_becomes_a_page_of_its_own_without_gradio():
+    """It took three seconds to start, only to write a file."""
+    names = ("visual.standalone", "visual.recorded", "visual.player", "visual.picture", "specllava.trace_commands")
+    assert not loaded_after(*names) & {"gradio", "torch", "transformers"}
 
 
 def test_the_lazy_names_are_there():

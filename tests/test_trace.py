@@ -53,6 +53,22 @@ def steps(draw: st.DrawFn) -> StepTrace:
     return StepTrace(tree, verdict, emitted, view, times, draw(pruned))
 
 
+def possible(trace: DecodeTrace) -> DecodeTrace:
+    """The same run as the decode loop could have made it: verdicts without a temperature are the target's choices."""
+    ends = "eos" if trace.token_ids[-1] in trace.eos_token_ids else "length"
+    run = replace(trace, finish_reason="stopped" if trace.finish_reason == "stopped" else ends)
+    if trace.config.temperature > 0:
+        return run
+    kept = []
+    for step in trace.steps:
+        verdict, choices = step.verification, list(step.target.choices)
+        said = (*(step.tree.tokens[node] for node in verdict.accepted), verdict.next_token)
+        for node, token in zip(verdict.path, said, strict=True):
+            choices[node] = token
+        kept.append(replace(step, target=replace(step.target, choices=tuple(choices))))
+    return replace(run, steps=tuple(kept))
+
+
 traces = st.builds(
     DecodeTrace,
     lane=words,
@@ -68,7 +84,7 @@ traces = st.builds(
     text=words,
     texts=st.fixed_dictionaries(dict.fromkeys(range(VOCABULARY), words)),
     eos_token_ids=st.lists(tokens, max_size=2).map(tuple),
-)
+).map(possible)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import math
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,17 +22,19 @@ from plotly.colors import sample_colorscale
 from visual_traces import SETTING, first_steps, retexted, synthetic_race, synthetic_recorded
 
 from specllava.config import DecodingConfig
+from specllava.reasons import reasons
 from specllava.trace import DecodeTrace, Prefill, StepSeconds, StepTrace, TargetView, Verification
 from specllava.tree import DraftTree, Pruned
 from specllava.verify import clip
-from visual import theme
+from visual import theme, words
 from visual.headline import headline, headline_at, until
 from visual.layout import ordered_tree, tidy_heights
+from visual.node_cards import node_cards
 from visual.placed import BETWEEN, CHARACTER, PlacedStep
 from visual.player import Reel, component_arguments, picture, playing_speed, recorded_frames
 from visual.recorded import load_recorded
 from visual.tree_figure import MARKERS, rows_with_pruned, tree_figure
-from visual.words import END_MARK, node_reason, step_sentence, token_label
+from visual.words import END_MARK, node_reasons, step_sentence, token_label
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = {0: "", 1: " left", 2: " side", 3: " of", 4: " and", 5: " big", 6: " ", 7: "\n", 8: " a"}
@@ -276,10 +279,10 @@ def test_reasons_name_what_the_target_wanted() -> None:
     tree = DraftTree((8, 1, 5, 3), (-1, 0, 0, 2), (0.0, -0.1, -2.0, -0.5), (0.9, None, 0.1, None))
     trace = hand_made(tree, (1,), 4)
     step = trace.steps[0]
-    assert "unsure here (0.90 nats), so it tried 2 words" in node_reason(trace, step, 2)
-    assert "The target wanted left (0.97)." in node_reason(trace, step, 2)
-    assert "left at big" in node_reason(trace, step, 3)
-    assert "it stands" in node_reason(trace, step, 1)
+    assert "unsure here (0.90 nats), so it tried 2 words" in node_reasons(trace, step)[2]
+    assert "The target wanted left (0.97)." in node_reasons(trace, step)[2]
+    assert "left at big" in node_reasons(trace, step)[3]
+    assert "it stands" in node_reasons(trace, step)[1]
 
 
 def test_pruned_guesses_are_named_at_their_parent() -> None:
@@ -287,19 +290,47 @@ def test_pruned_guesses_are_named_at_their_parent() -> None:
     trace = hand_made(tree, (1,), 4)
     pruned = (Pruned(0, 5, math.log(0.08)), Pruned(0, 3, math.log(0.03)), Pruned(1, 4, math.log(0.5)))
     step = replace(trace.steps[0], pruned=pruned)
-    assert node_reason(trace, step, 0).endswith("Pruned after it, unchecked: big (0.08), of (0.03).")
-    assert node_reason(trace, step, 1).endswith("(0.50); one of them the target wanted.")
+    assert node_reasons(trace, step)[0].endswith("Pruned after it, unchecked: big (0.08), of (0.03).")
+    assert node_reasons(trace, step)[1].endswith("(0.50); one of them the target wanted.")
 
 
 def test_reasons_of_a_drawn_answer_give_both_probabilities() -> None:
     tree = DraftTree((8, 1, 5), (-1, 0, 0), (0.0, -0.1, -2.0), (0.9, None, None))
     trace = hand_made(tree, (1,), 4)
     chosen = replace(trace, config=replace(trace.config, temperature=1.0))
-    assert "the draft 0.14; the target's draw fell on left." in node_reason(chosen, trace.steps[0], 2)
-    assert "the draft 0.90; the target's draw fell on it." in node_reason(chosen, trace.steps[0], 1)
+    assert "the draft 0.14; the target's draw fell on left." in node_reasons(chosen, trace.steps[0])[2]
+    assert "the draft 0.90; the target's draw fell on it." in node_reasons(chosen, trace.steps[0])[1]
     drawn = replace(trace, config=replace(chosen.config, rule="fixed", children="drawn"))
-    assert "the draft 0.14; chance decided against it." in node_reason(drawn, trace.steps[0], 2)
-    assert "chance decided for it." in node_reason(drawn, trace.steps[0], 1)
+    assert "the draft 0.14; chance decided against it." in node_reasons(drawn, trace.steps[0])[2]
+    assert "chance decided for it." in node_reasons(drawn, trace.steps[0])[1]
+
+
+def test_reasons_are_found_once_for_all_nodes_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were found anew for each node: a step of 500 nodes took a second."""
+    counted: list[StepTrace] = []
+
+    def counting(step: StepTrace, sampled: bool) -> Any:
+        counted.append(step)
+        return reasons(step, sampled)
+
+    monkeypatch.setattr(words, "reasons", counting)
+    trace = synthetic_race(1)["speculative"]
+    node_cards(PlacedStep(trace, trace.steps[0]))
+    assert counted == [trace.steps[0]]
+
+
+@pytest.mark.parametrize("character", ["w", "\u2003"])
+def test_a_label_looks_at_no_more_of_a_token_than_it_shows(character: str) -> None:
+    """All of it was judged, character by character, for each node of each step."""
+    trace = retexted(hand_made(DraftTree((8, 1), (-1, 0), (0.0, -1.0), (None,) * 2), (), 0), {1: character * 10**6})
+    tracemalloc.start()
+    try:
+        label = token_label(trace, 1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(label) == 24 and label.endswith("…")
+    assert peak < 4 * 2**20
 
 
 def test_labels_make_blanks_visible() -> None:

@@ -22,6 +22,7 @@ from specllava.toyworld.scene import sample_scene
 from specllava.trace import (
     SCHEMA_VERSION,
     DecodeTrace,
+    FinishReason,
     Prefill,
     Setting,
     StepSeconds,
@@ -145,9 +146,10 @@ def _lane(
         said += len(steps[-1].emitted)
     texts = vocabulary()
     text = "".join(texts[i] for i in ids).strip()
+    ended: FinishReason = "eos" if ids[-1] == END else "length"
     question = "Describe this image in detail."
     return DecodeTrace(
-        lane, SETTING, config, question, image, prefill, tuple(steps), "eos", text, texts, (END,),
+        lane, SETTING, config, question, image, prefill, tuple(steps), ended, text, texts, (END,),
         schema_version=SCHEMA_VERSION,
     )  # fmt: skip
 

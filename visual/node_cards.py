@@ -9,7 +9,7 @@ import math
 
 from visual.placed import PlacedStep
 from visual.theme import Verdict
-from visual.words import next_reason, node_reason, pruned_reason, token_label
+from visual.words import next_reason, node_reasons, pruned_reason, token_label
 
 CODES: dict[Verdict, str] = {
     "root": "o", "accepted": "a", "rejected": "r", "unreached": "u", "next": "n", "pruned": "p",
@@ -22,8 +22,8 @@ def node_cards(placed: PlacedStep) -> dict[str, object]:
     own, pruned = placed.next_node, len(placed.pruned)
     last = placed.step.verification.path[-1]
     ranks, blank = tree.sibling_ranks(), [None] * pruned
-    texts = [_reason(placed, node) for node in range(len(placed.parents))]
-    reasons = list(dict.fromkeys(texts))
+    texts = _reasons(placed)
+    reasons = {text: index for index, text in enumerate(dict.fromkeys(texts))}
     return {
         "label": [_label(placed, node) for node in range(len(placed.parents))],
         "token": list(placed.tokens),
@@ -37,8 +37,8 @@ def node_cards(placed: PlacedStep) -> dict[str, object]:
         "target_rank": [None, *(rank + 1 for rank in seen.token_ranks[1:]), 1, *blank],
         "choice": [*(token_label(placed.trace, token) for token in seen.choices), None, *blank],
         "choice_prob": [*(round(p, 3) for p in seen.choice_probs), None, *blank],
-        "reasons": reasons,
-        "reason": [reasons.index(text) for text in texts],
+        "reasons": list(reasons),
+        "reason": [reasons[text] for text in texts],
     }
 
 
@@ -50,9 +50,11 @@ def _label(placed: PlacedStep, node: int) -> str:
     return f" {label}" if starts else label
 
 
-def _reason(placed: PlacedStep, node: int) -> str:
-    if node == placed.next_node:
-        return next_reason(placed.step)
-    if node in placed.pruned:
-        return pruned_reason(placed.trace, placed.step, placed.step.pruned[node - placed.next_node - 1])
-    return node_reason(placed.trace, placed.step, node)
+def _reasons(placed: PlacedStep) -> list[str]:
+    """Why each node fared as it did, by its id."""
+    trace, step = placed.trace, placed.step
+    return [
+        *node_reasons(trace, step),
+        next_reason(step),
+        *(pruned_reason(trace, step, guess) for guess in step.pruned),
+    ]

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from visual import pieces
+from visual import markup
 from visual.player import MODULES, PLOTLY_JS, STATIC, static_version
 from visual.still_player import still_player
 
@@ -59,7 +59,7 @@ def opening(frames: Sequence[str], asked: Asked) -> str:
         "stylesheet": _stylesheet(),
         "links": _links(),
         "script": _static("opening.js"),
-        "masthead": pieces.masthead(),
+        "masthead": markup.masthead(),
         "picture": picture,
         "ways": _buttons("pill", ways),
         "unseen": mix if asked.toy else "",
@@ -79,7 +79,7 @@ def _buttons(kind: str, texts: Sequence[str]) -> str:
 @cache
 def _stylesheet() -> str:
     """The page's own, as it is read inside a shadow root: there the root is the host."""
-    return _static("opening.css") + pieces.stylesheet().replace(":root", ":host")
+    return _static("opening.css") + markup.stylesheet().replace(":root", ":host")
 
 
 @cache

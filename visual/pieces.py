@@ -1,15 +1,13 @@
-"""How Gradio's own widgets look on this page, and the small constant pieces of its HTML. Imports gradio, not torch."""
+"""How Gradio's own widgets look on this page, and what its HTML components are made with. Imports gradio, not torch."""
 
 from __future__ import annotations
 
-import html
 import json
 from typing import Any, Literal
 
 import gradio as gr
 
-from visual.player import STATIC
-from visual.theme import ACCEPTED, css_variables
+from visual.theme import ACCEPTED
 
 SHOW_TEXT = """
 const place = element.querySelector("[data-text]");
@@ -27,16 +25,9 @@ const show = () => {
 watch("value", show);
 show();
 """
-FAVICON = STATIC / "favicon.png"
 HEAD = '<meta name="color-scheme" content="light dark">'
 CHIP = '<p class="chip" role="status"><i class="dot"></i><span></span></p>'
 SUMMARY = '<p class="summary" data-text></p>'
-LEGEND = (
-    ("accepted", "accepted"),
-    ("rejected", "rejected"),
-    ("next", "the target's own token"),
-    ("unreached", "never reached"),
-)
 
 
 def page_theme() -> gr.themes.Base:
@@ -66,12 +57,6 @@ def page_theme() -> gr.themes.Base:
     )  # fmt: skip
 
 
-def stylesheet() -> str:
-    """The page's whole CSS: the shared colours, then ``page.css`` and ``lab.css``."""
-    own = ((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in ("page", "lab"))
-    return "\n".join([css_variables(), *own])
-
-
 def text_arguments(value: str, template: str) -> dict[str, Any]:
     """Arguments of a ``gr.HTML`` that shows its value as text: no template and no markup ever sees it.
 
@@ -94,22 +79,3 @@ def chip_value(state: Literal["loading", "ready", "failed"], text: str) -> str:
 def constant_arguments(template: str) -> dict[str, Any]:
     """Arguments of a ``gr.HTML`` that never changes."""
     return {"value": "", "html_template": template, "js_on_load": None, "apply_default_css": False}
-
-
-def masthead() -> str:
-    """Name and claim."""
-    claim = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."
-    return f"<h1>specllava</h1><p>{html.escape(claim)}</p>"
-
-
-def legend() -> str:
-    """What the symbols and the fill mean; the player moves the threshold mark."""
-    items = "".join(f'<li><i class="mark mark-{name}"></i>{html.escape(text)}</li>' for name, text in LEGEND)
-    return (
-        f'<section class="card"><h2 class="eyebrow">Legend</h2><ul class="marks">{items}</ul>'
-        '<p class="scale-title">fill: how unsure the draft is about what comes next (entropy)</p>'
-        '<div class="scale"><i class="scale-mark"></i></div>'
-        '<p class="scale-ends"><span>0 · sure</span><span><span data-scale="ceiling">2.0</span>+ nats</span></p>'
-        '<p class="scale-note">▲ branches above <span data-scale="threshold">0.5</span> nats; pale: not asked</p>'
-        "</section>"
-    )

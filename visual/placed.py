@@ -86,11 +86,11 @@ class PlacedStep:
     def labels(self) -> tuple[str, ...]:
         """What stands above each node, "" for none; a fold says how many nodes it holds."""
         labels = [token_label(self.trace, token, LABEL_CHARACTERS) for token in self.tokens]
-        for depths in self._folds:
-            inside = [n for n, depth in enumerate(self.depths[: self.next_node]) if depth in depths]
-            for node in inside:
-                middle = self.depths[node] == depths[len(depths) // 2]
-                labels[node] = f"+{len(depths)}" if middle else ""
+        folds = {depth: fold for fold in self._folds for depth in fold}
+        for node, depth in enumerate(self.depths[: self.next_node]):
+            if depth in folds:
+                fold = folds[depth]
+                labels[node] = f"+{len(fold)}" if depth == fold[len(fold) // 2] else ""
         if self.rows > CROWDED:
             labels = ["" if v == "unreached" else label for label, v in zip(labels, self.verdicts, strict=True)]
         return tuple(labels)
@@ -120,8 +120,11 @@ class PlacedStep:
     def _columns(self, apart: float, labels: Sequence[str]) -> list[float]:
         folded = {depth for fold in self._folds for depth in fold}
         columns, room = [0.0], dict[int, float]()  # room: where the last label of a row ends
-        for depth in range(max(self.depths) + 1):
-            here = [n for n in range(self.next_node + 1) if self.depths[n] == depth and labels[n]]
+        labelled: list[list[int]] = [[] for _ in range(max(self.depths) + 1)]
+        for node in range(self.next_node + 1):
+            if labels[node]:
+                labelled[self.depths[node]].append(node)
+        for depth, here in enumerate(labelled):
             if depth:
                 columns.append(columns[-1] + (FOLDED if depth in folded or depth - 1 in folded else apart))
             halves = {n: len(labels[n]) * CHARACTER / 2 for n in here}

@@ -8,23 +8,29 @@ everything that drawing relies on is checked here, once for all readers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from specllava.config import DecodingConfig, short
+from specllava.trace import DecodeTrace, read_trace
+from specllava.trace_fields import parse_json
 
-from specllava.config import one_line
-from specllava.trace import DecodeTrace
-
-MAX_BYTES = 16 * 2**20
+LANES = ("target_only", "speculative")
+KEYS = ("image", *LANES)
+MAX_BYTES = 4 * 2**20
 MAX_STEPS = 1024  # of one lane
-MAX_NODES = 10_000  # of all trees: each becomes a few hundred bytes of figure
-MAX_TREE = 512
-MAX_TOKEN_CHARACTERS = 16_384
+MAX_NODES = 6_000  # of all trees: with as many pruned guesses, about a second to draw
+MAX_PRUNED = 6_000  # of all steps
+MAX_TREE = 257  # the most that the options allow, and the root
+MAX_TOKEN_CHARACTERS = 512
 MAX_ANSWER_CHARACTERS = 500_000
 MAX_PROMPT_CHARACTERS = 20_000
 MAX_NAME_CHARACTERS = 200
 MAX_SECONDS = 1e6
+LOG_PROBS = (-1e4, 1e-6)  # nats; rounding may carry a sum a little above 0
+ENTROPIES = (-1e-3, 100.0)  # nats
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
 
@@ -35,12 +41,14 @@ class Recorded:
     Args:
         name: of its file, without the ending.
         image: the picture's file, if it lies beside the race's.
+        filled: which options the file leaves open and what was filled in, in words; "" if none, as in most files.
     """
 
     name: str
     image: Path | None
     target_only: DecodeTrace | None
     speculative: DecodeTrace | None
+    filled: str = ""
 
     @property
     def led(self) -> DecodeTrace:
@@ -54,17 +62,12 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What stands in a race file; other keys are refused."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    """What stands in a race file."""
 
     target_only: DecodeTrace | None = None
     speculative: DecodeTrace | None = None
     image: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.target_only is None and self.speculative is None:
-            raise ValueError("it has neither a target_only nor a speculative lane")
+    filled: str = ""
 
     @property
     def led(self) -> DecodeTrace:
@@ -113,20 +116,40 @@ def read_recorded(path: Path) -> Recorded:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ValueError(f"{name} is not a recorded race: {error}") from error
-    return Recorded(path.stem, _picture_beside(path, parts), parts.target_only, parts.speculative)
+    return Recorded(path.stem, _picture_beside(path, parts), parts.target_only, parts.speculative, parts.filled)
 
 
 def _parse(data: bytes) -> _Parts:
-    try:
-        return _ADAPTER.validate_json(data)
-    except ValidationError as error:
-        if any(item["loc"] == ("prefill",) for item in error.errors()):
-            return _of_one_lane(DecodeTrace.from_json(data))
-        raise ValueError(one_line(error)) from error
+    document = parse_json(data)
+    if not isinstance(document, dict):
+        raise ValueError("it holds no JSON object")
+    if "steps" in document or "prefill" in document:
+        trace = read_trace(document)
+        filled = _filled({"the trace": document})
+        return _Parts(trace, filled=filled) if trace.config.drafter == "none" else _Parts(None, trace, filled=filled)
+    unknown = [key for key in document if key not in KEYS]
+    if unknown:
+        raise ValueError(
+            f"{short(unknown[0])} is {f'one of {len(unknown):,} keys' if len(unknown) > 1 else 'a key'} that no race"
+            f" file has: known are {', '.join(KEYS)}; the file may be of a newer specllava that knows it"
+        )
+    lanes = {name: document[name] for name in LANES if document.get(name) is not None}
+    if not lanes:
+        raise ValueError("it has neither a target_only nor a speculative lane")
+    image = document.get("image")
+    if image is not None and not isinstance(image, str):
+        raise ValueError(f"image = {short(image)}: it must be the name of a file")
+    return _Parts(**{name: read_trace(lane, name) for name, lane in lanes.items()}, image=image, filled=_filled(lanes))
 
 
-def _of_one_lane(trace: DecodeTrace) -> _Parts:
-    return _Parts(target_only=trace) if trace.config.drafter == "none" else _Parts(speculative=trace)
+def _filled(lanes: Mapping[str, Any]) -> str:
+    """The options that lanes do not name, in words; ``lanes`` are valid."""
+    told = []
+    for lane, document in lanes.items():
+        missing = [f for f in fields(DecodingConfig) if f.name not in document["config"]]
+        if missing:
+            told.append(f"{lane} does not say {', '.join(f'{f.name} (now {f.default})' for f in missing)}")
+    return f"{'; '.join(told)}: today's defaults stand in their place" if told else ""
 
 
 def _check_drawable(parts: _Parts) -> None:
@@ -138,9 +161,10 @@ def _check_drawable(parts: _Parts) -> None:
         sizes = (
             ("steps", len(trace.steps), MAX_STEPS),
             ("tree nodes", sum(len(step.tree) for step in trace.steps), MAX_NODES),
+            ("pruned guesses", sum(len(step.pruned) for step in trace.steps), MAX_PRUNED),
             ("nodes in one tree", max((len(step.tree) for step in trace.steps), default=0), MAX_TREE),
             ("characters of prompt", len(trace.prompt), MAX_PROMPT_CHARACTERS),
-            ("characters in one token", max(map(len, trace.texts.values())), MAX_TOKEN_CHARACTERS),
+            ("characters in one token", max(map(len, trace.texts.values()), default=0), MAX_TOKEN_CHARACTERS),
             ("characters of answer", sum(len(trace.texts[t]) for t in trace.token_ids), MAX_ANSWER_CHARACTERS),
             ("characters in a name", max(map(len, (setting.pair, setting.device, setting.dtype))), MAX_NAME_CHARACTERS),
             ("seconds", min(sum((step.seconds.total for step in trace.steps), trace.prefill.total), 1e18), MAX_SECONDS),
@@ -150,8 +174,14 @@ def _check_drawable(parts: _Parts) -> None:
                 raise ValueError(f"{lane} has {count:,.0f} {what}, and at most {most:,.0f} can be shown")
         for number, step in enumerate(trace.steps, start=1):
             guesses = (*step.tree.log_probs, *(guess.log_prob for guess in step.pruned))
-            if max(guesses) > 1e-6:
-                raise ValueError(f"{lane}, step {number}: a log-probability of {max(guesses):g} is above 0")
+            entropies = [entropy for entropy in step.tree.entropies if entropy is not None]
+            for what, values, (low, high) in (
+                ("a log-probability", guesses, LOG_PROBS), ("an entropy", entropies, ENTROPIES),
+            ):  # fmt: skip
+                odd = next((value for value in values if not low <= value <= high), None)
+                if odd is not None:
+                    side = f"above {round(high)}" if odd > high else f"below {round(low)}"
+                    raise ValueError(f"{lane}, step {number}: {what} of {odd:g} is {side}")
 
 
 def _picture_beside(path: Path, parts: _Parts) -> Path | None:
@@ -160,6 +190,3 @@ def _picture_beside(path: Path, parts: _Parts) -> Path | None:
         return None
     picture = path.parent / Path(named).name
     return picture if picture.suffix.lower() in PICTURES and picture.is_file() else None
-
-
-_ADAPTER: TypeAdapter[_Parts] = TypeAdapter(_Parts)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 
-from visual import pieces
+from visual import markup
 from visual.player import MODULES, PLOTLY_JS, STATIC
 
 
@@ -20,10 +20,10 @@ def halves() -> tuple[str, str]:
     """The page before its frames and behind them, about 5 MB in all."""
     modules = (f'<script type="text/plain" data-module="{name}">\n{_static(name)}</script>' for name in MODULES)
     parts = {
-        "favicon": "data:image/png;base64," + base64.b64encode(pieces.FAVICON.read_bytes()).decode(),
-        "stylesheet": _static("standalone.css") + pieces.stylesheet(),
-        "masthead": pieces.masthead(),
-        "legend": pieces.legend(),
+        "favicon": "data:image/png;base64," + base64.b64encode(markup.FAVICON.read_bytes()).decode(),
+        "stylesheet": _static("standalone.css") + markup.stylesheet(),
+        "masthead": markup.masthead(),
+        "legend": markup.legend(),
         "player": _static("player.html"),
         "modules": "\n".join(modules),
         "boot": _static("standalone.js"),

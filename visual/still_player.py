@@ -67,7 +67,7 @@ class Moment:
 
     @property
     def total(self) -> float:
-        return max(items[-1].end for items in self.lanes.values() if items)
+        return max(items[-1].end for items in self.lanes.values() if items) or 1.0  # a file may say that all took 0 s
 
     def percent(self, seconds: float) -> str:
         return f"{100 * seconds / self.total:.3f}%"

@@ -97,7 +97,8 @@ def _extent(heights: Sequence[int]) -> dict[str, object]:
 def _edges(placed: PlacedStep, heights: Sequence[int], pruned: bool = False) -> list[dict[str, Any]]:
     """Edges by style, in the order of drawing; those to the pruned guesses only where these are drawn."""
     branch = placed.step.verification.accepted
-    drafted = [n for n in range(1, placed.next_node) if n not in branch]
+    taken = set(branch)
+    drafted = [n for n in range(1, placed.next_node) if n not in taken]
     lines: list[tuple[str, Sequence[int], dict[str, object]]] = []
     floor = 0.0
     for limit, width in WIDTHS:

@@ -7,8 +7,9 @@ A segment is ``[style, text]``; the page puts its text into the document as text
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from specllava.reasons import reasons
+from specllava.reasons import Reason, reasons
 from specllava.trace import DecodeTrace, StepTrace
 from specllava.tree import Pruned
 
@@ -26,9 +27,11 @@ def token_label(trace: DecodeTrace, token: int, most: int = 24) -> str:
     if token in trace.eos_token_ids:
         return END_MARK
     text = trace.texts[token]
-    if not text.strip():
-        return "".join(VISIBLE.get(c, f"U+{ord(c):04X}") for c in text) or "∅"
-    shown = "".join(c if c.isprintable() else VISIBLE.get(c, "�") for c in text.strip())
+    start = text.strip()[: most + 1]  # a token may be long, and only this much of it is ever seen
+    if start:
+        shown = "".join(c if c.isprintable() else VISIBLE.get(c, "�") for c in start)
+    else:
+        shown = "".join(VISIBLE.get(c, f"U+{ord(c):04X}") for c in text[: most + 1]) or "∅"
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
@@ -90,34 +93,48 @@ def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
     ]  # fmt: skip
 
 
-def node_reason(trace: DecodeTrace, step: StepTrace, node: int) -> str:
-    """Why this node fared as it did, and what was pruned below it."""
-    return _fate(trace, step, node) + _pruned_below(trace, step, node)
+def node_reasons(trace: DecodeTrace, step: StepTrace) -> list[str]:
+    """Why each node fared as it did, and what was pruned below it."""
+    codes = reasons(step, trace.config.temperature > 0)
+    children, left = step.tree.children(), _left_at(step)
+    below: list[list[Pruned]] = [[] for _ in children]
+    for guess in step.pruned:
+        below[guess.parent].append(guess)
+    told = []
+    for node, code in enumerate(codes):
+        siblings = len(children[step.tree.parents[node]]) if node else 0
+        fate = _fate(trace, step, node, code, siblings, left[node])
+        told.append(fate + _pruned_below(trace, step, node, below[node]))
+    return told
 
 
-def _fate(trace: DecodeTrace, step: StepTrace, node: int) -> str:
+def _left_at(step: StepTrace) -> list[int]:
+    """For every node the one at which its branch leaves the accepted one; the node itself where it does not."""
+    path, left = set(step.verification.path), list(range(len(step.tree)))
+    for node, parent in enumerate(step.tree.parents[1:], start=1):
+        if parent not in path:
+            left[node] = left[parent]
+    return left
+
+
+def _fate(trace: DecodeTrace, step: StepTrace, node: int, reason: Reason, siblings: int, left: int) -> str:
     tree, threshold = step.tree, trace.config.entropy_threshold
-    sampled = trace.config.temperature > 0
-    reason = reasons(step, sampled)[node]
     if reason == "root":
         return "The last token of the step before, chosen by the target. The tree grows from here."
     parent = tree.parents[node]
-    siblings = len(tree.children()[parent])
     doubt = _doubt(tree.entropies[parent], siblings, threshold) if trace.config.rule == "entropy" else ""
-    wanted = token_label(trace, step.target.choices[parent])
-    if sampled and reason in ("accepted", "chance-against"):
+    if trace.config.temperature > 0 and reason in ("accepted", "chance-against"):
         return doubt + _by_chance(trace, step, node)
     if reason == "accepted":
         return doubt + "It is the target's own choice, so it stands."
     if reason == "another-wanted":
+        wanted = token_label(trace, step.target.choices[parent])
         return doubt + f"The target wanted {wanted} ({step.target.choice_probs[parent]:.2f})."
-    left = next(n for n in tree.path(node) if n not in step.verification.path)
     return f"Never judged: its branch had already been left at {token_label(trace, tree.tokens[left])}."
 
 
-def _pruned_below(trace: DecodeTrace, step: StepTrace, node: int) -> str:
+def _pruned_below(trace: DecodeTrace, step: StepTrace, node: int, below: Sequence[Pruned]) -> str:
     """The guesses after a node that the target was not shown, the likeliest by name."""
-    below = [guess for guess in step.pruned if guess.parent == node]
     if not below:
         return ""
     named = [f"{token_label(trace, guess.token)} ({math.exp(guess.log_prob):.2f})" for guess in below[:NAMED]]

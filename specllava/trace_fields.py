@@ -1,0 +1,89 @@
+"""Types of a trace's fields: what a file from anywhere may hold, and that its errors stay few. No torch.
+
+A list stops at its first bad entry and an object is refused for too many keys, so that the errors of a damaged file
+cannot outgrow it: pydantic keeps every one of them in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    GetCoreSchemaHandler,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import CoreSchema, from_json
+from pydantic_core.core_schema import no_info_before_validator_function
+
+from specllava.config import RULES, SHAPED, DecodingConfig
+
+MAX_KEYS: Final = 64  # of an object, far more than any has
+MAX_NAME: Final = 100  # characters of a rule's name
+Item = TypeVar("Item")
+
+Count = Annotated[int, Field(ge=0, le=2**53)]  # as far as a browser counts
+Seconds = Annotated[float, Field(ge=0.0)]
+Probability = Annotated[float, Field(ge=0.0, le=1.000001)]
+Many = Annotated[tuple[Item, ...], FailFast()]
+
+
+def few_keys(value: object) -> object:
+    """Refuse an object with too many keys before each of them becomes an error."""
+    if isinstance(value, dict) and len(value) > MAX_KEYS:
+        raise ValueError(f"an object of {len(value):,} keys, and none has more than {MAX_KEYS}")
+    return value
+
+
+class Record:
+    """Plain dataclasses in the decode loop, strict ones when read from a file: unknown keys and NaN are refused."""
+
+    __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_before_validator_function(few_keys, handler(source))
+
+
+def _token_texts(value: object) -> object:
+    """Stop at the first entry that is no token id with its text."""
+    for token, text in value.items() if isinstance(value, dict) else ():
+        if not (token.isascii() and token.isdecimal() and len(token) < 16 and isinstance(text, str)):
+            raise ValueError(f"{token[:40]!r} is no token id with a text")
+    return value
+
+
+def _any_rule(value: object, read: ValidatorFunctionWrapHandler) -> DecodingConfig:
+    """Read options whose rule is not known here: drawing a tree needs the rule's name alone."""
+    few_keys(value)
+    rule = value.get("rule") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(rule, str) or rule in RULES:
+        known: DecodingConfig = read(value)
+        return known
+    if not rule.isprintable() or not 0 < len(rule) <= MAX_NAME:
+        raise ValueError(f"a rule's name has 1 to {MAX_NAME} printable characters")
+    config: DecodingConfig = read({**value, "rule": SHAPED[0]})  # one that goes with all other options
+    object.__setattr__(config, "rule", rule)
+    return config
+
+
+TokenTexts = Annotated[dict[Count, str], BeforeValidator(_token_texts)]
+Versions = Annotated[dict[str, str], BeforeValidator(few_keys)]
+RecordedConfig = Annotated[DecodingConfig, WrapValidator(_any_rule)]
+
+
+def parse_json(data: bytes | str) -> object:
+    """Parse a JSON document, with or without a byte order mark as Windows editors write one.
+
+    Raises:
+        ValueError: not JSON; one line.
+    """
+    try:
+        return from_json(data.removeprefix("\ufeff") if isinstance(data, str) else data.removeprefix(b"\xef\xbb\xbf"))
+    except ValueError as error:
+        raise ValueError(f"invalid JSON: {error}") from error

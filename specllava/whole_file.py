@@ -1,0 +1,29 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def write_whole(path: Path, data: str | bytes) -> None:
+    """Write a file beside its place and rename it, so that a full disk leaves no half of it; text is UTF-8.
+
+    Devices, pipes and what lies in ``/dev``, such as ``/dev/stdout``, are written to directly.
+
+    Raises:
+        OSError: it cannot be written; names ``path``.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    try:
+        if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
+            path.write_bytes(content)
+            return
+        goal = path.resolve()  # behind a link, which stays
+        beside = goal.with_name(goal.name + ".writing")
+        try:
+            beside.write_bytes(content)
+            beside.replace(goal)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
