@@ -30,8 +30,9 @@ from specllava.toyworld.scene import sample_scene
 from visual import pieces
 from visual.ask import PictureCard, QuestionCard, picture_card, question_card
 from visual.controls import settings_card
+from visual.experiments import Experiments
 from visual.first_paint import FirstPaint, FirstPaintMiddleware
-from visual.lab import Desk, Experiments, Inputs, lab_section
+from visual.lab import Desk, Inputs, lab_section
 from visual.learn import lessons_card
 from visual.lessons import Lesson, load_lessons
 from visual.line import QUICK, Kind, Stand, line_up
