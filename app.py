@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,16 +28,17 @@ from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 from visual import markup, pieces
-from visual.ask import SHOWN_EXAMPLES, PictureCard, QuestionCard, picture_card, question_card
+from visual.ask import PictureCard, QuestionCard, picture_card, question_card
 from visual.controls import settings_card
-from visual.lab import Desk, Experiments, Inputs, lab_section
+from visual.experiments import Experiments
+from visual.first_paint import FirstPaint, FirstPaintMiddleware
+from visual.lab import Desk, Inputs, lab_section
 from visual.learn import lessons_card
 from visual.lessons import Lesson, load_lessons
 from visual.line import QUICK, Kind, Stand, line_up
 from visual.link import follow_link
 from visual.live import NOTES
 from visual.notices import error, info, notice_arguments, warning
-from visual.opening import Asked, Opened, opening
 from visual.picture import data_address
 from visual.player import component_arguments, recorded_frames, static_paths
 from visual.recorded import Recorded, load_recorded, read_recorded
@@ -48,6 +48,7 @@ from visual.turns import Turn, Wanted
 
 EXAMPLES = Path(__file__).parent / "assets" / "examples"
 LESSONS = Path(__file__).parent / "assets" / "lessons"
+FIRST_PAINT = Path(__file__).parent / "assets" / "first_paint.html"
 SCENE_PIXELS = 384
 SHOWN_SUGGESTIONS = 4
 log = logging.getLogger("specllava.page")
@@ -125,28 +126,6 @@ def linked(site: Site, query: Mapping[str, str]) -> tuple[Any, ...]:
     if link is None:
         return tuple(gr.skip() for _ in range(5))
     return *as_shown(site, link.race, link.show), warning(link.notice)
-
-
-def openings(site: Site) -> Callable[[Mapping[str, str]], str]:
-    """What the document shows before any script has run, by the query in its address."""
-
-    @lru_cache(maxsize=32)
-    def written(name: str | None, step: int | None) -> str:
-        race = next((race for race in site.recorded if race.name == name), site.first)
-        if race is None:
-            return ""
-        drawn = data_address(open_image(race.image)) if race.image else None
-        lessons = [lesson.told.title for lesson in site.lessons]
-        suggestions = SUGGESTIONS[:SHOWN_SUGGESTIONS] if site.toy else ()
-        examples = [race.prompt for race in site.recorded[:SHOWN_EXAMPLES]]
-        asked = Asked(race.prompt, drawn, site.toy, examples, suggestions, lessons, site.lab is not None)
-        return opening(as_shown(site, race, step)[-1], asked)
-
-    def asked_for(query: Mapping[str, str]) -> str:
-        link = follow_link(query, site.recorded)
-        return written(link.race.name, link.show) if link else written(None, None)
-
-    return asked_for
 
 
 # --- what the page looks like -------------------------------------------------------------------------------------
@@ -276,7 +255,7 @@ def main() -> None:
         loading.result, load_recorded(EXAMPLES), toy=toy, opened=race, lessons=load_lessons(LESSONS),
         lab=lambda: _lab(loading.result()),
     )  # fmt: skip
-    serve(build_page(site), host=options.host, port=options.port, written=openings(site))
+    serve(build_page(site), host=options.host, port=options.port, paint=FirstPaint(site, FIRST_PAINT))
 
 
 def _lab(pair: Any) -> Experiments:
@@ -285,17 +264,14 @@ def _lab(pair: Any) -> Experiments:
     return Lab(pair)
 
 
-def serve(
-    page: gr.Blocks, host: str, port: int, block: bool = True,
-    written: Callable[[Mapping[str, str]], str] = lambda query: "",
-) -> str:  # fmt: skip
+def serve(page: gr.Blocks, host: str, port: int, block: bool = True, paint: FirstPaint | None = None) -> str:
     """Serve the page, to everybody who can reach ``host``; gives its address."""
     page.queue(max_size=16)
     _, address, _ = page.launch(
         server_name=host, server_port=port, prevent_thread_lock=not block, quiet=not block, show_error=False,
         ssr_mode=False, run_history=False, footer_links=[], max_file_size="20mb", favicon_path=str(markup.FAVICON),
         theme=pieces.page_theme(), css=markup.stylesheet(), head=pieces.HEAD,
-        app_kwargs={"middleware": [Middleware(Opened, written=written)]},
+        app_kwargs={"middleware": [Middleware(FirstPaintMiddleware, paint=paint)] if paint else []},
     )  # fmt: skip
     return address
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from pydantic import ValidationError
+from visual.still_player import still_player
 from visual_traces import first_steps, retexted, synthetic_race, synthetic_recorded
 
 from specllava import config, trace, trace_commands
@@ -31,7 +32,6 @@ from visual.link import follow_link
 from visual.picture import data_address
 from visual.player import MODULES, recorded_frames
 from visual.recorded import Recorded, read_recorded
-from visual.still_player import still_player
 from visual.words import path_text, token_label
 
 LANES = synthetic_race(1)

@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl
 
 import pytest
 from PIL import Image
+from visual.opening import Asked, opening
 
 from specllava.trace import DecodeTrace
 from visual.link import follow_link
-from visual.opening import Asked, opening
 from visual.player import recorded_frames
 from visual.recorded import Recorded, load_recorded, read_recorded
 from visual.standalone import standalone_page

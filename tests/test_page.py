@@ -79,6 +79,7 @@ Visitor = Callable[..., Visit]
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The page over a stand-in; for real models give ``Pair.from_preset("toy")`` to ``Site`` instead."""
     import app
+    from visual.first_paint import FirstPaint
     from visual.site import Site
 
     backend = FakeBackend(pace=0.012, texts={})
@@ -89,7 +90,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    yield Server(app.serve(page, "127.0.0.1", port, block=False, written=app.openings(site)), backend)
+    yield Server(app.serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT)), backend)
     page.close()
 
 

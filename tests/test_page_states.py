@@ -16,6 +16,7 @@ from visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_record
 import app
 from specllava.config import DecodingConfig
 from specllava.trace import NO_DRAFT
+from visual.first_paint import FirstPaint
 from visual.site import Site, speculation_off
 
 Open = Callable[[Site], Visit]
@@ -31,7 +32,7 @@ def open_site(browser: Any) -> Iterator[Open]:  # noqa: F811
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        address = app.serve(page, "127.0.0.1", port, block=False, written=app.openings(site))
+        address = app.serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
         tab = Visit(browser.new_page(viewport={"width": 1280, "height": 900}))
         left.extend((tab.page.close, page.close))
         tab.page.goto(address)

@@ -1,0 +1,82 @@
+"""The page's first paint, recorded: what a visitor sees before a script has run is what the live player showed here.
+
+    python -m benchmarks.first_paint
+
+To be run again when ``tests/test_first_paint.py`` says that the live page shows something else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tyro
+from playwright.sync_api import sync_playwright
+
+import app
+from visual.first_paint import race_digest
+from visual.lessons import load_lessons
+from visual.recorded import load_recorded
+from visual.site import Site
+
+SCRIPT = Path(__file__).with_suffix(".js")
+SIZE = {"width": 1280, "height": 1300}
+PATIENCE = 60_000  # milliseconds
+
+
+def shipped_site() -> Site:
+    """The page as it ships, on a machine whose models never load."""
+    return Site(_no_models, load_recorded(app.EXAMPLES), toy=True, lessons=load_lessons(app.LESSONS), lab=_no_models)
+
+
+def _no_models() -> NoReturn:
+    raise RuntimeError("this page shows recorded races only")
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def record(browser: Any, address: str) -> str:
+    """The columns of the page at ``address`` as plain markup, once its player has drawn its first step."""
+    page = browser.new_page(viewport=SIZE)
+    page.goto(address)
+    page.wait_for_selector(".tree .main-svg .textpoint", timeout=PATIENCE)
+    page.wait_for_function("document.fonts.status === 'loaded'", timeout=PATIENCE)
+    markup = str(page.evaluate(SCRIPT.read_text(encoding="utf-8")))
+    page.close()
+    return markup
+
+
+def main(output: Path = app.FIRST_PAINT) -> None:
+    """Record the first paint of the page as it ships.
+
+    Args:
+        output: HTML file to write.
+    """
+    logging.getLogger("specllava.page").setLevel(logging.CRITICAL)  # that no models load is meant
+    site = shipped_site()
+    assert site.first is not None
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        os.environ["GRADIO_TEMP_DIR"] = folder  # a page that closes takes pictures of another in the same folder along
+        blocks = app.build_page(site)
+        address = app.serve(blocks, "127.0.0.1", free_port(), block=False)
+        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
+        markup = record(browser, address)
+        browser.close()
+        blocks.close(verbose=False)
+    output.write_text(f"<!-- race {race_digest(site.first)} -->\n{markup}", encoding="utf-8")
+    print(f"{output}: {output.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
