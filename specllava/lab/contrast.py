@@ -83,4 +83,3 @@ def telling_places(found: Contrast, most: int = CLOSEUPS) -> tuple[int, ...]:
         if all(abs(place - other) >= APART for other in places):
             places.append(place)
     return tuple(places[:most])
-

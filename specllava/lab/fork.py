@@ -37,9 +37,7 @@ def open_fork(pair: Pair, prompt: Prompt, config: DecodingConfig) -> Generator[N
     return Fork(original, tuple(_options(bundle, *rows) for rows in zip(answer, target, draft, strict=True)))
 
 
-def take_fork(
-    pair: Pair, prompt: Prompt, config: DecodingConfig, given: Sequence[int]
-) -> Generator[None, None, Fork]:
+def take_fork(pair: Pair, prompt: Prompt, config: DecodingConfig, given: Sequence[int]) -> Generator[None, None, Fork]:
     """Return the fork with the answer decoded on from ``given``: the original's beginning and, last, another token.
 
     Yields as :func:`open_fork` does.

@@ -55,7 +55,9 @@ def sweep(pair: Pair, prompt: Prompt, config: DecodingConfig, field: str, values
             run, trace = items.get(lane.name, []), traces.get(lane.name)
             if run and (trace is None or len(trace.steps) < len(run) - 1):  # a lane that moved since
                 traces[lane.name] = collect(pair.bundle, lane, run)
-        runs = tuple((value, traces[lane.name]) for lane, value in zip(lanes, values, strict=True) if lane.name in traces)
+        runs = tuple(
+            (value, traces[lane.name]) for lane, value in zip(lanes, values, strict=True) if lane.name in traces
+        )
         return replace(found, alone=traces.get(TARGET_ONLY), runs=runs)
 
     yield found
