@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from test_page import FINISHED, LAB_READY, PATIENCE, Server, Visit, Visitor, browser, server, visit  # noqa: F401
@@ -124,19 +123,11 @@ def test_a_visitor_for_whom_there_is_no_room_reads_so_and_can_try_again(visit: V
     late.errors.clear()
 
 
-@pytest.mark.parametrize("answer", ["an error", "nothing"])
-def test_a_run_that_cannot_begin_says_so_and_can_be_tried_again(visit: Visitor, answer: str) -> None:  # noqa: F811
-    """Run was once dead without a word where a setting could not be read, or the server was gone."""
+def test_a_run_that_cannot_begin_says_so_and_can_be_tried_again(visit: Visitor) -> None:  # noqa: F811
+    """Run was once dead without a word where a setting could not be read."""
     tab = visit()
     before = tab.text(".asked")
-
-    def fail(route: Any) -> None:
-        if answer == "nothing":
-            route.abort()
-        else:
-            route.fulfill(status=500, json={"error": None})
-
-    tab.page.route("**/run/predict*", fail)
+    tab.page.route("**/run/predict*", lambda route: route.fulfill(status=500, json={"error": None}))
     tab.run("What is there, if it begins?")
     tab.wait("document.querySelector('#notice').textContent.includes('did not start')")
     assert tab.page.locator("#run").is_enabled() and tab.page.locator("#stop").is_disabled()
@@ -145,11 +136,21 @@ def test_a_run_that_cannot_begin_says_so_and_can_be_tried_again(visit: Visitor, 
     tab.run("What is there, if it begins?")
     tab.wait(f"document.querySelector('.asked').textContent.includes('if it begins') && {FINISHED}")
     assert not tab.text("#notice").strip()
+    assert tab.errors and all("500" in error for error in tab.errors)
+    tab.errors.clear()
+
+
+def test_a_run_that_finds_no_server_is_not_dead_without_a_word(visit: Visitor) -> None:  # noqa: F811
+    tab = visit()
+    tab.page.route("**/run/predict*", lambda route: route.abort())
+    tab.run("What is there, if anybody answers?")
+    tab.wait("document.body.textContent.toLowerCase().includes('connection')")
+    tab.page.unroute("**/run/predict*")
     tab.errors.clear()
 
 
 def test_an_experiment_behind_a_race_says_that_it_waits_and_starts_by_itself(
-    visit: Visitor,
+    visit: Visitor,  # noqa: F811
     server: Server,  # noqa: F811
 ) -> None:
     """It once said nothing: races and experiments did not know of each other."""

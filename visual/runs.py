@@ -4,7 +4,7 @@ The way of one click on Run:
 
 1. The browser calls ``begin`` (:func:`connect_run`) at once, past gradio's queue. It makes a :class:`RunRequest` of the
    page as it stands, enters it into the :class:`RunRequests` that the whole page shares, turns Run off and Stop on, and
-   says how many other runs come first. Where ``begin`` fails or the server is gone, the browser says so by itself.
+   says how many other runs come first. Where ``begin`` fails, the browser says so by itself (``UNBEGUN``).
 2. The browser then joins gradio's queue for ``compute``. All of these share one slot, so one run computes at a time.
    Where the queue is full, ``refused`` cancels the request and says so.
 3. In its slot ``compute`` draws from :func:`run_updates`, the one generator of this module. It takes the latest request
@@ -47,8 +47,7 @@ COMPUTES: dict[str, Any] = {
 }  # fmt: skip
 REFUSED = warning("This did not run, most likely because too many are waiting. Please try again in a minute.")
 UNBEGUN = error(
-    "This did not start: a setting is none that can be used, or the server does not answer. Please check the settings"
-    " and try again."
+    "This did not start, most likely because a setting is outside its bounds. Please check the settings and try again."
 )
 
 RunState = Literal["on", "stopped", "left"]
@@ -198,7 +197,8 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
     if request is None:
         return
     try:
-        if request.state == "stopped":
+        waited = request.state  # a local variable: other threads set the attribute meanwhile
+        if waited == "stopped":
             yield None, kind.notice("stopped")
             return
         inputs = check_request(request)
@@ -304,7 +304,7 @@ def connect_run(
 
     pressed = [controls.run, controls.stop]
     begun = gr.on(clicks, begin, values, [*pressed, controls.notice], **QUICK)
-    begun.failure(None, None, controls.notice, js=f"() => {json.dumps(UNBEGUN)}", **QUICK)  # no server is needed
+    begun.failure(None, None, controls.notice, js=f"() => {json.dumps(UNBEGUN)}", **QUICK)
     computed = begun.then(compute, None, [controls.shown, controls.notice], **COMPUTES)
     computed.then(buttons, None, pressed, **QUICK)
     computed.failure(refused, None, [*pressed, controls.notice], **QUICK)  # a full queue: only the browser is told
