@@ -15,10 +15,10 @@ from specllava.findings.sweep import KNOBS
 from visual import pieces
 from visual.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.notices import info, notice_arguments
+from visual.picture import PictureSource
 from visual.player import PLOTLY_JS, STATIC, Ending, static_version
 from visual.runs import (
     QUICK,
-    PictureSource,
     RunControls,
     RunInputs,
     RunKind,

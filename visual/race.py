@@ -12,9 +12,9 @@ import gradio as gr
 from specllava.config import DecodingConfig
 from specllava.trace import NO_DRAFT, DecodeTrace, Setting
 from visual.app_state import AppState
-from visual.picture import data_address
+from visual.picture import PictureSource, data_address
 from visual.player import ALONE, TOGETHER, Ending, Reel
-from visual.runs import PictureSource, RunInputs, RunKind, RunRequest, Update
+from visual.runs import RunInputs, RunKind, RunRequest, Update
 
 RACE = "race"
 SECONDS_PER_UPDATE = 0.5  # a browser on the same machine slows the lanes whenever it draws, and the longer one more

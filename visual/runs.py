@@ -30,11 +30,11 @@ from threading import Lock
 from typing import Any, Literal, Protocol
 
 import gradio as gr
-from PIL import Image
 
 from specllava.config import DecodingConfig
 from visual.controls import decoding_config
 from visual.notices import error, info, refusal_notice, warning
+from visual.picture import PictureSource
 from visual.player import Ending
 
 log = logging.getLogger("specllava.page")
@@ -46,21 +46,11 @@ COMPUTES: dict[str, Any] = {
     "api_visibility": "private",
 }  # fmt: skip
 REFUSED = warning("This did not run, most likely because too many are waiting. Please try again in a minute.")
-UNBEGUN = error(
-    "This did not start, most likely because a setting is outside its bounds. Please check the settings and try again."
-)
+UNBEGUN = error("This did not start: a setting may be outside its bounds. Please check the settings and try again.")
 
 RunState = Literal["on", "stopped", "left"]
 RunKey = tuple[str, str]  # a session and the name of a kind of run
 Update = tuple[Any, str]  # a value for what shows the run, ``None`` to leave it, and a notice
-
-
-class PictureSource(Protocol):
-    """A picture: ``open`` gives it as the models get it, ``shown`` as the visitor sees it."""
-
-    def open(self) -> Image.Image: ...
-
-    def shown(self) -> Image.Image: ...
 
 
 @dataclass(eq=False)
@@ -227,11 +217,7 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
 
 
 def check_request(request: RunRequest) -> RunInputs:
-    """Check the settings and the picture of a request.
-
-    Raises:
-        ValueError: a setting outside its bounds, or no picture.
-    """
+    """Check the settings and the picture of a request; raises a ``ValueError`` that says what is wrong."""
     config = decoding_config(request.values)
     if request.picture is None:
         raise ValueError("choose a picture first")
@@ -272,7 +258,6 @@ def connect_run(
     """Connect a kind of run with its controls.
 
     Args:
-        requests: those of the whole page.
         clicks: the events that ask for a run.
         values: of the page, for ``kind.request``.
 
