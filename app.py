@@ -9,7 +9,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,23 +28,22 @@ from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 from visual import markup, pieces
+from visual.app_state import AppState, running
 from visual.ask import PictureCard, QuestionCard, picture_card, question_card
 from visual.controls import settings_card
 from visual.experiments import Experiments
 from visual.first_paint import FirstPaint, FirstPaintMiddleware
-from visual.lab import Desk, Inputs, lab_section
+from visual.lab import Inputs, LabState, lab_section
 from visual.learn import lessons_card
 from visual.lessons import Lesson, load_lessons
-from visual.line import QUICK, Kind, Stand, line_up
 from visual.link import follow_link
-from visual.live import NOTES
 from visual.notices import error, info, notice_arguments, warning
 from visual.picture import data_address
 from visual.player import component_arguments, recorded_frames, static_paths
+from visual.race import RACE, race_kind
 from visual.recorded import Recorded, load_recorded, read_recorded
-from visual.site import Site, race, races_before, running
+from visual.runs import QUICK, RunControls, connect_run
 from visual.standalone import saved_page
-from visual.turns import Turn, Wanted
 
 EXAMPLES = Path(__file__).parent / "assets" / "examples"
 LESSONS = Path(__file__).parent / "assets" / "lessons"
@@ -89,7 +88,7 @@ def uploaded(path: str) -> tuple[Any, Any, str]:
 
 
 def as_shown(
-    site: Site, race: Recorded, step: int | None = None, lesson: Mapping[str, str] | None = None
+    site: AppState, race: Recorded, step: int | None = None, lesson: Mapping[str, str] | None = None
 ) -> tuple[Any, ...]:
     """A race that was run before, for the picture, its image, the question and the player.
 
@@ -106,7 +105,7 @@ def as_shown(
     return Picture(file=image) if image else None, image, race.prompt, frames
 
 
-def opened(site: Site, path: str, session: str) -> tuple[Any, ...]:
+def opened(site: AppState, path: str, session: str) -> tuple[Any, ...]:
     """Show a visitor's race file in place of what they saw, and stop their own race; or keep both and say why."""
     try:
         race = read_recorded(Path(path))
@@ -116,11 +115,11 @@ def opened(site: Site, path: str, session: str) -> tuple[Any, ...]:
     except Exception:
         log.exception("a race file could not be drawn")
         return *(gr.skip() for _ in range(4)), error("This file cannot be opened: it could not be drawn.")
-    site.racing.leave(session)
+    site.requests.cancel((session, RACE))
     return *parts, info(race.filled)
 
 
-def linked(site: Site, query: Mapping[str, str]) -> tuple[Any, ...]:
+def linked(site: AppState, query: Mapping[str, str]) -> tuple[Any, ...]:
     """What the page's address asks for, if it asks for a recorded example."""
     link = follow_link(query, site.recorded)
     if link is None:
@@ -144,7 +143,7 @@ class Widgets:
     player: gr.HTML
 
 
-def build_page(site: Site) -> gr.Blocks:
+def build_page(site: AppState) -> gr.Blocks:
     """The whole page. Building it registers the player's files with gradio and touches no model."""
     page: gr.Blocks
     gr.set_static_paths(static_paths())
@@ -171,24 +170,17 @@ def build_page(site: Site) -> gr.Blocks:
                 arguments = component_arguments(frames, forks)
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if site.lab is not None:
-                    desk = Desk(site.lab, lambda: new_scene(False)[0])
-                    lab_section(desk, page, Inputs(picture.state, question.question, settings, player))
+                    lab = LabState(site.lab, lambda: new_scene(False)[0], site.requests)
+                    lab_section(lab, Inputs(picture.state, question.question, settings, player))
         _connect(site, page, Widgets(chip, picture, question, lessons, notice, settings, player))
     return page
 
 
-def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
+def _connect(site: AppState, page: gr.Blocks, on: Widgets) -> None:
     """Which click does what. Everything that computes shares one slot; everything else is instant."""
 
-    def asked(event: gr.EventData, picture: Picture | None, question: str, *values: Any) -> Turn:
-        return Turn(picture, question, values)
-
-    def run(turn: Turn, wanted: Wanted) -> Iterator[dict[Any, Any]]:
-        for frames, note in race(site, turn, wanted):
-            yield {on.player: frames, on.notice: note} if frames else {on.notice: note}
-
     def gone(request: gr.Request) -> None:
-        site.racing.leave(request.session_hash or "")
+        site.requests.cancel_session(request.session_hash or "")
 
     def open_file(path: str, request: gr.Request) -> tuple[Any, ...]:
         return opened(site, path, request.session_hash or "")
@@ -196,10 +188,10 @@ def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
     def open_link(request: gr.Request) -> tuple[Any, ...]:
         return linked(site, request.query_params)
 
-    races = Kind(site.racing, lambda session: session, asked, run, races_before, NOTES["stopped"])
-    stand = Stand(on.question.run, on.question.stop, on.notice, on.player)
+    controls = RunControls(on.question.run, on.question.stop, on.notice, on.player)
     clicks = [on.question.run.click, on.question.question.submit]
-    free = line_up(races, stand, clicks, [on.picture.state, on.question.question, *on.settings])
+    values = [on.picture.state, on.question.question, *on.settings]
+    free = connect_run(site.requests, race_kind(site), controls, clicks, values)
     replay = [on.picture.state, on.picture.shown, on.question.question, on.player, on.notice]
     for button, recorded in zip(on.picture.examples, site.recorded, strict=False):
         free(button.click(_replay(site, recorded), None, replay, **QUICK))
@@ -212,9 +204,11 @@ def _connect(site: Site, page: gr.Blocks, on: Widgets) -> None:
     page.load(open_link, None, replay, **QUICK)
 
 
-def _replay(site: Site, recorded: Recorded, lesson: Lesson | None = None) -> Callable[[gr.Request], tuple[Any, ...]]:
+def _replay(
+    site: AppState, recorded: Recorded, lesson: Lesson | None = None
+) -> Callable[[gr.Request], tuple[Any, ...]]:
     def show(request: gr.Request) -> tuple[Any, ...]:
-        site.racing.leave(request.session_hash or "")
+        site.requests.cancel((request.session_hash or "", RACE))
         taught = (lesson.told.step, lesson.words) if lesson else ()
         return *as_shown(site, recorded, *taught), ""
 
@@ -251,7 +245,7 @@ def main() -> None:
         sys.exit(f"app.py: {error}")
     loading = ThreadPoolExecutor(1, "models").submit(load, options.running)
     toy = options.running.preset.startswith("toy") and options.running.target is None
-    site = Site(
+    site = AppState(
         loading.result, load_recorded(EXAMPLES), toy=toy, opened=race, lessons=load_lessons(LESSONS),
         lab=lambda: _lab(loading.result()),
     )  # fmt: skip

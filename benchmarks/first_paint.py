@@ -19,19 +19,19 @@ import tyro
 from playwright.sync_api import sync_playwright
 
 import app
+from visual.app_state import AppState
 from visual.first_paint import race_digest
 from visual.lessons import load_lessons
 from visual.recorded import load_recorded
-from visual.site import Site
 
 SCRIPT = Path(__file__).with_suffix(".js")
 SIZE = {"width": 1280, "height": 1300}
 PATIENCE = 60_000  # milliseconds
 
 
-def shipped_site() -> Site:
+def shipped_site() -> AppState:
     """The page as it ships, on a machine whose models never load."""
-    return Site(_no_models, load_recorded(app.EXAMPLES), toy=True, lessons=load_lessons(app.LESSONS), lab=_no_models)
+    return AppState(_no_models, load_recorded(app.EXAMPLES), toy=True, lessons=load_lessons(app.LESSONS), lab=_no_models)
 
 
 def _no_models() -> NoReturn:

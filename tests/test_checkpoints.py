@@ -15,7 +15,7 @@ from checkpoints import FAMILIES, FamilyName
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
 from specllava.decoding import Lane
-from specllava.lab.fork import open_fork
+from specllava.lab import Lab
 from specllava.models.artefact import Sight
 from specllava.models.bundle import Bundle, DTypeName, with_draft
 from specllava.models.drafts import import_draft, init_draft
@@ -219,7 +219,8 @@ def test_the_lab_asks_every_draft_what_it_would_have_said(pairs, made: str):
     """Each reads its own prompt; what is offered beside a token is what its best guesses are."""
     pair = pairs("llava_next", made, "float32")
     prompt = build_prompt(pair.bundle, None, checkpoints.messages(3))
-    fork = open_fork(pair, prompt, FAST)
+    *_, fork = Lab(pair).fork(None, checkpoints.messages(3), (), FAST)
+    assert fork is not None
     guesses = expectations(pair.bundle.draft, prompt.for_draft or prompt, fork.original.token_ids).argmax(-1).tolist()
     for said, guess, options in zip(fork.original.token_ids, guesses, fork.options, strict=True):
         assert guess == said or guess in [option.token for option in options]

@@ -400,25 +400,27 @@ def test_a_refused_file_changes_nothing_and_an_opened_one_stops_only_its_visitor
     tmp_path: Path, races: list[Recorded]
 ) -> None:
     import app
-    from visual.site import Site
-    from visual.turns import Turn
+    from visual.app_state import AppState
+    from visual.race import RACE
+    from visual.runs import RunRequest
 
-    site, turn = Site(lambda: None, races), Turn(None, "What?", ())
-    for session in ("me", "you"):
-        site.racing.enter(session, turn)
+    site = AppState(lambda: None, races)
+    requests = {session: RunRequest(None, "What?", ()) for session in ("me", "you")}
+    for session, request in requests.items():
+        site.requests.request((session, RACE), request)
     bad = tmp_path / "bad.json"
     bad.write_text("{}")
     *parts, notice = app.opened(site, str(bad), "me")
     assert all(part["__type__"] == "update" and "value" not in part for part in parts)
     said = json.loads(notice)
     assert said["kind"] == "error" and said["text"].startswith("This file cannot be opened: bad.json is not a recorded")
-    assert site.racing.latest("me") is site.racing.latest("you") is turn
+    assert [request.state for request in requests.values()] == ["on", "on"]
     picture, image, question, frames, notice = app.opened(site, str(written(tmp_path)), "me")
     assert (picture, image, notice) == (None, None, "")
     assert question == LANES["speculative"].prompt
     run = json.loads(frames[0])
     assert (run["source"], run["example"], run["live"]) == ("from race.json", None, False)
-    assert site.racing.latest("me") is None and site.racing.wish("you", turn) == "on"
+    assert [request.state for request in requests.values()] == ["left", "on"]
     older = written(tmp_path, lambda parts: parts["speculative"]["config"].pop("ngram"))
     *_, notice = app.opened(site, str(older), "me")
     said = json.loads(notice)

@@ -21,9 +21,9 @@ from visual_traces import FakeBackend, retexted, synthetic_race, synthetic_recor
 import app
 from benchmarks.first_paint import record, shipped_site
 from specllava.trace import race_json
+from visual.app_state import AppState
 from visual.first_paint import FirstPaint, FirstPaintMiddleware, race_digest
 from visual.recorded import read_recorded
-from visual.site import Site
 
 AGAIN = "the page shows something else than its first paint: run python -m benchmarks.first_paint"
 PARTS = (".picture-card", ".question-card", ".learn-card", ".cards", ".race", ".step", ".sentence", ".node")
@@ -54,11 +54,11 @@ LINK = "?example=2-story&step=3"
 
 
 @pytest.fixture(scope="module")
-def serve() -> Iterator[Callable[[Site], str]]:
+def serve() -> Iterator[Callable[[AppState], str]]:
     """Serve sites, each with its first paint; their addresses."""
     pages = []
 
-    def serve_site(site: Site) -> str:
+    def serve_site(site: AppState) -> str:
         page = app.build_page(site)
         pages.append(page)
         with socket.socket() as probe:
@@ -72,13 +72,13 @@ def serve() -> Iterator[Callable[[Site], str]]:
 
 
 @pytest.fixture(scope="module")
-def shipped(serve: Callable[[Site], str]) -> Server:
+def shipped(serve: Callable[[AppState], str]) -> Server:
     """The page as it ships, over a stand-in for the models."""
     backend = FakeBackend(pace=0.012)
     return Server(serve(replace(shipped_site(), backend=lambda: backend)), backend)
 
 
-def hostile_site(folder: Path) -> Site:
+def hostile_site(folder: Path) -> AppState:
     """The shipped page, with a race in front of it in which models and asker say what would be markup."""
     race = {lane: retexted(trace, HOSTILE) for lane, trace in synthetic_race(3).items()}
     race = {lane: replace(trace, prompt="</template><script>alert(1)</script>") for lane, trace in race.items()}
@@ -137,7 +137,7 @@ def test_a_question_is_text_in_a_plain_page(tmp_path: Path) -> None:
 def test_a_run_without_a_step_has_a_first_paint_too(tmp_path: Path) -> None:
     race = synthetic_recorded(tmp_path, 1)[0]
     empty = {lane: replace(getattr(race, lane), steps=()) for lane in ("target_only", "speculative")}
-    markup = FirstPaint(Site(FakeBackend, (replace(race, **empty),)), app.FIRST_PAINT).markup({})
+    markup = FirstPaint(AppState(FakeBackend, (replace(race, **empty),)), app.FIRST_PAINT).markup({})
     assert ">Step</h2>" in markup
 
 
@@ -213,7 +213,7 @@ def test_without_scripts_the_first_paint_is_seen(shipped: Server, browser: Any) 
 
 
 def test_what_models_and_asker_say_is_text_in_a_recording(
-    serve: Callable[[Site], str], browser: Any, tmp_path: Path  # noqa: F811
+    serve: Callable[[AppState], str], browser: Any, tmp_path: Path  # noqa: F811
 ) -> None:  # fmt: skip
     recorded = record(browser, serve(hostile_site(tmp_path)))
     assert "&lt;img src=x" in recorded and "<img src=x" not in recorded

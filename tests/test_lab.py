@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import models
 import pytest
@@ -21,6 +21,7 @@ from specllava.lab.contrast import Setup, contrast, telling_places, with_closeup
 from specllava.lab.sweep import knob_values
 from specllava.metrics import drafted_tokens, summarise
 from specllava.models.bundle import Bundle
+from specllava.models.engine import Engine
 from specllava.models.prompt import shown_to_draft
 from specllava.models.reading import expectations, reading
 from specllava.pair import Pair
@@ -123,7 +124,7 @@ def test_drafts_are_compared_on_one_answer_with_trees_of_the_same_places(tiny: B
     assert max(perfect.reading.divergences) < 1e-9
     assert bad.reading.divergence > mixed.reading.divergence > perfect.reading.divergence
     assert perfect.reading.guesses == perfect.trace.token_ids and perfect.tau > bad.tau
-    done = with_closeups(found, setups, SHORT)
+    done = last(with_closeups(found, setups, SHORT))
     answer = bad.trace.token_ids
     assert done.closeups and tuple(one.place for one in done.closeups) == telling_places(found)
     for closeup in done.closeups:
@@ -131,7 +132,7 @@ def test_drafts_are_compared_on_one_answer_with_trees_of_the_same_places(tiny: B
             assert trace.given == answer[: closeup.place - 1]
             assert len(trace.steps) == 1 and trace.steps[0].tree.tokens[0] == answer[closeup.place - 1]
         assert closeup.traces[2].steps[0].emitted[0] == answer[closeup.place]
-    assert with_closeups(found, setups, replace(SHORT, temperature=0.5)) == found
+    assert list(with_closeups(found, setups, replace(SHORT, temperature=0.5))) == [found]
 
 
 def test_places_are_where_drafts_differ_most_and_not_side_by_side(tiny: Bundle):
@@ -184,7 +185,7 @@ def test_guesses_that_were_taken_are_counted_per_token(lab: Lab):
 @pytest.mark.parametrize("place", [0, 1, 7])
 def test_a_forced_token_stands_where_it_was_forced_and_the_target_goes_on(lab: Lab, place: int):
     picture = models.picture(0)
-    opened: Fork = last(lab.fork(picture, QUESTION, (), SHORT))
+    opened = last(lab.fork(picture, QUESTION, (), SHORT))
     said = opened.original.token_ids
     assert said == models.expected(0, 0, 16) and opened.whole == () and opened.place is None
     option = opened.options[place][-1]
@@ -244,6 +245,48 @@ def test_where_two_answers_meet_again(lab: Lab):
             Fork(opened.original, opened.options, replace(forced, given=given))
     with pytest.raises(ValueError, match="options at 1 places of 16"):
         Fork(opened.original, opened.options[:1])
+
+
+# ------------------------------------------------------------------------------------------------- heartbeats
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each pass scores that any model makes; a prompt's pass is none of them."""
+    made: list[int] = []
+
+    def counted(self: Engine, tokens: Sequence[int], *more: Any, **options: Any) -> torch.Tensor:
+        made.append(len(tokens))
+        return forward(self, tokens, *more, **options)
+
+    forward = Engine.forward
+    monkeypatch.setattr(Engine, "forward", counted)
+    return made
+
+
+EXPERIMENTS: dict[str, Callable[[Lab], Generator[object]]] = {
+    "rules": lambda lab: lab.rules(models.picture(0), QUESTION, SHORT),
+    "knob": lambda lab: lab.knob(models.picture(0), QUESTION, "nodes", SHORT),
+    "seeing": lambda lab: lab.seeing(models.picture(0), QUESTION, models.picture(5), SHORT),
+    "distillation": lambda lab: lab.distillation(models.picture(0), QUESTION, SHORT),
+    "fork": lambda lab: lab.fork(models.picture(0), QUESTION, (), SHORT),
+    "forced": lambda lab: lab.fork(models.picture(0), QUESTION, (*models.expected(0, 0, 16)[:2], 9), SHORT),
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_can_be_stopped_between_any_two_decode_steps(
+    name: str, tiny: Bundle, passes: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    """A whole answer was once decoded between two findings, and Stop and the deadline came only then."""
+    monkeypatch.setattr(Pair, "undistilled", lambda pair: Pair(models.bundle("bad")))
+    most = SHORT.depth + 1  # a step is a pass per depth of the draft tree and one of the target
+    found = EXPERIMENTS[name](Lab(Pair(tiny)))
+    between = []
+    for _ in found:
+        between.append(len(passes))
+        passes.clear()
+    assert max(between) <= most and sum(between) > 4 * most
 
 
 # ------------------------------------------------------------------------------------------------- refusals

@@ -3,67 +3,60 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
 import pytest
 from lab_traces import FakeLab
-from PIL import Image
+from test_runs import DEFAULTS, Picture, said
 
 from visual.controls import FIELDS
 from visual.experiments import EXPERIMENTS, Experiment
-from visual.lab import Desk, chosen, follow
-from visual.turns import Turn, Wanted, Wish
+from visual.lab import LabState, chosen, experiment_kind
+from visual.runs import RunRequest, RunRequests, Update, run_updates
 
 RULES = EXPERIMENTS[0]
-DEFAULTS = [", ".join(map(str, v)) if isinstance(v := info.default, tuple) else v for info in FIELDS.values()]
 
 
-class Picture:
-    """A picture, as the page has them."""
+class Slow(FakeLab):
+    """An experiment that decodes without end and finds something new every fourth step; ``step`` is called at each."""
 
-    def open(self) -> Image.Image:
-        return Image.new("RGB", (8, 8))
+    def __init__(self, step: Callable[[int], None] = lambda count: None) -> None:
+        super().__init__()
+        self.steps = 0
+        self.step = step
 
-    shown = open
-
-
-class Endless(FakeLab):
-    """An experiment that goes on until it is closed, and says so."""
-
-    def rules(self, *_: Any) -> Generator[Any]:
-        found = list(super().rules(Picture().open(), "What?", *_[2:]))
+    def rules(self, *asked: Any) -> Generator[Any]:
+        found = list(super().rules(Picture().open(), "What?", *asked[2:]))
         try:
             while True:
-                yield from found
+                self.steps += 1
+                self.step(self.steps)
+                yield found[self.steps // 4 % len(found)]
         finally:
             self.asked.append("closed")
 
 
 def run(
-    lab: FakeLab, experiment: Experiment = RULES, wanted: Wanted = lambda: "on", **change: Any
-) -> Iterator[tuple[str, Any]]:
-    turn = Turn(**{"picture": Picture(), "question": "What?", "values": DEFAULTS} | change)
-    return follow(Desk(lambda: lab, Picture), experiment, turn, wanted)
+    lab: FakeLab, experiment: Experiment = RULES, requests: RunRequests | None = None, **change: Any
+) -> Iterator[Update]:
+    requests, key = requests or RunRequests(), ("me", experiment.name)
+    requests.request(key, RunRequest(**{"picture": Picture(), "question": "What?", "values": DEFAULTS} | change))
+    kind = experiment_kind(LabState(lambda: lab, Picture, requests), experiment)
+    return run_updates(requests, kind, key)
 
 
-def notes(run: Iterator[tuple[str, Any]]) -> list[str]:
-    return [said(note) for note, _ in run]
-
-
-def said(note: str) -> str:
-    """A notice's kind and words."""
-    told = json.loads(note)
-    return f"{told['kind']}: {told['text']}"
+def notes(run: Iterator[Update]) -> list[str]:
+    return [f"{json.loads(note)['kind']}: {json.loads(note)['text']}" for _, note in run]
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
 def test_every_experiment_ends_with_a_view(experiment: Experiment):
     more = {"knob": "depth", "seeing": Picture(), "fork": []}.get(experiment.name)
-    *_, (note, view) = run(FakeLab(), experiment, more=more)
-    assert note == "" and view is not None and view["answer"]
+    *_, (view, note) = run(FakeLab(), experiment, more=more)
+    assert note == "" and json.loads(view)["answer"]
 
 
 @pytest.mark.parametrize(
@@ -84,27 +77,41 @@ def test_without_a_picture_nothing_runs():
     assert notes(run(FakeLab(), picture=None)) == ["error: This cannot run: choose a picture first"]
 
 
-@pytest.mark.parametrize(("ends", "words"), [("stopped", ["info: Stopped"]), ("left", [])])
-def test_it_ends_between_two_findings_when_its_visitor_wants_no_more(ends: Wish, words: list[str]):
-    lab, told = Endless(), list[str]()
-    for note, _ in run(lab, wanted=lambda: ends if len(told) == 4 else "on"):
-        told.append(note)
-    assert [said(note).split(".")[0] for note in told[4:]] == words
-    assert lab.asked[-1] == "closed"
+@pytest.mark.parametrize(("end", "words"), [("stop", ["Stopped. What was found so far stays here."]), ("cancel", [])])
+def test_it_ends_within_a_step_when_its_visitor_wants_no_more(end: str, words: list[str]):
+    """Stop and leaving once waited for the next finding, which may be a whole answer away."""
+    requests = RunRequests()
+
+    def step(count: int) -> None:
+        if count == 6:  # between two findings
+            getattr(requests, end)(("me", RULES.name))
+
+    lab = Slow(step)
+    updates = list(run(lab, requests=requests))
+    assert lab.steps == 6 and lab.asked[-1] == "closed"
+    ready, first, second, *last = updates
+    assert "Getting ready" in said(ready) and first[0] != second[0]
+    assert [said(update) for update in last] == words and all(view == second[0] for view, _ in last)
 
 
 def test_it_does_not_run_for_ever(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("visual.lab.SECONDS_PER_RUN", 0.0)
-    assert notes(run(Endless()))[-1].startswith("warning: Stopped after 0 seconds")
+    """The deadline acts at the next step, found or not."""
+    monkeypatch.setattr("visual.runs.SECONDS_PER_RUN", 0.0)
+    lab = Slow()
+    assert notes(run(lab))[-1] == "warning: Stopped after 0 seconds. What was found so far stays here."
+    assert lab.steps == 1
 
 
-def test_who_is_gone_wants_no_experiment_any_more():
-    desk = Desk(FakeLab, Picture)
-    keys = [(session, experiment.name) for session in ("me", "you") for experiment in EXPERIMENTS]
-    for key in keys:
-        desk.turns.enter(key, Turn(Picture(), "What?", DEFAULTS))
-    desk.forget("me")
-    assert [key for key in keys if desk.turns.wish(key) == "on"] == keys[len(EXPERIMENTS) :]
+def test_nothing_is_shown_until_something_is_found():
+    """A fork is found as a whole: its steps before yield nothing."""
+
+    class Steps(FakeLab):
+        def fork(self, *asked: Any) -> Generator[Any]:
+            yield from (None, None)
+            yield from super().fork(*asked)
+
+    updates = list(run(Steps(), EXPERIMENTS[-1], more=[]))
+    assert [view is None for view, _ in updates] == [True, False, False]
 
 
 def test_a_click_brings_whole_numbers_or_nothing():
@@ -117,8 +124,8 @@ def test_a_click_brings_whole_numbers_or_nothing():
 
 def test_the_page_can_do_without_a_lab():
     import app
-    from visual.site import Site
+    from visual.app_state import AppState
 
     backend = SimpleNamespace(setting=None)
-    page = app.build_page(Site(lambda: backend))
+    page = app.build_page(AppState(lambda: backend))
     assert not [block for block in page.blocks.values() if getattr(block, "elem_id", None) == "lab"]

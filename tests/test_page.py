@@ -77,15 +77,15 @@ Visitor = Callable[..., Visit]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The page over a stand-in; for real models give ``Pair.from_preset("toy")`` to ``Site`` instead."""
+    """The page over a stand-in; for real models give ``Pair.from_preset("toy")`` to ``AppState`` instead."""
     import app
+    from visual.app_state import AppState
     from visual.first_paint import FirstPaint
-    from visual.site import Site
 
     backend = FakeBackend(pace=0.012, texts={})
     recorded = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2)
     lessons = synthetic_lessons(recorded)
-    site = Site(lambda: backend, recorded, lessons=lessons, lab=lambda: FakeLab(backend.texts))
+    site = AppState(lambda: backend, recorded, lessons=lessons, lab=lambda: FakeLab(backend.texts))
     page = app.build_page(site)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

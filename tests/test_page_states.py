@@ -16,10 +16,11 @@ from visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_record
 import app
 from specllava.config import DecodingConfig
 from specllava.trace import NO_DRAFT
+from visual.app_state import AppState
 from visual.first_paint import FirstPaint
-from visual.site import Site, speculation_off
+from visual.race import speculation_off
 
-Open = Callable[[Site], Visit]
+Open = Callable[[AppState], Visit]
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def open_site(browser: Any) -> Iterator[Open]:  # noqa: F811
     """Serve a site, and visit it."""
     left: list[Callable[[], None]] = []
 
-    def serve_and_visit(site: Site) -> Visit:
+    def serve_and_visit(site: AppState) -> Visit:
         page = app.build_page(site)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -53,7 +54,7 @@ def test_models_that_are_loading_are_said_to_and_a_race_waits_for_them(open_site
         assert loaded.wait(60)
         return FakeBackend(pace=0.004)
 
-    tab = open_site(Site(backend, synthetic_recorded(tmp_path)))
+    tab = open_site(AppState(backend, synthetic_recorded(tmp_path)))
     tab.page.wait_for_selector(".tree .main-svg")  # a recorded race needs no models
     assert tab.page.evaluate(CHIP) == "loading" and tab.text(".chip") == "models are loading"
     tab.run("What is there?")
@@ -68,7 +69,7 @@ def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, 
     def backend() -> FakeBackend:
         raise OSError("a secret path")
 
-    tab = open_site(Site(backend, synthetic_recorded(tmp_path)))
+    tab = open_site(AppState(backend, synthetic_recorded(tmp_path)))
     tab.page.wait_for_selector(".tree .main-svg")
     tab.wait(f"{CHIP} === 'failed'")
     assert "recorded races only" in tab.text(".chip")
@@ -80,7 +81,7 @@ def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, 
 def test_a_lane_may_run_alone_and_the_page_says_why(open_site: Open, tmp_path: Path) -> None:
     """First without a draft, then from a file of one lane, which opens with the models as they are."""
     backend = FakeBackend(pace=0.004, setting=replace(SETTING, draft=NO_DRAFT))
-    tab = open_site(Site(lambda: backend, synthetic_recorded(tmp_path)))
+    tab = open_site(AppState(lambda: backend, synthetic_recorded(tmp_path)))
     tab.page.wait_for_selector(".tree .main-svg")
     tab.run("What is there?")
     tab.wait("document.querySelector('.origin').textContent.includes('live')")

@@ -70,11 +70,11 @@ def test_a_visitor_who_waits_can_stop_and_ask_something_else(visit: Visitor, ser
     first.run("slowly, before the others")
     first.wait("document.querySelector('.asked').textContent.includes('before the others')")
     second.run("never to be seen")
-    second.wait("document.querySelector('#notice').textContent.includes('1 other race before yours')")
+    second.wait("document.querySelector('#notice').textContent.includes('1 other run before this one')")
     second.page.click("#stop")
     second.wait("document.querySelector('#notice').textContent.includes('Stopped')")
     second.run("What is there instead?")
-    second.wait("document.querySelector('#notice').textContent.includes('1 other race before yours')")
+    second.wait("document.querySelector('#notice').textContent.includes('1 other run before this one')")
     first.page.click("#stop")
     second.wait(f"document.querySelector('.asked').textContent.includes('instead') && {FINISHED}")
     assert "never to be seen" not in server.backend.closed
@@ -121,6 +121,50 @@ def test_a_visitor_for_whom_there_is_no_room_reads_so_and_can_try_again(visit: V
     late.wait(f"document.querySelector('.asked').textContent.includes('if I may') && {FINISHED}")
     assert late.errors and all("503" in error for error in late.errors)
     late.errors.clear()
+
+
+def test_a_run_that_cannot_begin_says_so_and_can_be_tried_again(visit: Visitor) -> None:  # noqa: F811
+    """Run was once dead without a word where a setting could not be read."""
+    tab = visit()
+    before = tab.text(".asked")
+    tab.page.route("**/run/predict*", lambda route: route.fulfill(status=500, json={"error": None}))
+    tab.run("What is there, if it begins?")
+    tab.wait("document.querySelector('#notice').textContent.includes('did not start')")
+    assert tab.page.locator("#run").is_enabled() and tab.page.locator("#stop").is_disabled()
+    assert tab.text(".asked") == before
+    tab.page.unroute("**/run/predict*")
+    tab.run("What is there, if it begins?")
+    tab.wait(f"document.querySelector('.asked').textContent.includes('if it begins') && {FINISHED}")
+    assert not tab.text("#notice").strip()
+    assert tab.errors and all("500" in error for error in tab.errors)
+    tab.errors.clear()
+
+
+def test_a_run_that_finds_no_server_is_not_dead_without_a_word(visit: Visitor) -> None:  # noqa: F811
+    tab = visit()
+    tab.page.route("**/run/predict*", lambda route: route.abort())
+    tab.run("What is there, if anybody answers?")
+    tab.wait("document.body.textContent.toLowerCase().includes('connection')")
+    tab.page.unroute("**/run/predict*")
+    tab.errors.clear()
+
+
+def test_an_experiment_behind_a_race_says_that_it_waits_and_starts_by_itself(
+    visit: Visitor,  # noqa: F811
+    server: Server,  # noqa: F811
+) -> None:
+    """It once said nothing: races and experiments did not know of each other."""
+    first, second = visit(), visit()
+    first.run("slowly, before what another finds")
+    first.wait("document.querySelector('.asked').textContent.includes('another finds')")
+    second.page.click("#lab-seeing .lab-run")
+    second.wait("document.querySelector('#lab-seeing .notice').textContent.includes('1 other run before this one')")
+    second.run("What is there behind both?")
+    second.wait("document.querySelector('#notice').textContent.includes('2 other runs before this one')")
+    first.page.click("#stop")
+    second.wait(f"document.querySelector('.asked').textContent.includes('behind both') && {FINISHED}")
+    second.wait(LAB_READY.format(name="seeing"))
+    assert "tokens a pass" in second.text("#lab-seeing .answer")
 
 
 def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:  # noqa: F811

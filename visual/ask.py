@@ -10,8 +10,8 @@ from typing import Any
 import gradio as gr
 
 from visual import pieces
-from visual.line import QUICK
 from visual.recorded import Recorded
+from visual.runs import QUICK
 
 SHOWN_EXAMPLES = 6
 

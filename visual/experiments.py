@@ -18,7 +18,8 @@ from visual.lab_views import View, distillation_view, fork_view, knob_view, rule
 class Experiments(Protocol):
     """What the lab needs of a pair of models: ``specllava.lab.Lab``, or a stand-in in tests.
 
-    Bad input raises a ``ValueError`` that a visitor can read.
+    A generator yields after each decode step, the same finding again where there is no new one, so that it can be
+    closed there. Bad input raises a ``ValueError`` that a visitor can read.
     """
 
     def rules(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Sweep]: ...
@@ -33,7 +34,7 @@ class Experiments(Protocol):
 
     def fork(
         self, image: Image.Image, messages: str, given: Sequence[int], config: DecodingConfig
-    ) -> Generator[Fork]: ...
+    ) -> Generator[Fork | None]: ...
 
 
 # An experiment on a picture, a question and the settings, with one thing more that only some need.

@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specllava.trace import race_json
 from visual import markup
+from visual.app_state import AppState
 from visual.link import follow_link
 from visual.player import MODULES, PLOTLY_JS, STATIC, instructive_step, static_version
 from visual.recorded import Recorded
-from visual.site import Site
 from visual.words import calm
 
 log = logging.getLogger("specllava.page")
@@ -45,7 +45,7 @@ class FirstPaint:
             not use it.
     """
 
-    def __init__(self, site: Site, snapshot: Path) -> None:
+    def __init__(self, site: AppState, snapshot: Path) -> None:
         self._site, self._file = site, snapshot
 
     def markup(self, query: Mapping[str, str]) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import html
 import json
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -15,17 +13,22 @@ from PIL import Image
 
 from specllava.findings.sweep import KNOBS
 from visual import pieces
-from visual.controls import decoding_config
 from visual.experiments import EXPERIMENTS, Experiment, Experiments
-from visual.lab_views import View
-from visual.line import QUICK, Kind, Stand, line_up
-from visual.live import SECONDS_PER_RUN
-from visual.notices import info, notice_arguments, readable, warning
-from visual.player import PLOTLY_JS, STATIC, static_version
-from visual.turns import Shown, Turn, Turns, Wanted
+from visual.notices import info, notice_arguments
+from visual.picture import PictureSource
+from visual.player import PLOTLY_JS, STATIC, Ending, static_version
+from visual.runs import (
+    QUICK,
+    RunControls,
+    RunInputs,
+    RunKind,
+    RunRequest,
+    RunRequests,
+    Update,
+    connect_run,
+)
 
 MODULES = ("charts.js", "player.js", "lab.js")
-STOPPED = info("Stopped. What was found so far stays here.")
 MOUNT = """
 const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
 Promise.all(props.modules.map(load)).then(([charts, player, lab]) =>
@@ -34,63 +37,65 @@ Promise.all(props.modules.map(load)).then(([charts, player, lab]) =>
 
 
 @dataclass(frozen=True)
-class Desk:
-    """What the lab of one running page shares.
+class LabState:
+    """What the visitors of one lab share.
 
     Args:
         experiments: waits for the models; raises if they could not be loaded.
         another: a picture that is not the visitor's.
-        turns: by session and experiment's name, the run that a visitor wants.
+        requests: races and experiments that wait or run, on the whole page.
     """
 
     experiments: Callable[[], Experiments]
-    another: Callable[[], Shown]
-    turns: Turns = field(default_factory=Turns)
-
-    def forget(self, session: str) -> None:
-        """Stop everything of a session."""
-        for experiment in EXPERIMENTS:
-            self.turns.leave((session, experiment.name))
+    another: Callable[[], PictureSource]
+    requests: RunRequests
 
 
 # --- what the lab does --------------------------------------------------------------------------------------------
 
 
-def follow(desk: Desk, experiment: Experiment, turn: Turn, wanted: Wanted) -> Iterator[tuple[str, View | None]]:
-    """Stream a visitor's run: ``(note, view)``; no view leaves what is shown.
+class ExperimentRun:
+    """An experiment that is running: findings in, views out.
 
-    It ends early on stop, on error and at the deadline.
+    Args:
+        experiment: turns a finding into a view.
+        events: its findings, the same one again where there is none that is new; ``None`` while there is none at all.
     """
-    return readable("the experiment", _follow(desk, experiment, turn, wanted), lambda notice: (notice, None))
+
+    def __init__(self, experiment: Experiment, events: Generator[Any]) -> None:
+        self.events = events
+        self._experiment = experiment
+        self._finding: Any = None
+        self._view: str | None = None
+
+    def show(self, event: Any) -> Update | None:
+        """Take in a finding. Returns its view and how far the experiment is, if the finding is new."""
+        if event is self._finding:
+            return None
+        self._finding = event
+        progress, view = self._experiment.view(event)
+        self._view = json.dumps(view, allow_nan=False)
+        return self._view, info(progress)
+
+    def end(self, ending: Ending) -> str | None:
+        """The view of the last finding, whatever the ending; ``None`` if there was no finding."""
+        return self._view
 
 
-def _follow(desk: Desk, experiment: Experiment, turn: Turn, wanted: Wanted) -> Iterator[tuple[str, View | None]]:
-    config = decoding_config(turn.values)
-    if turn.picture is None:
-        raise ValueError("choose a picture first")
-    yield info("Getting ready: models, picture, question."), None
-    found = experiment.start(desk.experiments(), turn.picture.open(), turn.question, turn.more, config)
-    with closing(found) as stream:
-        yield from _watched(stream, experiment, wanted)
+def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
+    """An experiment as the page runs it. ``more`` is its card's own control; for forks, a click's tokens."""
 
+    def request(
+        event: gr.EventData, picture: PictureSource | None, question: str, more: Any, *values: Any
+    ) -> RunRequest:
+        return RunRequest(picture, question, values, chosen(event) if experiment.name == "fork" else more)
 
-def _watched(stream: Generator[Any], experiment: Experiment, wanted: Wanted) -> Iterator[tuple[str, View | None]]:
-    started, before, view = time.monotonic(), None, None
-    for found in stream:
-        wish = wanted()
-        if wish == "left":
-            return
-        if wish == "stopped":
-            yield STOPPED, view
-            return
-        if found is not before:
-            before = found
-            progress, view = experiment.view(found)
-            yield info(progress), view
-        if time.monotonic() - started > SECONDS_PER_RUN:
-            yield warning(f"Stopped after {SECONDS_PER_RUN:.0f} seconds. What was found so far stays here."), view
-            return
-    yield "", view
+    def start(inputs: RunInputs) -> ExperimentRun:
+        image, lab_of_pair = inputs.picture.open(), lab.experiments()
+        findings = experiment.start(lab_of_pair, image, inputs.question, inputs.more, inputs.config)
+        return ExperimentRun(experiment, findings)
+
+    return RunKind(experiment.name, "the experiment", "What was found so far stays here.", request, start)
 
 
 def chosen(event: gr.EventData) -> list[int]:
@@ -118,17 +123,12 @@ class Inputs:
     player: gr.HTML  # whose ``select`` names a token to go on from
 
 
-def lab_section(desk: Desk, page: gr.Blocks, inputs: Inputs) -> None:
+def lab_section(lab: LabState, inputs: Inputs) -> None:
     """All five cards. Nothing is computed before a visitor asks."""
     with gr.Column(elem_id="lab"):
         gr.HTML(**pieces.constant_arguments(_heading()), elem_id="lab-heading")
         for experiment in EXPERIMENTS:
-            _card(desk, experiment, inputs)
-
-    def gone(request: gr.Request) -> None:
-        desk.forget(request.session_hash or "")
-
-    page.unload(gone)
+            _card(lab, experiment, inputs)
 
 
 def _heading() -> str:
@@ -136,27 +136,29 @@ def _heading() -> str:
     return f'<h2 class="eyebrow">Lab</h2><p>{html.escape(about)}</p>'
 
 
-def _card(desk: Desk, experiment: Experiment, inputs: Inputs) -> None:
+def _card(lab: LabState, experiment: Experiment, inputs: Inputs) -> None:
     title = f"<h3>{html.escape(experiment.title)}</h3><p>{html.escape(experiment.about)}</p>"
     with gr.Column(elem_classes="card experiment", elem_id=f"lab-{experiment.name}"):
         gr.HTML(**pieces.constant_arguments(title), elem_classes="about")
         with gr.Row(elem_classes="lab-controls"):
-            more = _more(desk, experiment)
+            more = _more(lab, experiment)
             run = gr.Button(experiment.button, size="sm", elem_classes="lab-run")
             stop = gr.Button("Stop", size="sm", interactive=False, elem_classes="lab-stop")
         note = gr.HTML(**notice_arguments(), elem_classes="lab-said")
         result = gr.HTML(**result_arguments(), elem_classes="lab-said")
-    _connect(desk, experiment, inputs, more, Stand(run, stop, note, result))
+    clicks = [run.click, *([result.select, inputs.player.select] if experiment.name == "fork" else [])]
+    values = [inputs.picture, inputs.question, more, *inputs.settings]
+    connect_run(lab.requests, experiment_kind(lab, experiment), RunControls(run, stop, note, result), clicks, values)
 
 
-def _more(desk: Desk, experiment: Experiment) -> Any:
+def _more(lab: LabState, experiment: Experiment) -> Any:
     """The control that only this experiment has; a state without a face where there is none."""
     if experiment.name == "knob":
         fields = [(name.replace("_", " "), name) for name in KNOBS]
         return gr.Radio(fields, value=fields[0][1], show_label=False, container=False, label="Knob", elem_id="knob")
     if experiment.name != "seeing":
         return gr.State([])
-    other = desk.another()
+    other = lab.another()
     picture = gr.State(other)
     shown = gr.Image(
         other.shown(), interactive=False, show_label=False, container=False, buttons=[], elem_id="other",
@@ -164,30 +166,12 @@ def _more(desk: Desk, experiment: Experiment) -> Any:
     )  # fmt: skip
     button = gr.Button("Another one", size="sm", elem_classes="pill")
 
-    def draw() -> tuple[Shown, Image.Image]:
-        drawn = desk.another()
+    def draw() -> tuple[PictureSource, Image.Image]:
+        drawn = lab.another()
         return drawn, drawn.shown()
 
     button.click(draw, None, [picture, shown], **QUICK)
     return picture
-
-
-def _connect(desk: Desk, experiment: Experiment, inputs: Inputs, more: Any, on: Stand) -> None:
-    fork = experiment.name == "fork"
-
-    def asked(event: gr.EventData, picture: Shown | None, question: str, more: Any, *values: Any) -> Turn:
-        return Turn(picture, question, values, chosen(event) if fork else more)
-
-    def run(turn: Turn, wanted: Wanted) -> Iterator[dict[Any, Any]]:
-        for note, view in follow(desk, experiment, turn, wanted):
-            yield {on.notice: note} if view is None else {on.notice: note, on.shown: json.dumps(view, allow_nan=False)}
-
-    def waits(others: int) -> str:
-        return "Waiting for what runs before it."
-
-    kind = Kind(desk.turns, lambda session: (session, experiment.name), asked, run, waits, STOPPED)
-    clicks = [on.run.click, *([on.shown.select, inputs.player.select] if fork else [])]
-    line_up(kind, on, clicks, [inputs.picture, inputs.question, more, *inputs.settings])
 
 
 def result_arguments() -> dict[str, Any]:

@@ -7,16 +7,12 @@ empty string is no notice. Words stand here, colours in ``page.css`` under the s
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
 from specllava.config import one_line
 
-log = logging.getLogger("specllava.page")
-Event = TypeVar("Event")
 Kind = Literal["info", "warning", "error"]
 WORDS: Final[dict[Kind, str]] = {"info": "Note", "warning": "Careful", "error": "Not possible"}
 TEMPLATE = '<p class="notice" role="status"></p>'
@@ -48,22 +44,11 @@ def error(text: str) -> str:
     return _notice("error", text)
 
 
-def readable(what: str, events: Iterator[Event], tell: Callable[[str], Event]) -> Iterator[Event]:
-    """The events of a race or an experiment; if they fail, a notice in place of what was raised.
-
-    Args:
-        what: failed, when it is nobody's input that is to blame.
-        tell: makes an event of a notice.
-    """
-    try:
-        yield from events
-    except ValidationError as refusal:
-        yield tell(error(f"Please change the settings: {one_line(refusal)}"))
-    except ValueError as refusal:
-        yield tell(error(f"This cannot run: {refusal}"))
-    except Exception:
-        log.exception("%s failed", what)
-        yield tell(error(f"Something went wrong and {what} was stopped. Please try again."))
+def refusal_notice(refusal: ValueError) -> str:
+    """What a visitor reads who asked for something that cannot be done as it is."""
+    if isinstance(refusal, ValidationError):
+        return error(f"Please change the settings: {one_line(refusal)}")
+    return error(f"This cannot run: {refusal}")
 
 
 def _notice(kind: Kind, text: str) -> str:

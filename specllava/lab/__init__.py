@@ -1,7 +1,7 @@
 """Experiments with one picture and one question. Each is a generator: what it has found so far, and last everything.
 
-They decode through the one loop and can be closed between any two findings. What they find is in ``findings``, which a
-page can draw without torch.
+They decode through the one loop and yield after each decode step, the unchanged finding where there is no new one, so
+that they can be closed between any two steps. What they find is in ``findings``, which a page can draw without torch.
 """
 
 from __future__ import annotations
@@ -75,19 +75,22 @@ class Lab:
         messages: Messages,
         given: Sequence[int] = (),
         config: DecodingConfig | None = None,
-    ) -> Generator[Fork]:
+    ) -> Generator[Fork | None]:
         """The answer with what else could stand at each place; with ``given`` (the answer's beginning and, last,
-        another token), decoded on from there."""
+        another token), decoded on from there. ``None`` until then: a fork is found as a whole."""
         chosen = _comparable(config)
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
-        yield take_fork(self.pair, prompt, chosen, given) if given else open_fork(self.pair, prompt, chosen)
+        if given:
+            yield (yield from take_fork(self.pair, prompt, chosen, given))
+        else:
+            yield (yield from open_fork(self.pair, prompt, chosen))
 
 
 def _closely(setups: Sequence[Setup], config: DecodingConfig) -> Generator[Contrast]:
     found = Contrast(())
     for found in contrast(setups, config):
         yield found
-    yield with_closeups(found, setups, config)
+    yield from with_closeups(found, setups, config)
 
 
 def _comparable(config: DecodingConfig | None) -> DecodingConfig:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Generator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from specllava.config import DecodingConfig
-from specllava.decoding import Lane, collect, stream
+from specllava.decoding import Lane
 from specllava.findings.contrast import Closeup, Contrast, Side
+from specllava.lab.run import run_lane
 from specllava.models.bundle import Bundle
 from specllava.models.prompt import Prompt, continued
 from specllava.models.reading import expectations, reading
-from specllava.trace import DecodeTrace
 
 CLOSEUPS = 3
 APART = 4  # tokens between two places that are looked at closely
@@ -30,7 +28,9 @@ class Setup:
 
 
 def contrast(setups: Sequence[Setup], config: DecodingConfig) -> Generator[Contrast]:
-    """Decode with every setup and read the first one's answer with every draft; after each, what is there.
+    """Decode with every setup and read the first one's answer with every draft; yield what is there by now.
+
+    The unchanged finding is yielded after each decode step and each teacher-forced pass; a side more after each setup.
 
     Raises:
         ValueError: a pair without a draft.
@@ -42,29 +42,36 @@ def contrast(setups: Sequence[Setup], config: DecodingConfig) -> Generator[Contr
         bundle, prompt = setup.bundle, setup.prompt
         if bundle.draft is None:
             raise ValueError(f"the pair {bundle.name} has no draft to compare")
-        trace = _run(setup, prompt, config)
+        trace = yield from run_lane(bundle, Lane(setup.name, config, prompt), found)
         answer = found.sides[0].trace.token_ids if found.sides else trace.token_ids
-        wanted = expectations(bundle.target, prompt, answer) if wanted is None else wanted
+        if wanted is None:
+            wanted = expectations(bundle.target, prompt, answer)
+            yield found
         guessed = expectations(bundle.draft, prompt.for_draft or prompt, answer)
         found = replace(found, sides=(*found.sides, Side(setup.name, trace, reading(guessed, wanted, answer))))
         yield found
 
 
-def with_closeups(found: Contrast, setups: Sequence[Setup], config: DecodingConfig) -> Contrast:
-    """The finished contrast with the trees of all sides where their drafts differ most from each other.
+def with_closeups(found: Contrast, setups: Sequence[Setup], config: DecodingConfig) -> Generator[Contrast]:
+    """Yield, last, the finished contrast with the trees of all sides where their drafts differ most from each other.
 
-    Without any where tokens are drawn by chance: a run that begins later would draw others.
+    Before it the unchanged finding, after each decode step. Where tokens are drawn by chance there are no trees to
+    compare: a run that begins later would draw others.
     """
     if config.temperature > 0:
-        return found
+        yield found
+        return
     answer = found.sides[0].trace.token_ids
     closeups = []
     for place in telling_places(found):
         kept = answer[: place - 1]  # the root is the token before the place, decoded as the prompt's own first token
         short = replace(config, max_new_tokens=min(config.depth + 2, config.max_new_tokens - len(kept)))
-        traces = tuple(_run(setup, continued(setup.prompt, kept), short, steps=1) for setup in setups)
-        closeups.append(Closeup(place, traces))
-    return replace(found, closeups=tuple(closeups))
+        traces = []
+        for setup in setups:
+            lane = Lane(setup.name, short, continued(setup.prompt, kept))
+            traces.append((yield from run_lane(setup.bundle, lane, found, max_steps=1)))
+        closeups.append(Closeup(place, tuple(traces)))
+    yield replace(found, closeups=tuple(closeups))
 
 
 def telling_places(found: Contrast, most: int = CLOSEUPS) -> tuple[int, ...]:
@@ -76,10 +83,3 @@ def telling_places(found: Contrast, most: int = CLOSEUPS) -> tuple[int, ...]:
         if all(abs(place - other) >= APART for other in places):
             places.append(place)
     return tuple(places[:most])
-
-
-def _run(setup: Setup, prompt: Prompt, config: DecodingConfig, steps: int | None = None) -> DecodeTrace:
-    """The side's answer, or as much of it as its first ``steps`` steps give."""
-    with closing(stream(setup.bundle, prompt, config)) as events:
-        said = list(events if steps is None else islice(events, 1 + steps))
-    return collect(setup.bundle, Lane(setup.name, config, prompt), said)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
 from specllava.config import DecodingConfig
 from specllava.findings.fork import Fork, Option
+from specllava.lab.run import run_lane
 from specllava.models.bundle import Bundle
 from specllava.models.prompt import Prompt, continued
 from specllava.models.reading import expectations
@@ -17,8 +18,10 @@ from specllava.pair import Pair, lane_of
 OPTIONS = 4  # other tokens per place that each model contributes
 
 
-def open_fork(pair: Pair, prompt: Prompt, config: DecodingConfig) -> Fork:
-    """The answer, and for each of its tokens what either model would have liked in its place.
+def open_fork(pair: Pair, prompt: Prompt, config: DecodingConfig) -> Generator[None, None, Fork]:
+    """Return the answer, and for each of its tokens what either model would have liked in its place.
+
+    Yields nothing found yet after each decode step and each teacher-forced pass, so that it can be closed there.
 
     Raises:
         ValueError: the pair has no draft.
@@ -26,15 +29,18 @@ def open_fork(pair: Pair, prompt: Prompt, config: DecodingConfig) -> Fork:
     bundle = pair.bundle
     if bundle.draft is None:
         raise ValueError(f"the pair {bundle.name} has no draft whose guesses could be forced")
-    original = pair.run(lane_of(config, prompt))
+    original = yield from run_lane(bundle, lane_of(config, prompt), None)
     answer = original.token_ids
     target = expectations(bundle.target, prompt, answer).exp()
+    yield
     draft = expectations(bundle.draft, prompt.for_draft or prompt, answer).exp()
     return Fork(original, tuple(_options(bundle, *rows) for rows in zip(answer, target, draft, strict=True)))
 
 
-def take_fork(pair: Pair, prompt: Prompt, config: DecodingConfig, given: Sequence[int]) -> Fork:
-    """The fork with the answer decoded on from ``given``: the original's beginning and, last, another token.
+def take_fork(pair: Pair, prompt: Prompt, config: DecodingConfig, given: Sequence[int]) -> Generator[None, None, Fork]:
+    """Return the fork with the answer decoded on from ``given``: the original's beginning and, last, another token.
+
+    Yields as :func:`open_fork` does.
 
     Raises:
         ValueError: no such token, one after which nothing can follow, or a beginning that is not the original's.
@@ -50,11 +56,12 @@ def take_fork(pair: Pair, prompt: Prompt, config: DecodingConfig, given: Sequenc
             f"the forced token is number {len(given)} of at most {config.max_new_tokens}: nothing could follow,"
             " so allow more new tokens"
         )
-    fork = open_fork(pair, prompt, config)
+    fork = yield from open_fork(pair, prompt, config)
     if tuple(given[:-1]) != fork.original.token_ids[: len(given) - 1]:
         raise ValueError("the answer begins otherwise by now: picture, question or settings were changed; run it again")
     shorter = replace(config, max_new_tokens=room)
-    return replace(fork, forced=pair.run(lane_of(shorter, continued(prompt, given))))
+    forced = yield from run_lane(pair.bundle, lane_of(shorter, continued(prompt, given)), None)
+    return replace(fork, forced=forced)
 
 
 def _options(bundle: Bundle, said: int, target: Tensor, draft: Tensor) -> tuple[Option, ...]:

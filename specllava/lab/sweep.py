@@ -13,8 +13,9 @@ from specllava.decoding import Event, Lane, collect, race
 from specllava.findings.sweep import KNOBS, Sweep, Value
 from specllava.models.prompt import Prompt
 from specllava.pair import TARGET_ONLY, Pair
+from specllava.trace import DecodeTrace
 
-TICK = 0.5  # seconds between two looks at a sweep that is running, after which it can be stopped
+TICK = 0.5  # seconds between two new findings of a sweep that is running
 # Rules that never look at a setting, so that turning it shows nothing.
 BLIND: dict[str, frozenset[RuleName]] = {
     "entropy_threshold": frozenset(RULES) - {"entropy"},
@@ -36,28 +37,36 @@ def knob_values(config: DecodingConfig, field: str) -> tuple[Value, ...]:
 
 
 def sweep(pair: Pair, prompt: Prompt, config: DecodingConfig, field: str, values: Sequence[Value]) -> Generator[Sweep]:
-    """Decode the prompt at every value and by the target alone; how far all have come, every :data:`TICK` seconds.
+    """Decode the prompt at every value and by the target alone; how far all have come, after each decode step.
 
-    The runs take turns step by step, each with its own clock, so that a busy machine slows all of them alike and a
-    sweep that is stopped has something to say of each. Every run has caches of its own.
+    A new finding comes every :data:`TICK` seconds; in between, the last one is yielded unchanged. The runs take turns
+    step by step, each with its own clock, so that a busy machine slows all of them alike and a sweep that is stopped
+    has something to say of each. Every run has caches of its own.
     """
     variants: list[dict[str, Any]] = [{field: value} for value in values]
     lanes = [Lane(str(number), replace(config, **variant), prompt) for number, variant in enumerate(variants)]
     alone = Lane(TARGET_ONLY, replace(config, drafter="none"), prompt)
-    said: dict[str, list[Event]] = {}
-    start = Sweep(field, tuple(values), getattr(config, field))
+    items: dict[str, list[Event]] = {}
+    traces: dict[str, DecodeTrace] = {}
+    found = Sweep(field, tuple(values), getattr(config, field))
 
     def so_far() -> Sweep:
-        runs = {lane.name: collect(pair.bundle, lane, said[lane.name]) for lane in (alone, *lanes) if lane.name in said}
-        reference = runs.pop(TARGET_ONLY, None)
-        return replace(start, alone=reference, runs=tuple((values[int(name)], run) for name, run in runs.items()))
+        for lane in (alone, *lanes):
+            run, trace = items.get(lane.name, []), traces.get(lane.name)
+            if run and (trace is None or len(trace.steps) < len(run) - 1):  # a lane that moved since
+                traces[lane.name] = collect(pair.bundle, lane, run)
+        runs = tuple(
+            (value, traces[lane.name]) for lane, value in zip(lanes, values, strict=True) if lane.name in traces
+        )
+        return replace(found, alone=traces.get(TARGET_ONLY), runs=runs)
 
-    yield start
+    yield found
     shown = time.monotonic()
     with closing(race(pair.bundle, [alone, *lanes])) as events:
         for event in events:
-            said.setdefault(event.lane, []).append(event.item)
+            items.setdefault(event.lane, []).append(event.item)
             if time.monotonic() - shown >= TICK:
-                yield so_far()
+                found = so_far()
                 shown = time.monotonic()
+            yield found
     yield so_far()

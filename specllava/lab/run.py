@@ -1,0 +1,33 @@
+"""Decode one lane of an experiment so that whoever consumes the experiment gets control after every decode step."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing
+from itertools import islice
+from typing import TypeVar
+
+from specllava.decoding import Event, Lane, collect, stream
+from specllava.models.bundle import Bundle
+from specllava.trace import DecodeTrace
+
+Finding = TypeVar("Finding")
+
+
+def run_lane(
+    bundle: Bundle, lane: Lane, so_far: Finding, max_steps: int | None = None
+) -> Generator[Finding, None, DecodeTrace]:
+    """Decode a lane, yield ``so_far`` after its prefill and after each step, and return its trace.
+
+    Nothing is found between two steps; the yield is a heartbeat that lets a consumer close the experiment there.
+
+    Args:
+        so_far: the finding to yield, the same object each time.
+        max_steps: end after so many steps; without it the lane is decoded to its end.
+    """
+    items: list[Event] = []
+    with closing(stream(bundle, lane.prompt, lane.config)) as events:
+        for item in islice(events, None if max_steps is None else 1 + max_steps):
+            items.append(item)
+            yield so_far
+    return collect(bundle, lane, items)
