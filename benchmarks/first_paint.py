@@ -31,7 +31,8 @@ PATIENCE = 60_000  # milliseconds
 
 def shipped_site() -> AppState:
     """The page as it ships, on a machine whose models never load."""
-    return AppState(_no_models, load_recorded(app.EXAMPLES), toy=True, lessons=load_lessons(app.LESSONS), lab=_no_models)
+    races, lessons = load_recorded(app.EXAMPLES), load_lessons(app.LESSONS)
+    return AppState(_no_models, races, toy=True, lessons=lessons, lab=_no_models)
 
 
 def _no_models() -> NoReturn:
