@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench space-check clean
 
 demo: .venv/.demo
 	$(BIN)/python app.py
@@ -17,6 +17,17 @@ lint: .venv/.dev
 
 bench: .venv/.demo
 	$(BIN)/python -m specllava bench --prompts 100
+
+# What a hosted Gradio Space installs: the one call of its builder, resolved for this Python and for the Space's. Nothing
+# is installed; pip reads metadata alone wherever an index has it.
+SPACE := --requirement requirements.txt "gradio[oauth,mcp]==$(shell sed -n 's/^sdk_version: //p' README.md)" \
+	"uvicorn>=0.14.0" "websockets>=10.4" spaces==0.51.3 "torch<=2.13.0"
+SPACE_PYTHON := $(shell sed -n 's/^python_version: "\(.*\)"/\1/p' README.md)
+
+space-check: .venv/.dev
+	$(BIN)/python -m pip install --dry-run --ignore-installed -qq $(SPACE)
+	$(BIN)/python -m pip install --dry-run --ignore-installed -qq --python-version $(SPACE_PYTHON) \
+		--only-binary=:all: --target .venv/space $(SPACE)
 
 .venv/bin/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=...')"
