@@ -10,7 +10,9 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-PAGE = Path(__file__).resolve().parents[1] / "app.py"
+from specllava.shipped import shipped
+
+PAGE = shipped("app.py")
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class View:
 
         read_recorded(self.file)  # refused here, in one line, before a server starts
         if not PAGE.is_file():
-            raise ValueError(f"there is no page at {PAGE}: this command needs the project's folder")
+            raise ValueError(f"there is no page at {PAGE}: this command needs the whole project")
         page = [sys.executable, str(PAGE), "--open", str(self.file.resolve()), "--port", str(self.port)]
         code = subprocess.run(page, check=False).returncode
         if code:

@@ -84,7 +84,7 @@ def _pins():
 
 
 def test_the_pins_leave_room_for_what_a_space_adds():
-    """Its builder installs ``gradio[oauth,mcp]`` in the same call; a pydantic beyond gradio's bound once made it fail."""
+    """Its builder installs ``gradio[oauth,mcp]`` in the same call; a pydantic beyond its bound made that fail."""
     pins, found = _pins(), 0
     for line in requires("gradio"):
         needed = Requirement(line)

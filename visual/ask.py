@@ -11,9 +11,10 @@ import gradio as gr
 
 from visual import pieces
 from visual.line import QUICK
-from visual.recorded import Recorded
+from visual.recorded import MAX_PROMPT_CHARACTERS, Recorded
 
 SHOWN_EXAMPLES = 6
+LONGEST_QUESTION = MAX_PROMPT_CHARACTERS  # also of who asks without a browser
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,21 @@ class QuestionCard:
     question: gr.Textbox
     run: gr.Button
     stop: gr.Button
+
+
+def kept(question: str | None) -> str:
+    """As much of a question as is held until its turn comes; :func:`check_question` refuses what was cut."""
+    return (question or "")[: LONGEST_QUESTION + 1]
+
+
+def check_question(question: str) -> None:
+    """Refuse a question that is too long to be read.
+
+    Raises:
+        ValueError: it has more than ``LONGEST_QUESTION`` characters.
+    """
+    if len(question) > LONGEST_QUESTION:
+        raise ValueError(f"the question has more than {LONGEST_QUESTION:,} characters: shorten it")
 
 
 def picture_card(

@@ -15,6 +15,7 @@ from PIL import Image
 
 from specllava.findings.sweep import KNOBS
 from visual import pieces
+from visual.ask import check_question, kept
 from visual.controls import decoding_config
 from visual.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.lab_views import View
@@ -68,6 +69,7 @@ def _follow(desk: Desk, experiment: Experiment, turn: Turn, wanted: Wanted) -> I
     config = decoding_config(turn.values)
     if turn.picture is None:
         raise ValueError("choose a picture first")
+    check_question(turn.question)
     yield info("Getting ready: models, picture, question."), None
     found = experiment.start(desk.experiments(), turn.picture.open(), turn.question, turn.more, config)
     with closing(found) as stream:
@@ -175,8 +177,8 @@ def _more(desk: Desk, experiment: Experiment) -> Any:
 def _connect(desk: Desk, experiment: Experiment, inputs: Inputs, more: Any, on: Stand) -> None:
     fork = experiment.name == "fork"
 
-    def asked(event: gr.EventData, picture: Shown | None, question: str, more: Any, *values: Any) -> Turn:
-        return Turn(picture, question, values, chosen(event) if fork else more)
+    def asked(event: gr.EventData, picture: Shown | None, question: str | None, more: Any, *values: Any) -> Turn:
+        return Turn(picture, kept(question), values, chosen(event) if fork else more)
 
     def run(turn: Turn, wanted: Wanted) -> Iterator[dict[Any, Any]]:
         for note, view in follow(desk, experiment, turn, wanted):
