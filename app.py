@@ -305,19 +305,25 @@ def _from(*names: str) -> str:
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
-def main() -> None:
-    """Serve the page until it is stopped; whatever keeps it from that is told in one line on stderr."""
+def main() -> int:
+    """Serve the page until it is stopped. The exit code; whatever goes wrong is told in one line on stderr."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a container's stop ends like Ctrl-C: visitors are told
     try:
         _start(tyro.cli(Serving, description=Serving.__doc__))
     except KeyboardInterrupt:
-        print("app.py: stopped", file=sys.stderr)
-        raise SystemExit(130) from None
+        return _ended("stopped", 0)
     except ValidationError as error:
-        raise SystemExit(f"app.py: {one_line(error)}") from error
-    except Exception as error:
-        kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
-        raise SystemExit(f"app.py: {kind}{' '.join(str(error).split())}") from error
+        return _ended(one_line(error))
+    except (ValueError, OSError) as error:
+        return _ended(str(error))
+    except Exception as error:  # noqa: BLE001 - told, and the end of everything
+        return _ended(f"{type(error).__name__}: {error}")
+    return 0
+
+
+def _ended(why: str, code: int = 1) -> int:
+    print("app.py:", *why.split(), file=sys.stderr)
+    return code
 
 
 def _start(options: Serving) -> None:
@@ -340,4 +346,6 @@ def _lab(pair: Any) -> Experiments:
 
 
 if __name__ == "__main__":
-    main()
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # a model that is still being loaded is not waited for
