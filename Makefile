@@ -34,7 +34,9 @@ space-check: .venv/.dev
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: requirements.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --no-compile --requirement requirements.txt
+	@echo "Installing what the page needs into .venv, once: torch, transformers, gradio, plotly and what they need."
+	@echo "That is about 0.3 GB to download where torch comes without CUDA, about 3 GB with it (the default on Linux)."
+	$(BIN)/python -m pip install --no-compile --requirement requirements.txt
 	touch $@
 
 .venv/.dev: requirements-dev.txt requirements-quantised.txt requirements.txt | .venv/bin/python
