@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench space-check clean
 
 demo: .venv/.demo
 	$(BIN)/python app.py
@@ -18,12 +18,25 @@ lint: .venv/.dev
 bench: .venv/.demo
 	$(BIN)/python -m specllava bench --prompts 100
 
+# What a hosted Gradio Space installs: the one call of its builder, resolved for this Python and for the Space's. Nothing
+# is installed; pip reads metadata alone wherever an index has it.
+SPACE := --requirement requirements.txt "gradio[oauth,mcp]==$(shell sed -n 's/^sdk_version: //p' README.md)" \
+	"uvicorn>=0.14.0" "websockets>=10.4" spaces==0.51.3 "torch<=2.13.0"
+SPACE_PYTHON := $(shell sed -n 's/^python_version: "\(.*\)"/\1/p' README.md)
+
+space-check: .venv/.dev
+	$(BIN)/python -m pip install --dry-run --ignore-installed -qq $(SPACE)
+	$(BIN)/python -m pip install --dry-run --ignore-installed -qq --python-version $(SPACE_PYTHON) \
+		--only-binary=:all: --target .venv/space $(SPACE)
+
 .venv/bin/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=...')"
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: requirements.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --no-compile --requirement requirements.txt
+	@echo "Installing what the page needs into .venv, once: torch, transformers, gradio, plotly and what they need."
+	@echo "That is about 0.3 GB to download where torch comes without CUDA, about 3 GB with it (the default on Linux)."
+	$(BIN)/python -m pip install --no-compile --requirement requirements.txt
 	touch $@
 
 .venv/.dev: requirements-dev.txt requirements-quantised.txt requirements.txt | .venv/bin/python

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,19 +22,22 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio i
 import gradio as gr
 import tyro
 from PIL import Image
-from starlette.middleware import Middleware
+from pydantic import ValidationError
 
+from specllava.config import one_line
 from specllava.models.images import open_image
 from specllava.options import Place, load
+from specllava.shipped import shipped
 from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 from visual import markup, pieces
 from visual.app_state import AppState, running
 from visual.ask import PictureCard, QuestionCard, picture_card, question_card
+from visual.chip import connect_chip
 from visual.controls import settings_card
 from visual.experiments import Experiments
-from visual.first_paint import FirstPaint, FirstPaintMiddleware
+from visual.first_paint import FirstPaint
 from visual.lab import Inputs, LabState, lab_section
 from visual.learn import lessons_card
 from visual.lessons import Lesson, load_lessons
@@ -42,32 +47,39 @@ from visual.picture import data_address
 from visual.player import component_arguments, recorded_frames, static_paths
 from visual.race import RACE, race_kind
 from visual.recorded import Recorded, load_recorded, read_recorded
+from visual.replays import Replays
 from visual.runs import QUICK, RunControls, connect_run
+from visual.serving import serve
 from visual.standalone import saved_page
 
-EXAMPLES = Path(__file__).parent / "assets" / "examples"
-LESSONS = Path(__file__).parent / "assets" / "lessons"
-FIRST_PAINT = Path(__file__).parent / "assets" / "first_paint.html"
+EXAMPLES = shipped("assets") / "examples"
+LESSONS = shipped("assets") / "lessons"
+FIRST_PAINT = shipped("assets") / "first_paint.html"
 SCENE_PIXELS = 384
+UPLOAD_PIXELS = 1344  # on the longer side: no family of models looks at more
 SHOWN_SUGGESTIONS = 4
 log = logging.getLogger("specllava.page")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Picture:
-    """What a visitor asks about: a file, or a scene of the toy world, drawn when it is needed."""
+    """What a visitor asks about: a file that stays, an upload, or a scene of the toy world, drawn when it is needed."""
 
     file: str | None = None
+    upload: Image.Image | None = None
     seed: int = 0
     split: Literal["train", "held-out"] = "train"
 
     def open(self) -> Image.Image:
         """As the models get it: scenes are drawn at the size of their training."""
-        return open_image(self.file) if self.file else draw_scene(sample_scene(self.seed, self.split))
+        return self._given() or draw_scene(sample_scene(self.seed, self.split))
 
     def shown(self) -> Image.Image:
         """As the visitor sees it."""
-        return open_image(self.file) if self.file else draw_scene(sample_scene(self.seed, self.split), SCENE_PIXELS)
+        return self._given() or draw_scene(sample_scene(self.seed, self.split), SCENE_PIXELS)
+
+    def _given(self) -> Image.Image | None:
+        return open_image(self.file) if self.file else self.upload
 
 
 # --- what the page does -------------------------------------------------------------------------------------------
@@ -79,10 +91,16 @@ def new_scene(unseen: bool) -> tuple[Picture, Image.Image]:
     return picture, picture.shown()
 
 
-def uploaded(path: str) -> tuple[Any, Any, str]:
-    """Take a visitor's file if it is a picture; otherwise keep the present one and say why."""
+def uploaded(path: str | None) -> tuple[Any, Any, str]:
+    """Take a visitor's file if it is a picture; otherwise keep the present one and say why.
+
+    It is decoded here and nowhere else, and kept as what the models get: Gradio forgets the file after a while.
+    """
     try:
-        return Picture(file=path), Picture(file=path).shown(), ""
+        if path is None:
+            raise ValueError("no file came")
+        picture = Picture(upload=open_image(path, UPLOAD_PIXELS))
+        return picture, picture.shown(), ""
     except ValueError as refusal:
         return gr.skip(), gr.skip(), error(f"This picture cannot be used: {refusal}")
 
@@ -105,9 +123,11 @@ def as_shown(
     return Picture(file=image) if image else None, image, race.prompt, frames
 
 
-def opened(site: AppState, path: str, session: str) -> tuple[Any, ...]:
+def opened(site: AppState, path: str | None, session: str) -> tuple[Any, ...]:
     """Show a visitor's race file in place of what they saw, and stop their own race; or keep both and say why."""
     try:
+        if path is None:
+            raise ValueError("no file came")
         race = read_recorded(Path(path))
         parts = as_shown(site, race)
     except ValueError as refusal:
@@ -119,12 +139,12 @@ def opened(site: AppState, path: str, session: str) -> tuple[Any, ...]:
     return *parts, info(race.filled)
 
 
-def linked(site: AppState, query: Mapping[str, str]) -> tuple[Any, ...]:
+def linked(site: AppState, replays: Replays, query: Mapping[str, str]) -> tuple[Any, ...]:
     """What the page's address asks for, if it asks for a recorded example."""
     link = follow_link(query, site.recorded)
     if link is None:
         return tuple(gr.skip() for _ in range(5))
-    return *as_shown(site, link.race, link.show), warning(link.notice)
+    return *replays.show(link.race, link.show), warning(link.notice)
 
 
 # --- what the page looks like -------------------------------------------------------------------------------------
@@ -146,7 +166,9 @@ class Widgets:
 def build_page(site: AppState) -> gr.Blocks:
     """The whole page. Building it registers the player's files with gradio and touches no model."""
     page: gr.Blocks
-    gr.set_static_paths(static_paths())
+    races = [*site.recorded, *(lesson.race for lesson in site.lessons), *([site.opened] if site.opened else [])]
+    # Served from where they lie: copies in Gradio's cache are deleted after an hour.
+    gr.set_static_paths([*static_paths(), *(race.image for race in races if race.image)])
     first = site.first
     with gr.Blocks(title="specllava", fill_width=True, delete_cache=(3600, 3600)) as page:
         with gr.Row(elem_id="masthead"):
@@ -179,14 +201,16 @@ def build_page(site: AppState) -> gr.Blocks:
 def _connect(site: AppState, page: gr.Blocks, on: Widgets) -> None:
     """Which click does what. Everything that computes shares one slot; everything else is instant."""
 
+    replays = Replays(partial(as_shown, site))
+
     def gone(request: gr.Request) -> None:
         site.requests.cancel_session(request.session_hash or "")
 
-    def open_file(path: str, request: gr.Request) -> tuple[Any, ...]:
+    def open_file(path: str | None, request: gr.Request) -> tuple[Any, ...]:
         return opened(site, path, request.session_hash or "")
 
     def open_link(request: gr.Request) -> tuple[Any, ...]:
-        return linked(site, request.query_params)
+        return linked(site, replays, request.query_params)
 
     controls = RunControls(on.question.run, on.question.stop, on.notice, on.player)
     clicks = [on.question.run.click, on.question.question.submit]
@@ -194,23 +218,23 @@ def _connect(site: AppState, page: gr.Blocks, on: Widgets) -> None:
     free = connect_run(site.requests, race_kind(site), controls, clicks, values)
     replay = [on.picture.state, on.picture.shown, on.question.question, on.player, on.notice]
     for button, recorded in zip(on.picture.examples, site.recorded, strict=False):
-        free(button.click(_replay(site, recorded), None, replay, **QUICK))
+        free(button.click(_replay(site, replays, recorded), None, replay, **QUICK))
     for button, lesson in zip(on.lessons, site.lessons, strict=True):
-        free(button.click(_replay(site, lesson.race, lesson), None, replay, **QUICK))
+        free(button.click(_replay(site, replays, lesson.race, lesson), None, replay, **QUICK))
     file = on.picture.trace
     free(file.upload(open_file, file, replay, show_progress="hidden", api_visibility="private"))
     page.unload(gone)
-    page.load(lambda: running(site), None, on.chip, show_progress="hidden", api_visibility="private")
+    connect_chip(page, on.chip, lambda: running(site))
     page.load(open_link, None, replay, **QUICK)
 
 
 def _replay(
-    site: AppState, recorded: Recorded, lesson: Lesson | None = None
+    site: AppState, replays: Replays, recorded: Recorded, lesson: Lesson | None = None
 ) -> Callable[[gr.Request], tuple[Any, ...]]:
     def show(request: gr.Request) -> tuple[Any, ...]:
         site.requests.cancel((request.session_hash or "", RACE))
         taught = (lesson.told.step, lesson.words) if lesson else ()
-        return *as_shown(site, recorded, *taught), ""
+        return *replays.show(recorded, *taught), ""
 
     return show
 
@@ -224,32 +248,60 @@ class Serving:
 
     running: Place
 
-    host: str = field(default_factory=lambda: "0.0.0.0" if os.environ.get("SPACE_ID") else "127.0.0.1")
-    """Who may connect; everybody on a hosted Space, otherwise this machine alone."""
+    host: str = field(
+        default_factory=lambda: _from("GRADIO_SERVER_NAME") or ("0.0.0.0" if _from("SPACE_ID") else "127.0.0.1")
+    )
+    """Who may connect: GRADIO_SERVER_NAME; without it everybody on a hosted Space, otherwise this machine alone."""
 
-    port: int = 7860
-    """Where the page is served."""
+    port: int = field(default_factory=lambda: int(_from("GRADIO_SERVER_PORT", "PORT") or 7860))
+    """Where the page is served: GRADIO_SERVER_PORT or PORT, 7860 without them."""
+
+    root_path: str = field(default_factory=lambda: _from("GRADIO_ROOT_PATH"))
+    """Path or whole address under which a proxy shows the page, such as /demo: GRADIO_ROOT_PATH."""
 
     open: Path | None = None
     """A race file to show first, in place of an example."""
 
 
-def main() -> None:
-    """Read the options, load the models in the background, serve."""
-    options = tyro.cli(Serving, description=Serving.__doc__)
+def _from(*names: str) -> str:
+    """The first of these environment variables that is set."""
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")
+
+
+def main() -> int:
+    """Serve the page until it is stopped. The exit code; whatever goes wrong is told in one line on stderr."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a container's stop ends like Ctrl-C: visitors are told
     try:
-        race = read_recorded(options.open) if options.open else None
-        if race and race.image:
-            open_image(race.image)
-    except ValueError as error:
-        sys.exit(f"app.py: {error}")
+        _start(tyro.cli(Serving, description=Serving.__doc__))
+    except KeyboardInterrupt:
+        return _ended("stopped", 0)
+    except ValidationError as error:
+        return _ended(one_line(error))
+    except (ValueError, OSError) as error:
+        return _ended(str(error))
+    except Exception as error:  # noqa: BLE001 - told, and the end of everything
+        return _ended(f"{type(error).__name__}: {error}")
+    return 0
+
+
+def _ended(why: str, code: int = 1) -> int:
+    print("app.py:", *why.split(), file=sys.stderr)
+    return code
+
+
+def _start(options: Serving) -> None:
+    """Read what is shown before any model, load the models in the background, serve."""
+    race = read_recorded(options.open) if options.open else None
+    recorded, lessons = load_recorded(EXAMPLES), load_lessons(LESSONS)
+    for shown in (*([race] if race else []), *recorded, *(lesson.race for lesson in lessons)):
+        if shown.image:
+            open_image(shown.image)
     loading = ThreadPoolExecutor(1, "models").submit(load, options.running)
     toy = options.running.preset.startswith("toy") and options.running.target is None
     site = AppState(
-        loading.result, load_recorded(EXAMPLES), toy=toy, opened=race, lessons=load_lessons(LESSONS),
-        lab=lambda: _lab(loading.result()),
-    )  # fmt: skip
-    serve(build_page(site), host=options.host, port=options.port, paint=FirstPaint(site, FIRST_PAINT))
+        loading.result, recorded, toy=toy, opened=race, lessons=lessons, lab=lambda: _lab(loading.result())
+    )
+    serve(build_page(site), options.host, options.port, FirstPaint(site, FIRST_PAINT), root_path=options.root_path)
 
 
 def _lab(pair: Any) -> Experiments:
@@ -258,17 +310,7 @@ def _lab(pair: Any) -> Experiments:
     return Lab(pair)
 
 
-def serve(page: gr.Blocks, host: str, port: int, block: bool = True, paint: FirstPaint | None = None) -> str:
-    """Serve the page, to everybody who can reach ``host``; gives its address."""
-    page.queue(max_size=16)
-    _, address, _ = page.launch(
-        server_name=host, server_port=port, prevent_thread_lock=not block, quiet=not block, show_error=False,
-        ssr_mode=False, run_history=False, footer_links=[], max_file_size="20mb", favicon_path=str(markup.FAVICON),
-        theme=pieces.page_theme(), css=markup.stylesheet(), head=pieces.HEAD,
-        app_kwargs={"middleware": [Middleware(FirstPaintMiddleware, paint=paint)] if paint else []},
-    )  # fmt: skip
-    return address
-
-
 if __name__ == "__main__":
-    main()
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # a model that is still being loaded is not waited for

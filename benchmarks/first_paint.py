@@ -23,6 +23,7 @@ from visual.app_state import AppState
 from visual.first_paint import race_digest
 from visual.lessons import load_lessons
 from visual.recorded import load_recorded
+from visual.serving import serve
 
 SCRIPT = Path(__file__).with_suffix(".js")
 SIZE = {"width": 1280, "height": 1300}
@@ -69,7 +70,7 @@ def main(output: Path = app.FIRST_PAINT) -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         os.environ["GRADIO_TEMP_DIR"] = folder  # a page that closes takes pictures of another in the same folder along
         blocks = app.build_page(site)
-        address = app.serve(blocks, "127.0.0.1", free_port(), block=False)
+        address = serve(blocks, "127.0.0.1", free_port(), block=False)
         flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
         markup = record(browser, address)

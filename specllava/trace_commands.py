@@ -11,9 +11,10 @@ import tyro
 from rich.console import Console
 
 from specllava.options import tell
+from specllava.shipped import shipped
 from specllava.whole_file import write_whole
 
-PAGE = Path(__file__).resolve().parents[1] / "app.py"
+PAGE = shipped("app.py")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class View:
         if race.filled:
             tell(f"{self.file}: {race.filled}")
         if not PAGE.is_file():
-            raise ValueError(f"there is no page at {PAGE}: this command needs the project's folder")
+            raise ValueError(f"there is no page at {PAGE}: this command needs the whole project")
         page = [sys.executable, str(PAGE), "--open", str(self.file.resolve()), "--port", str(self.port)]
         code = subprocess.run(page, check=False).returncode
         if code:

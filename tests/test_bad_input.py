@@ -12,14 +12,14 @@ from typing import Any
 import models
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image, PngImagePlugin
 from transformers import LlavaProcessor
 
 from specllava.config import DecodingConfig
 from specllava.decoding import Lane, collect
 from specllava.models.artefact import DraftLlava, save
 from specllava.models.bundle import Bundle, check_fit, load_bundle
-from specllava.models.images import MAX_PIXELS, open_image
+from specllava.models.images import MAX_JPEG_PIXELS, MAX_PIXELS, open_image, read_size
 from specllava.models.vision import merge_features
 from specllava.pair import Pair
 from specllava.toyworld.build import build_processor, special_ids
@@ -136,8 +136,7 @@ def test_a_text_file_is_told_which_formats_are_read(tmp_path: Path):
     assert "is not a readable image: use one of PNG, JPEG" in complaint(lambda: open_image(file))
 
 
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-@pytest.mark.parametrize("size", [(7_000, 7_000), (10_000, 10_000), (100_000, 100_000), (2**31 - 1, 2**31 - 1)])
+@pytest.mark.parametrize("size", [(4_001, 4_000), (7_000, 7_000), (100_000, 100_000), (2**31 - 1, 2**31 - 1)])
 def test_an_absurdly_large_picture_is_refused_by_its_header(tmp_path: Path, size: tuple[int, int]):
     """The file holds no such picture: whoever tried to decode it would complain of something else."""
     assert size[0] * size[1] > MAX_PIXELS
@@ -146,6 +145,77 @@ def test_an_absurdly_large_picture_is_refused_by_its_header(tmp_path: Path, size
     line = complaint(lambda: open_image(file))
     assert line.startswith("huge.png ")
     assert "pixels" in line
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_picture_of_a_few_kilobytes_cannot_take_half_a_gigabyte(tmp_path: Path):
+    """One bit for each of 39.7 million pixels once took 530 MB to open."""
+    file = tmp_path / "bomb.png"
+    Image.new("1", (6300, 6300)).save(file)
+    assert file.stat().st_size < 20_000
+    assert "at most 16,000,000 in all" in complaint(lambda: open_image(file))
+
+
+def exif(orientation: int) -> Image.Exif:
+    made = Image.Exif()
+    made[ExifTags.Base.Orientation] = orientation
+    return made
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photo_that_lies_on_its_side_is_read_upright(tmp_path: Path, orientation: int, ending: str):
+    """Its EXIF orientation was once ignored: visitor and models saw a phone's picture lying."""
+    upright = Image.new("RGB", (60, 40), "white")
+    upright.paste("red", (0, 0, 30, 20))
+    undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}.get(orientation)  # PIL.Image.Transpose
+    lying = upright if undo is None else upright.transpose(Image.Transpose(undo))
+    file = tmp_path / f"photo.{ending}"
+    lying.save(file, exif=exif(orientation), quality=100)
+    for source in (file, Image.open(file)):
+        seen = open_image(source)
+        assert seen.size == (60, 40)
+        corners = [seen.getpixel(place) for place in ((5, 5), (54, 5), (5, 34), (54, 34))]
+        assert [green > 128 for _, green, _ in corners] == [False, True, True, True]
+        assert open_image(seen).tobytes() == seen.tobytes(), "an upright picture is turned no further"
+    assert read_size(file) == (40, 60)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_photo_of_many_pixels_is_decoded_at_a_part_of_its_size(tmp_path: Path, progressive: bool):
+    file = tmp_path / "photo.jpg"
+    Image.new("RGB", (6000, 4000), "red").save(file, exif=exif(6), progressive=progressive)
+    assert MAX_PIXELS < 6000 * 4000
+    assert open_image(file).size == (2000, 3000) and read_size(file) == (3000, 2000)
+    assert open_image(file, longest=1344).size == (896, 1344)
+    huge = tmp_path / "huge.jpg"
+    Image.new("L", (8100, 8000)).save(huge)
+    assert f"at most {MAX_JPEG_PIXELS:,} in all" in complaint(lambda: open_image(huge))
+
+
+def test_a_picture_is_shrunk_to_what_is_asked_for_and_never_enlarged(tmp_path: Path):
+    file = tmp_path / "drawing.png"
+    Image.new("P", (3000, 1500)).save(file)
+    assert open_image(file, longest=1000).size == (1000, 500)
+    assert open_image(file, longest=4000).size == open_image(file).size == (3000, 1500)
+    picture = Image.new("RGB", (3000, 1500))
+    assert open_image(picture, longest=1000).size == (1000, 500) and picture.size == (3000, 1500)
+
+
+def test_whatever_pillow_raises_names_the_file(tmp_path: Path):
+    """A PNG whose text is a decompression bomb raises a plain ValueError that named none."""
+    file, text = tmp_path / "text.png", PngImagePlugin.PngInfo()
+    text.add_text("Comment", "x" * 3_000_000, zip=True)
+    Image.new("RGB", (8, 8)).save(file, pnginfo=text)
+    assert complaint(lambda: open_image(file)).startswith("text.png cannot be read as an image: Decompressed data too")
+
+
+@pytest.mark.filterwarnings("error")
+def test_pillow_warns_nobody(tmp_path: Path):
+    """A palette with byte transparency once put a warning on stderr."""
+    file = tmp_path / "palette.png"
+    Image.linear_gradient("L").convert("P").save(file, transparency=bytes(range(256)))
+    assert open_image(file).size == (256, 256)
 
 
 def test_a_truncated_picture_is_refused(tmp_path: Path):

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Lower layers first: a module may use its own layer and those before it. What is not named here is a way in
 # (command line, benchmark, page) and may use everything, while nothing named here may use it.
 LAYERS = (
-    {"config", "trace_fields", "tree", "trace", "metrics", "reasons", "findings"},
+    {"config", "trace_fields", "tree", "trace", "metrics", "reasons", "findings", "shipped"},
     {"growth", "shapes", "costs", "rules", "verify", "sampling", "judges", "cache"},
     {"models", "drafters"},
     {"decoding"},

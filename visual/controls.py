@@ -62,7 +62,7 @@ def _control(name: str, info: FieldInfo) -> Any:
     low: Any = next(bound.ge for bound in info.metadata if isinstance(bound, Ge))
     high: Any = next(bound.le for bound in info.metadata if isinstance(bound, Le))
     if high > LONGEST_SLIDER:
-        return gr.Number(info.default, label=label, info=info.description, minimum=low, maximum=high, precision=0)
+        return gr.Number(info.default, label=label, info=info.description, precision=0)  # bounds: decoding_config
     step = 1 if info.annotation is int else 0.01 if high <= 1 and low >= 0 else 0.1
     return gr.Slider(low, high, value=info.default, step=step, label=label, info=info.description)
 

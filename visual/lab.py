@@ -17,6 +17,7 @@ from visual.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.notices import info, notice_arguments
 from visual.picture import PictureSource
 from visual.player import PLOTLY_JS, STATIC, Ending, static_version
+from visual.question import kept
 from visual.runs import (
     QUICK,
     RunControls,
@@ -86,9 +87,9 @@ def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
     """An experiment as the page runs it. ``more`` is its card's own control; for forks, a click's tokens."""
 
     def request(
-        event: gr.EventData, picture: PictureSource | None, question: str, more: Any, *values: Any
+        event: gr.EventData, picture: PictureSource | None, question: str | None, more: Any, *values: Any
     ) -> RunRequest:
-        return RunRequest(picture, question, values, chosen(event) if experiment.name == "fork" else more)
+        return RunRequest(picture, kept(question), values, chosen(event) if experiment.name == "fork" else more)
 
     def start(inputs: RunInputs) -> ExperimentRun:
         image, lab_of_pair = inputs.picture.open(), lab.experiments()

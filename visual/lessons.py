@@ -6,7 +6,6 @@ of each is the race file of that name beside it.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def load_lessons(folder: Path) -> tuple[Lesson, ...]:
     if not index.is_file():
         return ()
     try:
-        told = _INDEX.validate_python(json.loads(index.read_text(encoding="utf-8")))
+        told = _INDEX.validate_json(index.read_bytes())
     except ValidationError as error:
         raise ValueError(f"{index.name} is not a list of lessons: {one_line(error)}") from error
     return tuple(_lesson(folder, one) for one in told)

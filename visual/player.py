@@ -161,6 +161,12 @@ def recorded_frames(
     return reel.update(traces, "stopped" if stopped else "finished")
 
 
+def shown_anew(frames: Sequence[str]) -> list[str]:
+    """The same list as another run of the player, which begins anew where the id is not the one that it shows."""
+    run, *others = frames
+    return [_json(json.loads(run) | {"id": uuid.uuid4().hex}), *others]
+
+
 def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
     """What the page draws of one step: figure, sentence, nodes, the node to look at first."""
     placed = PlacedStep(trace, step)

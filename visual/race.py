@@ -14,6 +14,7 @@ from specllava.trace import NO_DRAFT, DecodeTrace, Setting
 from visual.app_state import AppState
 from visual.picture import PictureSource, data_address
 from visual.player import ALONE, TOGETHER, Ending, Reel
+from visual.question import kept
 from visual.runs import RunInputs, RunKind, RunRequest, Update
 
 RACE = "race"
@@ -61,8 +62,8 @@ class RaceRun:
 def race_kind(state: AppState) -> RunKind:
     """Races as the page runs them: the visitor's settings against the target alone."""
 
-    def request(event: gr.EventData, picture: PictureSource | None, question: str, *values: Any) -> RunRequest:
-        return RunRequest(picture, question, values)
+    def request(event: gr.EventData, picture: PictureSource | None, question: str | None, *values: Any) -> RunRequest:
+        return RunRequest(picture, kept(question), values)
 
     def start(inputs: RunInputs) -> RaceRun:
         backend = state.backend()

@@ -36,6 +36,7 @@ from visual.controls import decoding_config
 from visual.notices import error, info, refusal_notice, warning
 from visual.picture import PictureSource
 from visual.player import Ending
+from visual.question import check_question
 
 log = logging.getLogger("specllava.page")
 SECONDS_PER_RUN = 120.0
@@ -221,6 +222,7 @@ def check_request(request: RunRequest) -> RunInputs:
     config = decoding_config(request.values)
     if request.picture is None:
         raise ValueError("choose a picture first")
+    check_question(request.question)
     return RunInputs(request.picture, request.question, config, request.more)
 
 

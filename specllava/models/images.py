@@ -1,59 +1,117 @@
-"""Pictures from outside: checked before a pixel is decoded."""
+"""Pictures from outside: checked before a pixel is decoded, upright, and of bounded size in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
+from typing import TypeVar
 
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL.Image import Transpose
+from PIL.JpegImagePlugin import JpegImageFile
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-MAX_PIXELS = 40_000_000
+MAX_PIXELS = 16_000_000  # that are decoded; decoders need up to 15 bytes for each
+MAX_JPEG_PIXELS = 64_000_000  # of a file: above the bound a JPEG is decoded at a half or less of its size
 MAX_RATIO = 20.0
+TURNS = {
+    2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90,
+}  # fmt: skip
+SIDEWAYS = (5, 6, 7, 8)
+_DECODING = Lock()  # warnings are filtered for the whole process, and memory is bounded by one decoder at a time
+Result = TypeVar("Result")
 
 
-def open_image(source: str | Path | Image.Image) -> Image.Image:
-    """An RGB picture from a file or from Pillow.
+def open_image(source: str | Path | Image.Image, longest: int | None = None) -> Image.Image:
+    """Return an upright RGB picture, from a file or from Pillow; EXIF orientation is applied and forgotten.
+
+    Args:
+        source: a file name, or a picture, which is left as it is.
+        longest: shrink the picture until its longer side has at most so many pixels.
 
     Raises:
         ValueError: missing, unreadable, of another format, too large or absurdly narrow; one line.
     """
     if isinstance(source, Image.Image):
-        _check_size(source, "the image")
-        return source.convert("RGB")
-    with _opened(Path(source)) as picture:
-        return picture.convert("RGB")
+        return _guarded("the image", lambda: _upright(source, longest))
+    return _read(Path(source), lambda picture: _upright(picture, longest), longest)
 
 
 def read_size(path: Path) -> tuple[int, int]:
-    """Height and width of a picture by its header alone; nothing is decoded.
+    """Return height and width as :func:`open_image` gives them, by the header alone; nothing is decoded.
 
     Raises:
         ValueError: what :func:`open_image` would refuse by it; a picture that breaks off behind its header passes.
     """
-    with _opened(path) as picture:
-        return picture.height, picture.width
+    return _read(path, lambda picture: picture.size if _orientation(picture) in SIDEWAYS else picture.size[::-1])
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """A picture whose header was read; whatever goes wrong with the file becomes one line."""
+class _Unfit(ValueError):
+    """A picture that is read well, and refused for its size."""
+
+
+def _read(path: Path, use: Callable[[Image.Image], Result], longest: int | None = None) -> Result:
+    """What ``use`` makes of a picture whose header was read; a JPEG is set to be decoded at a fraction of its size."""
     if not path.is_file():
         raise ValueError(f"no image file at {path}")
-    try:
+
+    def read() -> Result:
         with Image.open(path, formats=FORMATS) as picture:
             _check_size(picture, path.name)
-            yield picture
+            if isinstance(picture, JpegImageFile):
+                part = _fraction(*picture.size, longest)
+                picture.draft(None, (picture.width // part, picture.height // part))
+            return use(picture)
+
+    return _guarded(path.name, read)
+
+
+def _guarded(name: str, read: Callable[[], Result]) -> Result:
+    """What ``read`` returns; whatever Pillow raises becomes one line that names the picture, and it warns nobody."""
+    try:
+        with _DECODING, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"PIL\b")
+            return read()
+    except _Unfit:
+        raise
     except UnidentifiedImageError as error:
-        raise ValueError(f"{path.name} is not a readable image: use one of {', '.join(FORMATS)}") from error
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path.name} cannot be read as an image: {error}") from error
+        raise ValueError(f"{name} is not a readable image: use one of {', '.join(FORMATS)}") from error
+    except Exception as error:
+        raise ValueError(f"{name} cannot be read as an image: {' '.join(str(error).split())}") from error
 
 
 def _check_size(picture: Image.Image, name: str) -> None:
     width, height = picture.size
-    if width < 1 or height < 1 or width * height > MAX_PIXELS:
-        raise ValueError(f"{name} has {width} x {height} pixels: at least 1 and at most {MAX_PIXELS:,} in all are read")
+    most = MAX_JPEG_PIXELS if isinstance(picture, JpegImageFile) else MAX_PIXELS
+    if width < 1 or height < 1 or width * height > most:
+        raise _Unfit(f"{name} has {width} x {height} pixels: at least 1 and at most {most:,} in all are read")
     if max(width, height) > MAX_RATIO * min(width, height):
-        raise ValueError(f"{name} has {width} x {height} pixels: one side may be {MAX_RATIO:.0f} times the other")
+        raise _Unfit(f"{name} has {width} x {height} pixels: one side may be {MAX_RATIO:.0f} times the other")
+
+
+def _fraction(width: int, height: int, longest: int | None) -> int:
+    """By what to divide a JPEG's sides while decoding: as little as fits, or down to twice what is asked for."""
+    needed = next(part for part in (1, 2, 4, 8) if width * height <= MAX_PIXELS * part**2)
+    enough = [part for part in (1, 2, 4, 8) if longest and max(width, height) >= 2 * longest * part]
+    return max([needed, *enough])
+
+
+def _upright(picture: Image.Image, longest: int | None) -> Image.Image:
+    _check_size(picture, "the image")
+    turn = TURNS.get(_orientation(picture))
+    rgb = picture.convert("RGB")
+    rgb.info = {}  # its orientation would be applied again by whoever opens it next
+    if longest is not None:
+        rgb.thumbnail((longest, longest))
+    return rgb if turn is None else rgb.transpose(turn)
+
+
+def _orientation(picture: Image.Image) -> int:
+    """EXIF orientation, 1 if there is none; of a PNG only if it stands before the pixels."""
+    if picture.format == "PNG" and "exif" not in picture.info:
+        return 1  # Pillow would decode the picture to look behind it
+    orientation: int = picture.getexif().get(ExifTags.Base.Orientation, 1)
+    return orientation

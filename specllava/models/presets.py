@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specllava.models.checkpoint import Source
+from specllava.shipped import shipped
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
+ASSETS = shipped("assets")
 
 
 @dataclass(frozen=True, slots=True)

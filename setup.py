@@ -1,0 +1,29 @@
+"""Take along what lies beside the packages. Everything else stands in ``pyproject.toml``."""
+
+from pathlib import Path
+from shutil import copy2, copytree
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+SHIPPED = ("app.py", "assets")
+
+
+class BuildWithShipped(build_py):
+    """Put the page's program and the assets into the package, where ``specllava.shipped`` looks for them."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return  # the checkout itself is what is imported
+        target = Path(self.build_lib) / "specllava" / "shipped"
+        target.mkdir(parents=True, exist_ok=True)
+        for name in SHIPPED:
+            source = Path(__file__).parent / name
+            if source.is_dir():
+                copytree(source, target / name, dirs_exist_ok=True)
+            else:
+                copy2(source, target / name)
+
+
+setup(cmdclass={"build_py": BuildWithShipped})

@@ -1,0 +1,143 @@
+"""Starting and stopping ``app.py``: where it listens, how it ends, and one line for whatever keeps it from starting."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tyro
+from visual_traces import SETTING
+
+import app
+
+ROOT = Path(__file__).resolve().parents[1]
+VARIABLES = ("GRADIO_SERVER_NAME", "GRADIO_SERVER_PORT", "PORT", "GRADIO_ROOT_PATH", "SPACE_ID")
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No variable of the machine's own, and its signals as they were."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "host", "port", "root"),
+    [
+        ({}, [], "127.0.0.1", 7860, ""),
+        ({"SPACE_ID": "me/it"}, [], "0.0.0.0", 7860, ""),
+        ({"GRADIO_SERVER_NAME": "::1", "SPACE_ID": "me/it"}, [], "::1", 7860, ""),
+        ({"PORT": "8080"}, [], "127.0.0.1", 8080, ""),
+        ({"PORT": "8080", "GRADIO_SERVER_PORT": "9"}, [], "127.0.0.1", 9, ""),
+        ({"PORT": "8080", "GRADIO_SERVER_NAME": "x"}, ["--port", "5", "--host", "y"], "y", 5, ""),
+        ({"GRADIO_ROOT_PATH": "/demo"}, [], "127.0.0.1", 7860, "/demo"),
+        ({"GRADIO_ROOT_PATH": "/demo"}, ["--root-path", "/other"], "127.0.0.1", 7860, "/other"),
+    ],
+)
+def test_the_environment_says_where_to_serve_and_the_command_line_wins(
+    variables: dict[str, str], arguments: list[str], host: str, port: int, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    options = tyro.cli(app.Serving, args=arguments)
+    assert (options.host, options.port, options.root_path) == (host, port, root)
+
+
+Ended = Callable[..., str]
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ended:
+    """The line with which ``main`` ends, given its arguments."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["app.py", *arguments])
+        capsys.readouterr()
+        assert app.main() == 1
+        line = capsys.readouterr().err.strip()
+        assert line.startswith("app.py: ") and "\n" not in line
+        return line
+
+    monkeypatch.setattr(app, "load", lambda running: Loaded())
+    return run
+
+
+class Loaded:
+    """In the place of a pair."""
+
+    setting = SETTING
+
+
+@pytest.mark.parametrize("index", ["{", "[1]", '[{"name": "1-easy"}]', "\udcff"])
+def test_a_damaged_index_of_lessons_ends_in_one_line(
+    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Ended
+) -> None:
+    (tmp_path / "lessons.json").write_bytes(index.encode(errors="surrogateescape"))
+    monkeypatch.setattr(app, "LESSONS", tmp_path)
+    assert "lessons.json is not a list of lessons: " in ended()
+
+
+def test_an_example_without_its_picture_ends_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Ended
+) -> None:
+    shutil.copy(app.EXAMPLES / "3-count.json", tmp_path)
+    monkeypatch.setattr(app, "EXAMPLES", tmp_path)
+    assert ended() == "app.py: 3-count.json has no picture beside it"
+    (tmp_path / "3-count.png").write_bytes(b"nothing")
+    assert "3-count.png is not a readable image" in ended()
+
+
+def test_whatever_else_goes_wrong_ends_in_one_line_with_its_kind(monkeypatch: pytest.MonkeyPatch, ended: Ended) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyError("one\ntwo")
+
+    monkeypatch.setattr(app, "serve", fail)
+    assert ended() == "app.py: KeyError: 'one\\ntwo'"
+    monkeypatch.setenv("PORT", "http")
+    assert "invalid literal for int() with base 10: 'http'" in ended()
+
+
+def test_a_port_that_is_taken_ends_in_one_line(ended: Ended) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert f"Cannot find empty port in range: {port}-{port}" in ended("--port", port)
+
+
+def test_a_container_stops_the_page_as_a_keyboard_does() -> None:
+    """SIGTERM once cut its streams, with exit code -15. Stopped while it loads, it waited for the models."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = {"HF_HUB_OFFLINE": "1", "PORT": str(port), "GRADIO_ROOT_PATH": "/demo", "PYTHONUNBUFFERED": "1"}
+    page = subprocess.Popen(
+        [sys.executable, "app.py"], cwd=ROOT, env=os.environ | variables, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/config", timeout=5) as answer:
+                config = json.load(answer)
+            break
+        except OSError:
+            assert page.poll() is None and time.monotonic() < deadline
+            time.sleep(0.5)
+    assert config["root"].endswith("/demo")
+    page.send_signal(signal.SIGTERM)
+    _, said = page.communicate(timeout=60)
+    assert page.returncode == 0 and "Traceback" not in said

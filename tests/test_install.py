@@ -1,0 +1,84 @@
+"""The wheel: what it holds, and that it works where there is no checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ("specllava", "visual", "assets", "app.py", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds what ``pip install .`` would put beside other packages; built without a network."""
+    folder = tmp_path_factory.mktemp("install")
+    source, wheels, target = folder / "source", folder / "wheels", folder / "site"
+    source.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, source)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*build, "--wheel-dir", str(wheels), str(source)], check=True)
+    (wheel,) = wheels.glob("specllava-*.whl")
+    zipfile.ZipFile(wheel).extractall(target)
+    return target
+
+
+def environment(installed: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(installed), "HF_HUB_OFFLINE": "1"}
+
+
+def test_the_wheel_holds_the_models_the_examples_and_the_page(installed: Path) -> None:
+    """Only the Python files were in it: the toy pair, the default, was looked for in a checkout."""
+    shipped = installed / "specllava" / "shipped"
+    assets = {path.relative_to(ROOT) for path in (ROOT / "assets").rglob("*") if path.is_file()}
+    assert len(assets) > 30 and all((shipped / path).is_file() for path in assets)
+    assert (shipped / "app.py").read_bytes() == (ROOT / "app.py").read_bytes()
+    assert (installed / "visual" / "static" / "player.js").is_file()
+    tops = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
+    assert tops == {"specllava", "visual"}, "nothing else may be put among other people's packages"
+
+
+def test_the_toy_pair_answers_where_it_was_installed(installed: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "specllava", "generate", "--prompt", "What is there?", "--max-new-tokens", "8"]
+    picture = ROOT / "assets" / "examples" / "3-count.png"
+    run = subprocess.run(
+        [*command, "--image", str(picture)], cwd=tmp_path, env=environment(installed), capture_output=True, text=True
+    )
+    assert run.returncode == 0 and run.stdout.strip(), run.stderr
+
+
+def test_the_page_shows_a_race_where_it_was_installed(installed: Path, tmp_path: Path) -> None:
+    race = tmp_path / "race.json"
+    shutil.copy(ROOT / "assets" / "examples" / "3-count.json", race)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "specllava", "trace", "view", str(race), "--port", str(port)]
+    view = subprocess.Popen(command, cwd=tmp_path, env=environment(installed), start_new_session=True)
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                document = urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).read().decode()
+                break
+            except OSError:
+                assert view.poll() is None and time.monotonic() < deadline
+                time.sleep(0.5)
+        assert "from race.json" in document and 'class="teach"' in document
+    finally:
+        os.killpg(view.pid, signal.SIGINT)
+        view.wait(60)

@@ -1,0 +1,241 @@
+"""The page's side on the server, without a browser: what it keeps, for how long, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+from urllib.error import HTTPError
+
+import gradio as gr
+import pytest
+from gradio.route_utils import delete_files_created_by_app
+from lab_traces import FakeLab
+from PIL import ExifTags, Image
+from visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
+
+import app
+from visual.app_state import AppState
+from visual.controls import FIELDS, decoding_config, settings_card
+from visual.experiments import EXPERIMENTS
+from visual.lab import LabState, experiment_kind
+from visual.link import follow_link
+from visual.notices import refusal_notice
+from visual.question import LONGEST_QUESTION, kept
+from visual.race import race_kind
+from visual.replays import MOST, Replays
+from visual.runs import RunRequest, RunRequests, run_updates
+from visual.serving import SESSIONS
+
+DEFAULTS = [", ".join(map(str, i.default)) if isinstance(i.default, tuple) else i.default for i in FIELDS.values()]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> AppState:
+    races = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 3)
+    return AppState(FakeBackend, races, lessons=synthetic_lessons(races), lab=FakeLab)
+
+
+@pytest.fixture(scope="module")
+def served(site: AppState) -> Iterator[tuple[gr.Blocks, str]]:
+    page = app.build_page(site)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    yield page, app.serve(page, "127.0.0.1", port, block=False)
+    page.close()
+
+
+def posted(address: str, body: dict[str, Any]) -> Any:
+    """The answer to a call without the queue."""
+    data = json.dumps({"session_hash": "me"} | body).encode()
+    url = f"{address}gradio_api/run/predict"
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
+def said(notice: str) -> str:
+    return str(json.loads(notice)["text"])
+
+
+# --- what is kept, and for how long ---------------------------------------------------------------------------------
+
+
+def test_pictures_of_examples_outlive_the_first_round_of_cache_cleaning(
+    site: AppState, served: tuple[gr.Blocks, str]
+) -> None:
+    """Icons were copies in Gradio's cache, which is emptied every hour: two of three were gone after the first."""
+    page, address = served
+    assert page.delete_cache is not None
+    icons = [part["props"]["icon"]["path"] for part in page.config["components"] if part["props"].get("icon")]
+    assert icons == [str(race.image) for race in site.recorded]
+    delete_files_created_by_app(page, -1)
+    for icon in icons:
+        assert urllib.request.urlopen(f"{address}gradio_api/file={icon}").status == 200
+
+
+def test_a_bounded_number_of_sessions_is_held(served: tuple[gr.Blocks, str]) -> None:
+    """The bound was 10,000 sessions, of up to several MB each."""
+    page, address = served
+    assert page.state_session_capacity == SESSIONS <= 200
+    for number in range(3):
+        posted(address, {"fn_index": _replays(page)[0], "data": [], "session_hash": f"visitor {number}"})
+    holder = page.state_holder
+    holder.capacity = 2
+    for number in range(3):
+        holder[f"visitor {number}"]
+    assert len(holder.session_data) == 2
+
+
+def _replays(page: gr.Blocks) -> list[int]:
+    """Numbers of the handlers that show an example or a lesson."""
+    buttons = {p["id"] for p in page.config["components"] if "example" in p["props"].get("elem_classes", [])}
+    return [d["id"] for d in page.config["dependencies"] if d["targets"] and d["targets"][0][0] in buttons]
+
+
+def test_nobody_comes_past_the_queue(served: tuple[gr.Blocks, str]) -> None:
+    """A plain POST with a handler's number once computed beside the one slot for what computes."""
+    page, address = served
+    queued = [d["id"] for d in page.config["dependencies"] if d["queue"] and d["backend_fn"]]
+    assert queued
+    for number in queued:
+        with pytest.raises(HTTPError, match="404"):
+            posted(address, {"fn_index": number, "data": []})
+    assert posted(address, {"fn_index": _replays(page)[0], "data": []})["data"]
+
+
+def test_an_upload_is_decoded_once_and_kept_small(tmp_path: Path) -> None:
+    """It was kept as a path that Gradio deletes after an hour, and decoded in full at every use."""
+    file, orientation = tmp_path / "photo.jpg", Image.Exif()
+    orientation[ExifTags.Base.Orientation] = 6
+    Image.new("RGB", (4000, 3000), "red").save(file, exif=orientation)
+    picture, image, notice = app.uploaded(str(file))
+    assert notice == "" and image.size == (1008, 1344)
+    file.unlink()
+    assert picture.open() is picture.shown() is image
+    assert hash(picture) != hash(app.Picture(upload=image)), "Gradio tells states apart by their hash"
+
+
+@pytest.mark.parametrize("path", [None, "/none.png", __file__])
+def test_what_is_no_upload_changes_nothing(path: str | None, site: AppState) -> None:
+    """A raw call without a file once drew a scene in its place, and left a stack trace in the log."""
+    *parts, notice = app.uploaded(path)
+    assert all(part == gr.skip() for part in parts) and said(notice).startswith("This picture cannot be used: ")
+    *parts, notice = app.opened(site, path, "me")
+    assert all(part == gr.skip() for part in parts) and said(notice).startswith("This file cannot be opened: ")
+
+
+def test_no_file_is_no_failure_of_drawing(site: AppState, caplog: pytest.LogCaptureFixture) -> None:
+    assert said(app.opened(site, None, "me")[-1]) == "This file cannot be opened: no file came"
+    assert not caplog.records
+
+
+# --- shown again ----------------------------------------------------------------------------------------------------
+
+
+def test_a_race_is_drawn_once_however_often_it_is_shown(site: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every click on an example once drew all of its figures anew, beside races that are timed."""
+    drawn: list[str] = []
+    frames = app.recorded_frames
+    monkeypatch.setattr(app, "recorded_frames", lambda *given: drawn.append("") or frames(*given))
+    replays = Replays(lambda race, step, lesson: app.as_shown(site, race, step, lesson))
+    race, lesson = site.recorded[0], site.lessons[0]
+    first, again = replays.show(race), replays.show(race)
+    assert len(drawn) == 1 and first[:-1] == again[:-1] and first[-1][1:] == again[-1][1:]
+    runs = [json.loads(made[-1][0]) for made in (first, again)]
+    assert runs[0] | {"id": ""} == runs[1] | {"id": ""}
+    assert runs[0]["id"] != runs[1]["id"], "the player would take it for the run that it shows"
+    others = replays.show(race, 2), replays.show(race, 2, lesson.words), replays.show(site.recorded[1])
+    assert len(drawn) == 4 and len({tuple(made[-1][1:]) for made in (first, *others)}) == 3
+    assert [json.loads(made[-1][0])["lesson"] for made in others] == [None, lesson.words, None]
+    assert json.loads(others[0][-1][-1])["show"] == 2
+
+
+def test_a_bounded_number_of_shown_races_is_held(site: AppState) -> None:
+    made: list[int | None] = []
+
+    def make(race: Any, step: int | None, lesson: Any) -> tuple[Any, ...]:
+        made.append(step)
+        return (['{"kind": "run"}'],)
+
+    replays = Replays(make)
+    for step in range(3 * MOST):
+        replays.show(site.recorded[0], step)
+        assert len(replays._made) <= MOST
+    assert made == list(range(3 * MOST))
+
+
+def test_a_link_shows_its_step(site: AppState) -> None:
+    replays, query = Replays(lambda *given: app.as_shown(site, *given)), {"example": "race-1", "step": "3"}
+    link = follow_link(query, site.recorded)
+    assert link is not None
+    *_, frames, notice = app.linked(site, replays, query)
+    assert notice == "" and json.loads(frames[-1])["show"] == link.show == 2
+
+
+# --- what is refused, in words --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("typed", [-5, 2**31, 1e99])
+def test_a_wrong_seed_is_answered_in_words(typed: float) -> None:
+    """Gradio's own bounds raised before the check that says so: Run did nothing and said nothing."""
+    with gr.Blocks():
+        controls = settings_card()
+    seed = list(FIELDS).index("seed")
+    values = list(DEFAULTS)
+    values[seed] = controls[seed].preprocess(typed)
+
+    with pytest.raises(ValueError, match="seed") as refused:
+        decoding_config(values)
+    assert said(refusal_notice(refused.value)).startswith("Please change the settings: seed = ")
+
+
+def test_a_question_of_any_length_is_neither_kept_nor_run(site: AppState) -> None:
+    """100 MB were taken by a raw call, kept, and handed to the models."""
+    question = kept("why? " * 1_000_000)
+    assert len(question) == LONGEST_QUESTION + 1 and kept(None) == ""
+    refused = "This cannot run: the question has more than 20,000 characters: shorten it"
+    for kind in (race_kind(site), experiment_kind(LabState(FakeLab, app.Picture, RunRequests()), EXPERIMENTS[0])):
+        requests = RunRequests()
+        requests.request(("me", kind.name), RunRequest(app.Picture(), question, DEFAULTS))
+        ((value, notice),) = run_updates(requests, kind, ("me", kind.name))
+        assert value is None and said(notice) == refused
+        requests.request(("me", kind.name), RunRequest(app.Picture(), "w" * LONGEST_QUESTION, DEFAULTS))
+        assert len(list(run_updates(requests, kind, ("me", kind.name)))) > 1
+
+
+# --- the chip -------------------------------------------------------------------------------------------------------
+
+
+def test_the_chip_answers_at_once_and_beside_the_queue(tmp_path: Path) -> None:
+    """It waited for the models in the one queue, and showed an error for ever to who found that full."""
+    loaded = Event()
+
+    def backend() -> FakeBackend:
+        assert loaded.wait(60)
+        return FakeBackend()
+
+    page = app.build_page(AppState(backend, synthetic_recorded(tmp_path)))
+    parts = {part["id"]: part for part in page.config["components"]}
+    chips = [i for i, part in parts.items() if part["props"].get("elem_id") == "running"]
+    fills = [d for d in page.config["dependencies"] if d["outputs"][:1] == chips]
+    assert [d["targets"][0][1] for d in fills] == ["load", "tick"] and not any(d["queue"] for d in fills)
+    timer = parts[fills[0]["outputs"][1]]
+    assert timer["type"] == "timer" and not timer["props"]["active"]
+    look = page.fns[fills[0]["id"]].fn
+    assert look is not None
+    value, again = look()
+    assert value == gr.skip() and again.active
+    loaded.set()
+    deadline = time.monotonic() + 30
+    while look()[1].active:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    value, again = look()
+    assert json.loads(value)["state"] == "ready" and not again.active
