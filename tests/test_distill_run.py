@@ -120,6 +120,21 @@ def test_a_run_killed_in_the_middle_ends_with_the_same_weights(place):
     assert one.checks == other.checks and one.curve == other.curve and one.left_out == other.left_out
 
 
+def test_a_run_whose_worker_is_not_forked_is_the_same_run(place):
+    """A worker process that shares no memory could not be given its batches; it is the default outside of Linux."""
+    program = (
+        "import multiprocessing, sys; multiprocessing.set_start_method('spawn'); from specllava.cli import main;"
+        " sys.exit(main(sys.argv[1:]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments(place, place / "spawned")], cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}, timeout=300, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert report(place / "spawned").curve == report(place / "whole").curve
+    assert same(weights(place / "spawned" / "last"), weights(place / "whole" / "last"))
+
+
 @pytest.mark.parametrize("die_at", [2, 5])
 def test_both_stages_go_on_where_they_were(place, tmp_path, monkeypatch, die_at):
     """The first stage moves the projector alone, and a failure in either stage costs nothing."""

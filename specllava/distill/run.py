@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from specllava.distill.answers import own_answers
-from specllava.distill.batches import TRIES, RowBatches, pixels, split
+from specllava.distill.batches import TRIES, Pixels, RowBatches, split
 from specllava.distill.chats import ChatEncoder
 from specllava.distill.features import make_features
 from specllava.distill.job import Job
@@ -140,7 +140,7 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
         if not len(source):
             raise ValueError(f"the target answers none of {len(wanted)} rows")
     make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
-    batches = make("pixel_values", pixels(processor, target.config, job.images))
+    batches = make("pixel_values", Pixels(processor, target.config, job.images))
     if job.features is not None:
         met = range(min(len(numbers), needed + TRIES))  # rows that may be met, stand-ins included
         names = [name for position in met for name in source[batches.row_at(position)].images]
