@@ -170,6 +170,35 @@ def test_a_processor_of_an_older_checkpoint_is_completed_from_the_configuration(
         assert getattr(theirs, name) == getattr(ours, name)
 
 
+def test_what_ends_an_answer_is_found_in_the_configuration_or_the_tokenizer(root: Path, tmp_path: Path):
+    """Without an end in the generation settings, answers ran to the limit."""
+
+    def silent(directory: Path) -> None:
+        _change(directory / "generation_config.json", {"eos_token_id": None})
+
+    configured = without(
+        root, tmp_path, lambda copy: (silent(copy), _change(copy / "config.json", {"eos_token_id": 7}))
+    )
+    assert load_bundle("x", configured, None, "cpu").eos_token_ids == {7}
+    pair = load_bundle("x", root / "target", None, "cpu")
+    for config in (pair.target.generation_config, pair.target.config, pair.target.config.get_text_config()):
+        config.eos_token_id = None
+    del vars(pair)["eos_token_ids"]
+    assert pair.eos_token_ids == {pair.processor.tokenizer.eos_token_id} == {2}
+
+
+@pytest.mark.parametrize("end", ["x", 2.5, [2, "</s>"], True, -1])
+def test_an_end_that_is_no_token_is_refused(root: Path, tmp_path: Path, end):
+    """It was ignored: the answer ran to the limit."""
+    copied = without(root, tmp_path, lambda copy: _change(copy / "generation_config.json", {"eos_token_id": end}))
+    line = complaint(lambda: load_bundle("x", copied, None, "cpu"))
+    assert line.startswith(f"{copied}") and "eos_token_id" in line
+
+
+def _change(file: Path, change: dict) -> None:
+    checkpoints.write(file, json.loads(file.read_text()) | change)
+
+
 # ----------------------------------------------------------------------------------------------- memory
 
 

@@ -74,9 +74,11 @@ class RowBatches:
     def __call__(self, number: int) -> Batch:
         window, member = divmod(number, GROUP)
         counts = dict.fromkeys((UNREADABLE, CUT, ANSWERLESS), 0)
-        samples = [self._sample(position, counts) for position in recent(self._windows, window, self._make_window)[member]]
+        samples = [
+            self._sample(position, counts) for position in recent(self._windows, window, self._make_window)[member]
+        ]
         longest = max(len(encoded.ids) for encoded, _ in samples)
-        input_ids = torch.full((len(samples), longest), self.encode.processor.tokenizer.eos_token_id)
+        input_ids = torch.full((len(samples), longest), self.encode.end)
         labels = torch.full((len(samples), longest), IGNORE)
         for place, (encoded, _) in enumerate(samples):
             input_ids[place, : len(encoded.ids)] = torch.tensor(encoded.ids)

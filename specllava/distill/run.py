@@ -126,7 +126,7 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
         tell(f"left out of {job.data.name}: {rows.reasons.line()}")
     learnt, held_out = split(rows, config.validation_prompts, config.seed)
     target, processor = run.bundle.target, run.bundle.processor
-    encode = ChatEncoder(processor, min(config.length, run.bundle.context))
+    encode = ChatEncoder(processor, min(config.length, run.bundle.context), run.bundle.eos_token_ids)
     first = rows[int(learnt[0])]
     encode(replace(first, shown=(0,) * len(first.shown), images=()), [])  # finds out a template that cannot be used
     needed = (config.projector_steps + config.steps) * config.accumulation * config.batch * accelerator.num_processes

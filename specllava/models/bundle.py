@@ -15,6 +15,7 @@ from transformers import LlamaForCausalLM, PretrainedConfig, PreTrainedModel, Pr
 from specllava.costs import Costs, Experience
 from specllava.models.artefact import Sight, sight_of
 from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.eos import eos_token_ids
 from specllava.models.estimate import check_memory, estimate
 from specllava.models.family import FAMILIES, Family, family_of
 from specllava.models.fit import check_fit
@@ -62,11 +63,8 @@ class Bundle:
 
     @cached_property
     def eos_token_ids(self) -> frozenset[int]:
-        """Ids that end an answer, as the target's own generation settings have them."""
-        ids = self.target.generation_config.eos_token_id
-        if ids is None:
-            return frozenset()
-        return frozenset(ids if isinstance(ids, list) else [ids])
+        """Ids that end an answer, see :func:`~specllava.models.eos.eos_token_ids`."""
+        return eos_token_ids(self.target, self.processor.tokenizer)
 
     @cached_property
     def context(self) -> int:
@@ -173,6 +171,10 @@ def load_bundle(
     stored = {} if storing is None else {"quantization_config": storing}
     big = _ready(checkpoint.load(build, dtype=precision, **where, **stored), place)
     alone = Bundle(name, big, None, processor, checkpoint.name, NO_DRAFT, quantised=quantise)
+    try:
+        _ = alone.eos_token_ids  # refused here, and not in the first answer
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.place}: {error}") from error
     return alone if guessing is None else _paired(alone, guessing)
 
 
