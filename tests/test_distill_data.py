@@ -27,7 +27,7 @@ from specllava.distill.config import Objective
 from specllava.distill.features import fingerprint, make_features, size_of
 from specllava.distill.loop import COUNT
 from specllava.distill.losses import IGNORE
-from specllava.distill.rows import Row, index_rows, parse_row
+from specllava.distill.rows import Row, UnusableRowError, index_rows, parse_row
 from specllava.distill.stage import answers_in, taught_losses
 from specllava.models.images import open_image
 from specllava.models.prompt import build_prompt
@@ -281,6 +281,24 @@ def test_an_answer_that_did_not_end_teaches_no_end(kind):
     row = Row(("Why?", "Because of", "And?", "So."), (0, 0), (), (False, True))
     encoded = encoder(400, kind)(row, [])
     assert encoded.labels.count(processor_like(kind).tokenizer.eos_token_id) == 1
+
+
+def test_the_end_that_is_taught_is_one_that_decoding_stops_at():
+    """The tokenizer named one end, the generation settings another: the draft was taught the one that ends nothing."""
+    row = Row(("Why?", "Because."), (0,), (), (True,))
+    own = processor_like("llama").tokenizer.eos_token_id
+    for ends, end in ((None, own), ({own, 1}, own), ({7, 9}, 7)):
+        encode = ChatEncoder(processor_like("llama"), 400, None if ends is None else frozenset(ends))
+        assert encode(row, []).labels[-1] == end
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("Why</s>?", "with a special token in a question"), ("x " * 3000, "do not fit the context")]
+)
+def test_a_question_that_cannot_be_put_is_left_out_by_its_reason(place, text, reason):
+    """The reason was told by a word in an error's text, and was an image that breaks off otherwise."""
+    with pytest.raises(UnusableRowError, match=reason):
+        answered(models.bundle(None), Row((text, "So."), (0,), (), (True,)), place, DecodingConfig(drafter="none"))
 
 
 def test_a_row_is_cut_and_never_through_a_picture():
