@@ -67,7 +67,7 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
     if (done := output.finished()) is not None:
         tell(f"already done: {job.output}")
         return done if accelerator.is_main_process else None
-    bundle = load_bundle("distillation", job.target, None, str(accelerator.device), job.dtype)
+    bundle = load_bundle("distillation", job.target, None, str(accelerator.device), job.dtype, context=job.context)
     run = _Run(job, accelerator, output, with_draft(bundle, job.draft))
     _check_teachable(run)
     if job.training.tensorboard:

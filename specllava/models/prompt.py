@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from specllava.models.bundle import Bundle
 from specllava.models.family import Features, Seen, family_of
@@ -200,7 +200,7 @@ def _written(bundle: Bundle, chat: Sequence[Message]) -> str:
     """
     try:
         return str(bundle.processor.apply_chat_template(chat, add_generation_prompt=True))
-    except Exception as error:  # noqa: BLE001 - whatever that program raises
+    except Exception as error:  # whatever that program raises
         why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
         raise ValueError(f"the chat template of {bundle.target_name} fails: {why}") from error
 
