@@ -79,6 +79,15 @@ def test_a_run_leaves_a_draft_that_loads_a_report_and_a_picture(place):
     assert list(drawn.data[2].y) == [check.tau for check in found.checks]
 
 
+def test_without_a_weight_the_curve_has_no_kl_and_is_drawn(place):
+    """The report's description promised one."""
+    assert main(arguments(place, place / "words", steps=1, kl_weight=0.0)) == 0
+    found = report(place / "words")
+    assert [point.keys() for point in found.curve] == [{"step", "rate", "loss"}]
+    assert "no ``kl`` where its weight is 0" in " ".join(Report.__doc__.split()) and found.best.kl > 0
+    assert len(figure(found).data) > 0
+
+
 def test_what_is_validated_is_the_draft_that_is_kept(place):
     """The kept directory gives the numbers that the report has for its best step."""
     found = report(place / "whole")
