@@ -10,6 +10,8 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
+from specllava.options import check_outputs
+
 PAGE = Path(__file__).resolve().parents[1] / "app.py"
 
 
@@ -52,6 +54,7 @@ class Export:
         from visual.recorded import read_recorded
         from visual.standalone import standalone_page
 
+        check_outputs(html=self.html)
         race = read_recorded(self.file)
         picture = data_address(open_image(race.image)) if race.image else None
         frames = recorded_frames(race.target_only, race.speculative, "saved run", picture)

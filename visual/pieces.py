@@ -1,15 +1,16 @@
-"""How Gradio's own widgets look on this page, and the small constant pieces of its HTML. Imports gradio, not torch."""
+"""How Gradio's own widgets look on this page, and small constant pieces of its HTML. Only its theme needs gradio."""
 
 from __future__ import annotations
 
 import html
 import json
-from typing import Any, Literal
-
-import gradio as gr
+from typing import TYPE_CHECKING, Any, Literal
 
 from visual.player import STATIC
 from visual.theme import ACCEPTED, css_variables
+
+if TYPE_CHECKING:
+    import gradio as gr
 
 SHOW_TEXT = """
 const place = element.querySelector("[data-text]");
@@ -41,6 +42,8 @@ LEGEND = (
 
 def page_theme() -> gr.themes.Base:
     """System fonts only (a web font would be a request to another host), quiet surfaces, one loud button."""
+    import gradio as gr  # here, because a saved run is written as a page in a second, without three of imports
+
     system = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
     theme = gr.themes.Base(
         primary_hue=gr.themes.colors.blue, neutral_hue=gr.themes.colors.gray, radius_size=gr.themes.sizes.radius_lg,
