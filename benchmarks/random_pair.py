@@ -132,5 +132,5 @@ def build(name: SizeName, device: torch.device, dtype: torch.dtype) -> Bundle:
     for model in (target, draft):
         weight = model.lm_head.weight
         torch.nn.init.normal_(weight, std=SPREAD / weight.shape[1] ** 0.5)
-    target.generation_config.eos_token_id = None
+    target.generation_config.eos_token_id = []
     return Bundle(name, target, fuse(draft), processor, f"{name} target, random", f"{name} draft, random")

@@ -1,7 +1,18 @@
-"""``python -m specllava``."""
+"""``python -m specllava``, and the command ``specllava``."""
 
 import sys
 
-from specllava.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command line; Ctrl-C ends it in one line, also while it is being imported."""
+    try:
+        from specllava.cli import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        print("specllava: stopped", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

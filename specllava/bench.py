@@ -66,6 +66,14 @@ class LaneResult:
         }
 
 
+class BenchStopped(KeyboardInterrupt):
+    """Ctrl-C, with the results of the prompts that every lane had finished by then."""
+
+    def __init__(self, results: dict[str, LaneResult]) -> None:
+        super().__init__()
+        self.results = results
+
+
 def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
     """What is compared: nobody drafting, every tree rule within :data:`LIMITS`, and lookup without a model.
 
@@ -128,25 +136,40 @@ def run_lanes(
     Args:
         lanes: what to compare; ``target-only`` must be among them, the others are measured against it.
         foreign: also time ``transformers``' own ``generate`` on the same target.
+
+    Raises:
+        BenchStopped: Ctrl-C, once there is something to tell.
     """
     names = [*lanes, TRANSFORMERS] if foreign else list(lanes)
     traces: dict[str, list[DecodeTrace]] = {name: [] for name in lanes}
     others: list[ForeignRun] = []
-    limit = lanes[REFERENCE]
-    for number, prompt in enumerate(tqdm(toy_prompts(pair, split, prompts + WARM_UP), total=prompts + WARM_UP)):
-        start = number % len(names)
-        for name in names[start:] + names[:start]:
-            if name == TRANSFORMERS:
-                others.append(run_transformers(pair, prompt, limit))
-            else:
-                traces[name].append(pair.run(Lane(name, lanes[name], prompt)))
+    limit, total = lanes[REFERENCE], prompts + WARM_UP
+    bar = tqdm(toy_prompts(pair, split, total), total=total, disable=None)
+    try:
+        for number, prompt in enumerate(bar):
+            start = number % len(names)
+            for name in names[start:] + names[:start]:
+                if name == TRANSFORMERS:
+                    others.append(run_transformers(pair, prompt, limit))
+                else:
+                    traces[name].append(pair.run(Lane(name, lanes[name], prompt)))
+    except KeyboardInterrupt:
+        done = min([len(runs) for runs in traces.values()] + ([len(others)] if foreign else []))
+        if done <= WARM_UP:
+            raise
+        raise BenchStopped(_pooled({n: t[:done] for n, t in traces.items()}, others[:done])) from None
+    return _pooled(traces, others)
+
+
+def _pooled(traces: dict[str, list[DecodeTrace]], others: list[ForeignRun]) -> dict[str, LaneResult]:
+    """Every lane against the reference, without the prompts that warm up."""
     kept = {name: runs[WARM_UP:] for name, runs in traces.items()}
     reference = summarise(kept[REFERENCE])
     results = {
         name: _result(reference, summarise(runs), [compare(a, b) for a, b in zip(kept[REFERENCE], runs, strict=True)])
         for name, runs in kept.items()
     }
-    if foreign:
+    if others:
         results[TRANSFORMERS] = _foreign_result(reference, kept[REFERENCE], others[WARM_UP:])
     return results
 

@@ -13,7 +13,8 @@ from specllava.decoding import Event, Lane, collect, stream
 from specllava.models.family import Seen
 from specllava.models.images import open_image
 from specllava.models.memory import Memory
-from specllava.models.prompt import IMAGE_MARKER, Message, build_prompt
+from specllava.models.prompt import Message, build_prompt
+from specllava.models.special import defused, special_tokens
 from specllava.pair import Pair, Picture, lane_of
 from specllava.trace import DecodeTrace
 
@@ -63,7 +64,7 @@ class Chat:
     @property
     def messages(self) -> list[Message]:
         """The dialogue so far, as ``Pair`` reads it when a question is added."""
-        return _messages(self._turns)
+        return self._messages(self._turns)
 
     def ask(
         self, text: str, image: Picture | Sequence[Picture] = None, config: DecodingConfig | None = None
@@ -106,11 +107,20 @@ class Chat:
         self, turn: int, text: str, images: tuple[Image.Image, ...], config: DecodingConfig | None
     ) -> Generator[Event]:
         chosen = config or DecodingConfig()
-        messages = [*_messages(self._turns[:turn]), _message(text, images)]
+        messages = [*self._messages(self._turns[:turn]), _message(text, images)]
         prompt = build_prompt(self._bundle, None, messages, chosen.max_new_tokens, self._seen)
         self._seen = prompt.seen
         self._running = self._answer(lane_of(chosen, prompt), images)
         return self._running
+
+    def _messages(self, turns: Sequence[Turn]) -> list[Message]:
+        special = special_tokens(self._bundle.processor.tokenizer)
+        found: list[Message] = []
+        for turn in turns:
+            # A model that spells a special token must not make a place for a picture, or end its turn.
+            answer = defused(turn.answer, special)
+            found += [_message(turn.text, turn.images), {"role": "assistant", "content": answer}]
+        return found
 
     def _answer(self, lane: Lane, images: tuple[Image.Image, ...]) -> Generator[Event]:
         said: list[Event] = []
@@ -142,12 +152,3 @@ class Chat:
 def _message(text: str, images: Sequence[Image.Image]) -> Message:
     shown = [{"type": "image", "image": one} for one in images]
     return {"role": "user", "content": [*shown, {"type": "text", "text": text}]}
-
-
-def _messages(turns: Sequence[Turn]) -> list[Message]:
-    found: list[Message] = []
-    for turn in turns:
-        # A model that spells the marker must not make a place for a picture.
-        answer = turn.answer.replace(IMAGE_MARKER, IMAGE_MARKER.replace("<", "< "))
-        found += [_message(turn.text, turn.images), {"role": "assistant", "content": answer}]
-    return found

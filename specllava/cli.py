@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import tyro
 from pydantic import ValidationError
@@ -20,10 +22,17 @@ from rich.table import Table
 from specllava.config import DecodingConfig, one_line
 from specllava.distill.commands import Distill
 from specllava.draft_commands import Import, Init
-from specllava.options import Options, Place, Running, drafting, load, write_json
+from specllava.options import Options, Place, Running, check_outputs, drafting, load, write_json
+from specllava.preset_commands import Presets
 from specllava.toyworld.commands import Evaluate, ExportData, Record, Render, Train
 from specllava.trace_commands import Export, View
 from specllava.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from specllava.bench import LaneResult
+    from specllava.pair import Pair
+
+DEBUG: Final = "SPECLLAVA_DEBUG"  # environment variable: set, an error's stack trace is printed too
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,10 @@ class Generate:
     decoding: Options = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
+        from specllava.models.images import read_size
+
+        check_outputs(json=self.json, trace=self.trace)
+        read_size(self.image)  # a picture that is missing is told before a model is loaded
         pair = load(self.running)
         decoding = drafting(pair, self.decoding, instead="none")
         trace = pair.generate(self.image, self.prompt, decoding)
@@ -77,8 +90,11 @@ class Compare:
 
     def run(self, console: Console) -> None:
         from specllava.metrics import compare, speedup, summarise
+        from specllava.models.images import read_size
         from specllava.trace import race_json
 
+        check_outputs(json=self.json, trace=self.trace)
+        read_size(self.image)  # a picture that is missing is told before a model is loaded
         pair = load(self.running)
         traces = pair.compare(self.image, self.prompt, drafting(pair, self.decoding, instead="prompt-lookup"))
         plain, fast = traces["target-only"], traces["speculative"]
@@ -136,13 +152,24 @@ class Bench:
     decoding: Options = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
-        from specllava.bench import run_bench
-
         if self.prompts < 1:
             raise ValueError(f"--prompts is {self.prompts}: at least 1 is needed")
+        check_outputs(json=self.json)
         pair = load(self.running)
-        results = run_bench(pair, self.prompts, self.decoding, self.split, not self.identity, self.lanes)
-        title = f"{self.prompts} prompts, {pair.setting.device}, {pair.setting.dtype}"
+        from specllava.bench import BenchStopped, run_bench
+
+        try:
+            results = run_bench(pair, self.prompts, self.decoding, self.split, not self.identity, self.lanes)
+        except BenchStopped as stop:
+            self._tell(console, pair, stop.results)
+            raise
+        self._tell(console, pair, results)
+
+    def _tell(self, console: Console, pair: Pair, results: dict[str, LaneResult]) -> None:
+        """Print the table, and write it."""
+        done = next(iter(results.values())).summary.runs
+        prompts = f"{done}" if done == self.prompts else f"{done} of {self.prompts}"
+        title = f"{prompts} prompts, {pair.setting.device}, {pair.setting.dtype}"
         table = Table(box=SIMPLE, collapse_padding=True, pad_edge=False, title=title)
         for column in ("lane", "τ", "ms/token", "speed-up", "efficiency", "differ", "ties", "prefill ms"):
             table.add_column(column, no_wrap=True)  # a heading that is cut off tells nothing
@@ -169,6 +196,7 @@ Command = (
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Distill, tyro.conf.subcommand("distill")]
+    | Annotated[Presets, tyro.conf.subcommand("presets")]
     | Annotated[
         Annotated[Init, tyro.conf.subcommand("init")] | Annotated[Import, tyro.conf.subcommand("import")],
         tyro.conf.subcommand("draft", description="Drafts for a target: make one, or take one over."),
@@ -189,18 +217,28 @@ Command = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; 0 only on success, errors in one line on stderr."""
+    """Run a command; 0 only on success, 130 after Ctrl-C, errors in one line on stderr."""
     try:
         command = _parse(arguments)
         run: Callable[[Console], None] = command.run
         run(Console())
-    except ValidationError as error:
-        return _fail(one_line(error))
-    except (ValueError, OSError, FloatingPointError) as error:
-        return _fail(" ".join(str(error).split()))
     except KeyboardInterrupt:
-        return _fail("stopped")
+        return _fail("stopped", 130)
+    except Exception as error:  # noqa: BLE001 - whatever went wrong, nobody is shown a stack trace unasked
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        return _fail(_told(error))
     return 0
+
+
+def _told(error: Exception) -> str:
+    """An error as one line: by its message alone where the program foresaw it, else with the way to more."""
+    if isinstance(error, ValidationError):
+        return one_line(error)
+    message = " ".join(str(error).split())
+    if isinstance(error, ValueError | OSError | FloatingPointError) and message:
+        return message
+    return f"{type(error).__name__}: {message[:300]} ({DEBUG}=1 shows where)"
 
 
 def _parse(arguments: list[str] | None) -> Any:
@@ -218,6 +256,6 @@ def _parse(arguments: list[str] | None) -> Any:
         raise
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, code: int = 1) -> int:
     print(f"specllava: {message}", file=sys.stderr)
-    return 1
+    return code

@@ -22,7 +22,7 @@ from specllava.drafters.nobody import Nobody
 from specllava.judges import judge_of
 from specllava.models.bundle import Bundle
 from specllava.models.engine import Engine
-from specllava.models.memory import Memory
+from specllava.models.memory import Memory, draft_columns, target_columns
 from specllava.models.prompt import Prompt, check_room
 from specllava.models.timing import now
 from specllava.sampling import Chance, SeededChance
@@ -81,11 +81,11 @@ def stream(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memor
     alone = prompt.length + config.max_new_tokens
     held, longest = (Memory(), alone) if memory is None else (memory, bundle.context)
     with held.lent():
-        yield from _decode(bundle, prompt, config, held, longest + config.nodes + 1)
+        yield from _decode(bundle, prompt, config, held, longest)
 
 
-def _decode(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memory, capacity: int) -> Generator[Event]:
-    """The loop itself, in caches of at least ``capacity`` columns."""
+def _decode(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memory, longest: int) -> Generator[Event]:
+    """The loop itself, in caches for at least ``longest`` tokens of prompt and answer."""
     device, eos = bundle.device, bundle.eos_token_ids
     chance = SeededChance(config.seed)
     judge = judge_of(config, chance)
@@ -94,11 +94,11 @@ def _decode(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memo
 
     # 1. Both models read the prompt; the target's first token becomes the root.
     started = now(device)
-    target = memory.engine(bundle.target, capacity)
+    target = memory.engine(bundle.target, target_columns(longest, config))
     reading = target.prefill(prompt.input_ids, prompt.features, prompt.pictures)
     root = judge.first(reading.logits)
     read = now(device)
-    session = _open(bundle, prompt, config, memory, capacity, known, chance)
+    session = _open(bundle, prompt, config, memory, longest, known, chance)
     drafted = now(device)
     eyes = prompt.for_draft.vision_seconds if prompt.for_draft and config.drafter == "model" else 0.0
     best = reading.logits.topk(2).values.double()
@@ -215,7 +215,7 @@ def _open(
     prompt: Prompt,
     config: DecodingConfig,
     memory: Memory,
-    capacity: int,
+    longest: int,
     known: Experience | None,
     chance: Chance,
 ) -> DraftSession:
@@ -225,7 +225,7 @@ def _open(
         return LookupSession(prompt.input_ids[0].tolist(), config, frozenset({bundle.target.config.image_token_id}))
     if bundle.draft is None:
         raise ValueError(f'the pair {bundle.name} has no draft: use drafter "prompt-lookup" or "none"')
-    widest = capacity + max(config.depth * config.width, config.nodes)  # a beam's levels, or a whole shape
+    widest = draft_columns(longest, config)
     if prompt.for_draft is not None:  # a tower of the draft's own may take more slots for a picture
         widest += max(0, prompt.for_draft.length - prompt.length)
     return ModelSession(memory.engine(bundle.draft, widest), prompt, config, chance, known)

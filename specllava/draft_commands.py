@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from specllava.options import quiet_bars
+from specllava.options import quiet_bars, tell_loading
 
 if TYPE_CHECKING:
     from specllava.models.drafts import MadeDraft
@@ -34,6 +34,7 @@ class Init:
     """Of the projector's first weights."""
 
     def run(self, console: Console) -> None:
+        tell_loading(f"{self.llm} and {self.target}")
         from specllava.models.drafts import init_draft
 
         quiet_bars()
@@ -54,6 +55,7 @@ class Import:
     """Directory to write; it must not exist."""
 
     def run(self, console: Console) -> None:
+        tell_loading(f"{self.source} and {self.target}")
         from specllava.models.drafts import import_draft
 
         quiet_bars()

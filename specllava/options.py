@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from specllava.config import DecodingConfig, DrafterName
+from specllava.models.presets import preset_named
 from specllava.whole_file import write_whole
 
 if TYPE_CHECKING:
     from specllava.pair import Pair
 
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
-QuantiseName = Literal["none", "int8", "int4", "torchao-int8"]
+QuantizationName = Literal["none", "int8", "int4", "torchao-int8"]
 Options = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
 
 
@@ -44,8 +46,12 @@ class Running:
     device_map: bool = False
     """Spread the target over all GPUs and the machine's memory, for one that does not fit on a GPU."""
 
-    quantise: QuantiseName = "none"
+    quantization: Annotated[QuantizationName, tyro.conf.arg(aliases=("--quantise",))] = "none"
     """Store the target's weights in fewer bits: int8, int4 (bitsandbytes, GPU), or torchao-int8 (also on a CPU)."""
+
+    context: int | None = None
+    """Tokens that prompt and answer may have together, which the memory check counts caches for; without it as many as
+    the target can hold."""
 
 
 Place = Annotated[Running, tyro.conf.OmitArgPrefixes]
@@ -53,19 +59,19 @@ Place = Annotated[Running, tyro.conf.OmitArgPrefixes]
 
 def load(running: Running) -> Pair:
     """The pair that the options name. What memory one that does not ship will need is told on stderr, beforehand."""
-    from specllava.models.presets import presets
+    preset = preset_named(running.preset) if running.target is None else None
+    tell_loading(running.preset if running.target is None else running.target)
     from specllava.pair import Pair
 
     quiet_bars()
-    preset = presets().get(running.preset)
-    shipped = running.target is None and preset is not None and preset.shipped
     options: dict[str, Any] = {
         "device": running.device,
         "dtype": running.dtype,
         "device_map": running.device_map,
-        "quantise": running.quantise,
+        "quantization": running.quantization,
+        "context": running.context,
     }
-    if not shipped:
+    if preset is None or not preset.shipped:
         options["tell"] = tell
     if running.target is not None:
         return Pair.load(running.target, running.draft, **options)
@@ -86,12 +92,41 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr)
 
 
+def tell_loading(what: str) -> None:
+    """Say what is going on before torch and transformers are imported: that alone takes seconds."""
+    tell(f"loading {what}: torch and transformers first, then the weights")
+
+
 def quiet_bars() -> None:
     """Progress bars are for people: a log or a pipe gets none."""
     from transformers.utils.logging import disable_progress_bar
 
     if not sys.stderr.isatty():
         disable_progress_bar()
+
+
+def check_outputs(**files: Path | None) -> None:
+    """Refuse files that could not be written, before anything is computed for them.
+
+    Args:
+        files: by the name of their option.
+
+    Raises:
+        ValueError: the first of them, and why.
+    """
+    for name, path in files.items():
+        if path is None:
+            continue
+        folder = path.parent
+        if path.is_dir():
+            why = "it is a directory"
+        elif not folder.is_dir():
+            why = f"there is no directory {folder}"
+        elif not os.access(path if path.exists() else folder, os.W_OK):
+            why = "it may not be written there"
+        else:
+            continue
+        raise ValueError(f"--{name.replace('_', '-')} {path} cannot be written: {why}")
 
 
 def write_json(path: Path | None, data: dict[str, Any]) -> None:

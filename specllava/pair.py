@@ -15,7 +15,7 @@ from specllava.models.bundle import Bundle, DTypeName, load_bundle, with_draft
 from specllava.models.checkpoint import Source
 from specllava.models.images import open_image
 from specllava.models.place import DEVICE_AUTO
-from specllava.models.presets import presets
+from specllava.models.presets import preset_named, presets
 from specllava.models.prompt import Messages, Prompt, build_prompt
 from specllava.trace import DecodeTrace, Setting
 
@@ -47,10 +47,7 @@ class Pair:
         Raises:
             ValueError: unknown preset, or a device or files that are not there.
         """
-        known = presets()
-        if name not in known:
-            raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(known)}")
-        preset = known[name]
+        preset = preset_named(name)
         return cls(load_bundle(name, preset.target, draft or preset.draft, device, dtype, **options))
 
     @classmethod

@@ -10,7 +10,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from specllava.options import tell
+from specllava.options import check_outputs, tell
 from specllava.shipped import shipped
 from specllava.whole_file import write_whole
 
@@ -58,6 +58,7 @@ class Export:
         from visual.recorded import read_recorded
         from visual.standalone import standalone_page
 
+        check_outputs(html=self.html)
         race = read_recorded(self.file)
         if race.filled:
             tell(f"{self.file}: {race.filled}")

@@ -36,7 +36,7 @@ def talker() -> Bundle:
     for one, other in zip(tokens[::2], tokens[1::2], strict=True):  # one of the two logits is above all others' zero
         rows[one], rows[other] = model.lm_head.weight.data[one], -model.lm_head.weight.data[one]
     model.lm_head.weight.data = rows
-    model.generation_config.eos_token_id = None
+    model.generation_config.eos_token_id = []
     draft = DraftLlava(model.config).double().eval()
     draft.load_state_dict({name: weight for name, weight in model.state_dict().items() if "vision_tower" not in name})
     return Bundle("talker", model, draft, models.processor(), "target", "draft")

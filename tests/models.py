@@ -74,7 +74,7 @@ def bundle(kind: DraftKind | None, seed: int = 0, eos: int | list[int] | None = 
     """A tiny pair; ``eos`` ends an answer. ``None`` as ``kind``: no draft."""
     speaker = copy.copy(target(seed))  # shares the weights
     speaker.generation_config = copy.deepcopy(speaker.generation_config)
-    speaker.generation_config.eos_token_id = eos
+    speaker.generation_config.eos_token_id = [] if eos is None else eos
     small = None if kind is None else draft(kind, seed)
     pair = Bundle("tiny", speaker, small, processor(), f"target {seed}", f"{kind} draft")
     vars(pair)["costs"] = COSTS  # in place of a measurement, so that trees do not depend on the machine

@@ -11,7 +11,7 @@ from specllava.config import DecodingConfig
 from specllava.pair import Pair
 
 if __name__ == "__main__":
-    pair = Pair.from_preset("toy", device="cpu", quantise="torchao-int8")
+    pair = Pair.from_preset("toy", device="cpu", quantization="torchao-int8")
     target = pair.bundle.target
     layers = target.model.language_model.layers[0].mlp.up_proj, target.lm_head
     config = DecodingConfig(max_new_tokens=12)

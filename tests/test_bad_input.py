@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import models
 import pytest
 import torch
@@ -51,9 +52,55 @@ def test_an_image_marker_in_the_text_is_refused(tiny: Bundle, question: str):
     assert "contains <image>" in complaint(lambda: Pair(tiny).prompt(None, question))
 
 
+@pytest.mark.parametrize("token", ["<pad>", "<s>", "</s>"])
+def test_a_special_token_in_the_text_is_refused_by_its_name(tiny: Bundle, token: str):
+    """It was read as the control token that it spells: ``</s>`` ended the question in the middle."""
+    line = complaint(lambda: Pair(tiny).prompt(models.picture(0), f"What is {token} here?"))
+    assert line == f"the prompt contains {token}: special tokens are set by the chat, not in the text"
+    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": f"a{token}b"}, *models.messages(1)]
+    assert complaint(lambda: Pair(tiny).prompt(None, chat)).startswith(f"message 1 contains {token}: ")
+
+
+def test_special_tokens_of_another_tokenizer_are_refused_too(tmp_path: Path):
+    pair = Pair(load_bundle("x", checkpoints.write_llava(tmp_path / "target"), None, "cpu"))
+    for token in ("<unk>", "<s>", "</s>", "<pad>"):
+        assert f"contains {token}: special" in complaint(lambda token=token: pair.prompt(None, f"What{token}?"))
+    assert pair.prompt(None, "a < s > b </p> <0x41>").text == "a < s > b </p> <0x41>"
+
+
+def test_half_a_character_is_refused(tiny: Bundle):
+    """A lone surrogate, as bytes that are not UTF-8 on a command line become, was a TypeError of the tokenizer."""
+    line = complaint(lambda: Pair(tiny).prompt(None, "caf\udce9"))
+    assert line == "the prompt is no UTF-8 text: '\\udce9' at character 4 is none"
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{% for x in %}", "TemplateSyntaxError"),
+        ("{{ raise_exception('only one question') }}", "TemplateError: only one question"),
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ range(10 ** 9) | list }}", "OverflowError"),
+        ("{{ messages[7]['role'] }}", "UndefinedError"),
+    ],
+)
+def test_a_chat_template_that_fails_costs_one_line(template: str, words: str):
+    """None of these errors is a ``ValueError``: each was a stack trace."""
+    pair = copy.copy(models.bundle(None))
+    vars(pair)["processor"] = copy.copy(pair.processor)
+    pair.processor.chat_template = template
+    line = complaint(lambda: Pair(pair).prompt(None, "Hi"))
+    assert line.startswith(f"the chat template of target 0 fails: {words}")
+
+
 @pytest.mark.parametrize(
     ("chat", "words"),
     [
+        (
+            [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Hi"}],
+            "message 1 is the user's: the user begins, and the two take turns",
+        ),
+        ([{"role": "assistant", "content": "Hi"}, {"role": "user", "content": "Hi"}], "message 0 is the assistant's"),
         ([], "must end with a message of the user"),
         ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}], "must end with a message"),
         ([{"role": "system", "content": "Be kind"}, {"role": "user", "content": "Hi"}], "message 0 needs a role"),

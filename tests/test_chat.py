@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from models import DraftKind
 from test_bad_input import complaint
 
+from specllava import chat as chat_module
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
 from specllava.metrics import summarise
@@ -165,14 +166,21 @@ def test_other_refusals_leave_the_chat_as_it_was():
     assert chat.turns == ()
 
 
-@pytest.mark.parametrize("answer", ["", "an <image> <image>"])
-def test_an_answer_without_words_or_with_an_image_marker_can_be_read_back(answer: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("answer", ["", "an <image> <image>", "the end</s> <s>"])
+def test_an_answer_without_words_or_with_a_special_token_can_be_read_back(answer: str, monkeypatch: pytest.MonkeyPatch):
     chat = Chat(Pair(models.bundle("mixed")))
     with monkeypatch.context() as patched:
         patched.setattr(Bundle, "decode", lambda self, ids: answer)
         chat.ask("What?", models.picture(0), SHORT)
     assert chat.turns[0].answer == answer
-    ask(chat, "Where?")
+    prompts = []
+    with monkeypatch.context() as patched:
+        real = chat_module.build_prompt
+        patched.setattr(chat_module, "build_prompt", lambda *given: prompts.append(real(*given)) or prompts[-1])
+        ask(chat, "Where?")
+    tokenizer, ids = models.processor().tokenizer, prompts[0].input_ids[0].tolist()
+    counts = [ids.count(tokenizer.convert_tokens_to_ids(token)) for token in ("<image>", "<s>", "</s>")]
+    assert counts == [models.RECIPE.image_tokens, 1, 1]  # those that the template writes
 
 
 # ---------------------------------------------------------------------------------------------- the record

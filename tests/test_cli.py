@@ -1,13 +1,35 @@
 """Commands: what they print and write, and that bad input costs one line on stderr."""
 
 import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from specllava import cli
 from specllava.cli import main
 from specllava.config import RULES
+from specllava.pair import Pair
+from specllava.toyworld.commands import Render
 from specllava.toyworld.scene import HELD_OUT
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def errors_of(capsys):
+    """Lines on stderr but for the one that says what is being loaded."""
+    return [line for line in capsys.readouterr().err.splitlines() if not line.startswith("loading ")]
+
+
+def program(text, *arguments):
+    """A fresh interpreter's stdout."""
+    command = [sys.executable, "-c", text, *map(str, arguments)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +72,10 @@ def test_compare_reports_both_lanes_and_writes_traces(picture, tmp_path, capsys)
     assert ids == report["speculative"]["token_ids"]
 
 
-def test_bench_writes_a_row_for_every_lane(tmp_path):
+def test_bench_writes_a_row_for_every_lane(tmp_path, capsys):
     out = tmp_path / "bench.json"
     assert main(["bench", "--prompts", "3", "--max-new-tokens", "12", "--json", str(out)]) == 0
+    assert errors_of(capsys) == []  # its progress bar went into pipes, too
     lanes = json.loads(out.read_text())["lanes"]
     assert set(lanes) == {"target-only", *RULES, "prompt-lookup", "transformers"}
     for lane in lanes.values():
@@ -96,7 +119,184 @@ def test_bad_input_costs_one_line_on_stderr(arguments, said, picture, capsys):
         code = main(arguments)
     except SystemExit as stop:
         code = stop.code
-    errors = capsys.readouterr().err.strip()
+    errors = errors_of(capsys)
     assert code not in (0, None)
-    assert said in errors and "\n" not in errors
-    assert "Traceback" not in errors
+    assert len(errors) == 1 and said in errors[0]
+    assert "Traceback" not in errors[0]
+
+
+# ------------------------------------------------------------------------------------------- before the work
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate", "--image", "IMAGE", "--prompt", "hi", "--json"],
+        ["generate", "--image", "IMAGE", "--prompt", "hi", "--trace"],
+        ["compare", "--image", "IMAGE", "--prompt", "hi", "--json"],
+        ["compare", "--image", "IMAGE", "--prompt", "hi", "--trace"],
+        ["bench", "--prompts", "1", "--json"],
+        ["toyworld", "evaluate", "--scenes", "1", "--json"],
+        ["toyworld", "render", "--output"],
+        ["trace", "export", "RACE", "--html"],
+    ],
+)
+@pytest.mark.parametrize(("file", "why"), [("no/x.json", "there is no directory"), ("", "it is a directory")])
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_computed(
+    arguments, file, why, picture, tmp_path, capsys
+):
+    """It was tried at the end, after minutes of computing with a large model."""
+    stands_for = {"IMAGE": str(picture), "RACE": str(ROOT / "assets" / "examples" / "3-count.json")}
+    words = [stands_for.get(word, word) for word in arguments]
+    assert main([*words, str(tmp_path / file)]) == 1
+    line = capsys.readouterr().err.strip()  # nothing was loaded
+    assert line.startswith(f"specllava: {words[-1]} {tmp_path / file}") and f"cannot be written: {why}" in line
+
+
+def test_a_missing_picture_or_preset_is_told_before_anything_is_loaded(picture, capsys):
+    for command in ("generate", "compare"):
+        assert main([command, "--image", "/none.png", "--prompt", "hi"]) == 1
+        assert main([command, "--image", str(picture), "--prompt", "hi", "--preset", "nope"]) == 1
+    assert [line.split(" ")[0] for line in capsys.readouterr().err.splitlines()] == ["specllava:"] * 4
+
+
+def test_commands_that_load_say_so_before_they_import_torch(picture):
+    """The imports take ten seconds on a slow machine, in which nothing was said."""
+    said = program(
+        """
+import sys
+from specllava import cli, options
+def tell(line):
+    print(line, not {"torch", "transformers"} & sys.modules.keys())
+    sys.exit(0)
+options.tell = tell
+for words in sys.argv[1:]:
+    try:
+        cli.main(words.split())
+    except SystemExit:
+        pass
+""",
+        f"generate --image {picture} --prompt hi",
+        f"compare --image {picture} --prompt hi --target some/where",
+        "bench",
+        "distill --target a/b --draft c --data d --images e --output f",
+        "draft init --llm a/b --target c/d --output f",
+        "draft import --source a/b --target c/d --output f",
+        "toyworld evaluate",
+        "toyworld record --output f",
+    ).splitlines()
+    names = ("toy", "some/where", "toy", "a/b and c", "a/b and c/d", "a/b and c/d", "toy", "toy")
+    assert said == [f"loading {name}: torch and transformers first, then the weights True" for name in names]
+
+
+def test_commands_that_load_no_model_import_nothing_that_is_slow(tmp_path):
+    """``trace export`` imported gradio, which takes three times as long as all it does."""
+    race = shutil.copy(ROOT / "assets" / "examples" / "3-count.json", tmp_path)
+    found = program(
+        """
+import sys
+from specllava.cli import main
+codes = [main(words.split()) for words in sys.argv[1:]]
+print(codes, sorted({"torch", "transformers", "gradio", "pandas"} & sys.modules.keys()))
+""",
+        "presets",
+        f"toyworld render --output {tmp_path / 'scene.png'} --size 32",
+        f"trace export {race} --html {tmp_path / 'race.html'}",
+    ).splitlines()
+    assert found[-1] == "[0, 0, 0] []"
+
+
+def test_presets_are_listed(capsys):
+    assert main(["presets"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert "assets/toy/draft-before" in rows["toy-before"] and "ships" in rows["toy"]
+    assert "llava-hf/llava-1.5-7b-hf" in rows["llava-1.5-7b"] and "--draft" in rows["llava-1.5-7b"]
+
+
+@pytest.mark.parametrize("option", ["--quantization", "--quantise"])
+def test_quantization_is_understood_in_its_old_spelling_too(option):
+    command = cli._parse(["generate", "--image", "x", "--prompt", "y", option, "torchao-int8"])
+    assert command.running.quantization == "torchao-int8"
+
+
+# ------------------------------------------------------------------------------------------- when something breaks
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RuntimeError("two\nlines"), "RuntimeError: two lines (SPECLLAVA_DEBUG=1 shows where)"),
+        (AttributeError("'list' has no attribute 'get'"), "AttributeError: 'list' has no"),
+        (Exception("bare"), "Exception: bare ("),
+        (ValueError(), "ValueError:  ("),
+        (ValueError("foreseen"), "foreseen"),
+    ],
+)
+def test_whatever_is_raised_ends_in_one_line(error, line, tmp_path, capsys, monkeypatch):
+    """Anything but three kinds of errors was a stack trace."""
+
+    def fails(self, console):
+        raise error
+
+    monkeypatch.setattr(Render, "run", fails)
+    command = ["toyworld", "render", "--output", str(tmp_path / "x.png")]
+    assert main(command) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"specllava: {line}") and told.count("\n") == 1
+    monkeypatch.setenv("SPECLLAVA_DEBUG", "1")
+    assert main(command) == 1
+    told = capsys.readouterr().err
+    assert "Traceback" in told and "in fails" in told and told.splitlines()[-1].startswith(f"specllava: {line}")
+
+
+def test_ctrl_c_ends_in_one_line_and_130(tmp_path, capsys, monkeypatch):
+    """It was 1, as an error."""
+
+    def stops(self, console):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Render, "run", stops)
+    assert main(["toyworld", "render", "--output", str(tmp_path / "x.png")]) == 130
+    assert capsys.readouterr().err == "specllava: stopped\n"
+
+
+def test_ctrl_c_while_modules_are_imported_ends_the_same_way():
+    """A stack trace of twenty lines in the first seconds."""
+    text = """
+import builtins, runpy, sys
+real = builtins.__import__
+def stopped(name, *rest, **named):
+    if name == "tyro":
+        raise KeyboardInterrupt
+    return real(name, *rest, **named)
+builtins.__import__ = stopped
+sys.stderr = sys.stdout
+try:
+    runpy.run_module("specllava", run_name="__main__", alter_sys=True)
+except SystemExit as stop:
+    print(stop.code)
+"""
+    assert program(text) == "specllava: stopped\n130\n"
+
+
+def test_a_stopped_benchmark_tells_what_it_has(tmp_path, capsys, monkeypatch):
+    """Ctrl-C threw away every finished prompt."""
+    out, runs, real = tmp_path / "bench.json", [], Pair.run
+
+    def run(self, lane):
+        runs.append(lane.name)
+        if len(runs) == 10:  # in the fifth round of two lanes, the second of which is a warm-up's no more
+            raise KeyboardInterrupt
+        return real(self, lane)
+
+    monkeypatch.setattr(Pair, "run", run)
+    command = ["bench", "--prompts", "9", "--max-new-tokens", "4", "--lanes", "chain", "--json", str(out)]
+    assert main(command) == 130
+    told = capsys.readouterr()
+    assert "2 of 9 prompts" in told.out and told.err.splitlines()[-1] == "specllava: stopped"
+    lanes = json.loads(out.read_text())["lanes"]
+    assert {name: lane["runs"] for name, lane in lanes.items()} == {"target-only": 2, "chain": 2}
+    runs[:] = ["warm"] * 7  # the first rounds only warm up: nothing is kept of them
+    out.unlink()
+    assert main(command) == 130
+    assert not out.exists()

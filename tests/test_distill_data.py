@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import tracemalloc
 from functools import cache
 
@@ -20,20 +21,22 @@ from specllava.cli import main
 from specllava.config import DecodingConfig
 from specllava.distill import features as caching
 from specllava.distill.answers import answered, own_answers
-from specllava.distill.batches import ANSWERLESS, CUT, GROUP, UNREADABLE, RowBatches, pixels, split
+from specllava.distill.batches import ANSWERLESS, CUT, GROUP, UNREADABLE, Pixels, RowBatches, split
 from specllava.distill.chats import ChatEncoder
 from specllava.distill.config import Objective
 from specllava.distill.features import fingerprint, make_features, size_of
 from specllava.distill.loop import COUNT
 from specllava.distill.losses import IGNORE
-from specllava.distill.rows import Row, index_rows, parse_row
+from specllava.distill.rows import Row, UnusableRowError, index_rows, parse_row
 from specllava.distill.stage import answers_in, taught_losses
 from specllava.models.images import open_image
 from specllava.models.prompt import build_prompt
 from specllava.toyworld.build import SPECIAL
-from specllava.toyworld.corpus import conversation, corpus_text, encode_chat
+from specllava.toyworld.corpus import TALKING, ChatBatches, conversation, corpus_text, encode_chat
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.export import EXPORT_START
+from specllava.toyworld.packing import PackedBatches
+from specllava.toyworld.vision import SceneBatches
 
 # LLaVA-1.5's own template, as llava-hf ships it: it writes a space, and no end, behind an answer.
 LLAVA_HF = (
@@ -280,6 +283,24 @@ def test_an_answer_that_did_not_end_teaches_no_end(kind):
     assert encoded.labels.count(processor_like(kind).tokenizer.eos_token_id) == 1
 
 
+def test_the_end_that_is_taught_is_one_that_decoding_stops_at():
+    """The tokenizer named one end, the generation settings another: the draft was taught the one that ends nothing."""
+    row = Row(("Why?", "Because."), (0,), (), (True,))
+    own = processor_like("llama").tokenizer.eos_token_id
+    for ends, end in ((None, own), ({own, 1}, own), ({7, 9}, 7)):
+        encode = ChatEncoder(processor_like("llama"), 400, None if ends is None else frozenset(ends))
+        assert encode(row, []).labels[-1] == end
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("Why</s>?", "with a special token in a question"), ("x " * 3000, "do not fit the context")]
+)
+def test_a_question_that_cannot_be_put_is_left_out_by_its_reason(place, text, reason):
+    """The reason was told by a word in an error's text, and was an image that breaks off otherwise."""
+    with pytest.raises(UnusableRowError, match=reason):
+        answered(models.bundle(None), Row((text, "So."), (0,), (), (True,)), place, DecodingConfig(drafter="none"))
+
+
 def test_a_row_is_cut_and_never_through_a_picture():
     row = Row(("What?", "A red bus.", "And there?", "Two cats."), (1, 2), ("a", "b", "c"), (True, True))
     whole = encoder(10_000)(row, [SIZE] * 3)
@@ -299,7 +320,7 @@ def test_a_row_is_cut_and_never_through_a_picture():
 def batches(rows, place, batch=3, seed=0, length=400, **kwargs):
     encode = encoder(length)
     numbers = kwargs.pop("numbers", torch.arange(len(rows)))
-    see = kwargs.pop("see", pixels(encode.processor, models.target().config, place / "images"))
+    see = kwargs.pop("see", Pixels(encode.processor, models.target().config, place / "images"))
     return RowBatches(rows, numbers, encode, batch, seed, kwargs.pop("name", "pixel_values"), see, place / "images")
 
 
@@ -312,13 +333,42 @@ def test_a_batch_is_a_function_of_its_number(indexed, place):
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_batches_reach_a_worker_process_that_is_not_forked(indexed, place, seeing, kept):
+    """They held a cache of their own bound method and a closure, which cannot be pickled: no training on macOS, nor
+    on Linux from Python 3.14 on."""
+    target, accelerator, directory = seeing
+    more = {}
+    if kept:
+        cache = make_features(directory, target, models.processor(), place / "images", names_in(indexed), accelerator)
+        more = {"name": "features", "see": cache}
+    made = batches(indexed, place, **more)
+    before = made(17)  # with whatever is held by then
+    again = pickle.loads(pickle.dumps(made))(17)
+    assert before.keys() == again.keys() and all(torch.equal(before[key], again[key]) for key in before)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda processor, patches: ChatBatches(processor, 2, patches),
+        lambda processor, patches: PackedBatches(processor, 2, patches, TALKING, 5),
+        lambda processor, patches: SceneBatches(processor.image_processor, 2, patches),
+    ],
+)
+def test_batches_of_the_toy_recipe_reach_a_worker_process_that_is_not_forked(make):
+    made = make(models.processor(), models.RECIPE.image_tokens)
+    before, again = made(1), pickle.loads(pickle.dumps(made))(1)
+    assert before.keys() == again.keys() and all(torch.equal(before[key], again[key]) for key in before)
+
+
 def test_every_row_is_read_once_each_time_round(indexed, place):
     made = batches(indexed, place, seed=4)
     size = len(indexed)
     orders = [[made.row_at(position) for position in range(start, start + size)] for start in (0, size, 2 * size)]
     assert all(sorted(order) == list(range(size)) for order in orders)
     assert orders[0] != orders[1] != orders[2]
-    window = sorted(p for batch in made._window(1) for p in batch)
+    window = sorted(p for batch in made._make_window(1) for p in batch)
     assert window == list(range(GROUP * 3, 2 * GROUP * 3))
 
 
@@ -398,7 +448,7 @@ def test_a_cache_goes_on_with_what_it_lacks(indexed, place, seeing, monkeypatch)
     make_features(directory, target, models.processor(), place / "images", names[:25], accelerator)
     before = {file.name: file.stat().st_mtime_ns for file in directory.iterdir()}
     read = []
-    monkeypatch.setattr(caching, "pixels", lambda *given: lambda some: read.extend(some) or pixels(*given)(some))
+    monkeypatch.setattr(caching, "Pixels", lambda *given: lambda some: read.extend(some) or Pixels(*given)(some))
     whole = make_features(directory, target, models.processor(), place / "images", names, accelerator)
     assert len(whole) == len(names) and sorted(read) == names[25:]
     assert all((directory / name).stat().st_mtime_ns == stamp for name, stamp in before.items())

@@ -17,7 +17,7 @@ from specllava.cli import main
 from specllava.config import DecodingConfig
 from specllava.decoding import Lane
 from specllava.distill import features as caching
-from specllava.distill.batches import RowBatches, pixels
+from specllava.distill.batches import Pixels, RowBatches
 from specllava.distill.chats import ChatEncoder, messages
 from specllava.distill.config import Objective
 from specllava.distill.features import make_features, size_of
@@ -87,7 +87,7 @@ def command(root, output, family, made, **options):
 
 def batches(root, indexed, bundle, length=LENGTH, see=None):
     images = root / "images"
-    name, see = ("pixel_values", pixels(bundle.processor, bundle.target.config, images)) if see is None else (
+    name, see = ("pixel_values", Pixels(bundle.processor, bundle.target.config, images)) if see is None else (
         "features", see
     )  # fmt: skip
     encode = ChatEncoder(bundle.processor, length)

@@ -79,6 +79,15 @@ def test_a_run_leaves_a_draft_that_loads_a_report_and_a_picture(place):
     assert list(drawn.data[2].y) == [check.tau for check in found.checks]
 
 
+def test_without_a_weight_the_curve_has_no_kl_and_is_drawn(place):
+    """The report's description promised one."""
+    assert main(arguments(place, place / "words", steps=1, kl_weight=0.0)) == 0
+    found = report(place / "words")
+    assert [point.keys() for point in found.curve] == [{"step", "rate", "loss"}]
+    assert "no ``kl`` where its weight is 0" in " ".join(Report.__doc__.split()) and found.best.kl > 0
+    assert len(figure(found).data) > 0
+
+
 def test_what_is_validated_is_the_draft_that_is_kept(place):
     """The kept directory gives the numbers that the report has for its best step."""
     found = report(place / "whole")
@@ -118,6 +127,21 @@ def test_a_run_killed_in_the_middle_ends_with_the_same_weights(place):
         assert same(weights(output / draft), weights(place / "unbroken" / draft))
     one, other = report(output), report(place / "unbroken")
     assert one.checks == other.checks and one.curve == other.curve and one.left_out == other.left_out
+
+
+def test_a_run_whose_worker_is_not_forked_is_the_same_run(place):
+    """A worker process that shares no memory could not be given its batches; it is the default outside of Linux."""
+    program = (
+        "import multiprocessing, sys; multiprocessing.set_start_method('spawn'); from specllava.cli import main;"
+        " sys.exit(main(sys.argv[1:]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments(place, place / "spawned")], cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}, timeout=300, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert report(place / "spawned").curve == report(place / "whole").curve
+    assert same(weights(place / "spawned" / "last"), weights(place / "whole" / "last"))
 
 
 @pytest.mark.parametrize("die_at", [2, 5])

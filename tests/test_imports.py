@@ -35,7 +35,7 @@ WAYS_IN = {f"specllava.toyworld.{name}" for name in ("commands", "evaluate", "ex
 DISTILLING = {f"specllava.distill.{name}" for name in ("answers", "commands", "run", "validation")}
 NO_TORCH = (
     "specllava", "specllava.config", "specllava.tree", "specllava.trace", "specllava.metrics", "specllava.cli",
-    "specllava.distill.config",
+    "specllava.distill.config", "specllava.models.presets",
 )  # fmt: skip
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +18,17 @@ import pytest
 import torch
 from test_bad_input import complaint
 
+from specllava.chat import Chat
 from specllava.cli import main
 from specllava.config import DecodingConfig
 from specllava.models import estimate as weighing
+from specllava.models.artefact import save
 from specllava.models.bundle import load_bundle
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.drafts import init_draft
-from specllava.models.engine import Engine
 from specllava.models.estimate import cache_bytes, estimate
 from specllava.models.presets import presets
-from specllava.models.quantisation import quantisation
+from specllava.models.quantisation import quantization_config
 from specllava.options import Running, drafting
 from specllava.pair import Pair
 
@@ -72,8 +75,9 @@ def test_presets_name_what_ships_and_what_is_published():
 def test_a_preset_of_the_hub_runs_without_a_draft_and_says_so(hub: Path, root: Path, capsys):
     assert main(["generate", "--preset", "llava-1.5-7b", *asked(root)]) == 0
     told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith("llava-1.5-7b needs 0.00 GB of memory: target ") and "GB free" in told[0]
-    assert told[1:] == [OFF.format("llava-1.5-7b")]
+    assert told[0] == "loading llava-1.5-7b: torch and transformers first, then the weights"
+    assert told[1].startswith("llava-1.5-7b needs 0.00 GB of memory: target ") and "GB free" in told[1]
+    assert told[2:] == [OFF.format("llava-1.5-7b")]
     assert main(["compare", "--preset", "llava-1.5-7b", *asked(root)]) == 0
     told = capsys.readouterr()
     assert "prompt-lookup guesses because llava-1.5-7b has no draft" in told.err and "identical" in told.out
@@ -91,7 +95,8 @@ def test_an_id_that_the_hub_does_not_give_costs_one_line(hub: Path, root: Path, 
     given = {"target": str(root / "target"), "draft": str(root / "draft")} | {what: "nobody/nothing-7b"}
     options = [word for name, value in given.items() for word in (f"--{name}", value)]
     assert main(["generate", *asked(root, *options)]) == 1
-    told = capsys.readouterr().err.strip()
+    loading, told = capsys.readouterr().err.splitlines()
+    assert loading.startswith("loading ")
     assert told.startswith("specllava: no directory nobody/nothing-7b here, and the hub gave no such model: ")
     assert "\n" not in told and len(told) < 300
 
@@ -170,23 +175,122 @@ def test_a_processor_of_an_older_checkpoint_is_completed_from_the_configuration(
         assert getattr(theirs, name) == getattr(ours, name)
 
 
+def test_what_ends_an_answer_is_found_in_the_configuration_or_the_tokenizer(root: Path, tmp_path: Path):
+    """Without an end in the generation settings, answers ran to the limit."""
+
+    def silent(directory: Path) -> None:
+        _change(directory / "generation_config.json", {"eos_token_id": None})
+
+    configured = without(
+        root, tmp_path, lambda copy: (silent(copy), _change(copy / "config.json", {"eos_token_id": 7}))
+    )
+    assert load_bundle("x", configured, None, "cpu").eos_token_ids == {7}
+    pair = load_bundle("x", root / "target", None, "cpu")
+    for config in (pair.target.generation_config, pair.target.config, pair.target.config.get_text_config()):
+        config.eos_token_id = None
+    del vars(pair)["eos_token_ids"]
+    assert pair.eos_token_ids == {pair.processor.tokenizer.eos_token_id} == {2}
+
+
+@pytest.mark.parametrize("end", ["x", 2.5, [2, "</s>"], True, -1])
+def test_an_end_that_is_no_token_is_refused(root: Path, tmp_path: Path, end):
+    """It was ignored: the answer ran to the limit."""
+    copied = without(root, tmp_path, lambda copy: _change(copy / "generation_config.json", {"eos_token_id": end}))
+    line = complaint(lambda: load_bundle("x", copied, None, "cpu"))
+    assert line.startswith(f"{copied}") and "eos_token_id" in line
+
+
+def _no_merge(copy: Path) -> None:
+    raw = json.loads((copy / "tokenizer.json").read_text())
+    raw["model"]["merges"] = [["nobody", "knows"], *raw["model"]["merges"]]
+    checkpoints.write(copy / "tokenizer.json", raw)
+
+
+def _text_config(**change: object) -> Callable[[Path], None]:
+    def changed(copy: Path) -> None:
+        text = json.loads((copy / "config.json").read_text())["text_config"]
+        _change(copy / "config.json", {"text_config": text | change})
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _no_merge,
+        lambda copy: (copy / "processor_config.json").write_text("[]"),
+        lambda copy: (copy / "preprocessor_config.json").write_text("[]"),
+        lambda copy: (copy / "tokenizer.json").write_text("[]"),
+        lambda copy: _change(copy / "chat_template.json", {"chat_template": "{% for x in %}"}),
+        lambda copy: _change(copy / "chat_template.json", {"chat_template": 5}),
+        lambda copy: (copy / "config.json").write_text("[]"),
+        lambda copy: (copy / "model.safetensors.index.json").write_text("[]"),
+        _text_config(hidden_size=-8),
+        _text_config(hidden_size="wide"),
+        _text_config(num_hidden_layers=2.5),
+        _text_config(vocab_size=0),
+        _text_config(num_attention_heads=0),
+        _text_config(max_position_embeddings="long"),
+    ],
+)
+def test_a_damaged_checkpoint_costs_one_line(root: Path, tmp_path: Path, capsys, damage):
+    """Libraries raise bare exceptions and others that are no ``ValueError``: stack traces of up to forty lines."""
+    copied = without(root, tmp_path, damage)
+    assert main(["generate", "--target", str(copied), "--drafter", "none", *asked(root)]) == 1
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("specllava: ")]
+    assert len(told) == 1 and 20 < len(told[0]) < 400
+    assert "SPECLLAVA_DEBUG" not in told[0]  # foreseen, and told with the place
+
+
+@pytest.mark.parametrize("name", ["meta", "tpu", "xla", "vulkan"])
+def test_a_device_that_cannot_hold_a_model_is_refused(root: Path, name: str):
+    """``meta`` was taken for a device, and failed in the middle of loading."""
+    line = complaint(lambda: load_bundle("x", root / "target", None, name))
+    assert line == f"unknown device {name!r}: use auto, cpu, cuda or cuda:N"
+
+
+def test_a_prompt_that_is_no_text_costs_one_line(root: Path, capsys):
+    """As ``--prompt $'caf\\xe9'`` of a Latin-1 terminal arrives: it was a TypeError of the tokenizer."""
+    words = ["generate", "--target", str(root / "target"), "--image", str(root / "picture.png")]
+    assert main([*words, "--drafter", "none", "--prompt", "caf\udce9"]) == 1
+    assert "specllava: the prompt is no UTF-8 text" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk_costs_one_line_and_leaves_nothing(root: Path, tmp_path: Path):
+    """The library's own error, 35 lines, and half a directory stayed behind."""
+    pair = load_bundle("x", root / "target", None, "cpu")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # bytes of a file, as on a disk with no more room
+    try:
+        with pytest.raises(OSError, match="cannot be written") as caught:
+            save(pair.target, pair.processor, tmp_path / "draft")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert str(tmp_path / "draft") in str(caught.value) and "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _change(file: Path, change: dict) -> None:
+    checkpoints.write(file, json.loads(file.read_text()) | change)
+
+
 # ----------------------------------------------------------------------------------------------- memory
 
 
-def test_the_estimate_is_what_is_then_taken(root: Path):
-    """Weights of both models, and the caches as the engines allocate them."""
+@pytest.mark.parametrize("limit", [None, 200])
+def test_the_estimate_is_what_is_then_taken(root: Path, limit: int | None):
+    """Weights of both models, and the caches as a dialogue allocates them: the tree's columns were left out."""
     told: list[str] = []
-    pair = load_bundle("x", root / "target", root / "draft", "cpu", "float32", tell=told.append)
+    pair = load_bundle("x", root / "target", root / "draft", "cpu", "float32", context=limit, tell=told.append)
     built = [(type(model), model.config) for model in (pair.target, pair.draft)]
-    needed = estimate(*built, torch.float32)
+    needed = estimate(*built, torch.float32, context=limit)
     taken = [sum(one.numel() * one.element_size() for one in model.parameters()) for model in (pair.target, pair.draft)]
     assert [needed.target, needed.draft] == taken
-    assert needed.context == pair.context == checkpoints.CONTEXT
+    assert needed.context == pair.context == (limit or checkpoints.CONTEXT)
+    chat = Chat(Pair(pair))
+    chat.ask("What?", None, DecodingConfig(max_new_tokens=4))
     held = 0
-    for model in (pair.target, pair.draft):
-        engine = Engine(model, pair.context)
-        with torch.inference_mode():
-            engine.forward([5])
+    for engine in chat._memory._engines.values():
         held += sum(t.numel() * t.element_size() for layer in engine.cache.layers for t in (layer.keys, layer.values))
     assert needed.caches == held
     assert needed.total == sum(taken) + held
@@ -201,7 +305,8 @@ def test_the_estimate_of_llava_7b_is_about_what_is_known_of_it():
     build = (LlavaForConditionalGeneration, LlavaConfig(text_config=text))
     whole = estimate(build, None, torch.float16)
     assert whole.target == pytest.approx(14.13e9, rel=0.01)
-    assert whole.caches == cache_bytes(AutoConfig.for_model("llama"), 4096, torch.float16) == 2 * 32 * 4096 * 4096 * 2
+    assert cache_bytes(AutoConfig.for_model("llama"), 4096, torch.float16) == 2 * 32 * 4096 * 4096 * 2
+    assert whole.caches == (4096 + DecodingConfig().nodes + 1) * whole.column == (4096 + 21) * 2 * 32 * 4096 * 2
     eight, four = (estimate(build, None, torch.float16, name).target for name in ("int8", "int4"))
     assert eight == pytest.approx(7.66e9, rel=0.02) and four == pytest.approx(4.42e9, rel=0.03)
 
@@ -216,7 +321,39 @@ def test_what_does_not_fit_is_refused_before_weights_are_looked_for(
     monkeypatch.setattr(weighing, "free_bytes", lambda place, spread: 100_000)
     line = complaint(lambda: load_bundle("big", without(root, tmp_path, bare), None, "cpu"))
     assert line.startswith("big needs 0.00 GB of memory: target 0.00") and "cpu has 0.00 GB free" in line
-    assert line.endswith("try a smaller --dtype, --quantise, --device-map or another --device")
+    assert line.endswith("try a smaller --dtype, --quantization, --device-map or another --device")
+
+
+def test_a_shorter_context_that_fits_is_proposed_and_then_loads(root: Path, monkeypatch: pytest.MonkeyPatch):
+    """Caches for the whole context were counted, and there was no way to say that fewer tokens will do."""
+    pair = {"device": "cpu", "dtype": "float32"}
+    whole = load_bundle("big", root / "target", root / "draft", **pair)
+    needed = estimate(*[(type(model), model.config) for model in (whole.target, whole.draft)], torch.float32)
+    monkeypatch.setattr(weighing, "free_bytes", lambda place, spread: int(needed.total) - 500 * needed.column)
+    line = complaint(lambda: load_bundle("big", root / "target", root / "draft", **pair))
+    proposed = checkpoints.CONTEXT - 500
+    assert f": try --context {proposed}, a smaller --dtype" in line
+    assert "needs" in complaint(
+        lambda: load_bundle("big", root / "target", root / "draft", **pair, context=proposed + 1)
+    )
+    small = load_bundle("big", root / "target", root / "draft", **pair, context=proposed)
+    assert small.context == proposed
+    line = complaint(lambda: Pair(small).prompt(None, "Hi", proposed))
+    assert f"do not fit the context of {proposed}: shorten the prompt" in line
+
+
+@pytest.mark.parametrize("wanted", [0, -3, checkpoints.CONTEXT + 1])
+def test_a_context_that_the_target_cannot_hold_is_refused(root: Path, wanted: int):
+    line = complaint(lambda: load_bundle("x", root / "target", None, "cpu", context=wanted))
+    assert line == f"--context is {wanted}: the target can hold 1 to {checkpoints.CONTEXT} tokens"
+
+
+def test_the_command_line_takes_a_context(root: Path, capsys):
+    pair = ["--target", str(root / "target"), "--drafter", "none", "--context"]
+    assert main(["generate", *asked(root, *pair, "200")]) == 0
+    assert "caches for 200 tokens" in capsys.readouterr().err
+    assert main(["generate", *asked(root, *pair, "20")]) == 1
+    assert "do not fit the context of 20" in capsys.readouterr().err
 
 
 # ----------------------------------------------------------------------------------------------- precision and place
@@ -266,14 +403,14 @@ def test_a_target_whose_layers_lie_on_disk_until_they_run_says_the_same(root: Pa
 
 def test_quantisation_that_cannot_run_here_is_refused(monkeypatch: pytest.MonkeyPatch):
     cpu = torch.device("cpu")
-    assert quantisation("none", cpu) is None
+    assert quantization_config("none", cpu) is None
     for scheme in ("int8", "int4"):
-        line = complaint(lambda scheme=scheme: quantisation(scheme, cpu))
-        assert line == f"quantisation {scheme} needs a GPU, the device is cpu: use torchao-int8"
+        line = complaint(lambda scheme=scheme: quantization_config(scheme, cpu))
+        assert line == f"quantization {scheme} needs a GPU, the device is cpu: use torchao-int8"
     monkeypatch.setattr("specllava.models.quantisation.find_spec", lambda name: None)
-    line = complaint(lambda: quantisation("torchao-int8", cpu))
-    assert line == 'quantisation torchao-int8 needs torchao, which is not installed: pip install "torchao"'
-    assert "unknown quantisation 'int2'" in complaint(lambda: quantisation("int2", cpu))
+    line = complaint(lambda: quantization_config("torchao-int8", cpu))
+    assert line == 'quantization torchao-int8 needs torchao, which is not installed: pip install "torchao"'
+    assert "unknown quantization 'int2'" in complaint(lambda: quantization_config("int2", cpu))
 
 
 def test_options_name_the_schemes_that_there_are():
@@ -281,7 +418,7 @@ def test_options_name_the_schemes_that_there_are():
 
     from specllava.models.quantisation import SCHEMES
 
-    assert get_args(get_type_hints(Running)["quantise"]) == SCHEMES
+    assert get_args(get_type_hints(Running)["quantization"]) == SCHEMES
 
 
 def test_a_target_of_eight_bits_gives_its_own_tokens_with_a_draft_and_without():

@@ -19,7 +19,8 @@ from specllava.decoding import Lane, collect, stream
 from specllava.distill.rows import Row, Rows, UnusableRowError, open_rows, write_rows
 from specllava.models.bundle import Bundle
 from specllava.models.memory import Memory
-from specllava.models.prompt import Message, build_prompt
+from specllava.models.prompt import Message, NoRoomError, build_prompt
+from specllava.models.special import TextError, defused, special_tokens
 
 
 def own_answers(
@@ -104,6 +105,7 @@ def answered(bundle: Bundle, row: Row, images: Path, config: DecodingConfig) -> 
         UnusableRowError: it has no answer, and why.
     """
     chat: list[Message] = []
+    special = special_tokens(bundle.processor.tokenizer)
     memory = Memory()
     ended: list[bool] = []
     pictures = iter(row.images)
@@ -112,15 +114,14 @@ def answered(bundle: Bundle, row: Row, images: Path, config: DecodingConfig) -> 
         chat.append({"role": "user", "content": [*shown, {"type": "text", "text": row.turns[place]}]})
         try:
             prompt = build_prompt(bundle, None, chat, config.max_new_tokens)
-        except ValueError as error:  # no room, or a picture that breaks off
+        except ValueError as error:
             if ended:
                 break
-            reason = "do not fit the context" if "do not fit" in str(error) else "with an image that breaks off"
-            raise UnusableRowError(reason) from error
+            raise UnusableRowError(_reason(error)) from error
         trace = collect(bundle, Lane("answer", config, prompt), stream(bundle, prompt, config, memory))
         if not trace.text:
             break
-        chat.append({"role": "assistant", "content": trace.text})
+        chat.append({"role": "assistant", "content": defused(trace.text, special)})
         ended.append(trace.finish_reason == "eos")
         if not ended[-1]:
             break
@@ -130,3 +131,13 @@ def answered(bundle: Bundle, row: Row, images: Path, config: DecodingConfig) -> 
     turns = (m["content"] if isinstance(m["content"], str) else m["content"][-1]["text"] for m in said)
     shown_of = row.shown[: len(ended)]
     return Row(tuple(turns), shown_of, row.images[: sum(shown_of)], tuple(ended))
+
+
+def _reason(error: ValueError) -> str:
+    """Why a question could not be put, in the words that rows are counted by."""
+    match error:
+        case NoRoomError():
+            return "do not fit the context"
+        case TextError():
+            return "with a special token in a question"
+    return "with an image that breaks off"

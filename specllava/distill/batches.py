@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from transformers import PretrainedConfig, ProcessorMixin
 from specllava.distill.chats import ChatEncoder, Encoded
 from specllava.distill.loop import COUNT, Batch
 from specllava.distill.losses import IGNORE
+from specllava.distill.recent import recent
 from specllava.distill.rows import Rows
 from specllava.models.family import Size, family_of
 from specllava.models.images import open_image, read_size
@@ -46,6 +47,8 @@ class RowBatches:
     Pictures are tiles under ``name``, one behind the other, and height and width in ``image_sizes`` ``[images, 2]``.
     Rows come in another random order each time round. Padding is on the right, where causal attention does not look.
 
+    It is pickled whole where worker processes do not inherit the memory of this one.
+
     Args:
         numbers: of the rows to learn from.
         see: pictures of a row by path: ``pixel_values`` ``[tiles, 3, height, width]`` or what else ``name`` says.
@@ -65,15 +68,17 @@ class RowBatches:
     ) -> None:
         self.rows, self.numbers, self.encode, self.batch, self.seed = rows, numbers, encode, batch, seed
         self.name, self.see, self.images = name, see, images
-        self._order = lru_cache(maxsize=2)(self._make_order)
-        self._window = lru_cache(maxsize=2)(self._make_window)
+        self._orders: dict[int, Tensor] = {}
+        self._windows: dict[int, list[list[int]]] = {}
 
     def __call__(self, number: int) -> Batch:
         window, member = divmod(number, GROUP)
         counts = dict.fromkeys((UNREADABLE, CUT, ANSWERLESS), 0)
-        samples = [self._sample(position, counts) for position in self._window(window)[member]]
+        samples = [
+            self._sample(position, counts) for position in recent(self._windows, window, self._make_window)[member]
+        ]
         longest = max(len(encoded.ids) for encoded, _ in samples)
-        input_ids = torch.full((len(samples), longest), self.encode.processor.tokenizer.eos_token_id)
+        input_ids = torch.full((len(samples), longest), self.encode.end)
         labels = torch.full((len(samples), longest), IGNORE)
         for place, (encoded, _) in enumerate(samples):
             input_ids[place, : len(encoded.ids)] = torch.tensor(encoded.ids)
@@ -88,7 +93,7 @@ class RowBatches:
     def row_at(self, position: int) -> int:
         """Number of the row at a position of the endless order."""
         time_round, place = divmod(position, len(self.numbers))
-        return int(self.numbers[self._order(time_round)[place]])
+        return int(self.numbers[recent(self._orders, time_round, self._make_order)[place]])
 
     def _sample(self, position: int, counts: dict[str, int]) -> Sample:
         """The row at a position; one that cannot be used is counted, and the next in order stands in for it."""
@@ -130,13 +135,21 @@ class RowBatches:
         return batches
 
 
-def pixels(processor: ProcessorMixin, config: PretrainedConfig, images: Path) -> Callable[[Sequence[str]], Tensor]:
-    """Pictures by path to what the target's tower reads, ``[tiles, 3, height, width]``."""
-    family = family_of(config)
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """Pictures by path below ``images`` to what the tower of the target with ``config`` reads."""
 
-    def see(names: Sequence[str]) -> Tensor:
-        pictures = [open_image(images / name) for name in names]
-        values = processor.image_processor(pictures, return_tensors="pt")["pixel_values"]
-        return torch.cat(family.pixels(config, values, [(one.height, one.width) for one in pictures]))
+    processor: ProcessorMixin
+    config: PretrainedConfig
+    images: Path
 
-    return see
+    def __call__(self, names: Sequence[str]) -> Tensor:
+        """``[tiles of all, 3, height, width]``.
+
+        Raises:
+            ValueError: a picture that cannot be read.
+        """
+        pictures = [open_image(self.images / name) for name in names]
+        values = self.processor.image_processor(pictures, return_tensors="pt")["pixel_values"]
+        sizes = [(one.height, one.width) for one in pictures]
+        return torch.cat(family_of(self.config).pixels(self.config, values, sizes))

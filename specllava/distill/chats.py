@@ -40,6 +40,7 @@ class ChatEncoder:
 
     Args:
         length: tokens that a row may have, picture included.
+        ends: tokens that end an answer in decoding; ``None`` for the tokenizer's own.
 
     Raises:
         ValueError: the tokenizer cannot tell where its tokens stand in the text.
@@ -47,11 +48,25 @@ class ChatEncoder:
 
     processor: ProcessorMixin
     length: int
+    ends: frozenset[int] | None = None
     _slots: dict[Size, int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not self.processor.tokenizer.is_fast:
             raise ValueError("the target's tokenizer is a slow one, without the places of its tokens in the text")
+
+    @property
+    def end(self) -> int:
+        """The token that answers are taught to end with: the tokenizer's, unless decoding goes on behind that one.
+
+        Raises:
+            ValueError: there is none.
+        """
+        own: int | None = self.processor.tokenizer.eos_token_id
+        ends = self.ends or (frozenset() if own is None else frozenset({own}))
+        if not ends:
+            raise ValueError("nothing ends an answer: the target's files name no eos_token_id")
+        return own if own is not None and own in ends else min(ends)
 
     def slots(self, size: Size) -> int:
         """Image slots that a picture of this size takes: what the processor writes for a blank one."""
@@ -75,7 +90,7 @@ class ChatEncoder:
         tokens = self.processor.tokenizer(text, return_offsets_mapping=True, add_special_tokens=True)
         ids, offsets = list(tokens["input_ids"]), tokens["offset_mapping"]
         labels = [IGNORE] * len(ids)
-        end = self.processor.tokenizer.eos_token_id
+        end = self.end
         place = 0
         for (start, stop), ended in zip(answers, row.ended, strict=True):
             while place < len(ids) and (offsets[place][0] < start or offsets[place][1] == 0):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +11,7 @@ from rich.console import Console
 
 from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig
-from specllava.options import DTypeName
+from specllava.options import DTypeName, quiet_bars, tell_loading
 
 
 @dataclass(frozen=True)
@@ -43,21 +42,21 @@ class Distill:
     dtype: DTypeName = "auto"
     """Precision of the target; auto is float32 on a CPU and bfloat16 elsewhere. The draft learns in float32."""
 
+    context: int | None = None
+    """Tokens that prompt and answer may have together; without it as many as the target can hold."""
+
     training: Annotated[DistillConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=DistillConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     """How validation drafts."""
 
     def run(self, console: Console) -> None:
-        from transformers.utils.logging import disable_progress_bar
-
+        tell_loading(f"{self.target} and {self.draft}")
         from specllava.distill.job import Job
         from specllava.distill.run import distil_files
         from visual.distillation import write_page
 
-        if not sys.stderr.isatty():
-            disable_progress_bar()
-        fields = ("target", "draft", "data", "images", "output", "features", "device", "dtype", "training", "decoding")
-        job = Job(**{name: getattr(self, name) for name in fields})
+        quiet_bars()
+        job = Job(**{one.name: getattr(self, one.name) for one in fields(Job)})
 
         def tell(line: str) -> None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)

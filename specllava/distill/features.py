@@ -23,7 +23,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from specllava.distill.batches import pixels
+from specllava.distill.batches import Pixels
 from specllava.models.family import family_of
 from specllava.models.images import read_size
 from specllava.models.vision import tower_features
@@ -42,6 +42,10 @@ class FeatureCache:
 
     directory: Path
     _open: dict[str, Any] = field(default_factory=dict, repr=False)  # shards that this process has mapped
+
+    def __reduce__(self) -> tuple[type[FeatureCache], tuple[Path]]:
+        """Pickled by its directory: a worker process maps the shards for itself."""
+        return FeatureCache, (self.directory,)
 
     @cached_property
     def _shard_of(self) -> dict[str, str]:
@@ -106,7 +110,7 @@ def make_features(
     numbered = list(enumerate(parts, start=max(used, default=-1) + 1))
     mine = numbered[accelerator.process_index :: accelerator.num_processes]
     accelerator.wait_for_everyone()  # nobody writes what another would still count as there
-    see = pixels(processor, target.config, images)
+    see = Pixels(processor, target.config, images)
     for number, part in tqdm(mine, desc="vision features", unit="shard", disable=not accelerator.is_main_process):
         shard = directory / f"features-{number:05d}.safetensors"
         beside = shard.with_suffix(".writing")

@@ -21,6 +21,7 @@ class Job:
         target: a directory, or an id of the hub.
         data, images: rows in LLaVA's instruction format, and where their image paths begin.
         features: directory for the pictures' features, if they are to be computed once and kept.
+        context: tokens of prompt and answer; as many as the target can hold without it.
         decoding: how validation drafts; its token limit also bounds the target's own answers.
     """
 
@@ -32,6 +33,7 @@ class Job:
     features: Path | None
     device: str
     dtype: DTypeName
+    context: int | None
     training: DistillConfig
     decoding: DecodingConfig
 
@@ -42,7 +44,9 @@ class Job:
         paths["target"] = str(Path(target.place).resolve()) if target.local else target.place
         training = {k: v for k, v in asdict(self.training).items() if k not in ("tensorboard", "workers")}
         features = None if self.features is None else str(self.features.resolve())
-        decoding = {f"decoding.{name}": value for name, value in asdict(self.decoding).items()}
+        decoding: dict[str, Any] = {f"decoding.{name}": value for name, value in asdict(self.decoding).items()}
+        if self.context is not None:
+            decoding["context"] = self.context
         found = {**paths, "dtype": self.dtype, "features": features, "processes": processes, **training, **decoding}
         plain: dict[str, Any] = json.loads(json.dumps(found))
         return plain

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from specllava.distill.answers import own_answers
-from specllava.distill.batches import TRIES, RowBatches, pixels, split
+from specllava.distill.batches import TRIES, Pixels, RowBatches, split
 from specllava.distill.chats import ChatEncoder
 from specllava.distill.features import make_features
 from specllava.distill.job import Job
@@ -67,7 +67,7 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
     if (done := output.finished()) is not None:
         tell(f"already done: {job.output}")
         return done if accelerator.is_main_process else None
-    bundle = load_bundle("distillation", job.target, None, str(accelerator.device), job.dtype)
+    bundle = load_bundle("distillation", job.target, None, str(accelerator.device), job.dtype, context=job.context)
     run = _Run(job, accelerator, output, with_draft(bundle, job.draft))
     _check_teachable(run)
     if job.training.tensorboard:
@@ -126,7 +126,7 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
         tell(f"left out of {job.data.name}: {rows.reasons.line()}")
     learnt, held_out = split(rows, config.validation_prompts, config.seed)
     target, processor = run.bundle.target, run.bundle.processor
-    encode = ChatEncoder(processor, min(config.length, run.bundle.context))
+    encode = ChatEncoder(processor, min(config.length, run.bundle.context), run.bundle.eos_token_ids)
     first = rows[int(learnt[0])]
     encode(replace(first, shown=(0,) * len(first.shown), images=()), [])  # finds out a template that cannot be used
     needed = (config.projector_steps + config.steps) * config.accumulation * config.batch * accelerator.num_processes
@@ -140,7 +140,7 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
         if not len(source):
             raise ValueError(f"the target answers none of {len(wanted)} rows")
     make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
-    batches = make("pixel_values", pixels(processor, target.config, job.images))
+    batches = make("pixel_values", Pixels(processor, target.config, job.images))
     if job.features is not None:
         met = range(min(len(numbers), needed + TRIES))  # rows that may be met, stand-ins included
         names = [name for position in met for name in source[batches.row_at(position)].images]

@@ -48,7 +48,8 @@ class Report:
         rows: rows of the data that are learnt from.
         left_out: rows that are not, or not wholly, and validation prompts that are not: how many by reason.
         checks: validations in the order of their steps.
-        curve: losses by step: ``step``, ``rate``, ``loss`` and ``kl`` at temperature 1, all in nats per answer token.
+        curve: losses by step: ``step``, ``rate``, ``loss`` and ``kl`` at temperature 1, all in nats per answer token;
+            no ``kl`` where its weight is 0, since the target's distributions are then not computed.
         state: ``running``; ``finished`` with all steps; ``stopped`` early, because τ no longer rose.
     """
 

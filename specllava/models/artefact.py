@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     LlavaConfig,
@@ -54,9 +55,17 @@ def save(
     dtype: torch.dtype = torch.bfloat16,
     max_shard: str = MAX_SHARD,
 ) -> None:
-    """Write a checkpoint; beside first, then renamed, so that a directory that exists is whole."""
+    """Write a checkpoint; beside first, then renamed, so that a directory that exists is whole.
+
+    Raises:
+        OSError: it cannot be written, because a disk is full, say; nothing is left behind.
+    """
     beside = directory.with_name(directory.name + ".writing")
     shutil.rmtree(beside, ignore_errors=True)
-    model.to("cpu", dtype).save_pretrained(beside, max_shard_size=max_shard)
-    processor.save_pretrained(beside)
-    beside.rename(directory)
+    try:
+        model.to("cpu", dtype).save_pretrained(beside, max_shard_size=max_shard)
+        processor.save_pretrained(beside)
+        beside.rename(directory)
+    except (SafetensorError, OSError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise OSError(f"{directory} cannot be written: {error}") from error

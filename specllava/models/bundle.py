@@ -15,12 +15,13 @@ from transformers import LlamaForCausalLM, PretrainedConfig, PreTrainedModel, Pr
 from specllava.costs import Costs, Experience
 from specllava.models.artefact import Sight, sight_of
 from specllava.models.checkpoint import Checkpoint, Source
-from specllava.models.estimate import check_memory, estimate
+from specllava.models.eos import eos_token_ids
+from specllava.models.estimate import check_memory, checked_context, estimate
 from specllava.models.family import FAMILIES, Family, family_of
 from specllava.models.fit import check_fit
 from specllava.models.fused import fuse
 from specllava.models.place import DEVICE_AUTO, device_named, home
-from specllava.models.quantisation import QuantiseName, quantisation
+from specllava.models.quantisation import QuantizationName, quantization_config
 from specllava.models.timing import measure_costs
 from specllava.trace import NO_DRAFT, Setting
 
@@ -35,7 +36,8 @@ class Bundle:
         name: shown wherever the pair is named.
         draft: ``None`` where nobody drafts.
         draft_processor: of a draft with a tower of its own, which it then reads pictures with.
-        quantised: how the target's weights are stored.
+        quantization: how the target's weights are stored.
+        context_limit: tokens of prompt and answer, if fewer than the target can hold.
     """
 
     name: str
@@ -45,7 +47,8 @@ class Bundle:
     target_name: str
     draft_name: str
     draft_processor: ProcessorMixin | None = None
-    quantised: QuantiseName = "none"
+    quantization: QuantizationName = "none"
+    context_limit: int | None = None
 
     @cached_property
     def device(self) -> torch.device:
@@ -62,16 +65,13 @@ class Bundle:
 
     @cached_property
     def eos_token_ids(self) -> frozenset[int]:
-        """Ids that end an answer, as the target's own generation settings have them."""
-        ids = self.target.generation_config.eos_token_id
-        if ids is None:
-            return frozenset()
-        return frozenset(ids if isinstance(ids, list) else [ids])
+        """Ids that end an answer, see :func:`~specllava.models.eos.eos_token_ids`."""
+        return eos_token_ids(self.target, self.processor.tokenizer)
 
     @cached_property
     def context(self) -> int:
-        """Tokens that the target can hold."""
-        return int(self.target.config.text_config.max_position_embeddings)
+        """Tokens of prompt and answer: what the target can hold, or less where that was asked for."""
+        return checked_context(self.context_limit, self.target.config)
 
     @cached_property
     def costs(self) -> Costs:
@@ -106,7 +106,10 @@ class Bundle:
             draft=self.draft_name,
             device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
             dtype=" ".join(
-                [str(self.target.dtype).removeprefix("torch."), *([] if self.quantised == "none" else [self.quantised])]
+                [
+                    str(self.target.dtype).removeprefix("torch."),
+                    *([] if self.quantization == "none" else [self.quantization]),
+                ]
             ),
             threads=torch.get_num_threads(),
             versions={
@@ -140,7 +143,8 @@ def load_bundle(
     device: str = DEVICE_AUTO,
     dtype: DTypeName = "auto",
     device_map: bool = False,
-    quantise: QuantiseName = "none",
+    quantization: QuantizationName = "none",
+    context: int | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Bundle:
     """Load a pair, each model from a directory or by an id of the hub.
@@ -149,7 +153,8 @@ def load_bundle(
         device: ``auto`` takes the GPU if there is one.
         dtype: ``auto`` is float32 on a CPU and bfloat16 elsewhere.
         device_map: let accelerate spread the target over all GPUs and the machine's memory.
-        quantise: store the target's weights in fewer bits.
+        quantization: store the target's weights in fewer bits.
+        context: tokens of prompt and answer that will do; as many as the target can hold without it.
         tell: is given a line on what memory the pair needs, before anything is loaded.
 
     Raises:
@@ -162,17 +167,24 @@ def load_bundle(
     guessing = None if draft is None else Checkpoint.at(draft)
     place = device_named(device)
     precision = getattr(torch, ("float32" if place.type == "cpu" else "bfloat16") if dtype == "auto" else dtype)
-    config, storing = checkpoint.config(), quantisation(quantise, place)
+    config, storing = checkpoint.config(), quantization_config(quantization, place)
     build, small = family_of(config).target, None
     if guessing is not None:
         small_config = guessing.config()
         small = (draft_class(guessing.name, small_config), small_config)
-    tell(check_memory(name, estimate((build, config), small, precision, quantise), place, device_map))
+    longest = checked_context(context, config)
+    tell(check_memory(name, estimate((build, config), small, precision, quantization, longest), place, device_map))
     processor = checkpoint.processor()
     where = {} if place.type == "cpu" and not device_map else {"device_map": "auto" if device_map else {"": place}}
     stored = {} if storing is None else {"quantization_config": storing}
     big = _ready(checkpoint.load(build, dtype=precision, **where, **stored), place)
-    alone = Bundle(name, big, None, processor, checkpoint.name, NO_DRAFT, quantised=quantise)
+    alone = Bundle(
+        name, big, None, processor, checkpoint.name, NO_DRAFT, quantization=quantization, context_limit=context
+    )
+    try:
+        _ = alone.eos_token_ids  # refused here, and not in the first answer
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.place}: {error}") from error
     return alone if guessing is None else _paired(alone, guessing)
 
 

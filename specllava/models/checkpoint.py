@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -137,8 +137,8 @@ class Checkpoint:
     def _read(self, read: Callable[[], Read]) -> Read:
         try:
             return read()
-        except (OSError, ValueError, RuntimeError, ImportError, KeyError, SafetensorError) as error:
-            why = " ".join(str(error).split())
+        except Exception as error:  # of damaged files, each library raises what it meets, some bare ones
+            why = " ".join(str(error).split()) or type(error).__name__
             why = re.split(r"(?<=[\w'\")])\. ", why)[0][:160]
             if self.local:
                 raise ValueError(f"{self.place} cannot be read: {why}") from error

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import psutil
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specllava.models.quantisation import BYTES, WHOLE, QuantiseName
+from specllava.config import DecodingConfig
+from specllava.models.memory import draft_columns, target_columns
+from specllava.models.quantisation import BYTES, WHOLE, QuantizationName
 
 GB = 1e9
+SHORTEST = 64  # tokens of context that are worth proposing
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +23,16 @@ class Estimate:
 
     Args:
         target, draft: weights.
-        caches: keys and values of both models for ``context`` tokens.
+        caches: keys and values of both models for ``context`` tokens and a tree of the default options behind them. A
+            dialogue takes all of it; an answer by itself takes what prompt and answer need.
+        column: what one token more takes of them.
     """
 
     target: float
     draft: float
     caches: float
     context: int
+    column: int
 
     @property
     def total(self) -> float:
@@ -41,24 +48,66 @@ class Estimate:
 Build = tuple[type[PreTrainedModel], PretrainedConfig]
 
 
-def estimate(target: Build, draft: Build | None, dtype: torch.dtype, scheme: QuantiseName = "none") -> Estimate:
-    """The estimate for two classes and configurations; models are built without storage, to count what they hold."""
-    context = int(target[1].get_text_config().max_position_embeddings)
-    models = [target] if draft is None else [target, draft]
+def estimate(
+    target: Build,
+    draft: Build | None,
+    dtype: torch.dtype,
+    scheme: QuantizationName = "none",
+    context: int | None = None,
+) -> Estimate:
+    """The estimate for two classes and configurations; models are built without storage, to count what they hold.
+
+    Args:
+        context: tokens of prompt and answer; as many as the target can hold without it.
+
+    Raises:
+        ValueError: a configuration that no model can be built of.
+    """
+    longest = max_context(target[1]) if context is None else context
+    tree = DecodingConfig()
+    columns = [(target[1], target_columns(longest, tree))]
+    if draft is not None:
+        columns.append((draft[1], draft_columns(longest, tree)))
     return Estimate(
         target=weight_bytes(*target, dtype, scheme),
         draft=0.0 if draft is None else weight_bytes(*draft, dtype),
-        caches=float(sum(cache_bytes(config, context, dtype) for _, config in models)),
-        context=context,
+        caches=float(sum(cache_bytes(config, count, dtype) for config, count in columns)),
+        context=longest,
+        column=sum(cache_bytes(config, 1, dtype) for config, _ in columns),
     )
 
 
+def max_context(config: PretrainedConfig) -> int:
+    """Tokens that a model can hold."""
+    return int(config.get_text_config().max_position_embeddings)
+
+
+def checked_context(wanted: int | None, config: PretrainedConfig) -> int:
+    """Tokens of prompt and answer that a pair takes; as many as its target can hold if none are ``wanted``.
+
+    Raises:
+        ValueError: more than that, or none.
+    """
+    longest = max_context(config)
+    if wanted is not None and not 1 <= wanted <= longest:
+        raise ValueError(f"--context is {wanted}: the target can hold 1 to {longest} tokens")
+    return longest if wanted is None else wanted
+
+
 def weight_bytes(
-    build: type[PreTrainedModel], config: PretrainedConfig, dtype: torch.dtype, scheme: QuantiseName = "none"
+    build: type[PreTrainedModel], config: PretrainedConfig, dtype: torch.dtype, scheme: QuantizationName = "none"
 ) -> float:
-    """Bytes of a model's weights in memory."""
-    with torch.device("meta"):
-        model = build(config)
+    """Bytes of a model's weights in memory.
+
+    Raises:
+        ValueError: no model can be built of the configuration.
+    """
+    try:
+        with torch.device("meta"):
+            model = build(config)
+    except Exception as error:  # of sizes that fit nowhere, torch and transformers raise whatever they meet
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise ValueError(f"{config.name_or_path} has a configuration that no model can be built of: {why}") from error
     taken = float(sum(weight.numel() for weight in model.parameters()) * dtype.itemsize)
     if scheme != "none":
         for name, module in model.named_modules():
@@ -90,9 +139,9 @@ def check_memory(name: str, needed: Estimate, place: torch.device, spread: bool)
     """
     free = free_bytes(place, spread)
     where = "all devices" if spread else str(place)
+    told = f"{name} needs {needed}; {where} has {free / GB:.2f} GB free"
     if needed.total > free:
-        raise ValueError(
-            f"{name} needs {needed}; {where} has {free / GB:.2f} GB free: try a smaller --dtype, --quantise,"
-            " --device-map or another --device"
-        )
-    return f"{name} needs {needed}; {where} has {free / GB:.2f} GB free"
+        room = needed.context - math.ceil((needed.total - free) / needed.column)  # tokens that would fit
+        shorter = f"--context {room}, " if room >= SHORTEST else ""
+        raise ValueError(f"{told}: try {shorter}a smaller --dtype, --quantization, --device-map or another --device")
+    return told

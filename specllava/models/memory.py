@@ -7,7 +7,18 @@ from contextlib import contextmanager
 
 from transformers import PreTrainedModel
 
+from specllava.config import DecodingConfig
 from specllava.models.engine import Engine
+
+
+def target_columns(length: int, config: DecodingConfig) -> int:
+    """Columns of the target's cache for ``length`` tokens of prompt and answer, and the largest tree behind them."""
+    return length + config.nodes + 1
+
+
+def draft_columns(length: int, config: DecodingConfig) -> int:
+    """The same of a draft's cache, which holds every level of a beam, or a whole shape, until the target has chosen."""
+    return target_columns(length, config) + max(config.depth * config.width, config.nodes)
 
 
 class Memory:

@@ -30,6 +30,9 @@ def device_named(name: str) -> torch.device:
         place = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N") from error
+    other = torch.accelerator.current_accelerator()
+    if place.type not in ("cpu", "cuda") and (other is None or place.type != other.type):  # meta, say: it holds nothing
+        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N")
     if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device {name} is not there: {torch.cuda.device_count()} GPUs are available")
     return place

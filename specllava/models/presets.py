@@ -1,12 +1,15 @@
-"""Pairs with a name."""
+"""Pairs with a name. No torch: a list of them is shown at once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from specllava.models.checkpoint import Source
 from specllava.shipped import shipped
+
+if TYPE_CHECKING:
+    from specllava.models.checkpoint import Source
 
 ASSETS = shipped("assets")
 
@@ -39,3 +42,15 @@ def presets() -> dict[str, Preset]:
         "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
         "llava-1.5-13b": Preset("llava-hf/llava-1.5-13b-hf"),
     }
+
+
+def preset_named(name: str) -> Preset:
+    """The preset of a name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    known = presets()
+    if name not in known:
+        raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(known)}")
+    return known[name]

@@ -15,12 +15,17 @@ from transformers import PreTrainedModel
 from specllava.models.bundle import Bundle
 from specllava.models.family import Features, Seen, family_of
 from specllava.models.images import open_image
+from specllava.models.special import check_text, special_tokens
 from specllava.models.timing import now
 from specllava.models.vision import see
 
 Message = dict[str, Any]
 Messages = str | Sequence[Message]
-IMAGE_MARKER = "<image>"
+ROLES = ("user", "assistant")
+
+
+class NoRoomError(ValueError):
+    """Prompt and answer do not fit the context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +87,13 @@ def build_prompt(
         known: features of pictures by key, as ``Prompt.seen`` gives them, which are then not encoded again.
 
     Raises:
-        ValueError: an empty prompt, a malformed chat, a picture that cannot be read, an image marker in the text, or
-            a prompt and ``new_tokens`` that do not fit the context; before any model runs.
+        TextError: a text that holds a special token of the tokenizer, or is not Unicode.
+        NoRoomError: a prompt and ``new_tokens`` that do not fit the context.
+        ValueError: an empty prompt, a malformed chat, a chat template that fails, or a picture that cannot be read; all
+            before any model runs.
     """
-    chat, images = as_chat(messages, image)
-    text = bundle.processor.apply_chat_template(chat, add_generation_prompt=True)
+    chat, images = as_chat(messages, image, special_tokens(bundle.processor.tokenizer))
+    text = _written(bundle, chat)
     inputs = bundle.processor(images=images or None, text=text, return_tensors="pt")
     turn = sum(message["role"] == "user" for message in chat) - 1
     check_room(bundle, inputs["input_ids"].shape[1], new_tokens, turn)
@@ -170,7 +177,7 @@ def check_room(bundle: Bundle, length: int, new_tokens: int, turn: int = 0) -> N
     """Refuse what does not fit the context.
 
     Raises:
-        ValueError: with the numbers, and what would fit.
+        NoRoomError: with the numbers, and what would fit.
     """
     if length + new_tokens <= bundle.context:
         return
@@ -179,14 +186,37 @@ def check_room(bundle: Bundle, length: int, new_tokens: int, turn: int = 0) -> N
         ways.append("edit an earlier turn or begin a new chat")
     if length < bundle.context:
         ways.append(f"ask for {bundle.context - length} at most")
-    raise ValueError(
+    raise NoRoomError(
         f"{length} prompt tokens and {new_tokens} new ones do not fit the context of {bundle.context}:"
         f" {', or '.join(ways)}"
     )
 
 
-def as_chat(messages: Messages, image: Image.Image | None = None) -> tuple[list[Message], list[Image.Image]]:
-    """Messages in the form that chat templates read, each with its pictures in front; and the pictures in order."""
+def _written(bundle: Bundle, chat: Sequence[Message]) -> str:
+    """The chat as the target's template writes it.
+
+    Raises:
+        ValueError: the template fails: it is a program that comes with the checkpoint.
+    """
+    try:
+        return str(bundle.processor.apply_chat_template(chat, add_generation_prompt=True))
+    except Exception as error:  # whatever that program raises
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise ValueError(f"the chat template of {bundle.target_name} fails: {why}") from error
+
+
+def as_chat(
+    messages: Messages, image: Image.Image | None, special: Sequence[str]
+) -> tuple[list[Message], list[Image.Image]]:
+    """Messages in the form that chat templates read, each with its pictures in front; and the pictures in order.
+
+    Args:
+        special: tokens that no text may hold.
+
+    Raises:
+        TextError: a text holds one of them, or is no UTF-8.
+        ValueError: roles that do not alternate from the user to the user, an empty question, or a malformed message.
+    """
     plain = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
     if not plain or plain[-1].get("role") != "user":
         raise ValueError("a chat must end with a message of the user")
@@ -195,12 +225,12 @@ def as_chat(messages: Messages, image: Image.Image | None = None) -> tuple[list[
     waiting = [] if image is None else [image]
     for number, message in enumerate(plain):
         role, text, shown = _parts(number, message)
+        whose = "the prompt" if number == len(plain) - 1 else f"message {number}"
         if not text and role == "user":  # an assistant may have said nothing
-            raise ValueError("the prompt is empty" if number == len(plain) - 1 else f"message {number} is empty")
-        if IMAGE_MARKER in text:
-            raise ValueError(
-                f"the prompt contains {IMAGE_MARKER}: the picture's place is set by the chat, not in the text"
-            )
+            raise ValueError(f"{whose} is empty")
+        check_text(text, special, whose)
+        if role != ROLES[number % 2]:
+            raise ValueError(f"message {number} is the {role}'s: the user begins, and the two take turns")
         if role == "user":
             shown, waiting = waiting + shown, []
         images += shown
@@ -211,7 +241,7 @@ def as_chat(messages: Messages, image: Image.Image | None = None) -> tuple[list[
 def _parts(number: int, message: Message) -> tuple[str, str, list[Image.Image]]:
     """Role, text and pictures of a message; several texts are joined by a space."""
     role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant") or not isinstance(content, str | list | tuple):
+    if role not in ROLES or not isinstance(content, str | list | tuple):
         raise ValueError(f"message {number} needs a role (user or assistant) and its text or parts as content")
     texts: list[str] = []
     shown: list[Image.Image] = []

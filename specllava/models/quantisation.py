@@ -7,15 +7,23 @@ from typing import Any, Final, Literal, get_args
 
 import torch
 
-QuantiseName = Literal["none", "int8", "int4", "torchao-int8"]
-SCHEMES: Final[tuple[QuantiseName, ...]] = get_args(QuantiseName)
-BYTES: Final[dict[QuantiseName, float]] = {"int8": 1.0, "int4": 0.5, "torchao-int8": 1.0}  # of a linear layer's weight
-LIBRARY: Final[dict[QuantiseName, str]] = {"int8": "bitsandbytes", "int4": "bitsandbytes", "torchao-int8": "torchao"}
+QuantizationName = Literal["none", "int8", "int4", "torchao-int8"]
+SCHEMES: Final[tuple[QuantizationName, ...]] = get_args(QuantizationName)
+BYTES: Final[dict[QuantizationName, float]] = {
+    "int8": 1.0,
+    "int4": 0.5,
+    "torchao-int8": 1.0,
+}  # of a linear layer's weight
+LIBRARY: Final[dict[QuantizationName, str]] = {
+    "int8": "bitsandbytes",
+    "int4": "bitsandbytes",
+    "torchao-int8": "torchao",
+}
 # What is small and what decides near-ties stays as it is: tower, projector and the head.
 WHOLE: Final = ("vision_tower", "multi_modal_projector", "lm_head")
 
 
-def quantisation(scheme: QuantiseName, place: torch.device) -> Any:
+def quantization_config(scheme: QuantizationName, place: torch.device) -> Any:
     """The configuration that ``from_pretrained`` takes; ``None`` for ``none``.
 
     int8 is LLM.int8() (arXiv 2208.07339) and int4 is NF4 (arXiv 2305.14314), both by bitsandbytes and for a GPU;
@@ -25,14 +33,14 @@ def quantisation(scheme: QuantiseName, place: torch.device) -> Any:
         ValueError: another scheme, the library is not installed, or the scheme does not run on ``place``.
     """
     if scheme not in SCHEMES:
-        raise ValueError(f"unknown quantisation {scheme!r}: choose one of {', '.join(SCHEMES)}")
+        raise ValueError(f"unknown quantization {scheme!r}: choose one of {', '.join(SCHEMES)}")
     if scheme == "none":
         return None
     library = LIBRARY[scheme]
     if library == "bitsandbytes" and place.type != "cuda":
-        raise ValueError(f"quantisation {scheme} needs a GPU, the device is {place.type}: use torchao-int8")
+        raise ValueError(f"quantization {scheme} needs a GPU, the device is {place.type}: use torchao-int8")
     if find_spec(library) is None:
-        raise ValueError(f'quantisation {scheme} needs {library}, which is not installed: pip install "{library}"')
+        raise ValueError(f'quantization {scheme} needs {library}, which is not installed: pip install "{library}"')
     from transformers import BitsAndBytesConfig, TorchAoConfig
 
     skipped = list(WHOLE)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from specllava.config import DecodingConfig
-from specllava.options import Options, Place, Running, load, write_json
+from specllava.options import Options, Place, Running, check_outputs, load, tell_loading, write_json
 from specllava.toyworld.scene import Split
 
 
@@ -24,6 +24,7 @@ class Train:
     """The same stages at a size that takes seconds; the models learn nothing."""
 
     def run(self, console: Console) -> None:
+        tell_loading("the toy world's recipe")
         from specllava.toyworld.recipe import ToyRecipe
         from specllava.toyworld.train import train
 
@@ -57,6 +58,7 @@ class Render:
 
         if not 16 <= self.size <= 4096:
             raise ValueError(f"--size is {self.size}: 16 to 4096 pixels can be drawn")
+        check_outputs(output=self.output)
         scene = sample_scene(self.seed, self.split)
         draw_scene(scene, self.size).save(self.output, format="PNG")
         console.print_json(data={"split": self.split, **scene.ground_truth()})
@@ -76,11 +78,12 @@ class Evaluate:
     decoding: Options = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
-        from specllava.toyworld.evaluate import evaluate
-
         if self.scenes < 1:
             raise ValueError(f"--scenes is {self.scenes}: at least 1 is needed")
+        check_outputs(json=self.json)
         pair = load(self.running)
+        from specllava.toyworld.evaluate import evaluate
+
         results = [evaluate(pair, split, self.scenes, self.decoding) for split in ("held-out", "train")]
         table = Table("measure", *(f"{result['split']} scenes" for result in results))
         for name in results[0]:
@@ -104,11 +107,12 @@ class Record:
     decoding: Options = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
+        pair = load(self.running)
         from specllava.toyworld.examples import record
         from specllava.toyworld.lessons import record_lessons
 
         made = record_lessons if self.lessons else record
-        for path in made(load(self.running), self.output, self.decoding):
+        for path in made(pair, self.output, self.decoding):
             console.print(str(path))
 
 

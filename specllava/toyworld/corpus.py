@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from specllava.distill.losses import IGNORE
+from specllava.distill.recent import recent
 from specllava.toyworld.dialogue import converse
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.hints import first_tokens
@@ -94,11 +94,11 @@ class ChatBatches:
 
     def __init__(self, processor: Any, batch: int, image_tokens: int) -> None:
         self.processor, self.batch, self.image_tokens = processor, batch, image_tokens
-        self._group = lru_cache(maxsize=2)(self._make_group)
+        self._groups: dict[int, list[list[tuple[Scene, list[int], list[int]]]]] = {}
 
     def __call__(self, number: int) -> dict[str, Tensor]:
         group, member = divmod(number, GROUP)
-        samples = self._group(group)[member]
+        samples = recent(self._groups, group, self._make_group)[member]
         longest = max(len(ids) for _, ids, _ in samples)
         length = -(-longest // LENGTH_STEP) * LENGTH_STEP
         pad = self.processor.tokenizer.pad_token_id
