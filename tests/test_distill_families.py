@@ -131,7 +131,7 @@ def test_the_loss_is_that_of_whole_rows_by_transformers_own_forward(root, indexe
     for number in range(4):
         batch = make(number)
         kl = answers = 0.0
-        members = [indexed[make.row_at(position)] for position in make._window(0)[number]]
+        members = [indexed[make.row_at(position)] for position in make._make_window(0)[number]]
         for row, labels in zip(members, batch["labels"], strict=True):
             end = int((labels != IGNORE).nonzero().max())  # nothing behind the last answer matters
             inputs = whole(root, row, processor)
