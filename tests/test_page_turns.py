@@ -34,7 +34,7 @@ def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: 
     assert "so far" in tab.text(".same")
     until(tab, lambda: "slowly, to be stopped" in server.backend.closed)
     tab.page.click(".files summary")
-    assert tab.page.locator("[data-file=race]").is_enabled()
+    tab.wait("!document.querySelector('[data-file=race]').disabled")
 
 
 def test_a_race_follows_one_that_has_not_quite_stopped(visit: Visitor) -> None:  # noqa: F811
