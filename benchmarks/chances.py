@@ -19,15 +19,17 @@ from rich.table import Table
 from tqdm.auto import tqdm
 
 from specllava.config import DecodingConfig
-from specllava.decoding import Lane, collect, stream
-from specllava.models.engine import Engine
-from specllava.models.memory import Memory
-from specllava.models.prompt import Prompt
+from specllava.decoding import stream
+from specllava.lane import Lane
 from specllava.options import write_json
 from specllava.pair import Pair
-from specllava.sampling import warp
+from specllava.runtime.engine import Engine
+from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.passes import PassInput
+from specllava.runtime.prompt import Prompt
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
+from specllava.verification.sampling import warp
 
 LENGTH = 4  # two levels for the first tree: with one, both ways of judging are the same
 DRAWN = DecodingConfig(
@@ -57,14 +59,14 @@ def main(runs: int = 20_000, json: Path | None = None, preset: str = "toy") -> N
         rows[name] = {"runs": seen.total(), "chi_square": statistic, "degrees": degrees, "p": p}
         table.add_row(name, str(seen.total()), str(len(seen)), f"{statistic:.1f}", str(degrees), f"{p:.3f}")
     Console(width=80).print(table)
-    write_json(json, {"ways": rows, "setting": asdict(pair.setting), "length": LENGTH})
+    write_json(json, {"ways": rows, "setting": asdict(pair.info), "length": LENGTH})
 
 
 @torch.inference_mode()
 def distribution(pair: Pair, prompt: Prompt) -> dict[tuple[int, ...], float]:
     """Every answer that the target alone can draw, with its probability; one that ends early is shorter."""
-    engine = Engine(pair.bundle.target, prompt.length + LENGTH)
-    first = engine.prefill(prompt.input_ids, prompt.features, prompt.pictures).logits
+    engine = Engine(pair.target, prompt.length + LENGTH)
+    first = engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits
     found: dict[tuple[int, ...], float] = {}
     growing: list[tuple[tuple[int, ...], float, torch.Tensor]] = [((), 1.0, first)]
     while growing:
@@ -72,20 +74,20 @@ def distribution(pair: Pair, prompt: Prompt) -> dict[tuple[int, ...], float]:
         probs = warp(logits[None], DRAWN.temperature, DRAWN.top_p, DRAWN.top_k)[0]
         for token in probs.nonzero().squeeze(1).tolist():
             longer, likely = (*answer, token), chance * float(probs[token])
-            if len(longer) == LENGTH or token in pair.bundle.eos_token_ids:
+            if len(longer) == LENGTH or token in pair.eos_token_ids:
                 found[longer] = likely
                 continue
-            growing.append((longer, likely, engine.forward(longer, last=1)[0]))
+            growing.append((longer, likely, engine.forward(PassInput(longer, last=1)).logits[0]))
             engine.cache.keep(prompt.length, [])
     return found
 
 
 def drawn_answers(pair: Pair, prompt: Prompt, config: DecodingConfig, runs: int) -> Counter[tuple[int, ...]]:
     """One answer for each seed; the prompt is read once."""
-    memory, seen = Memory(), Counter[tuple[int, ...]]()
+    memory, seen = KVCaches(), Counter[tuple[int, ...]]()
     for seed in tqdm(range(runs)):
         lane = Lane("speculative", replace(config, seed=seed), prompt)
-        seen[collect(pair.bundle, lane, stream(pair.bundle, prompt, lane.config, memory)).token_ids] += 1
+        seen[pair.collect(lane, stream(pair.request(lane, memory))).token_ids] += 1
     return seen
 
 

@@ -24,10 +24,11 @@ from tqdm.auto import tqdm
 from specllava.bench import run_transformers
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
+from specllava.lane import lane_of
 from specllava.metrics import Comparison, compare, compare_ids, summarise
-from specllava.models.prompt import Message
 from specllava.options import Options, Place, Running, drafting, load, write_json
-from specllava.pair import Pair, lane_of
+from specllava.pair import Pair
+from specllava.runtime.chat_format import Message
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import scenes
 from specllava.trace import DecodeTrace
@@ -82,7 +83,7 @@ def main(
     """
     pair = load(running)
     lanes = run_checks(pair, prompts, drafting(pair, decoding, instead="prompt-lookup"))
-    table = Table("lane", "answers", "identical", "near-ties", "differ", "largest margin", title=str(pair.setting.pair))
+    table = Table("lane", "answers", "identical", "near-ties", "differ", "largest margin", title=str(pair.info.pair))
     for name, lane in lanes.items():
         margins = [one.margin for one in lane.comparisons if one.margin is not None]
         widest = f"{max(margins):.2g}" if margins else "-"
@@ -90,10 +91,10 @@ def main(
         table.add_row(name, str(lane.runs), str(same), str(lane.ties), str(lane.differ), widest)
     Console(width=90).print(table)
     counts = {n: {"runs": lane.runs, "ties": lane.ties, "differ": lane.differ} for n, lane in lanes.items()}
-    write_json(json, {"lanes": counts, "setting": asdict(pair.setting), "config": asdict(decoding)})
+    write_json(json, {"lanes": counts, "setting": asdict(pair.info), "config": asdict(decoding)})
     wrong = sum(lane.differ for lane in lanes.values())
-    if wrong and pair.setting.dtype in MUST_AGREE:
-        raise ValueError(f"{wrong} answers differ in {pair.setting.dtype} where the target was sure")
+    if wrong and pair.info.dtype in MUST_AGREE:
+        raise ValueError(f"{wrong} answers differ in {pair.info.dtype} where the target was sure")
 
 
 def run_checks(pair: Pair, prompts: int, config: DecodingConfig) -> dict[str, Lane]:

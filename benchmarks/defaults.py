@@ -60,7 +60,7 @@ def main(prompts: int = 20, json: Path | None = None, preset: str = "toy") -> No
         table.add_row(name, *(f"{row[key]:.2f}" for key in ("tau", "ms_per_token", "speedup", "efficiency")))
     Console(width=100).print(table)
     rows = {name: lane.as_json() for name, lane in results.items()}
-    write_json(json, {"lanes": rows, "setting": asdict(pair.setting), "prompts": prompts})
+    write_json(json, {"lanes": rows, "setting": asdict(pair.info), "prompts": prompts})
 
 
 if __name__ == "__main__":

@@ -21,12 +21,13 @@ from tqdm.auto import tqdm
 
 from specllava.bench import BENCH_START
 from specllava.config import DecodingConfig
-from specllava.decoding import Lane
 from specllava.drafters.lookup import continuations, merge
+from specllava.lane import Lane
 from specllava.metrics import summarise
-from specllava.models.prompt import Message, Prompt
 from specllava.options import write_json
 from specllava.pair import Pair
+from specllava.runtime.chat_format import Message
+from specllava.runtime.prompt import Prompt
 from specllava.toyworld.dialogue import Turn, converse
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Scene, scenes
@@ -63,7 +64,7 @@ def main(dialogues: int = 60, json: Path | None = None, preset: str = "toy") -> 
         rows[turn + 1] = {"answers": summary.runs, "tokens": summary.tokens, "tau": summary.tau, "tau_at_most": most}
         table.add_row(str(turn + 1), str(summary.runs), str(summary.tokens), f"{summary.tau:.2f}", f"{most:.2f}")
     Console(width=80).print(table)
-    write_json(json, {"turns": rows, "setting": asdict(pair.setting), "dialogues": dialogues})
+    write_json(json, {"turns": rows, "setting": asdict(pair.info), "dialogues": dialogues})
 
 
 def held_out_dialogues(count: int) -> list[tuple[Scene, tuple[Turn, ...]]]:

@@ -19,7 +19,7 @@ from specllava.config import DecodingConfig
 from specllava.distill.commands import Distill
 from specllava.distill.config import DistillConfig
 from specllava.findings.distillation import Report
-from specllava.models.artefact import DraftLlava, save
+from specllava.models.draft_classes import DraftLlava, save
 from specllava.models.presets import presets
 from specllava.toyworld.export import export
 from visual.distillation import figure

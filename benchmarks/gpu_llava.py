@@ -28,11 +28,11 @@ from rich.table import Table
 from benchmarks.random_pair import SizeName, build, place_for, size_of
 from specllava.config import DecodingConfig
 from specllava.decoding import stream
-from specllava.models.bundle import Bundle
-from specllava.models.engine import Engine
-from specllava.models.prompt import build_prompt
-from specllava.models.timing import CONTEXT, pass_seconds
+from specllava.lane import Lane
 from specllava.options import write_json
+from specllava.pair import Pair
+from specllava.runtime.engine import Engine
+from specllava.runtime.timing import CONTEXT, pass_seconds
 from specllava.trace import Prefill, StepTrace
 
 TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -98,19 +98,19 @@ class Measured:
     cycles: dict[str, Cycle]
 
 
-def measure(bundle: Bundle, repeats: int) -> Measured:
+def measure(pair: Pair, repeats: int) -> Measured:
     """Passes alone, then whole answers: lanes take turns, and their first round is left out."""
-    assert bundle.draft is not None
-    ladders = ((bundle.target, TARGET_ROWS), (bundle.draft, DRAFT_ROWS))
+    assert pair.draft is not None
+    ladders = ((pair.target, TARGET_ROWS), (pair.draft, DRAFT_ROWS))
     passes = [pass_seconds([Engine(model, CONTEXT + max(rows))], rows, repeats)[0] for model, rows in ladders]
     target_pass, draft_pass = ({n: statistics.median(taken) for n, taken in each.items()} for each in passes)
     steps: dict[str, list[StepTrace]] = {name: [] for name in LANES}
     prefills: dict[str, list[Prefill]] = {name: [] for name in LANES}
     said: dict[str, list[int]] = {}
     for number in range(1 + repeats):
-        prompt = build_prompt(bundle, PICTURE, QUESTION, LONGEST)
+        prompt = pair.prompt(PICTURE, QUESTION, LONGEST)
         for name, config in LANES.items():
-            begun, *rest = islice(stream(bundle, prompt, config), 1 + STEPS)
+            begun, *rest = islice(stream(pair.request(Lane(name, config, prompt))), 1 + STEPS)
             assert isinstance(begun, Prefill)
             taken = [step for step in rest if isinstance(step, StepTrace)]
             said[name] = [begun.first_token, *(token for step in taken for token in step.emitted)]
@@ -163,15 +163,15 @@ class Held:
         return f"weights {self.target / 1e9:.3f} and {self.draft / 1e9:.3f} GB, {caches}{peak}"
 
 
-def memory(bundle: Bundle) -> Held:
+def memory(pair: Pair) -> Held:
     """What the pair holds."""
-    assert bundle.draft is not None
-    models = (bundle.target, bundle.draft)
+    assert pair.draft is not None
+    models = (pair.target, pair.draft)
     target, draft = (sum(w.numel() * w.element_size() for w in model.parameters()) for model in models)
     texts = [model.config.text_config for model in models]
     numbers = sum(2 * text.num_hidden_layers * text.num_key_value_heads * text.head_dim for text in texts)
-    peak = torch.cuda.max_memory_allocated(bundle.device) if bundle.device.type == "cuda" else None
-    return Held(target, draft, numbers * bundle.target.dtype.itemsize, peak)
+    peak = torch.cuda.max_memory_allocated(pair.device) if pair.device.type == "cuda" else None
+    return Held(target, draft, numbers * pair.target.dtype.itemsize, peak)
 
 
 def hardware(device: torch.device) -> dict[str, str | int | None]:
@@ -227,11 +227,11 @@ def main(size: SizeName = "7b", json: Path | None = None, device: str = "auto", 
         ValueError: the models do not fit the device.
     """
     place, dtype = place_for(size_of(size), device)
-    bundle = build(size, place, dtype)
+    pair = build(size, place, dtype)
     if place.type == "cuda":
         torch.cuda.reset_peak_memory_stats(place)
-    found, setting = measure(bundle, repeats), bundle.setting
-    held = memory(bundle)
+    found, setting = measure(pair, repeats), pair.info
+    held = memory(pair)
     title = f"{size}, random weights, {setting.dtype} on {setting.device}: times, and speed-up by τ"
     Console(width=120).print(table(found, held, title))
     shown = {"size": size, "setting": asdict(setting), "hardware": hardware(place), "repeats": repeats}

@@ -17,10 +17,10 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from specllava.models.engine import Engine
-from specllava.models.timing import CONTEXT, pass_seconds
 from specllava.options import write_json
 from specllava.pair import Pair
+from specllava.runtime.engine import Engine
+from specllava.runtime.timing import CONTEXT, pass_seconds
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32)
 
@@ -36,7 +36,7 @@ def main(repeats: int = 40, json: Path | None = None, preset: str = "toy") -> No
     pair = Pair.from_preset(preset)
     table = Table("model", "tokens", "as loaded, ms", "row by row, ms", title=f"median of {repeats} passes")
     found: dict[str, dict[int, tuple[float, float]]] = {}
-    for name, model in (("target", pair.bundle.target), ("draft", pair.bundle.draft)):
+    for name, model in (("target", pair.target), ("draft", pair.draft)):
         assert model is not None
         plain = copy.deepcopy(model)
         for module in plain.modules():
@@ -48,7 +48,7 @@ def main(repeats: int = 40, json: Path | None = None, preset: str = "toy") -> No
         for rows, medians in found[name].items():
             table.add_row(name, str(rows), *(f"{value:.2f}" for value in medians))
     Console(width=80).print(table)
-    write_json(json, {"milliseconds": found, "setting": asdict(pair.setting), "repeats": repeats})
+    write_json(json, {"milliseconds": found, "setting": asdict(pair.info), "repeats": repeats})
 
 
 def _median(seconds: list[float]) -> float:

@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
-from specllava.models.artefact import DraftLlava
-from specllava.models.bundle import Bundle
+from specllava.models.draft_classes import DraftLlava
 from specllava.models.fused import fuse
+from specllava.pair import Pair
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.recipe import ToyRecipe
 
@@ -119,7 +119,7 @@ def _made_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def build(name: SizeName, device: torch.device, dtype: torch.dtype) -> Bundle:
+def build(name: SizeName, device: torch.device, dtype: torch.dtype) -> Pair:
     """A pair with random weights, whose answers have no end."""
     size = size_of(name)
     recipe = replace(ToyRecipe.tiny(), image_size=size.vision.image_size, patch_size=size.vision.patch_size)
@@ -133,4 +133,4 @@ def build(name: SizeName, device: torch.device, dtype: torch.dtype) -> Bundle:
         weight = model.lm_head.weight
         torch.nn.init.normal_(weight, std=SPREAD / weight.shape[1] ** 0.5)
     target.generation_config.eos_token_id = []
-    return Bundle(name, target, fuse(draft), processor, f"{name} target, random", f"{name} draft, random")
+    return Pair(name, target, fuse(draft), processor, f"{name} target, random", f"{name} draft, random")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from specllava.bench import toy_prompts
 from specllava.config import DecodingConfig
-from specllava.decoding import Lane
+from specllava.lane import Lane
 from specllava.metrics import acceptance_by_rank
 from specllava.pair import Pair
 

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from specllava.bench import toy_prompts
 from specllava.config import DecodingConfig
-from specllava.decoding import Lane
+from specllava.lane import Lane
 from specllava.metrics import summarise
 from specllava.options import write_json
 from specllava.pair import Pair
@@ -54,7 +54,7 @@ def main(prompts: int = 20, seeds: int = 3, json: Path | None = None, preset: st
                      "tau": summary.tau, "tokens": summary.tokens})  # fmt: skip
         table.add_row(str(temperature), config.children, config.verifier, f"{summary.tau:.2f}", str(summary.tokens))
     Console(width=80).print(table)
-    write_json(json, {"rows": rows, "setting": asdict(pair.setting), "prompts": prompts, "seeds": seeds})
+    write_json(json, {"rows": rows, "setting": asdict(pair.info), "prompts": prompts, "seeds": seeds})
 
 
 if __name__ == "__main__":

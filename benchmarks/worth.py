@@ -10,7 +10,6 @@ and neither does bookkeeping between passes.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,12 +24,13 @@ from tqdm.auto import tqdm
 
 from specllava.bench import bench_lanes, toy_prompts
 from specllava.config import DecodingConfig
-from specllava.costs import Costs, Experience
 from specllava.decoding import stream
-from specllava.models.bundle import Bundle
-from specllava.models.prompt import Prompt
+from specllava.growth.cost_model import CostModel, Costs
+from specllava.growth.rules import build_rule
+from specllava.lane import Lane
 from specllava.options import write_json
 from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt
 from specllava.trace import StepTrace
 
 DEPTHS, NODES, FLOORS = (6, 10, 16), (12, 40), (-0.7, -1.0, -1.4, -2.0)
@@ -46,30 +46,30 @@ class Passes:
     tokens: int = 0
 
     def seconds(self, costs: Costs) -> float:
-        checks = sum(count * costs.check(rows - 1) for rows, count in self.target.items())
-        return checks + sum(count * costs.level(rows) for rows, count in self.draft.items())
+        checks = sum(count * costs.verify_seconds(rows - 1) for rows, count in self.target.items())
+        return checks + sum(count * costs.level_seconds(rows) for rows, count in self.draft.items())
 
     @property
     def tau(self) -> float:
         return self.tokens / self.target.total()
 
 
-class _Told(Experience):
-    """Experience of a machine that takes what the costs say: real clocks do not correct them."""
+class _AsMeasured(CostModel):
+    """The cost model of a machine that takes what the costs say: real clocks do not correct them."""
 
-    def timed(self, draft: float, check: float) -> None:
-        pass
+    def observe(self, draft_seconds: float, target_seconds: float) -> None:
+        return
 
 
 @contextmanager
-def _counting(bundle: Bundle, passes: Passes) -> Iterator[None]:
+def _counting(pair: Pair, passes: Passes) -> Iterator[None]:
     """Every pass of a model ends in its head, with a row for each token that is scored."""
-    assert bundle.draft is not None
+    assert pair.draft is not None
     hooks = [
         model.get_output_embeddings().register_forward_pre_hook(
             lambda _, given, counted=counted: counted.update([given[0].shape[0]])
         )
-        for model, counted in ((bundle.target, passes.target), (bundle.draft, passes.draft))
+        for model, counted in ((pair.target, passes.target), (pair.draft, passes.draft))
     ]
     try:
         yield
@@ -78,13 +78,16 @@ def _counting(bundle: Bundle, passes: Passes) -> Iterator[None]:
             hook.remove()
 
 
-def count(bundle: Bundle, prompts: Sequence[Prompt], config: DecodingConfig, skipped: int = 0) -> Passes:
+def count(
+    pair: Pair, prompts: Sequence[Prompt], config: DecodingConfig, cost_model: CostModel | None = None, skipped: int = 0
+) -> Passes:
     """Decode the prompts and count what stands behind their prefills, from prompt number ``skipped`` on."""
     total = Passes()
     for number, prompt in enumerate(prompts):
         passes = Passes()
-        with _counting(bundle, passes):
-            for event in stream(bundle, prompt, config):
+        with _counting(pair, passes):
+            lane = Lane("counted", config, prompt, rule=build_rule(config, cost_model))
+            for event in stream(pair.request(lane)):
                 if isinstance(event, StepTrace):
                     passes.tokens += len(event.emitted)
                 else:
@@ -128,28 +131,27 @@ def main(
     pair = Pair.from_preset("toy")
     asked = list(toy_prompts(pair, "held-out", WARM_UP + prompts))
     base = DecodingConfig()
-    here = pair.bundle.costs
-    alone = copy.copy(pair.bundle)
-    fixed = {name: count(alone, asked[WARM_UP:], config) for name, config in tqdm(hand_set(base).items())}
+    here = pair.measured_costs
+    fixed = {name: count(pair, asked[WARM_UP:], config) for name, config in tqdm(hand_set(base).items())}
     table = Table("slope", "one more guess, % of a pass", "best chain", "best entropy tree", "cost-aware", "over chain")
     rows = []
     for slope in slopes:
         costs = scaled(here, slope)
-        vars(alone)["_experiences"] = {False: _Told(costs)}
-        lanes = {**fixed, "cost-aware": count(alone, asked, bench_lanes(base)["cost-aware"], WARM_UP)}
-        speeds = {name: costs.check(0) * lane.tokens / lane.seconds(costs) for name, lane in lanes.items()}
+        aware = count(pair, asked, bench_lanes(base)["cost-aware"], _AsMeasured(costs), WARM_UP)
+        lanes = {**fixed, "cost-aware": aware}
+        speeds = {name: costs.verify_seconds(0) * lane.tokens / lane.seconds(costs) for name, lane in lanes.items()}
         best = {
             rule: max((name for name in lanes if name.split()[0] == rule), key=speeds.__getitem__)
             for rule in ("chain", "entropy", "cost-aware")
         }
         over = speeds["cost-aware"] / speeds[best["chain"]]
-        more = (costs.check(8) - costs.check(0)) / 8 / costs.check(0)
+        more = (costs.verify_seconds(8) - costs.verify_seconds(0)) / 8 / costs.verify_seconds(0)
         cells = (f"{name}\n{speeds[name]:.2f}×, τ {lanes[name].tau:.2f}" for name in best.values())
         table.add_row(f"{slope:g}", f"{100 * more:.1f}", *cells, f"{over:.2f}")
         found = {name: {"speedup": speeds[name], "tau": lanes[name].tau} for name in best.values()}
         rows.append({"slope": slope, "one_more": more, "best": found, "over_chain": over})
     Console(width=130).print(table)
-    write_json(json, {"rows": rows, "costs": asdict(here), "setting": asdict(pair.setting), "prompts": prompts})
+    write_json(json, {"rows": rows, "costs": asdict(here), "setting": asdict(pair.info), "prompts": prompts})
 
 
 if __name__ == "__main__":

@@ -5,18 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 from transformers.generation.streamers import BaseStreamer
 
-from specllava.config import RULES, DecodingConfig, RuleName
-from specllava.decoding import Lane
+from specllava.config import RULES, DecodingConfig
+from specllava.growth.rules import RULE_INFOS
+from specllava.lane import Lane
 from specllava.metrics import Comparison, Summary, compare, compare_ids, efficiency, speedup, summarise
-from specllava.models.prompt import Prompt
-from specllava.models.timing import now
 from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt
+from specllava.runtime.timing import now
 from specllava.toyworld.dialogue import DETAIL_PROMPTS, SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Split, scenes
@@ -26,11 +27,6 @@ BENCH_START = 2_000_000  # scene numbers that neither training nor evaluation re
 REFERENCE = "target-only"
 TRANSFORMERS = "transformers"
 WARM_UP = 2
-FREE_NODES, FREE_DEPTH = 64, 16
-# What suits rules best in docs/defaults.md: a chain stops sooner than a tree; rules without a floor, which go down to
-# the last level at every step, want fewer of levels, guesses and width (in that order below).
-CHAIN_FLOOR = -1.0
-LIMITS: Final[dict[RuleName, tuple[int, int, int]]] = {"topk": (10, 24, 2), "sequoia": (10, 8, 4)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +71,18 @@ class BenchStopped(KeyboardInterrupt):
 
 
 def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
-    """What is compared: nobody drafting, every tree rule within :data:`LIMITS`, and lookup without a model.
+    """What is compared: nobody drafting, every tree rule with the options that suit it best, and prompt lookup.
 
     Raises:
         ValueError: guesses drawn by chance; lanes then say different things, which cannot be compared.
     """
     if not config.exact:
         raise ValueError(f"children are {config.children}: the benchmark compares tokens, so they must be best")
-    rules: dict[str, DecodingConfig] = {rule: replace(config, drafter="model", rule=rule) for rule in RULES}
-    for rule, (depth, nodes, width) in LIMITS.items():
-        depth, nodes, width = min(depth, config.depth), min(nodes, config.nodes), min(width, config.width)
-        rules[rule] = replace(rules[rule], depth=depth, nodes=nodes, width=width)
-    rules["chain"] = replace(rules["chain"], min_log_prob=max(CHAIN_FLOOR, config.min_log_prob))
-    wide = replace(rules["cost-aware"], nodes=FREE_NODES, depth=FREE_DEPTH)  # it finds its own limits
+    rules: dict[str, DecodingConfig] = {
+        rule: replace(config, drafter="model", rule=rule, **RULE_INFOS[rule].tuned(config)) for rule in RULES
+    }
     lookup = replace(config, drafter="prompt-lookup")
-    return {REFERENCE: replace(config, drafter="none"), **rules, "cost-aware": wide, "prompt-lookup": lookup}
+    return {REFERENCE: replace(config, drafter="none"), **rules, "prompt-lookup": lookup}
 
 
 def toy_prompts(pair: Pair, split: Split, count: int) -> Iterable[Prompt]:
@@ -119,7 +112,7 @@ def run_bench(
     Raises:
         ValueError: a name that no lane bears.
     """
-    lanes = {name: c for name, c in bench_lanes(config).items() if pair.bundle.draft or c.drafter != "model"}
+    lanes = {name: c for name, c in bench_lanes(config).items() if pair.draft or c.drafter != "model"}
     known = [*lanes, TRANSFORMERS]
     if unknown := [name for name in only if name not in known]:
         raise ValueError(f"there is no lane {unknown[0]}: choose among {', '.join(known)}")
@@ -186,12 +179,12 @@ class ForeignRun:
 @torch.inference_mode()
 def run_transformers(pair: Pair, prompt: Prompt, config: DecodingConfig) -> ForeignRun:
     """Greedy ``generate`` of the same target on the same prompt; its prefill ends when the first token comes."""
-    target, device = pair.bundle.target, pair.bundle.device
+    target, device = pair.target, pair.device
     ids = prompt.input_ids
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
     if prompt.pixel_values is not None:
         sizes = [(height, width) for width, height in prompt.image_sizes]
-        inputs |= pair.bundle.family.inputs(prompt.pixel_values, sizes)
+        inputs |= pair.family.inputs(prompt.pixel_values, sizes)
     times: list[float] = []
     started = now(device)
     output = target.generate(**inputs, max_new_tokens=config.max_new_tokens, streamer=_Clock(device, times))

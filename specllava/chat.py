@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from PIL import Image
 
 from specllava.config import DecodingConfig
-from specllava.decoding import Event, Lane, collect, stream
-from specllava.models.family import Seen
+from specllava.decoding import Event, stream
+from specllava.lane import Lane, lane_of
+from specllava.models.family import ImageFeatures
 from specllava.models.images import open_image
-from specllava.models.memory import Memory
-from specllava.models.prompt import Message, build_prompt
 from specllava.models.special import defused, special_tokens
-from specllava.pair import Pair, Picture, lane_of
+from specllava.pair import Pair, Picture
+from specllava.runtime.chat_format import Message
+from specllava.runtime.kv_caches import KVCaches
 from specllava.trace import DecodeTrace
 
 
@@ -46,13 +47,13 @@ class Chat:
     with what was said so far; a new question stops the answer before it. Earlier answers are read back as text, so a
     chat can be written down and taken up again: where the text has other tokens than were said, reading starts there.
 
-    Caches are allocated for the whole context, see :class:`~specllava.models.memory.Memory`. Not for two threads.
+    Caches are allocated for the whole context, see :class:`~specllava.runtime.kv_caches.KVCaches`. Not for two threads.
     """
 
     def __init__(self, pair: Pair) -> None:
-        self._bundle = pair.bundle
-        self._memory = Memory()
-        self._seen: dict[str, Seen] = {}  # features of the last prompt's pictures, by key
+        self._pair = pair
+        self._caches = KVCaches()
+        self._features: dict[str, ImageFeatures] = {}  # of the last prompt's pictures, by key
         self._turns: tuple[Turn, ...] = ()
         self._running: Generator[Event] | None = None
 
@@ -108,13 +109,13 @@ class Chat:
     ) -> Generator[Event]:
         chosen = config or DecodingConfig()
         messages = [*self._messages(self._turns[:turn]), _message(text, images)]
-        prompt = build_prompt(self._bundle, None, messages, chosen.max_new_tokens, self._seen)
-        self._seen = prompt.seen
+        prompt = self._pair.prompt(None, messages, chosen.max_new_tokens, self._features)
+        self._features = prompt.features_by_key
         self._running = self._answer(lane_of(chosen, prompt), images)
         return self._running
 
     def _messages(self, turns: Sequence[Turn]) -> list[Message]:
-        special = special_tokens(self._bundle.processor.tokenizer)
+        special = special_tokens(self._pair.processor.tokenizer)
         found: list[Message] = []
         for turn in turns:
             # A model that spells a special token must not make a place for a picture, or end its turn.
@@ -124,7 +125,7 @@ class Chat:
 
     def _answer(self, lane: Lane, images: tuple[Image.Image, ...]) -> Generator[Event]:
         said: list[Event] = []
-        with closing(stream(self._bundle, lane.prompt, lane.config, self._memory)) as events:
+        with closing(stream(self._pair.request(lane, self._caches))) as events:
             try:
                 for event in events:
                     said.append(event)
@@ -135,7 +136,7 @@ class Chat:
         self._keep(lane, images, said)
 
     def _keep(self, lane: Lane, images: tuple[Image.Image, ...], said: Sequence[Event]) -> None:
-        turn = Turn(lane.prompt.text, images, collect(self._bundle, lane, said))
+        turn = Turn(lane.prompt.text, images, self._pair.collect(lane, said))
         self._turns = (*self._turns[: lane.prompt.turn], turn)
 
     def _finish(self, events: Generator[Event]) -> DecodeTrace:

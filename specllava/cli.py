@@ -169,7 +169,7 @@ class Bench:
         """Print the table, and write it."""
         done = next(iter(results.values())).summary.runs
         prompts = f"{done}" if done == self.prompts else f"{done} of {self.prompts}"
-        title = f"{prompts} prompts, {pair.setting.device}, {pair.setting.dtype}"
+        title = f"{prompts} prompts, {pair.info.device}, {pair.info.dtype}"
         table = Table(box=SIMPLE, collapse_padding=True, pad_edge=False, title=title)
         for column in ("lane", "τ", "ms/token", "speed-up", "efficiency", "differ", "ties", "prefill ms"):
             table.add_column(column, no_wrap=True)  # a heading that is cut off tells nothing
@@ -186,7 +186,7 @@ class Bench:
         lanes = {name: lane.as_json() for name, lane in results.items()}
         if self.identity:  # need not run alone on the machine, so what it took says nothing
             lanes = {name: {key: row[key] for key in ABOUT_TOKENS} for name, row in lanes.items()}
-        write_json(self.json, {"lanes": lanes, "setting": asdict(pair.setting), "config": asdict(self.decoding)})
+        write_json(self.json, {"lanes": lanes, "setting": asdict(pair.info), "config": asdict(self.decoding)})
 
 
 ABOUT_TOKENS = ("runs", "tokens", "mismatches", "ties", "margins")

@@ -6,19 +6,35 @@ text, the bounds are its slider.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from reprlib import Repr
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
+import tyro
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
-RuleName = Literal["entropy", "chain", "fixed", "topk", "sequoia", "cost-aware"]
-DrafterName = Literal["model", "prompt-lookup", "none"]
-RULES: tuple[RuleName, ...] = get_args(RuleName)
+from specllava.drafters import DRAFTER_INFOS, DrafterInfo
+from specllava.growth.rule import RuleInfo
+from specllava.growth.rules import RULE_INFOS
+
+RULES: Final = tuple(RULE_INFOS)
+if TYPE_CHECKING:
+    RuleName = str
+    DrafterName = str
+else:  # one choice per name that is offered
+    RuleName = Literal[RULES]
+    DrafterName = Literal[tuple(DRAFTER_INFOS)]
+Children = Annotated[int, Field(ge=1, le=16)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-SHAPED: Final = ("fixed", "sequoia")  # rules whose trees do not depend on which tokens are guessed
 MAX_ERRORS: Final = 1000  # of one refusal; more are counted and not named
+
+
+def _choices(question: str, infos: Iterable[RuleInfo | DrafterInfo]) -> Any:
+    """The help of an option from what its choices say of themselves."""
+    text = " ".join([question, *(f"{info.name}: {info.help}." for info in infos)])
+    return Field(description=text), tyro.conf.arg(help=text)
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
@@ -32,20 +48,9 @@ class DecodingConfig:
         pydantic.ValidationError: a value outside its bounds; a ``ValueError`` that names field and bound.
     """
 
-    drafter: DrafterName = "model"
-    """Who proposes tokens.
+    drafter: Annotated[DrafterName, *_choices("Who proposes tokens.", DRAFTER_INFOS.values())] = "model"
 
-    model: the draft. prompt-lookup: what followed the same words earlier in the text, no model. none: nobody, which
-    is target-only decoding in the same loop.
-    """
-
-    rule: RuleName = "entropy"
-    """How the tree grows.
-
-    entropy: branch where the draft is unsure (Spec-LLaVA). chain: one best guess after the other. fixed: so many
-    children per level (Medusa). topk: a beam, re-ranked (EAGLE-2). sequoia: the best shape for measured acceptance.
-    cost-aware: whatever pays on this machine, learnt while decoding.
-    """
+    rule: Annotated[RuleName, *_choices("How the tree grows.", RULE_INFOS.values())] = "entropy"
 
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
     """Stop after this many tokens, if the answer has not ended before."""
@@ -68,10 +73,10 @@ class DecodingConfig:
     min_log_prob: Annotated[float, Field(ge=-50.0, le=0.0)] = -2.0
     """Nats. Branches whose cumulative log-probability falls below this are not followed."""
 
-    branching: Annotated[tuple[Annotated[int, Field(ge=1, le=16)], ...], Field(min_length=1)] = (3, 2, 1, 1, 1)
+    branching: Annotated[tuple[Children, ...], Field(min_length=1, max_length=16)] = (3, 2, 1, 1, 1)
     """Children of every node by level, for the fixed rule."""
 
-    rank_acceptance: Annotated[tuple[Share, ...], Field(min_length=1)] = (0.891, 0.082, 0.017, 0.004)
+    rank_acceptance: Annotated[tuple[Share, ...], Field(min_length=1, max_length=16)] = (0.891, 0.082, 0.017, 0.004)
     """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
 
     temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 0.0
@@ -107,10 +112,11 @@ class DecodingConfig:
     def _fits(self) -> Self:
         if self.children == "drawn" and self.temperature == 0:
             raise ValueError("drawn children need a temperature above 0")
-        if self.children == "drawn" and self.rule not in SHAPED:
+        if self.children == "drawn" and not RULE_INFOS[self.rule].drawable:
+            drawable = (info.name for info in RULE_INFOS.values() if info.drawable)
             raise ValueError(
                 f"the {self.rule} rule drops guesses for what they are, which bends the distribution of drawn ones:"
-                f" use {' or '.join(SHAPED)}, or best children"
+                f" use {' or '.join(drawable)}, or best children"
             )
         if self.verifier == "traversal" and self.children != "drawn":
             raise ValueError("the traversal verifier gains nothing with best children: set children to drawn")

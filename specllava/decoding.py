@@ -1,4 +1,4 @@
-"""The decode loop. There is one: a generator of events. Everything else consumes it.
+"""The decode loop. There is one: a request that is prefilled and then proposes and verifies until it is finished.
 
 Target-only decoding is the same loop with a drafter that proposes nothing, so both lanes of a comparison share
 engine, clock, counter and stop rule.
@@ -9,37 +9,33 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from torch import Tensor
+from transformers import PreTrainedModel
 
-from specllava.config import DecodingConfig
-from specllava.costs import Experience
-from specllava.drafters import DraftSession
-from specllava.drafters.lookup import LookupSession
-from specllava.drafters.model import ModelSession
-from specllava.drafters.nobody import Nobody
-from specllava.judges import judge_of
-from specllava.models.bundle import Bundle
-from specllava.models.engine import Engine
-from specllava.models.memory import Memory, draft_columns, target_columns
-from specllava.models.prompt import Prompt, check_room
-from specllava.models.timing import now
-from specllava.sampling import Chance, SeededChance
-from specllava.trace import SCHEMA_VERSION, DecodeTrace, FinishReason, Prefill, StepSeconds, StepTrace
+from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
+from specllava.growth.rule import GrowthRule
+from specllava.lane import Lane
+from specllava.models.memory_estimate import target_columns
+from specllava.runtime.detokenizer import Detokenizer
+from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.passes import PassInput
+from specllava.runtime.timing import now
+from specllava.trace import (
+    SCHEMA_VERSION,
+    DecodeTrace,
+    FinishReason,
+    Prefill,
+    RunInfo,
+    StepSeconds,
+    StepTrace,
+    tokens_used,
+)
 from specllava.tree import DraftTree
-from specllava.verify import clip, target_view
+from specllava.verification.sampling import SeededRandom
+from specllava.verification.target_view import target_view
+from specllava.verification.verifier import build_verifier, check_finite
 
 Event = Prefill | StepTrace
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One way to answer a prompt: what a race runs and a trace records."""
-
-    name: str
-    config: DecodingConfig
-    prompt: Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,191 +43,229 @@ class RaceEvent:
     """What just happened in a race.
 
     Args:
-        run: the lane that moved.
-        item: its prefill or step.
+        lane: the lane that moved.
+        item: its prefill or step; ``item.finished`` says why it was the last.
         clock: seconds on that lane's own clock, which counts only that lane's compute.
-        finished: the lane has nothing left to say.
     """
 
-    run: Lane
+    lane: Lane
     item: Event
     clock: float
-    finished: bool
+
+
+class Request:
+    """One answer in the making: ``prefill``, then ``propose`` and ``verify`` in turn until it is ``finished``.
+
+    Its state is in its fields, so that whoever schedules several of them may stand between any two phases.
+
+    Args:
+        lane: what is answered, and how.
+        target, draft: the pair's models.
+        eos_token_ids: ids that end an answer.
+        drafter: who proposes.
+        rule: how trees grow, for a drafter that grows them.
+        caches: KV caches to go on with; what the prompt shares with them is not read again.
+        length: tokens of prompt and answer that the caches are for.
+        record: note what the target thought of every node, for a trace that explains itself; outside every clock.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        target: PreTrainedModel,
+        draft: PreTrainedModel | None,
+        eos_token_ids: frozenset[int],
+        drafter: Drafter,
+        rule: GrowthRule | None,
+        caches: KVCaches,
+        length: int,
+        record: bool = True,
+    ) -> None:
+        self.lane, self.caches = lane, caches
+        self.emitted: list[int] = []
+        self.finished: FinishReason | None = None
+        self._target, self._draft, self._eos = target, draft, eos_token_ids
+        self._drafter, self._rule = drafter, rule
+        self._length, self._record = length, record
+        self._random = SeededRandom(lane.config.seed)
+        self._verifier = build_verifier(lane.config, self._random)
+        self._session: DraftSession | None = None
+        self._tree: DraftTree | None = None
+        self._draft_seconds = 0.0
 
     @property
-    def lane(self) -> str:
-        return self.run.name
+    def root(self) -> int:
+        """The last emitted token: the target chose it, and neither cache holds it yet."""
+        return self.emitted[-1]
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.lane.config.max_new_tokens - len(self.emitted)
+
+    def prefill(self) -> Prefill:
+        """Read the prompt with both models; the target's first token becomes the root.
+
+        Raises:
+            ValueError: the target's logits are no numbers, or there is no draft to draft with.
+        """
+        prompt, state_layers = self.lane.prompt, self._drafter.state_layers
+        device = prompt.input_ids.device
+        started = now(device)
+        self._engine = self.caches.engine(self._target, target_columns(self._length, self.lane.config), state_layers)
+        output = self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
+        first = self._verifier.first_token(output.logits)
+        read = now(device)
+        check_finite(output.logits, "target")
+        context = DraftContext(
+            prompt, self.lane.config, self._rule, self._random, self._target, self._draft, self.caches, self._length,
+            output,
+        )  # fmt: skip
+        opening = now(device)
+        self._session = self._drafter.open(context)
+        opened = now(device)
+        own_vision = prompt.draft_prompt.vision_seconds if prompt.draft_prompt and self._rule is not None else 0.0
+        best = output.logits.topk(2).values.double()
+        self._emit([first])
+        return Prefill(
+            prompt_tokens=prompt.length,
+            first_token=first,
+            first_margin=round(float(best[0] - best[1]), 7),
+            vision_seconds=prompt.vision_seconds,
+            target_seconds=read - started,
+            draft_seconds=opened - opening + own_vision,
+            reused_tokens=output.reused,
+            finished=self.finished,
+        )
+
+    def propose(self) -> DraftTree:
+        """Let the drafter grow a tree below the root; deeper than the room that is left would be wasted."""
+        assert self._session is not None, "prefill comes first"
+        device = self.lane.prompt.input_ids.device
+        started = now(device)
+        self._tree = self._session.propose(self.root, min(self.lane.config.depth, self.room - 1))
+        self._draft_seconds = now(device) - started
+        return self._tree
+
+    def verify(self) -> StepTrace:
+        """Verify the proposed tree in one target pass, and keep the accepted branch in both caches.
+
+        Each node attends to the context and to its own ancestors. The longest branch that the target agrees with is
+        accepted, and its own bonus token behind it becomes the new root, which is in neither cache.
+        """
+        assert self._session is not None, "prefill comes first"
+        assert self._tree is not None, "propose comes first"
+        session, tree, device = self._session, self._tree, self.lane.prompt.input_ids.device
+        started = now(device)
+        base = self._engine.cache.length
+        output = self._engine.forward(PassInput.of_tree(tree, base))
+        verification, probs = self._verifier.verify(tree, output.logits, session.draft_probs)
+        verified = now(device)
+        path = verification.path
+        emitted = self._emit([*(tree.tokens[node] for node in verification.accepted), verification.bonus_token])
+        self._engine.keep(base, path)
+        session.keep(path, None if output.states is None else output.states[list(path)])
+        kept = now(device)
+        seconds = StepSeconds(draft=self._draft_seconds, verify=verified - started, keep=kept - verified)
+        session.observe(seconds.draft, seconds.verify + seconds.keep)
+        self._tree = None
+        return StepTrace(
+            tree=tree,
+            verification=verification,
+            emitted=emitted,
+            target=target_view(tree, output.logits, probs) if self._record else None,
+            seconds=seconds,
+            pruned=session.pruned,
+            finished=self.finished,
+        )
+
+    def _emit(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Emit what may be emitted of ``tokens``, and decide whether that was the last."""
+        emitted = clip(tokens, self.room, self._eos)
+        self.emitted += emitted
+        if emitted[-1] in self._eos:
+            self.finished = "eos"
+        elif self.room == 0:
+            self.finished = "length"
+        return emitted
+
+
+def clip(tokens: Sequence[int], room: int, eos: frozenset[int]) -> tuple[int, ...]:
+    """Return what may be emitted: up to the end of the answer, ``room`` tokens at most. The stop rule of every lane."""
+    end = next((number for number, token in enumerate(tokens[:room], start=1) if token in eos), room)
+    return tuple(tokens[:end])
 
 
 @torch.inference_mode()
-def stream(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memory | None = None) -> Generator[Event]:
-    """Decode one answer: a :class:`Prefill`, then a :class:`StepTrace` per target pass.
+def stream(request: Request) -> Generator[Event]:
+    """Decode one answer: a :class:`Prefill`, then a :class:`StepTrace` per target pass. Close it to stop early.
 
-    Lossless: the emitted tokens are those of the target alone, or with a temperature, have its distribution. Close
-    the generator to stop early.
-
-    Args:
-        memory: caches of earlier answers, for this one to go on with; what the prompt shares with them is not read
-            again. Without it the answer stands alone.
+    Lossless: the emitted tokens are those of the target alone, or with a temperature, have its distribution.
 
     Raises:
-        ValueError: prompt and limit do not fit the context, no draft to draft with, or a memory in use.
+        ValueError: as :meth:`Request.prefill`; a rule that breaks its limits; or caches that are in use.
     """
-    check_room(bundle, prompt.length, config.max_new_tokens, prompt.turn)
-    alone = prompt.length + config.max_new_tokens
-    held, longest = (Memory(), alone) if memory is None else (memory, bundle.context)
-    with held.lent():
-        yield from _decode(bundle, prompt, config, held, longest)
+    with request.caches.in_use():
+        yield request.prefill()
+        while request.finished is None:
+            request.propose()
+            yield request.verify()
 
 
-def _decode(bundle: Bundle, prompt: Prompt, config: DecodingConfig, memory: Memory, longest: int) -> Generator[Event]:
-    """The loop itself, in caches for at least ``longest`` tokens of prompt and answer."""
-    device, eos = bundle.device, bundle.eos_token_ids
-    chance = SeededChance(config.seed)
-    judge = judge_of(config, chance)
-    learns = config.rule == "cost-aware" and config.drafter == "model"
-    known = bundle.experience(config.temperature > 0) if learns else None  # measures costs: outside the clock
-
-    # 1. Both models read the prompt; the target's first token becomes the root.
-    started = now(device)
-    target = memory.engine(bundle.target, target_columns(longest, config))
-    reading = target.prefill(prompt.input_ids, prompt.features, prompt.pictures)
-    root = judge.first(reading.logits)
-    read = now(device)
-    session = _open(bundle, prompt, config, memory, longest, known, chance)
-    drafted = now(device)
-    eyes = prompt.for_draft.vision_seconds if prompt.for_draft and config.drafter == "model" else 0.0
-    best = reading.logits.topk(2).values.double()
-    yield Prefill(
-        prompt_tokens=prompt.length,
-        first_token=root,
-        first_margin=round(float(best[0] - best[1]), 7),
-        vision_seconds=prompt.vision_seconds,
-        target_seconds=read - started,
-        draft_seconds=drafted - read + eyes,
-        reused_tokens=reading.reused,
-    )
-    room = config.max_new_tokens - 1
-    ended = root in eos
-    while room > 0 and not ended:
-        # 2. The draft grows a tree below the root; deeper than the room that is left would be wasted.
-        started = now(device)
-        tree = session.propose(root, min(config.depth, room - 1))
-        grown = now(device)
-        # 3. The target scores every node in one pass: each sees the context and its own ancestors. The longest
-        #    branch that it agrees with stands, and its own token behind it.
-        base = target.cache.length
-        logits = _score(target, tree)  # [nodes, vocab]
-        verdict = judge.verify(tree, logits, session.drawn)
-        scored = now(device)
-        tokens = [*(tree.tokens[node] for node in verdict.accepted), verdict.next_token]
-        emitted = clip(tokens, room, eos)
-        # 4. Both caches keep that branch and forget the rest; the new root is in neither.
-        target.cache.keep(base, verdict.path)
-        session.keep(verdict.path)
-        kept = now(device)
-        if known:
-            known.timed(draft=grown - started, check=kept - grown)
-        yield StepTrace(
-            tree=tree,
-            verification=verdict,
-            emitted=emitted,
-            target=target_view(tree, logits, judge.probs(logits)),
-            seconds=StepSeconds(draft=grown - started, verify=scored - grown, rest=kept - scored),
-            pruned=session.pruned,
-        )
-        root = emitted[-1]
-        room -= len(emitted)
-        ended = root in eos
-
-
-def collect(bundle: Bundle, lane: Lane, events: Iterable[Event]) -> DecodeTrace:
-    """The trace of a lane from its events, finished or not."""
-    first, *steps = events
-    if not isinstance(first, Prefill) or not all(isinstance(step, StepTrace) for step in steps):
-        raise ValueError("a run is a prefill and then steps")
-    trace_steps = tuple(step for step in steps if isinstance(step, StepTrace))
-    ids = [first.first_token, *(token for step in trace_steps for token in step.emitted)]
-    given = lane.prompt.given
-    used = {first.first_token, *given}.union(
-        *(
-            {*s.tree.tokens, *s.target.choices, s.verification.next_token, *(guess.token for guess in s.pruned)}
-            for s in trace_steps
-        )
-    )
-    return DecodeTrace(
-        schema_version=SCHEMA_VERSION,
-        lane=lane.name,
-        setting=bundle.setting,
-        config=lane.config,
-        prompt=lane.prompt.text,
-        image=", ".join("{} x {} pixels".format(*size) for size in lane.prompt.image_sizes) or None,
-        prefill=first,
-        steps=trace_steps,
-        finish_reason=_finish_reason(bundle, lane, ids),
-        text=bundle.decode([*given, *ids]),
-        texts={token: bundle.text_of(token) for token in sorted(used)},
-        eos_token_ids=tuple(sorted(bundle.eos_token_ids)),
-        turn=lane.prompt.turn,
-        given=given,
-    )
-
-
-def race(bundle: Bundle, lanes: Sequence[Lane]) -> Generator[RaceEvent]:
-    """Run lanes in turn on one device: always the lane whose clock is behind, so that texts grow in true proportion.
+def race(requests: Sequence[Request]) -> Generator[RaceEvent]:
+    """Run requests in turn on one device: always the one whose clock is behind, so that texts grow in true proportion.
 
     Two lanes that computed at once would disturb each other's timing; a clock per lane that counts only that
     lane's compute makes taking turns invisible.
+
+    Raises:
+        ValueError: two lanes of one name.
     """
-    clocks = {lane.name: 0.0 for lane in lanes}
-    running = {lane.name: (lane, stream(bundle, lane.prompt, lane.config)) for lane in lanes}
-    emitted = {lane.name: 0 for lane in lanes}
+    names = [request.lane.name for request in requests]
+    if double := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"two lanes of one race are called {double}: give each a name of its own")
+    clocks = dict.fromkeys(names, 0.0)
+    running = {request.lane.name: (request.lane, stream(request)) for request in requests}
     while running:
         name = min(running, key=clocks.__getitem__)
         lane, events = running[name]
         item = next(events)
-        clocks[name] += item.total if isinstance(item, Prefill) else item.seconds.total
-        tokens = (item.first_token,) if isinstance(item, Prefill) else item.emitted
-        emitted[name] += len(tokens)
-        finished = tokens[-1] in bundle.eos_token_ids or emitted[name] >= lane.config.max_new_tokens
-        if finished:
+        clocks[name] += item.seconds.total if isinstance(item, StepTrace) else item.total
+        if item.finished is not None:
             events.close()
             del running[name]
-        yield RaceEvent(lane, item, clocks[name], finished)
+        yield RaceEvent(lane, item, clocks[name])
 
 
-def _score(target: Engine, tree: DraftTree) -> Tensor:
-    """Logits ``[nodes, vocab]`` of a whole tree in one pass: a node sees the context and its own ancestors."""
-    if len(tree) == 1:
-        return target.forward(tree.tokens)
-    base = target.cache.length
-    visible = np.ones((len(tree), base + len(tree)), dtype=np.bool_)
-    visible[:, base:] = tree.ancestor_mask()
-    return target.forward(tree.tokens, visible, [base + depth for depth in tree.depths()])
+def collect(
+    lane: Lane, events: Iterable[Event], info: RunInfo, detokenizer: Detokenizer, eos_token_ids: frozenset[int]
+) -> DecodeTrace:
+    """Collect the trace of a lane from its events, finished or not.
 
-
-def _open(
-    bundle: Bundle,
-    prompt: Prompt,
-    config: DecodingConfig,
-    memory: Memory,
-    longest: int,
-    known: Experience | None,
-    chance: Chance,
-) -> DraftSession:
-    if config.drafter == "none":
-        return Nobody()
-    if config.drafter == "prompt-lookup":
-        return LookupSession(prompt.input_ids[0].tolist(), config, frozenset({bundle.target.config.image_token_id}))
-    if bundle.draft is None:
-        raise ValueError(f'the pair {bundle.name} has no draft: use drafter "prompt-lookup" or "none"')
-    widest = draft_columns(longest, config)
-    if prompt.for_draft is not None:  # a tower of the draft's own may take more slots for a picture
-        widest += max(0, prompt.for_draft.length - prompt.length)
-    return ModelSession(memory.engine(bundle.draft, widest), prompt, config, chance, known)
-
-
-def _finish_reason(bundle: Bundle, lane: Lane, ids: Sequence[int]) -> FinishReason:
-    if ids[-1] in bundle.eos_token_ids:
-        return "eos"
-    return "length" if len(ids) >= lane.config.max_new_tokens else "stopped"
+    Raises:
+        ValueError: events that are no prefill and then steps.
+    """
+    prefill, *rest = events
+    steps = tuple(step for step in rest if isinstance(step, StepTrace))
+    if not isinstance(prefill, Prefill) or len(steps) != len(rest):
+        raise ValueError("a run is a prefill and then steps")
+    prefix = lane.prompt.forced_prefix
+    ids = [prefill.first_token, *(token for step in steps for token in step.emitted)]
+    return DecodeTrace(
+        schema_version=SCHEMA_VERSION,
+        lane=lane.name,
+        setting=info,
+        config=lane.config,
+        prompt=lane.prompt.text,
+        image=", ".join("{} x {} pixels".format(*size) for size in lane.prompt.image_sizes) or None,
+        prefill=prefill,
+        steps=steps,
+        finish_reason=(steps[-1] if steps else prefill).finished or "stopped",
+        text=detokenizer.decode([*prefix, *ids]),
+        texts={token: detokenizer.text_of(token) for token in sorted({*tokens_used(prefill, prefix, steps)})},
+        eos_token_ids=tuple(sorted(eos_token_ids)),
+        turn=lane.prompt.turn,
+        forced_prefix=prefix,
+        rule=None if lane.rule is None else lane.rule.name,
+        drafter=None if lane.drafter is None else lane.drafter.name,
+    )

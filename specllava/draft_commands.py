@@ -11,7 +11,7 @@ from rich.console import Console
 from specllava.options import quiet_bars, tell_loading
 
 if TYPE_CHECKING:
-    from specllava.models.drafts import MadeDraft
+    from specllava.models.make_draft import MadeDraft
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Init:
 
     def run(self, console: Console) -> None:
         tell_loading(f"{self.llm} and {self.target}")
-        from specllava.models.drafts import init_draft
+        from specllava.models.make_draft import init_draft
 
         quiet_bars()
         _report(console, init_draft(self.llm, self.target, self.output, self.text_only, self.seed))
@@ -56,7 +56,7 @@ class Import:
 
     def run(self, console: Console) -> None:
         tell_loading(f"{self.source} and {self.target}")
-        from specllava.models.drafts import import_draft
+        from specllava.models.make_draft import import_draft
 
         quiet_bars()
         _report(console, import_draft(self.source, self.target, self.output))

@@ -219,7 +219,7 @@ def _margin_at(trace: DecodeTrace, position: int) -> float:
     seen = 1
     for step in trace.steps:
         if position < seen + len(step.emitted):
-            return step.target.margins[step.verification.path[position - seen]]
+            return step.view.margins[step.verification.path[position - seen]]
         seen += len(step.emitted)
     raise IndexError(f"position {position} lies behind the {seen} emitted tokens")
 

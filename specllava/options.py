@@ -80,10 +80,10 @@ def load(running: Running) -> Pair:
 
 def drafting(pair: Pair, decoding: DecodingConfig, instead: DrafterName) -> DecodingConfig:
     """The options as this pair can follow them; one line on stderr if it has no draft, and ``instead`` drafts."""
-    if pair.bundle.draft is not None or decoding.drafter != "model":
+    if pair.draft is not None or decoding.drafter != "model":
         return decoding
     way = "speculation is off" if instead == "none" else f"{instead} guesses"
-    tell(f'{way} because {pair.setting.pair} has no draft: make one with "specllava draft init", name it with --draft')
+    tell(f'{way} because {pair.name} has no draft: make one with "specllava draft init", name it with --draft')
     return replace(decoding, drafter=instead)
 
 

@@ -2,146 +2,312 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+import torch
 from PIL import Image
+from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.config import DecodingConfig
-from specllava.decoding import Event, Lane, RaceEvent, collect, race, stream
-from specllava.models.bundle import Bundle, DTypeName, load_bundle, with_draft
+from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
+from specllava.drafters import build_drafter
+from specllava.growth.cost_model import CostModel, Costs
+from specllava.growth.rule import GrowthRule
+from specllava.growth.rules import RULE_INFOS, build_rule
+from specllava.lane import TARGET_ONLY, Lane, Own, lane_of
 from specllava.models.checkpoint import Source
+from specllava.models.device import input_device
+from specllava.models.draft_classes import VisionSource, vision_source
+from specllava.models.eos import eos_token_ids
+from specllava.models.family import Family, ImageFeatures, family_of
 from specllava.models.images import open_image
-from specllava.models.place import DEVICE_AUTO
+from specllava.models.loading import LoadOptions, load_draft, load_target
+from specllava.models.memory_estimate import checked_context
 from specllava.models.presets import preset_named, presets
-from specllava.models.prompt import Messages, Prompt, build_prompt
-from specllava.trace import DecodeTrace, Setting
+from specllava.models.quantization import QuantizationName
+from specllava.runtime.chat_format import Messages
+from specllava.runtime.detokenizer import Detokenizer
+from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.prompt import Prompt
+from specllava.runtime.prompt_builder import PromptBuilder, check_room
+from specllava.runtime.run_info import run_info
+from specllava.runtime.timing import measure_costs
+from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
 
 Picture = Image.Image | str | Path | None
-TARGET_ONLY, SPECULATIVE = "target-only", "speculative"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pair:
-    """A target and a draft that guesses for it. Every answer is the target's own, token for token."""
+    """A target and a draft that guesses for it. Every answer is the target's own, token for token.
 
-    bundle: Bundle
+    Args:
+        name: shown wherever the pair is named.
+        draft: ``None`` where there is no draft model.
+        draft_processor: of a draft with a tower of its own, which it then reads pictures with.
+        quantization: how the target's weights are stored.
+        context_limit: tokens of prompt and answer, if fewer than the target can hold.
+        costs: what passes cost here; ``None``: they are measured when they are first needed.
+    """
+
+    name: str
+    target: PreTrainedModel
+    draft: PreTrainedModel | None
+    processor: ProcessorMixin
+    target_name: str
+    draft_name: str
+    draft_processor: ProcessorMixin | None = None
+    quantization: QuantizationName = "none"
+    context_limit: int | None = None
+    costs: Costs | None = None
 
     @classmethod
-    def from_preset(
-        cls,
-        name: str,
-        device: str = DEVICE_AUTO,
-        dtype: DTypeName = "auto",
-        draft: Source | None = None,
-        **options: Any,
-    ) -> Pair:
+    def from_preset(cls, name: str, draft: Source | None = None, **options: Any) -> Pair:
         """Load a pair by its name; ``toy`` ships with the project and needs no network.
 
         Args:
             draft: a directory, or an id of the hub, in place of the preset's own draft; a preset may have none.
-            options: see :func:`~specllava.models.bundle.load_bundle`.
+            options: as :meth:`load`.
 
         Raises:
             ValueError: unknown preset, or a device or files that are not there.
         """
         preset = preset_named(name)
-        return cls(load_bundle(name, preset.target, draft or preset.draft, device, dtype, **options))
+        return cls.load(preset.target, draft or preset.draft, name=name, **options)
 
     @classmethod
-    def load(cls, target: Source, draft: Source | None = None, **options: Any) -> Pair:
+    def load(cls, target: Source, draft: Source | None = None, name: str | None = None, **options: Any) -> Pair:
         """Load any target, and a draft for it, each from a directory or by an id of the hub.
 
         Args:
             draft: without one, only ``prompt-lookup`` and ``none`` can draft.
-            options: device, dtype and others, see :func:`~specllava.models.bundle.load_bundle`.
+            name: of the pair; by default the target's.
+            options: fields of :class:`~specllava.models.loading.LoadOptions`, and ``tell``, which is given a line on
+                the memory that is needed.
 
         Raises:
-            ValueError: as ``load_bundle``.
+            ValueError: no model there, more memory needed than there is, or models that do not fit each other; one
+                line with the numbers.
         """
-        return cls(load_bundle(Path(target).name, target, draft, **options))
+        name = name or Path(target).name
+        told = {"tell": options.pop("tell")} if "tell" in options else {}
+        chosen = LoadOptions(**options)
+        loaded = load_target(name, target, draft, chosen, **told)
+        options = {"quantization": chosen.quantization, "context_limit": chosen.context}
+        pair = cls(name, loaded.model, None, loaded.processor, loaded.name, NO_DRAFT, **options)
+        return pair if draft is None else pair.with_draft(draft)
+
+    def with_draft(self, draft: Source) -> Pair:
+        """Return the same target, not loaded again, with the draft of a directory or of the hub.
+
+        Raises:
+            ValueError: no model there, or one that does not fit the target.
+        """
+        loaded = load_draft(draft, self.target, self.processor)
+        return replace(
+            self, draft=loaded.model, draft_name=loaded.name, draft_processor=loaded.processor, costs=None
+        )
 
     def undistilled(self) -> Pair:
-        """The same target with its draft as it was before distillation.
+        """Return the same target with its draft as it was before distillation.
 
         Raises:
             ValueError: this pair has none.
         """
-        preset = presets().get(self.bundle.name)
+        preset = presets().get(self.name)
         if preset is None or preset.before is None:
-            raise ValueError(f"the pair {self.bundle.name} has no draft from before distillation")
-        return Pair(with_draft(self.bundle, preset.before))
+            raise ValueError(f"the pair {self.name} has no draft from before distillation")
+        return self.with_draft(preset.before)
 
-    @property
-    def setting(self) -> Setting:
+    @cached_property
+    def device(self) -> torch.device:
+        return input_device(self.target)
+
+    @cached_property
+    def family(self) -> Family:
+        return family_of(self.target.config)
+
+    @cached_property
+    def draft_vision(self) -> VisionSource | None:
+        """How the draft comes to know a picture; ``None`` without a draft."""
+        return None if self.draft is None else vision_source(self.draft)
+
+    @cached_property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Ids that end an answer."""
+        return eos_token_ids(self.target, self.processor.tokenizer)
+
+    @cached_property
+    def context(self) -> int:
+        """Tokens of prompt and answer: what the target can hold, or less where that was asked for."""
+        return checked_context(self.context_limit, self.target.config)
+
+    @cached_property
+    def measured_costs(self) -> Costs:
+        """What passes cost here, measured on first use unless they were given.
+
+        Raises:
+            ValueError: the pair has no draft.
+        """
+        if self.costs is not None:
+            return self.costs
+        if self.draft is None:
+            raise ValueError(f"the pair {self.name} has no draft whose passes could be timed")
+        return measure_costs(self.target, self.draft)
+
+    def cost_model(self, sampling: bool) -> CostModel:
+        """Return what decoding has taught since the pair was loaded, apart for greedy answers and sampled ones.
+
+        Raises:
+            ValueError: the pair has no draft.
+        """
+        if sampling not in self._cost_models:
+            self._cost_models[sampling] = CostModel(self.measured_costs)
+        return self._cost_models[sampling]
+
+    @cached_property
+    def _cost_models(self) -> dict[bool, CostModel]:
+        return {}
+
+    @cached_property
+    def info(self) -> RunInfo:
         """What is running: models, device, precision, versions."""
-        return self.bundle.setting
+        return run_info(self.name, self.target, self.target_name, self.draft_name, self.quantization)
 
-    def prompt(self, image: Picture, messages: Messages, new_tokens: int = 0) -> Prompt:
-        """Read a picture and a question (or a chat, see :func:`build_prompt`) once, for any number of runs.
+    @cached_property
+    def detokenizer(self) -> Detokenizer:
+        return Detokenizer(self.processor.tokenizer)
+
+    def text_of(self, token: int) -> str:
+        """Return what one token adds to a text."""
+        return self.detokenizer.text_of(token)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the answer that token ids spell."""
+        return self.detokenizer.decode(list(ids))
+
+    @cached_property
+    def prompt_builder(self) -> PromptBuilder:
+        drafting = (self.draft, self.draft_processor, self.draft_vision)
+        return PromptBuilder(self.target_name, self.processor, self.target, *drafting, self.context)
+
+    def prompt(
+        self,
+        image: Picture,
+        messages: Messages,
+        new_tokens: int = 0,
+        known: Mapping[str, ImageFeatures] | None = None,
+    ) -> Prompt:
+        """Read a picture and a question (or a chat, see :class:`PromptBuilder`) once, for any number of runs.
 
         Raises:
             ValueError: bad input, or it does not fit the context together with ``new_tokens``.
         """
         picture = None if image is None else open_image(image)
-        return build_prompt(self.bundle, picture, messages, new_tokens)
+        return self.prompt_builder.build(picture, messages, new_tokens, known)
 
-    def stream(self, image: Picture, messages: Messages, config: DecodingConfig | None = None) -> Iterator[Event]:
-        """Decode step by step: a ``Prefill``, then a ``StepTrace`` per target pass."""
-        chosen = config or DecodingConfig()
-        return stream(self.bundle, self.prompt(image, messages, chosen.max_new_tokens), chosen)
+    def request(
+        self, lane: Lane, caches: KVCaches | None = None, record: bool = True, learn: bool = True
+    ) -> Request:
+        """Make the request that answers a lane; :func:`~specllava.decoding.stream` runs it.
 
-    def generate(self, image: Picture, messages: Messages, config: DecodingConfig | None = None) -> DecodeTrace:
-        """Decode to the end; ``.text`` is the answer."""
-        chosen = config or DecodingConfig()
-        return self.run(lane_of(chosen, self.prompt(image, messages, chosen.max_new_tokens)))
+        Args:
+            caches: of earlier answers, to go on with. Without them the answer stands alone.
+            record: note what the target thought of every node, outside every clock.
+            learn: the pair's cost model learns from this answer; not so where the draft is shown something else.
 
-    def run(self, lane: Lane) -> DecodeTrace:
+        Raises:
+            ValueError: prompt and limit do not fit the context, no draft to draft with, or a rule for a drafter that
+                grows no trees.
+        """
+        config, prompt = lane.config, lane.prompt
+        check_room(self.context, prompt.length, config.max_new_tokens, prompt.turn)
+        drafter = lane.drafter or build_drafter(config.drafter)
+        if drafter.needs_draft and self.draft is None:
+            raise ValueError(f'the pair {self.name} has no draft: use drafter "prompt-lookup" or "none"')
+        if lane.rule is not None and not drafter.grows:
+            raise ValueError(f"the drafter {drafter.name} grows no trees, so the rule {lane.rule.name} has no use")
+        rule = lane.rule or self._rule(config, learn) if drafter.grows else None
+        length = prompt.length + config.max_new_tokens if caches is None else self.context
+        models, eos = (self.target, self.draft), self.eos_token_ids
+        return Request(lane, *models, eos, drafter, rule, caches or KVCaches(), length, record)
+
+    def _rule(self, config: DecodingConfig, learn: bool) -> GrowthRule:
+        """The rule that a configuration names; where it goes by costs, these are measured here, outside every clock."""
+        cost_model = self.cost_model(config.temperature > 0) if RULE_INFOS[config.rule].costed else None
+        return build_rule(config, cost_model if learn else deepcopy(cost_model))
+
+    def lane(
+        self, image: Picture, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+    ) -> Lane:
+        """Read a prompt as a lane with its ordinary name."""
+        config = config or DecodingConfig()
+        return lane_of(config, self.prompt(image, messages, config.max_new_tokens), **own)
+
+    def stream(
+        self, image: Picture, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+    ) -> Iterator[Event]:
+        """Decode step by step: a ``Prefill``, then a ``StepTrace`` per target pass.
+
+        Args:
+            own: ``rule=`` and ``drafter=``: objects in place of those that ``config`` names (``docs/extending.md``).
+        """
+        return stream(self.request(self.lane(image, messages, config, **own)))
+
+    def generate(
+        self,
+        image: Picture,
+        messages: Messages,
+        config: DecodingConfig | None = None,
+        record: bool = True,
+        **own: Unpack[Own],
+    ) -> DecodeTrace:
+        """Decode to the end; ``.text`` is the answer. Without ``record`` the trace cannot explain its steps."""
+        return self.run(self.lane(image, messages, config, **own), record)
+
+    def run(self, lane: Lane, record: bool = True) -> DecodeTrace:
         """Decode one lane to the end."""
-        return collect(self.bundle, lane, stream(self.bundle, lane.prompt, lane.config))
+        return self.collect(lane, stream(self.request(lane, record=record)))
 
-    def race(self, image: Picture, messages: Messages, config: DecodingConfig | None = None) -> Generator[RaceEvent]:
-        """Target-only against ``config``, side by side on one device with a clock each.
+    def collect(self, lane: Lane, events: Iterable[Event]) -> DecodeTrace:
+        """Return the trace of a lane from its events, finished or not."""
+        return collect(lane, events, self.info, self.detokenizer, self.eos_token_ids)
+
+    def race(
+        self, image: Picture, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+    ) -> Generator[RaceEvent]:
+        """Race target-only against ``config``, side by side on one device with a clock each.
 
         If ``config`` drafts nothing there is nobody to race against, and target-only runs by itself.
         """
-        chosen = config or DecodingConfig()
-        prompt = self.prompt(image, messages, chosen.max_new_tokens)
-        alone = lane_of(replace(chosen, drafter="none"), prompt)
-        return race(self.bundle, [alone] if chosen.drafter == "none" else [alone, lane_of(chosen, prompt)])
+        lane = self.lane(image, messages, config, **own)
+        alone = lane_of(replace(lane.config, drafter="none"), lane.prompt)
+        return self.race_lanes([alone] if lane.name == TARGET_ONLY else [alone, lane])
+
+    def race_lanes(self, lanes: Sequence[Lane]) -> Generator[RaceEvent]:
+        """Run lanes in turn, see :func:`~specllava.decoding.race`; each has caches of its own."""
+        return race([self.request(lane) for lane in lanes])
 
     def collect_race(self, events: Iterable[RaceEvent]) -> dict[str, DecodeTrace]:
-        """A trace per lane of a race, finished or stopped; lanes that did not start are left out."""
-        lanes: dict[str, Lane] = {}
-        items: dict[str, list[Event]] = {}
+        """Return a trace per lane of a race, finished or stopped; lanes that did not start are left out."""
+        lanes: dict[str, tuple[Lane, list[Event]]] = {}
         for event in events:
-            lanes[event.lane] = event.run
-            items.setdefault(event.lane, []).append(event.item)
-        return {name: collect(self.bundle, lane, items[name]) for name, lane in lanes.items()}
+            lanes.setdefault(event.lane.name, (event.lane, []))[1].append(event.item)
+        return {name: self.collect(lane, items) for name, (lane, items) in lanes.items()}
 
     def compare(
-        self, image: Picture, messages: Messages, config: DecodingConfig | None = None
+        self, image: Picture, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
     ) -> dict[str, DecodeTrace]:
         """Run a race to its end: traces of ``target-only`` and ``speculative``.
 
         Raises:
-            ValueError: ``config`` drafts nothing, so there is nothing to compare.
+            ValueError: nothing is drafted, so there is nothing to compare.
         """
-        if config is not None and config.drafter == "none":
+        if not own.get("drafter") and config is not None and config.drafter == "none":
             raise ValueError('both lanes would be target-only: a comparison needs another drafter than "none"')
-        return self.collect_race(self.race(image, messages, config))
-
-    def text_of(self, token: int) -> str:
-        """What one token adds to a text."""
-        return self.bundle.text_of(token)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The answer that token ids spell."""
-        return self.bundle.decode(list(ids))
-
-
-def lane_of(config: DecodingConfig, prompt: Prompt) -> Lane:
-    """A lane with its ordinary name."""
-    return Lane(TARGET_ONLY if config.drafter == "none" else SPECULATIVE, config, prompt)
+        return self.collect_race(self.race(image, messages, config, **own))

@@ -13,7 +13,7 @@ def reasons(step: StepTrace, sampled: bool) -> tuple[Reason, ...]:
     """One code per node.
 
     ``another-wanted``: the target's choice was another token. ``chance-against``: the target gave it some probability
-    (``step.target.token_probs``), the draft another (``exp`` of the tree's log-prob), and the draw went against it, or
+    (``step.view.token_probs``), the draft another (``exp`` of the tree's log-prob), and the draw went against it, or
     fell on another token. ``parent-rejected``: the branch had been left above it, so it was never judged.
     A guess that was pruned before the target saw it is no node and has no code: ``step.pruned`` lists it.
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from specllava.config import few_errors, one_line, short
+from specllava.recorded_config import MAX_NAME, RecordedConfig
 from specllava.trace_fields import (
     Count,
     Many,
     Probability,
     Record,
-    RecordedConfig,
     Seconds,
     TokenTexts,
     Versions,
@@ -33,6 +33,10 @@ NO_DRAFT: Final = "none"  # the name of a draft that is not there
 MAX_FILE_BYTES = 32 * 2**20
 
 FinishReason = Literal["eos", "length", "stopped"]
+# Name of an object of the caller; a file without one reads as it did before there were any.
+OwnName = Annotated[str | None, Field(max_length=MAX_NAME, exclude_if=lambda name: name is None)]
+# Why an event was the last of its answer; the trace as a whole says it in a file.
+Finished = Annotated[FinishReason | None, Field(exclude=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,11 @@ class Verification(Record):
 
     Args:
         accepted: accepted nodes in order of depth, the root (which needs no verdict) left out.
-        next_token: the target's own token after the last accepted node.
+        bonus_token: the target's own token after the last accepted node.
     """
 
     accepted: Many[int]
-    next_token: int
+    bonus_token: Annotated[int, Field(alias="next_token")]
 
     @property
     def path(self) -> tuple[int, ...]:
@@ -78,11 +82,11 @@ class StepSeconds(Record):
 
     draft: Seconds = 0.0
     verify: Seconds = 0.0
-    rest: Seconds = 0.0
+    keep: Annotated[Seconds, Field(alias="rest")] = 0.0
 
     @property
     def total(self) -> float:
-        return self.draft + self.verify + self.rest
+        return self.draft + self.verify + self.keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class Prefill(Record):
     target_seconds: Seconds = 0.0
     draft_seconds: Seconds = 0.0
     reused_tokens: Count = 0
+    finished: Finished = field(default=None, compare=False)
 
     @property
     def total(self) -> float:
@@ -111,6 +116,8 @@ class Prefill(Record):
 class StepTrace(Record):
     """One step: the tree, the verdict, what was emitted, the target's view, the time, what was pruned (for display).
 
+    ``target`` is ``None`` where it was not recorded: then the step cannot be explained, nor shown.
+
     ``emitted`` is accepted tokens and the target's next token, clipped at the limit or the end of
     the answer; it is never empty.
     """
@@ -118,27 +125,40 @@ class StepTrace(Record):
     tree: DraftTree
     verification: Verification
     emitted: Many[int]
-    target: TargetView
+    target: TargetView | None
     seconds: StepSeconds
     pruned: Many[Pruned] = ()
+    finished: Finished = field(default=None, compare=False)
+
+    @property
+    def view(self) -> TargetView:
+        """The target's view of every node.
+
+        Raises:
+            ValueError: the run did not record it.
+        """
+        if self.target is None:
+            raise ValueError("this run did not record what the target thought of every node")
+        return self.target
 
     def __post_init__(self) -> None:
         nodes = len(self.tree)
         v = self.target
-        if {len(t) for t in (v.choices, v.choice_probs, v.margins, v.token_probs, v.token_ranks)} != {nodes}:
+        columns = () if v is None else (v.choices, v.choice_probs, v.margins, v.token_probs, v.token_ranks)
+        if any(len(column) != nodes for column in columns):
             raise ValueError(f"the target's view must have one entry for each of the {nodes} nodes")
         for parent, node in zip(self.verification.path, self.verification.accepted, strict=False):
             if not 0 < node < nodes or self.tree.parents[node] != parent:
                 raise ValueError(f"accepted nodes {self.verification.accepted} are not a branch of the tree")
         if not all(0 <= guess.parent < nodes for guess in self.pruned):
             raise ValueError(f"a pruned guess follows none of the {nodes} nodes")
-        whole = (*(self.tree.tokens[n] for n in self.verification.accepted), self.verification.next_token)
+        whole = (*(self.tree.tokens[n] for n in self.verification.accepted), self.verification.bonus_token)
         if not self.emitted or self.emitted != whole[: len(self.emitted)]:
             raise ValueError(f"emitted {self.emitted} is not a beginning of accepted tokens and next token {whole}")
 
 
 @dataclass(frozen=True, slots=True)
-class Setting(Record):
+class RunInfo(Record):
     """What ran: enough to read a number with its circumstances. ``draft`` is :data:`NO_DRAFT` where there is none."""
 
     pair: str
@@ -157,15 +177,17 @@ class DecodeTrace(Record):
     Args:
         lane: name of the lane, such as ``target-only`` or ``speculative``.
         prompt: the last user message; ``image`` names where the picture came from, if anywhere.
-        text: the answer, given tokens included, special tokens left out.
+        text: the answer, forced tokens included, special tokens left out.
         texts: text of every token id that occurs in the trace.
         eos_token_ids: ids that end an answer.
         turn: messages of the user before the one that is answered.
-        given: tokens at the start of the answer that were read with the prompt; ``token_ids`` are those after them.
+        forced_prefix: tokens at the start of the answer that were read with the prompt; ``token_ids`` are those after
+            them.
+        rule, drafter: names of objects that served in place of what ``config`` names.
     """
 
     lane: str
-    setting: Setting
+    setting: RunInfo
     config: RecordedConfig
     prompt: str
     image: str | None
@@ -176,7 +198,9 @@ class DecodeTrace(Record):
     texts: TokenTexts
     eos_token_ids: Many[Count] = ()
     turn: Count = 0
-    given: Many[int] = ()
+    forced_prefix: Annotated[Many[int], Field(alias="given")] = ()
+    rule: OwnName = None
+    drafter: OwnName = None
     schema_version: Literal[1] = field(kw_only=True)  # no default: a file must say it
 
     @property
@@ -189,19 +213,10 @@ class DecodeTrace(Record):
         """Seconds of all steps, the prefill apart."""
         return math.fsum(step.seconds.total for step in self.steps)
 
-    def tokens_used(self) -> Iterator[int]:
-        """Every token id that occurs in it, as often as it does."""
-        yield self.prefill.first_token
-        yield from self.given
-        for step in self.steps:
-            yield from step.tree.tokens
-            yield from step.target.choices
-            yield step.verification.next_token
-            yield from (guess.token for guess in step.pruned)
-
     def to_json(self) -> bytes:
         """The trace as a JSON document; ``from_json`` gives it back, and again the same bytes."""
-        return _ADAPTER.dump_json(self, warnings=False)  # it warns of a rule whose name is not known here
+        # Unwarned: the rule may have a name that is not known here.
+        return _ADAPTER.dump_json(self, by_alias=True, warnings=False)
 
     @classmethod
     def from_json(cls, data: bytes | str) -> DecodeTrace:
@@ -260,7 +275,7 @@ def _check_possible(trace: DecodeTrace, place: str) -> None:
 
     Asked of files only: the decode loop does none of it, and a live run's trace is made anew with every step.
     """
-    missing = {token for token in trace.tokens_used() if token not in trace.texts}
+    missing = {*tokens_used(trace.prefill, trace.forced_prefix, trace.steps)} - {*trace.texts}
     if missing:
         raise ValueError(f"{place}texts: the trace has no text for token ids {short(sorted(missing)[:5])}")
     if trace.finish_reason == "eos" and trace.token_ids[-1] not in trace.eos_token_ids:
@@ -269,13 +284,25 @@ def _check_possible(trace: DecodeTrace, place: str) -> None:
         return
     for number, step in enumerate(trace.steps):
         verdict = step.verification
-        said = (*(step.tree.tokens[node] for node in verdict.accepted), verdict.next_token)
+        said = (*(step.tree.tokens[node] for node in verdict.accepted), verdict.bonus_token)
         for node, token in zip(verdict.path, said, strict=True):
-            if token != step.target.choices[node]:
+            if token != step.view.choices[node]:
                 raise ValueError(
                     f"{place}steps.{number}: without a temperature the target's choice after node {node} stands,"
-                    f" {step.target.choices[node]}, not {token}"
+                    f" {step.view.choices[node]}, not {token}"
                 )
+
+
+def tokens_used(prefill: Prefill, forced_prefix: Iterable[int], steps: Iterable[StepTrace]) -> Iterator[int]:
+    """Every token id that a run mentions, some several times: those whose texts a trace holds."""
+    yield prefill.first_token
+    yield from forced_prefix
+    for step in steps:
+        yield from step.tree.tokens
+        if step.target is not None:
+            yield from step.view.choices
+        yield step.verification.bonus_token
+        yield from (guess.token for guess in step.pruned)
 
 
 _ADAPTER: TypeAdapter[DecodeTrace] = TypeAdapter(DecodeTrace)

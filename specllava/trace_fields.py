@@ -8,22 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    FailFast,
-    Field,
-    GetCoreSchemaHandler,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, from_json
 from pydantic_core.core_schema import no_info_before_validator_function
 
-from specllava.config import RULES, SHAPED, DecodingConfig
-
 MAX_KEYS: Final = 64  # of an object, far more than any has
-MAX_NAME: Final = 100  # characters of a rule's name
 Item = TypeVar("Item")
 
 Count = Annotated[int, Field(ge=0, le=2**53)]  # as far as a browser counts
@@ -58,23 +47,8 @@ def _token_texts(value: object) -> object:
     return value
 
 
-def _any_rule(value: object, read: ValidatorFunctionWrapHandler) -> DecodingConfig:
-    """Read options whose rule is not known here: drawing a tree needs the rule's name alone."""
-    few_keys(value)
-    rule = value.get("rule") if isinstance(value, dict) else None
-    if not isinstance(value, dict) or not isinstance(rule, str) or rule in RULES:
-        known: DecodingConfig = read(value)
-        return known
-    if not rule.isprintable() or not 0 < len(rule) <= MAX_NAME:
-        raise ValueError(f"a rule's name has 1 to {MAX_NAME} printable characters")
-    config: DecodingConfig = read({**value, "rule": SHAPED[0]})  # one that goes with all other options
-    object.__setattr__(config, "rule", rule)
-    return config
-
-
 TokenTexts = Annotated[dict[Count, str], BeforeValidator(_token_texts)]
 Versions = Annotated[dict[str, str], BeforeValidator(few_keys)]
-RecordedConfig = Annotated[DecodingConfig, WrapValidator(_any_rule)]
 
 
 def parse_json(data: bytes | str) -> object:

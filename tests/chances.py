@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from specllava.sampling import Chance, draw_children, verify_top, warp
 from specllava.trace import Verification
 from specllava.tree import ROOT_PARENT, DraftTree
+from specllava.verification.sampling import RandomSource, draw_children, verify_top, warp
 
 T = TypeVar("T")
 Prefix = tuple[int, ...]
 Shape = tuple["Shape", ...]  # the children of a node, each a shape of its own
-Verify = Callable[[DraftTree, Tensor, Tensor, Chance], Verification]
-Grow = Callable[[Chance], DraftTree]
+Verify = Callable[[DraftTree, Tensor, Tensor, RandomSource], Verification]
+Grow = Callable[[RandomSource], DraftTree]
 
 EXACT = 1e-9  # total variation that rounding may cause
 WRONG = 1e-3  # total variation that a wrong rule must exceed
@@ -29,7 +29,7 @@ ROOT_TOKEN = 0  # part of no prefix: it is the same for all trees
 
 
 class Enumerating:
-    """Chance that follows a script, then takes the first way that is open and remembers the others."""
+    """RandomSource that follows a script, then takes the first way that is open and remembers the others."""
 
     def __init__(self, script: tuple[int, ...]) -> None:
         self.script = script
@@ -58,7 +58,7 @@ class Enumerating:
         return way
 
 
-def outcomes(run: Callable[[Chance], T]) -> Iterator[tuple[T, float]]:
+def outcomes(run: Callable[[RandomSource], T]) -> Iterator[tuple[T, float]]:
     """Every outcome of ``run`` and its exact probability."""
     scripts: list[tuple[int, ...]] = [()]
     while scripts:
@@ -140,7 +140,7 @@ def chosen(world: World, shape: Shape) -> Grow:
     return lambda chance: grow(shape, lambda prefix, count: world.draft(prefix).topk(count).indices.tolist())
 
 
-def top(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: Chance) -> Verification:
+def top(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: RandomSource) -> Verification:
     return verify_top(tree, probs, chance)
 
 
@@ -164,7 +164,7 @@ def tally(world: World, grower: Grow, verify: Verify, length: int) -> Tally:
     for tree, tree_weight in outcomes(grower):
         probs, draft_probs = rows(tree, world.target), rows(tree, world.draft)
         for verdict, weight in outcomes(lambda chance: verify(tree, probs, draft_probs, chance)):  # noqa: B023
-            emitted = (*prefix_of(tree, verdict.path[-1]), verdict.next_token)
+            emitted = (*prefix_of(tree, verdict.path[-1]), verdict.bonus_token)
             share = tree_weight * weight
             result.distribution[emitted] += share * ahead(world, emitted, length - len(emitted))
             result.weight += share

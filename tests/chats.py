@@ -14,10 +14,9 @@ import torch
 
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
-from specllava.models.artefact import DraftLlava
-from specllava.models.bundle import Bundle
-from specllava.models.prompt import Prompt, build_prompt
+from specllava.models.draft_classes import DraftLlava
 from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt
 from specllava.trace import DecodeTrace
 
 SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, min_log_prob=-50.0, entropy_threshold=1.0)
@@ -28,7 +27,7 @@ Shown = tuple[int, ...]  # seeds of the pictures that come with a question
 
 
 @cache
-def talker() -> Bundle:
+def talker() -> Pair:
     """A pair whose answers are words of :data:`WORDS`, and whose draft is its target."""
     model = copy.deepcopy(models.target())
     rows = torch.zeros_like(model.lm_head.weight.data)
@@ -39,7 +38,7 @@ def talker() -> Bundle:
     model.generation_config.eos_token_id = []
     draft = DraftLlava(model.config).double().eval()
     draft.load_state_dict({name: weight for name, weight in model.state_dict().items() if "vision_tower" not in name})
-    return Bundle("talker", model, draft, models.processor(), "target", "draft")
+    return Pair("talker", model, draft, models.processor(), "target", "draft")
 
 
 @contextmanager
@@ -66,7 +65,7 @@ def check_last(chat: Chat) -> None:
     *before, last = chat.turns
     asked = chat.messages[: 2 * len(before) + 1]
     alone = replace(last.trace.config, drafter="none")
-    fresh = Pair(chat._bundle).generate(None, asked, alone)
+    fresh = chat._pair.generate(None, asked, alone)
     said = last.trace.token_ids
     assert said == fresh.token_ids[: len(said)]
     assert last.trace.finish_reason == "stopped" or len(said) == len(fresh.token_ids)
@@ -75,9 +74,9 @@ def check_last(chat: Chat) -> None:
     assert (last.trace.image, last.trace.prompt) == (fresh.image, fresh.prompt)
 
 
-def prompt_of(pair: Bundle, shown: Shown, text: str = "What?") -> Prompt:
+def prompt_of(pair: Pair, shown: Shown, text: str = "What?") -> Prompt:
     parts: list[dict[str, Any]] = [{"type": "image", "image": models.picture(seed)} for seed in shown]
-    return build_prompt(pair, None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
+    return pair.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
 
 
 def common(held: list[int], wanted: list[int]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from specllava.models.bundle import Bundle, DTypeName
+    from specllava.models.loading import DTypeName
     from specllava.pair import Pair
 
 settings.register_profile(
@@ -37,11 +38,11 @@ os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="specllava-tests-")
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Bundle:
+def tiny() -> Pair:
     """A tiny random pair whose draft agrees with its target now and then; nothing ends an answer."""
     import models
 
-    return models.bundle("mixed")
+    return models.pair("mixed")
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +55,6 @@ def shipped() -> Callable[[DTypeName], Pair]:
     @cache
     def load(dtype: DTypeName) -> Pair:
         pair = Pair.from_preset("toy", device="cpu", dtype=dtype)
-        vars(pair.bundle)["costs"] = models.COSTS  # in place of a measurement, as for the tiny pairs
-        return pair
+        return replace(pair, costs=models.COSTS)  # in place of a measurement, as for the tiny pairs
 
     return load

@@ -10,7 +10,7 @@ from typing import Any
 import models
 import torch
 
-from specllava.models.artefact import save
+from specllava.models.draft_classes import save
 from specllava.toyworld.corpus import conversation
 from specllava.toyworld.export import conversations
 

@@ -70,7 +70,8 @@ def synthetic_fork(
         return Fork(trace, options)
     tail = said[-end:]
     start, alone = replace(trace.prefill, first_token=tail[0]), synthetic_race(0, config)["target-only"]
-    forced = replace(trace, given=tuple(given), prefill=start, steps=alone.steps[len(alone.steps) - len(tail) + 1 :])
+    steps = alone.steps[len(alone.steps) - len(tail) + 1 :]
+    forced = replace(trace, forced_prefix=tuple(given), prefill=start, steps=steps)
     return Fork(trace, options, forced)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
@@ -15,11 +15,13 @@ from PIL import Image
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
 from specllava.config import RULES, DecodingConfig
-from specllava.costs import Costs
-from specllava.decoding import Lane, collect, stream
-from specllava.models.artefact import DraftLlava
-from specllava.models.bundle import Bundle
-from specllava.models.prompt import Prompt, build_prompt
+from specllava.decoding import Event, stream
+from specllava.growth.cost_model import Costs
+from specllava.lane import Lane
+from specllava.models.draft_classes import DraftLlava
+from specllava.pair import Pair
+from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.prompt import Prompt
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.trace import DecodeTrace
@@ -29,7 +31,7 @@ DraftKind = Literal["bad", "mixed", "perfect"]
 KINDS: tuple[DraftKind, ...] = ("bad", "mixed", "perfect")
 RECIPE = replace(ToyRecipe.tiny(), vocabulary=280)
 SEEDS = (0, 1)
-COSTS = Costs.through({1: 1.0, 8: 1.5, 64: 6.0}, {1: 0.15, 8: 0.2})
+COSTS = Costs.fitted({1: 1.0, 8: 1.5, 64: 6.0}, {1: 0.15, 8: 0.2})
 LONGEST = 24  # tokens that a reference answer has
 NOISE = 0.02  # on every weight of the mixed draft: it then gets about one more token right per step
 
@@ -70,15 +72,13 @@ def draft(kind: DraftKind, seed: int = 0) -> DraftLlava:
     return model
 
 
-def bundle(kind: DraftKind | None, seed: int = 0, eos: int | list[int] | None = None) -> Bundle:
-    """A tiny pair; ``eos`` ends an answer. ``None`` as ``kind``: no draft."""
+def pair(kind: DraftKind | None, seed: int = 0, eos: int | list[int] | None = None) -> Pair:
+    """A tiny pair; ``eos`` ends an answer. ``None`` as ``kind``: no draft. Its costs do not depend on the machine."""
     speaker = copy.copy(target(seed))  # shares the weights
     speaker.generation_config = copy.deepcopy(speaker.generation_config)
     speaker.generation_config.eos_token_id = [] if eos is None else eos
     small = None if kind is None else draft(kind, seed)
-    pair = Bundle("tiny", speaker, small, processor(), f"target {seed}", f"{kind} draft")
-    vars(pair)["costs"] = COSTS  # in place of a measurement, so that trees do not depend on the machine
-    return pair
+    return Pair("tiny", speaker, small, processor(), f"target {seed}", f"{kind} draft", costs=COSTS)
 
 
 def picture(seed: int) -> Image.Image:
@@ -95,7 +95,7 @@ def messages(number: int) -> list[dict[str, str]]:
 @cache
 def prompt(number: int, seed: int = 0) -> Prompt:
     seen = CHATS[number][0]
-    return build_prompt(bundle(None, seed), None if seen is None else picture(seen), messages(number))
+    return pair(None, seed).prompt(None if seen is None else picture(seen), messages(number))
 
 
 @cache
@@ -132,9 +132,14 @@ def expected(number: int, seed: int, limit: int, eos: Sequence[int] = ()) -> tup
     return answer[: ends[0] + 1] if ends else answer
 
 
-def decode(pair: Bundle, asked: Prompt, config: DecodingConfig) -> DecodeTrace:
+def events(asked: Pair, prompt: Prompt, config: DecodingConfig, caches: KVCaches | None = None) -> Generator[Event]:
+    """One run, step by step."""
+    return stream(asked.request(Lane("speculative", config, prompt), caches))
+
+
+def decode(asked: Pair, prompt: Prompt, config: DecodingConfig) -> DecodeTrace:
     """One whole run."""
-    return collect(pair, Lane("speculative", config, asked), stream(pair, asked, config))
+    return asked.run(Lane("speculative", config, prompt))
 
 
 @st.composite

@@ -52,19 +52,19 @@ def run(pair: Pair, prompt: dict[str, Any], config: dict[str, Any]) -> DecodeTra
     from dataclasses import replace
 
     from specllava.config import DecodingConfig
-    from specllava.costs import Costs, Experience
-    from specllava.pair import lane_of
+    from specllava.growth.cost_model import CostModel, Costs
+    from specllava.lane import lane_of
     from specllava.toyworld.draw import draw_scene
     from specllava.toyworld.scene import sample_scene
 
-    fresh = Pair(replace(pair.bundle))  # shares the models and nothing that was learnt
-    vars(fresh.bundle)["costs"] = Costs(
+    costs = Costs(
         verify=tuple(1.0 + 0.0625 * more for more in range(64)),
         draft=tuple(0.125 + 0.015625 * more for more in range(8)),
     )
+    fresh = replace(pair, costs=costs)  # shares the models and nothing that was learnt
     picture = None if prompt["scene"] is None else draw_scene(sample_scene(prompt["scene"], prompt["split"]), SIDE)
     chosen = DecodingConfig(**config)
-    with patch.object(Experience, "timed", lambda *_, **__: None):
+    with patch.object(CostModel, "observe", lambda *_, **__: None):
         return fresh.run(lane_of(chosen, fresh.prompt(picture, prompt["messages"])))
 
 

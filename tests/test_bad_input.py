@@ -6,6 +6,7 @@ import copy
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from PIL import ExifTags, Image, PngImagePlugin
 from transformers import LlavaProcessor
 
 from specllava.config import DecodingConfig
-from specllava.decoding import Lane, collect
-from specllava.models.artefact import DraftLlava, save
-from specllava.models.bundle import Bundle, check_fit, load_bundle
+from specllava.lane import Lane
+from specllava.models.compatibility import check_pair
+from specllava.models.draft_classes import DraftLlava, save
 from specllava.models.images import MAX_JPEG_PIXELS, MAX_PIXELS, open_image, read_size
 from specllava.models.vision import merge_features
 from specllava.pair import Pair
@@ -41,36 +42,36 @@ def complaint(action: Callable[[], Any]) -> str:
 
 
 @pytest.mark.parametrize("question", ["", " ", "\n\t "])
-def test_an_empty_prompt_is_refused(tiny: Bundle, question: str):
-    pair = Pair(tiny)
+def test_an_empty_prompt_is_refused(tiny: Pair, question: str):
+    pair = tiny
     assert complaint(lambda: pair.prompt(None, question)) == "the prompt is empty"
     assert complaint(lambda: pair.prompt(models.picture(0), question)) == "the prompt is empty"
 
 
 @pytest.mark.parametrize("question", ["<image>", "What is in <image> here?", "a<image><image>"])
-def test_an_image_marker_in_the_text_is_refused(tiny: Bundle, question: str):
-    assert "contains <image>" in complaint(lambda: Pair(tiny).prompt(None, question))
+def test_an_image_marker_in_the_text_is_refused(tiny: Pair, question: str):
+    assert "contains <image>" in complaint(lambda: tiny.prompt(None, question))
 
 
 @pytest.mark.parametrize("token", ["<pad>", "<s>", "</s>"])
-def test_a_special_token_in_the_text_is_refused_by_its_name(tiny: Bundle, token: str):
+def test_a_special_token_in_the_text_is_refused_by_its_name(tiny: Pair, token: str):
     """It was read as the control token that it spells: ``</s>`` ended the question in the middle."""
-    line = complaint(lambda: Pair(tiny).prompt(models.picture(0), f"What is {token} here?"))
+    line = complaint(lambda: tiny.prompt(models.picture(0), f"What is {token} here?"))
     assert line == f"the prompt contains {token}: special tokens are set by the chat, not in the text"
     chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": f"a{token}b"}, *models.messages(1)]
-    assert complaint(lambda: Pair(tiny).prompt(None, chat)).startswith(f"message 1 contains {token}: ")
+    assert complaint(lambda: tiny.prompt(None, chat)).startswith(f"message 1 contains {token}: ")
 
 
 def test_special_tokens_of_another_tokenizer_are_refused_too(tmp_path: Path):
-    pair = Pair(load_bundle("x", checkpoints.write_llava(tmp_path / "target"), None, "cpu"))
+    pair = Pair.load(checkpoints.write_llava(tmp_path / "target"), name="x", device="cpu")
     for token in ("<unk>", "<s>", "</s>", "<pad>"):
         assert f"contains {token}: special" in complaint(lambda token=token: pair.prompt(None, f"What{token}?"))
     assert pair.prompt(None, "a < s > b </p> <0x41>").text == "a < s > b </p> <0x41>"
 
 
-def test_half_a_character_is_refused(tiny: Bundle):
+def test_half_a_character_is_refused(tiny: Pair):
     """A lone surrogate, as bytes that are not UTF-8 on a command line become, was a TypeError of the tokenizer."""
-    line = complaint(lambda: Pair(tiny).prompt(None, "caf\udce9"))
+    line = complaint(lambda: tiny.prompt(None, "caf\udce9"))
     assert line == "the prompt is no UTF-8 text: '\\udce9' at character 4 is none"
 
 
@@ -86,10 +87,10 @@ def test_half_a_character_is_refused(tiny: Bundle):
 )
 def test_a_chat_template_that_fails_costs_one_line(template: str, words: str):
     """None of these errors is a ``ValueError``: each was a stack trace."""
-    pair = copy.copy(models.bundle(None))
-    vars(pair)["processor"] = copy.copy(pair.processor)
+    whole = models.pair(None)
+    pair = replace(whole, processor=copy.copy(whole.processor))
     pair.processor.chat_template = template
-    line = complaint(lambda: Pair(pair).prompt(None, "Hi"))
+    line = complaint(lambda: pair.prompt(None, "Hi"))
     assert line.startswith(f"the chat template of target 0 fails: {words}")
 
 
@@ -110,11 +111,11 @@ def test_a_chat_template_that_fails_costs_one_line(template: str, words: str):
         ([{"role": "user", "content": "<image>"}, {"role": "user", "content": "Hi"}], "contains <image>"),
     ],
 )
-def test_a_malformed_chat_is_refused(tiny: Bundle, chat: list[dict[str, Any]], words: str):
-    assert words in complaint(lambda: Pair(tiny).prompt(None, chat))
+def test_a_malformed_chat_is_refused(tiny: Pair, chat: list[dict[str, Any]], words: str):
+    assert words in complaint(lambda: tiny.prompt(None, chat))
 
 
-def test_a_prompt_that_does_not_fit_is_refused_with_numbers_and_a_way_out(tiny: Bundle):
+def test_a_prompt_that_does_not_fit_is_refused_with_numbers_and_a_way_out(tiny: Pair):
     prompt = models.prompt(0)
     free = tiny.context - prompt.length
     line = complaint(lambda: models.decode(tiny, prompt, DecodingConfig(max_new_tokens=free + 1)))
@@ -123,16 +124,16 @@ def test_a_prompt_that_does_not_fit_is_refused_with_numbers_and_a_way_out(tiny: 
     assert f"ask for {free} at most" in line
 
 
-def test_a_prompt_that_just_fits_is_read(tiny: Bundle):
+def test_a_prompt_that_just_fits_is_read(tiny: Pair):
     prompt = models.prompt(0)
     free = tiny.context - prompt.length
     assert free > 500
-    events = Pair(tiny).stream(models.picture(0), models.messages(0), DecodingConfig(max_new_tokens=free))
+    events = tiny.stream(models.picture(0), models.messages(0), DecodingConfig(max_new_tokens=free))
     assert next(events).prompt_tokens == prompt.length
 
 
-def test_a_prompt_longer_than_the_context_is_refused(tiny: Bundle):
-    line = complaint(lambda: Pair(tiny).generate(None, "why? " * 2_000, DecodingConfig(max_new_tokens=1)))
+def test_a_prompt_longer_than_the_context_is_refused(tiny: Pair):
+    line = complaint(lambda: tiny.generate(None, "why? " * 2_000, DecodingConfig(max_new_tokens=1)))
     assert f"do not fit the context of {tiny.context}: shorten the prompt" in line
 
 
@@ -143,12 +144,12 @@ def test_a_limit_that_is_none_is_refused(limit: int):
 
 
 def test_drafting_without_a_draft_is_refused():
-    line = complaint(lambda: models.decode(models.bundle(None), models.prompt(0), DecodingConfig()))
+    line = complaint(lambda: models.decode(models.pair(None), models.prompt(0), DecodingConfig()))
     assert 'the pair tiny has no draft: use drafter "prompt-lookup" or "none"' in line
 
 
-def test_a_run_without_a_prefill_is_no_run(tiny: Bundle):
-    complaint(lambda: collect(tiny, Lane("x", DecodingConfig(), models.prompt(0)), []))
+def test_a_run_without_a_prefill_is_no_run(tiny: Pair):
+    complaint(lambda: tiny.collect(Lane("x", DecodingConfig(), models.prompt(0)), []))
 
 
 # -------------------------------------------------------------------------------------------- pictures
@@ -282,8 +283,8 @@ def test_a_very_narrow_picture_is_refused_with_its_size(tmp_path: Path, size: tu
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16"])
 @pytest.mark.parametrize("size", [(1, 1), (20, 1), (300, 200)])
-def test_pictures_of_every_other_form_are_read(tiny: Bundle, mode: str, size: tuple[int, int]):
-    prompt = Pair(tiny).prompt(Image.new(mode, size), "What?")
+def test_pictures_of_every_other_form_are_read(tiny: Pair, mode: str, size: tuple[int, int]):
+    prompt = tiny.prompt(Image.new(mode, size), "What?")
     assert prompt.image_sizes == (size,)
     assert prompt.features.shape[1] == models.RECIPE.image_tokens
 
@@ -310,25 +311,25 @@ def recipe_with(**changes: Any) -> ToyRecipe:
 
 
 def test_a_fitting_draft_is_let_through():
-    check_fit(models.target(), models.draft("bad"), models.processor(), models.processor())
+    check_pair(models.target(), models.draft("bad"), models.processor(), models.processor())
 
 
 def test_a_draft_with_another_tokenizer_is_refused():
     other = build_processor(recipe_with(tokenizer_conversations=40))
     ours, theirs = (set(p.tokenizer.get_vocab().items()) for p in (models.processor(), other))
-    line = complaint(lambda: check_fit(models.target(), models.draft("bad"), models.processor(), other))
+    line = complaint(lambda: check_pair(models.target(), models.draft("bad"), models.processor(), other))
     assert line == f"the draft's tokenizer is not the target's: {len(ours ^ theirs)} entries differ"
 
 
 def test_a_draft_with_another_vocabulary_is_refused():
     draft = other_draft(recipe_with(vocabulary=300), models.processor())
-    line = complaint(lambda: check_fit(models.target(), draft, models.processor(), models.processor()))
+    line = complaint(lambda: check_pair(models.target(), draft, models.processor(), models.processor()))
     assert line == "draft vocabulary 300 does not cover the target's 280"
 
 
 def test_a_draft_for_other_vision_features_is_refused():
     draft = other_draft(recipe_with(vision_hidden=64), models.processor())
-    line = complaint(lambda: check_fit(models.target(), draft, models.processor(), models.processor()))
+    line = complaint(lambda: check_pair(models.target(), draft, models.processor(), models.processor()))
     assert line == (
         'the draft reads vision features of size 64, the target\'s tower gives 32: run "specllava draft init"'
     )
@@ -338,7 +339,7 @@ def test_a_draft_for_another_vision_layer_is_refused():
     draft = copy.copy(models.draft("bad"))
     draft.config = copy.deepcopy(draft.config)
     draft.config.vision_feature_layer = -2
-    line = complaint(lambda: check_fit(models.target(), draft, models.processor(), models.processor()))
+    line = complaint(lambda: check_pair(models.target(), draft, models.processor(), models.processor()))
     assert line == 'the draft reads vision layer -2, the target layer -1: run "specllava draft init"'
 
 
@@ -355,32 +356,32 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_saved_pair_loads_and_answers(on_disk: Path):
-    pair = Pair(load_bundle("saved", on_disk / "target", on_disk / "draft", "cpu", "float64"))
+    pair = Pair.load(on_disk / "target", on_disk / "draft", name="saved", device="cpu", dtype="float64")
     traces = pair.compare(models.picture(0), "What?", DecodingConfig(max_new_tokens=8))
     assert traces["target-only"].token_ids == traces["speculative"].token_ids
-    assert pair.setting.dtype == "float64"
+    assert pair.info.dtype == "float64"
 
 
 def test_a_saved_target_answers_without_a_draft(on_disk: Path):
-    pair = Pair(load_bundle("alone", on_disk / "target", None, "cpu", "float32"))
-    assert pair.setting.draft == "none"
+    pair = Pair.load(on_disk / "target", name="alone", device="cpu", dtype="float32")
+    assert pair.info.draft == "none"
     assert pair.generate(None, "What?", DecodingConfig(drafter="none", max_new_tokens=4)).token_ids
 
 
 def test_a_pair_that_does_not_fit_is_refused_when_it_is_loaded(on_disk: Path):
-    line = complaint(lambda: load_bundle("odd", on_disk / "target", on_disk / "stranger", "cpu"))
+    line = complaint(lambda: Pair.load(on_disk / "target", on_disk / "stranger", name="odd", device="cpu"))
     assert "the draft's tokenizer is not the target's" in line
 
 
 def test_a_missing_model_is_refused_by_its_place(on_disk: Path):
     for target, draft in (("nowhere", "draft"), ("target", "nowhere")):
-        line = complaint(lambda t=target, d=draft: load_bundle("x", on_disk / t, on_disk / d, "cpu"))
+        line = complaint(lambda t=target, d=draft: Pair.load(on_disk / t, on_disk / d, name="x", device="cpu"))
         assert line == f"no model at {on_disk / 'nowhere'}: a directory with config.json is expected"
 
 
 @pytest.mark.parametrize("device", ["banana", "cuda:99"])
 def test_a_device_that_is_not_there_is_refused(on_disk: Path, device: str):
-    assert device in complaint(lambda: load_bundle("x", on_disk / "target", on_disk / "draft", device))
+    assert device in complaint(lambda: Pair.load(on_disk / "target", on_disk / "draft", name="x", device=device))
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():

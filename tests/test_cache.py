@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specllava.cache import BranchCache
-from specllava.models.engine import Engine
+from specllava.runtime.cache import BranchCache
+from specllava.runtime.engine import Engine
+from specllava.runtime.passes import PassInput
 from specllava.tree import DraftTree
 
 CAPACITY = 96
@@ -36,12 +37,12 @@ def score(engine: Engine, tree: DraftTree) -> torch.Tensor:
     base = engine.cache.length
     context = torch.ones(len(tree), base, dtype=torch.bool).numpy()
     visible = torch.cat([torch.from_numpy(context), torch.from_numpy(tree.ancestor_mask())], dim=1).numpy()
-    return engine.forward(tree.tokens, visible, [base + depth for depth in tree.depths()])
+    return engine.forward(PassInput(tree.tokens, visible, [base + depth for depth in tree.depths()])).logits
 
 
 def one_by_one(engine: Engine, tokens: list[int]) -> torch.Tensor:
     """Logits after each token, fed alone."""
-    return torch.cat([engine.forward([token]) for token in tokens])
+    return torch.cat([engine.forward(PassInput([token])).logits for token in tokens])
 
 
 def contents(cache: BranchCache) -> list[torch.Tensor]:
@@ -99,22 +100,23 @@ def test_several_tokens_at_once_are_read_like_one_after_the_other():
     """The draft feeds the last accepted leaf together with the next root."""
     tokens = [5, 6, 7, 8]
     together, apart = reader(0), reader(0)
-    torch.testing.assert_close(together.forward(tokens), one_by_one(apart, tokens), rtol=0, atol=1e-9)
-    torch.testing.assert_close(together.forward([9, 10], last=1), one_by_one(apart, [9, 10])[-1:], rtol=0, atol=1e-9)
+    torch.testing.assert_close(together.forward(PassInput(tokens)).logits, one_by_one(apart, tokens), rtol=0, atol=1e-9)
+    last = together.forward(PassInput([9, 10], last=1)).logits
+    torch.testing.assert_close(last, one_by_one(apart, [9, 10])[-1:], rtol=0, atol=1e-9)
 
 
 def test_a_cache_that_is_full_says_how_many_columns_are_needed():
     length = models.prompt(0).length
     engine = reader(0, capacity=length + 2)
-    engine.forward([5, 6])
+    engine.forward(PassInput([5, 6]))
     with pytest.raises(ValueError, match=f"the cache holds {length + 2} columns, {length + 3} are needed"):
-        engine.forward([7])
+        engine.forward(PassInput([7]))
 
 
 def test_columns_that_were_never_written_cannot_be_kept():
     engine = reader(0)
     base = engine.cache.length
-    engine.forward([5, 6])
+    engine.forward(PassInput([5, 6]))
     with pytest.raises(ValueError, match=f"column {base + 2} was never written: the cache holds {base + 2}"):
         engine.cache.keep(base, [0, 2])
     engine.cache.keep(base, [0])

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from models import DraftKind
 from test_bad_input import complaint
 
-from specllava import chat as chat_module
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
 from specllava.metrics import summarise
-from specllava.models.bundle import Bundle
-from specllava.models.prompt import build_prompt
 from specllava.pair import Pair
+from specllava.runtime.detokenizer import Detokenizer
+from specllava.runtime.prompt_builder import PromptBuilder
 from specllava.trace import DecodeTrace
 
 # ---------------------------------------------------------------------------------------- the same answers
@@ -36,14 +35,14 @@ def test_every_turn_says_what_the_target_alone_says_of_the_whole_conversation(
     seed: int, kind: DraftKind, turns: list[tuple[str, Shown]], configs: list[DecodingConfig]
 ):
     """With other trees in every turn, which may need larger caches."""
-    chat = Chat(Pair(models.bundle(kind, seed)))
+    chat = Chat(models.pair(kind, seed))
     for (text, shown), config in zip(turns, configs, strict=False):
         ask(chat, text, shown, replace(config, max_new_tokens=min(10, config.max_new_tokens)))
 
 
 @pytest.mark.parametrize("drafter", ["none", "prompt-lookup"])
 def test_who_drafts_may_change_from_turn_to_turn(drafter):
-    chat = Chat(Pair(models.bundle("mixed")))
+    chat = Chat(models.pair("mixed"))
     for number in range(3):
         trace = ask(chat, QUESTIONS[number], (number,), replace(SHORT, drafter=drafter) if number != 1 else SHORT)
         assert (trace.prefill.reused_tokens > 0) == (number > 0)
@@ -51,8 +50,8 @@ def test_who_drafts_may_change_from_turn_to_turn(drafter):
 
 def test_pictures_in_several_turns_are_what_transformers_makes_of_them():
     """Two pictures in the first turn and one in the second, against ``generate`` on inputs made without our code."""
-    pair, spelled = models.bundle("mixed"), []
-    chat = Chat(Pair(pair))
+    pair, spelled = models.pair("mixed"), []
+    chat = Chat(pair)
     pictures = [models.picture(seed) for seed in range(3)]
     for text, shown in (("Compare.", pictures[:2]), ("And this?", pictures[2:])):
         trace = chat.ask(text, shown, SHORT)
@@ -74,7 +73,7 @@ def test_pictures_in_several_turns_are_what_transformers_makes_of_them():
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_stopped_turn_is_kept_with_what_was_said(events: int, closed: bool):
     """Closed, or left alone until the next question."""
-    chat = Chat(Pair(models.bundle("mixed")))
+    chat = Chat(models.pair("mixed"))
     ask(chat, "What?", (0,))
     answer = chat.stream("Where?", models.picture(1), replace(SHORT, max_new_tokens=30))
     said = [next(answer) for _ in range(events)]
@@ -88,7 +87,7 @@ def test_a_stopped_turn_is_kept_with_what_was_said(events: int, closed: bool):
 
 
 def test_a_turn_that_was_not_begun_was_not_asked():
-    chat = Chat(Pair(models.bundle("mixed")))
+    chat = Chat(models.pair("mixed"))
     chat.stream("What?", None, SHORT)
     trace = ask(chat, "Where?")
     assert (len(chat.turns), trace.turn) == (1, 0)
@@ -97,9 +96,9 @@ def test_a_turn_that_was_not_begun_was_not_asked():
 @pytest.mark.parametrize("failing", [1, 2, 3, 4, 5])
 def test_a_turn_that_fails_leaves_the_chat_as_it_was(failing: int):
     """A pass breaks off between two layers, so that the cache is torn."""
-    chat = Chat(Pair(models.bundle("mixed")))
+    chat = Chat(models.pair("mixed"))
     ask(chat, "What?", (0,))
-    before, layers, passes = chat.turns, chat._bundle.target.model.language_model.layers, []
+    before, layers, passes = chat.turns, chat._pair.target.model.language_model.layers, []
 
     def tear(module: torch.nn.Module, inputs: Any) -> None:
         passes.append(1)
@@ -117,14 +116,14 @@ def test_a_turn_that_fails_leaves_the_chat_as_it_was(failing: int):
 
 
 def test_a_chat_that_overflows_is_refused_before_any_computing_with_numbers_and_a_way_out():
-    chat = Chat(Pair(models.bundle("mixed")))
+    chat = Chat(models.pair("mixed"))
     ask(chat, "What? " * 80)
     seen: list[int] = []
-    tower = chat._bundle.target.model.vision_tower.register_forward_pre_hook(lambda *_: seen.append(1))
+    tower = chat._pair.target.model.vision_tower.register_forward_pre_hook(lambda *_: seen.append(1))
     asked = [*chat.messages, {"role": "user", "content": "Why? " * 20}]
-    length, context = build_prompt(chat._bundle, models.picture(0), asked).length, chat._bundle.context
+    length, context = chat._pair.prompt(models.picture(0), asked).length, chat._pair.context
     seen.clear()
-    with columns_of(chat._bundle.target) as passes:
+    with columns_of(chat._pair.target) as passes:
         line = complaint(lambda: chat.ask("Why? " * 20, models.picture(0), replace(SHORT, max_new_tokens=900)))
         far = complaint(lambda: chat.ask("Why? " * 900, models.picture(0), SHORT))
         near = complaint(lambda: chat.edit(0, "Why? " * 900, SHORT))
@@ -148,18 +147,18 @@ def test_a_chat_that_overflows_is_refused_before_any_computing_with_numbers_and_
         ([{"type": "text", "text": "a <image>"}], "contains <image>"),
     ],
 )
-def test_malformed_parts_are_complaint(tiny: Bundle, content: list[dict[str, Any]], words: str):
-    assert words in complaint(lambda: Pair(tiny).prompt(None, [{"role": "user", "content": content}]))
+def test_malformed_parts_are_complaint(tiny: Pair, content: list[dict[str, Any]], words: str):
+    assert words in complaint(lambda: tiny.prompt(None, [{"role": "user", "content": content}]))
 
 
-def test_an_assistant_shows_no_pictures(tiny: Bundle):
+def test_an_assistant_shows_no_pictures(tiny: Pair):
     said = {"role": "assistant", "content": [{"type": "image", "image": models.picture(0)}]}
     chat = [{"role": "user", "content": "Hi"}, said, {"role": "user", "content": "Hi"}]
-    assert "message 1 has a part" in complaint(lambda: Pair(tiny).prompt(None, chat))
+    assert "message 1 has a part" in complaint(lambda: tiny.prompt(None, chat))
 
 
 def test_other_refusals_leave_the_chat_as_it_was():
-    chat = Chat(Pair(models.bundle("mixed")))
+    chat = Chat(models.pair("mixed"))
     assert complaint(lambda: chat.edit(0, "Hi")) == "there is no turn 0 to edit: the chat has 0, counted from 0"
     assert complaint(lambda: chat.ask(" ")) == "the prompt is empty"
     assert "no image file" in complaint(lambda: chat.ask("Hi", "nowhere.png"))
@@ -168,15 +167,15 @@ def test_other_refusals_leave_the_chat_as_it_was():
 
 @pytest.mark.parametrize("answer", ["", "an <image> <image>", "the end</s> <s>"])
 def test_an_answer_without_words_or_with_a_special_token_can_be_read_back(answer: str, monkeypatch: pytest.MonkeyPatch):
-    chat = Chat(Pair(models.bundle("mixed")))
+    chat = Chat(models.pair("mixed"))
     with monkeypatch.context() as patched:
-        patched.setattr(Bundle, "decode", lambda self, ids: answer)
+        patched.setattr(Detokenizer, "decode", lambda self, ids: answer)
         chat.ask("What?", models.picture(0), SHORT)
     assert chat.turns[0].answer == answer
     prompts = []
     with monkeypatch.context() as patched:
-        real = chat_module.build_prompt
-        patched.setattr(chat_module, "build_prompt", lambda *given: prompts.append(real(*given)) or prompts[-1])
+        real = PromptBuilder.build
+        patched.setattr(PromptBuilder, "build", lambda *given: prompts.append(real(*given)) or prompts[-1])
         ask(chat, "Where?")
     tokenizer, ids = models.processor().tokenizer, prompts[0].input_ids[0].tolist()
     counts = [ids.count(tokenizer.convert_tokens_to_ids(token)) for token in ("<image>", "<s>", "</s>")]
@@ -189,7 +188,7 @@ def test_an_answer_without_words_or_with_a_special_token_can_be_read_back(answer
 def test_tau_of_each_turn_can_be_read_off_the_traces():
     traces: list[DecodeTrace] = []
     for seed in range(2):
-        chat = Chat(Pair(talker()))
+        chat = Chat(talker())
         traces += [chat.ask(text, models.picture(seed) if not chat.turns else None, SHORT) for text in QUESTIONS]
     for turn in range(3):
         of_turn = [trace for trace in traces if trace.turn == turn]
@@ -199,7 +198,7 @@ def test_tau_of_each_turn_can_be_read_off_the_traces():
 
 
 def test_traces_from_before_there_were_chats_are_read():
-    trace = models.decode(models.bundle("mixed"), models.prompt(0), SHORT)
+    trace = models.decode(models.pair("mixed"), models.prompt(0), SHORT)
     document = json.loads(trace.to_json())
     assert (document.pop("turn"), document["prefill"].pop("reused_tokens")) == (0, 0)
     assert DecodeTrace.from_json(json.dumps(document)) == trace

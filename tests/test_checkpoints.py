@@ -14,22 +14,22 @@ from checkpoints import FAMILIES, FamilyName
 
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
-from specllava.decoding import Lane
 from specllava.lab import Lab
-from specllava.models.artefact import Sight
-from specllava.models.bundle import Bundle, DTypeName, with_draft
-from specllava.models.drafts import import_draft, init_draft
-from specllava.models.engine import Engine
-from specllava.models.prompt import Prompt, build_prompt
-from specllava.models.reading import expectations
+from specllava.lane import Lane
+from specllava.models.draft_classes import VisionSource
+from specllava.models.loading import DTypeName
+from specllava.models.make_draft import import_draft, init_draft
 from specllava.pair import Pair
+from specllava.runtime.engine import Engine
+from specllava.runtime.prompt import Prompt
+from specllava.runtime.scoring import expectations
 
 PROMPTS = 50
 FAST = DecodingConfig(max_new_tokens=7, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
 ALONE = replace(FAST, drafter="none")
 NOISE = 0.03
 # How each draft was made, and how it comes to know a picture. All but "init" and "blind" resemble their target.
-DRAFTS: dict[str, Sight] = {"init": "shared", "blind": "blind", "same tower": "shared", "own tower": "own"}
+DRAFTS: dict[str, VisionSource] = {"init": "shared", "blind": "none", "same tower": "shared", "own tower": "own"}
 
 
 @pytest.fixture(scope="module")
@@ -61,18 +61,18 @@ def pairs(root: Path):
 
     @cache
     def pair(family: FamilyName, made: str, dtype: DTypeName) -> Pair:
-        return Pair(with_draft(alone(family, dtype).bundle, root / f"{family} {made}"))
+        return alone(family, dtype).with_draft(root / f"{family} {made}")
 
     return pair
 
 
-def ids(pair: Bundle, prompt: Prompt, config: DecodingConfig) -> tuple[int, ...]:
+def ids(pair: Pair, prompt: Prompt, config: DecodingConfig) -> tuple[int, ...]:
     return run(pair, prompt, config)[0]
 
 
-def run(pair: Bundle, prompt: Prompt, config: DecodingConfig) -> tuple[tuple[int, ...], int]:
+def run(pair: Pair, prompt: Prompt, config: DecodingConfig) -> tuple[tuple[int, ...], int]:
     """Token ids of an answer, and the target's passes."""
-    trace = Pair(pair).run(Lane("x", config, prompt))
+    trace = pair.run(Lane("x", config, prompt))
     return trace.token_ids, len(trace.steps)
 
 
@@ -82,11 +82,11 @@ def test_speculation_changes_no_token_in_float32(pairs, family: FamilyName):
     accepted = dict.fromkeys(DRAFTS, 0)
     for number in range(PROMPTS):
         turns = list(DRAFTS)[number % 2 :: 2]
-        drafted = [pairs(family, made, "float32").bundle for made in turns]
-        prompts = [build_prompt(pair, None, checkpoints.messages(number)) for pair in drafted]
+        drafted = [pairs(family, made, "float32") for made in turns]
+        prompts = [pair.prompt(None, checkpoints.messages(number)) for pair in drafted]
         plain, passes = run(drafted[0], prompts[0], ALONE)
         for made, pair, prompt in zip(turns, drafted, prompts, strict=True):
-            assert pair.draft_sight == DRAFTS[made]
+            assert pair.draft_vision == DRAFTS[made]
             fast, fewer = run(pair, prompt, FAST)
             assert fast == plain
             accepted[made] += passes - fewer
@@ -97,7 +97,7 @@ def test_speculation_changes_no_token_in_float32(pairs, family: FamilyName):
 @torch.inference_mode()
 def test_target_only_is_transformers_own_generate(pairs, family: FamilyName):
     """In float64, from its own processor's inputs, made without the code under test."""
-    pair = pairs(family, "init", "float64").bundle
+    pair = pairs(family, "init", "float64")
     shown = [number for number in range(10) if number % 5]
     for number in shown:
         chat, images = [], []
@@ -111,7 +111,7 @@ def test_target_only_is_transformers_own_generate(pairs, family: FamilyName):
         inputs = pair.processor(images=images, text=text, return_tensors="pt")
         inputs["pixel_values"] = inputs["pixel_values"].double()
         output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=ALONE.max_new_tokens)
-        prompt = build_prompt(pair, None, checkpoints.messages(number))
+        prompt = pair.prompt(None, checkpoints.messages(number))
         assert torch.equal(prompt.input_ids, inputs["input_ids"])
         assert ids(pair, prompt, ALONE) == tuple(output[0, prompt.length :].tolist())
 
@@ -121,7 +121,7 @@ def test_target_only_is_transformers_own_generate(pairs, family: FamilyName):
 def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, family: FamilyName, made: str):
     """Pictures in several turns, some of them again, an earlier turn edited; each tower sees each picture once."""
     chat = Chat(pairs(family, made, "float64"))
-    bundle = chat._bundle
+    bundle = chat._pair
     towers = [bundle.target, *([bundle.draft] if DRAFTS[made] == "own" else [])]
     seen: list[int] = []
     hooks = [
@@ -149,18 +149,18 @@ def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, fami
 @pytest.mark.parametrize("family", FAMILIES)
 def test_reading_the_rest_is_reading_the_whole(pairs, family: FamilyName):
     """Pictures of one prompt differ in their slots; a cache is cut between them, never within one."""
-    bundle = pairs(family, "init", "float64").bundle
+    bundle = pairs(family, "init", "float64")
 
     def prompt(*shown: int, text: str = "What?") -> Prompt:
         parts = [{"type": "image", "image": checkpoints.picture(number)} for number in shown]
-        return build_prompt(bundle, None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
+        return bundle.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
 
     first = prompt(1, 2, 4)
     used = Engine(bundle.target, 1000)
     for second in (prompt(1, 2, 6), prompt(1, 5), prompt(2, 1), prompt(1, 2, 4, text="Where?"), prompt(), prompt(1, 2)):
-        used.prefill(first.input_ids, first.features, first.pictures)
-        reading = used.prefill(second.input_ids, second.features, second.pictures)
-        whole = Engine(bundle.target, 1000).prefill(second.input_ids, second.features, second.pictures)
+        used.prefill(first.input_ids, first.features, first.image_keys)
+        reading = used.prefill(second.input_ids, second.features, second.image_keys)
+        whole = Engine(bundle.target, 1000).prefill(second.input_ids, second.features, second.image_keys)
         torch.testing.assert_close(reading.logits, whole.logits, rtol=0, atol=1e-9)
         marker = bundle.target.config.image_token_id
         after = second.input_ids[0, reading.reused].item()
@@ -169,34 +169,34 @@ def test_reading_the_rest_is_reading_the_whole(pairs, family: FamilyName):
     assert len(counts) == (1 if family == "llava" else 3)
 
 
-def family_size(bundle: Bundle, prompt: Prompt) -> int:
+def family_size(bundle: Pair, prompt: Prompt) -> int:
     return int((prompt.input_ids == bundle.target.config.image_token_id).sum())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_draft_reads(pairs, family: FamilyName):
     """Shared: the same. Blind: the words without the slots. Own: the same words, features of its own tower."""
-    for made, sight in DRAFTS.items():
-        bundle = pairs(family, made, "float32").bundle
-        prompt = build_prompt(bundle, None, checkpoints.messages(3))
+    for made, vision in DRAFTS.items():
+        bundle = pairs(family, made, "float32")
+        prompt = bundle.prompt(None, checkpoints.messages(3))
         marker = bundle.target.config.image_token_id
         words = prompt.input_ids[prompt.input_ids != marker].tolist()
-        if sight == "shared":
-            assert prompt.for_draft is None
-        elif sight == "blind":
-            assert prompt.for_draft.input_ids[0].tolist() == words
-            assert (prompt.for_draft.features, prompt.for_draft.pictures) == (None, ())
+        if vision == "shared":
+            assert prompt.draft_prompt is None
+        elif vision == "none":
+            assert prompt.draft_prompt.input_ids[0].tolist() == words
+            assert (prompt.draft_prompt.features, prompt.draft_prompt.image_keys) == (None, ())
         else:
-            own = prompt.for_draft
+            own = prompt.draft_prompt
             assert own.input_ids[own.input_ids != marker].tolist() == words
             assert len(own.features) == len(prompt.features) == 3
-            assert not set(own.pictures) & set(prompt.pictures)
+            assert not set(own.image_keys) & set(prompt.image_keys)
             states = [torch.as_tensor(getattr(p.features[0], "states", p.features[0])) for p in (own, prompt)]
             assert not torch.allclose(*states)
 
 
 def test_a_trace_of_a_pair_from_disk_names_its_parts(pairs):
-    setting = pairs("llava_next", "own tower", "float32").setting
+    setting = pairs("llava_next", "own tower", "float32").info
     assert (setting.pair, setting.target) == ("llava_next", "llava_next")
     assert (setting.draft, setting.dtype) == ("llava_next own tower", "float32")
 
@@ -218,9 +218,9 @@ def test_the_script_that_repeats_these_checks_on_real_checkpoints(pairs, family:
 def test_the_lab_asks_every_draft_what_it_would_have_said(pairs, made: str):
     """Each reads its own prompt; what is offered beside a token is what its best guesses are."""
     pair = pairs("llava_next", made, "float32")
-    prompt = build_prompt(pair.bundle, None, checkpoints.messages(3))
+    prompt = pair.prompt(None, checkpoints.messages(3))
     *_, fork = Lab(pair).fork(None, checkpoints.messages(3), (), FAST)
     assert fork is not None
-    guesses = expectations(pair.bundle.draft, prompt.for_draft or prompt, fork.original.token_ids).argmax(-1).tolist()
+    guesses = expectations(pair.draft, prompt.draft_prompt or prompt, fork.original.token_ids).argmax(-1).tolist()
     for said, guess, options in zip(fork.original.token_ids, guesses, fork.options, strict=True):
         assert guess == said or guess in [option.token for option in options]

@@ -9,8 +9,9 @@ import pydantic
 import pytest
 from pydantic import TypeAdapter, ValidationError, model_validator
 
-from specllava.bench import CHAIN_FLOOR, bench_lanes
+from specllava.bench import bench_lanes
 from specllava.config import DecodingConfig, one_line, short
+from specllava.growth.rules.chain import BENCH_FLOOR
 
 BOUNDS = [
     ("max_new_tokens", 1, 4096),
@@ -129,7 +130,7 @@ def test_every_option_has_a_help_text():
 
 def test_benchmark_lanes_keep_to_the_stricter_limit():
     suited = bench_lanes(DecodingConfig())
-    assert suited["chain"].min_log_prob == CHAIN_FLOOR > suited["entropy"].min_log_prob
+    assert suited["chain"].min_log_prob == BENCH_FLOOR > suited["entropy"].min_log_prob
     assert suited["topk"].width < suited["entropy"].width and suited["sequoia"].nodes < suited["entropy"].nodes
     asked = DecodingConfig(depth=3, nodes=5, width=1, min_log_prob=-0.1)
     for name, lane in bench_lanes(asked).items():

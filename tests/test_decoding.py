@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 from models import DraftKind, configs, decode, expected
 
 from specllava.config import DecodingConfig
-from specllava.decoding import Event, Lane, RaceEvent, race, stream
+from specllava.decoding import Event, RaceEvent
 from specllava.drafters.model import ModelSession
+from specllava.growth.rules import build_rule
+from specllava.lane import SPECULATIVE, TARGET_ONLY, Lane
 from specllava.metrics import compare, summarise
-from specllava.models.bundle import Bundle
-from specllava.models.engine import Engine
-from specllava.models.prompt import Prompt
-from specllava.pair import SPECULATIVE, TARGET_ONLY, Pair
-from specllava.sampling import SeededChance
+from specllava.pair import Pair
+from specllava.runtime.engine import Engine
+from specllava.runtime.prompt import Prompt
 from specllava.trace import Prefill, StepTrace
 from specllava.tree import DraftTree
-from specllava.verify import verify_greedy
+from specllava.verification.greedy import verify_greedy
+from specllava.verification.sampling import SeededRandom
 
 CHATS = st.integers(0, len(models.CHATS) - 1)
 SEEDS = st.sampled_from(models.SEEDS)
@@ -44,7 +45,7 @@ def test_speculative_is_target_only_is_the_reference(
 ):
     """With an end of the answer at some place of it, or without."""
     eos = None if ending is None else models.reference(chat, seed)[ending]
-    pair, prompt = models.bundle(kind, seed, eos), models.prompt(chat, seed)
+    pair, prompt = models.pair(kind, seed, eos), models.prompt(chat, seed)
     wanted = expected(chat, seed, config.max_new_tokens, () if eos is None else (eos,))
     speculative = decode(pair, prompt, config)
     alone = decode(pair, prompt, replace(config, drafter="none"))
@@ -59,7 +60,7 @@ def test_speculative_is_target_only_is_the_reference(
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6, 7, 8, 11, 16])
 def test_the_limit_is_met_exactly(kind: DraftKind, limit: int):
     config = DecodingConfig(max_new_tokens=limit, depth=6, min_log_prob=-50.0, entropy_threshold=2.0)
-    trace = decode(models.bundle(kind), models.prompt(0), config)
+    trace = decode(models.pair(kind), models.prompt(0), config)
     assert trace.token_ids == expected(0, 0, limit)
     assert trace.finish_reason == "length"
 
@@ -69,7 +70,7 @@ def test_the_limit_is_met_exactly(kind: DraftKind, limit: int):
 def test_nothing_follows_the_end_of_the_answer(rule, ending: int):
     """The perfect draft guesses far beyond the end; none of that may get out."""
     eos = models.reference(1)[ending]
-    pair = models.bundle("perfect", eos=[2, eos])
+    pair = models.pair("perfect", eos=[2, eos])
     trace = decode(pair, models.prompt(1), DecodingConfig(rule=rule, depth=6, max_new_tokens=24, min_log_prob=-50.0))
     assert trace.token_ids == expected(1, 0, 24, (2, eos))
     assert trace.token_ids.index(eos) == len(trace.token_ids) - 1
@@ -80,7 +81,7 @@ def test_nothing_follows_the_end_of_the_answer(rule, ending: int):
 @pytest.mark.parametrize("chat", range(len(models.CHATS)))
 def test_a_perfect_chain_is_accepted_whole(depth: int, chat: int):
     config = DecodingConfig(rule="chain", depth=depth, nodes=32, min_log_prob=-50.0, max_new_tokens=24)
-    trace = decode(models.bundle("perfect"), models.prompt(chat), config)
+    trace = decode(models.pair("perfect"), models.prompt(chat), config)
     room = config.max_new_tokens - 1
     for step in trace.steps:
         drafted = min(depth, room - 1)
@@ -94,7 +95,7 @@ def test_drafts_of_all_qualities_were_tried():
     config = DecodingConfig(rule="chain", depth=4, min_log_prob=-50.0, max_new_tokens=24)
 
     def tau(kind: DraftKind) -> float:
-        return summarise([decode(models.bundle(kind), models.prompt(chat), config) for chat in range(2)]).tau
+        return summarise([decode(models.pair(kind), models.prompt(chat), config) for chat in range(2)]).tau
 
     assert tau("bad") < 1.3 < tau("mixed") < 3.5 < tau("perfect")
 
@@ -107,10 +108,10 @@ def test_the_draft_remembers_exactly_what_was_emitted(
     chat: int, seed: int, kind: DraftKind, config: DecodingConfig, rounds: int
 ):
     """After some steps the draft proposes what a draft proposes that reads prompt and answer afresh."""
-    pair, prompt = models.bundle(kind, seed), models.prompt(chat, seed)
+    pair, prompt = models.pair(kind, seed), models.prompt(chat, seed)
     answer = models.reference(chat, seed)
     capacity = prompt.length + 200
-    session = ModelSession(Engine(pair.draft, capacity), prompt, config, SeededChance(0))
+    session = ModelSession(Engine(pair.draft, capacity), prompt, config, SeededRandom(0), build_rule(config))
     known = 1
     for _ in range(rounds):
         depth = min(config.depth, len(answer) - known - 1)
@@ -122,7 +123,9 @@ def test_the_draft_remembers_exactly_what_was_emitted(
         if known == len(answer):
             break
     read = torch.cat([prompt.input_ids, torch.tensor([answer[: known - 1]], dtype=torch.long)], dim=1)
-    fresh = ModelSession(Engine(pair.draft, capacity), replace(prompt, input_ids=read), config, SeededChance(0))
+    fresh = ModelSession(
+        Engine(pair.draft, capacity), replace(prompt, input_ids=read), config, SeededRandom(0), build_rule(config)
+    )
     ours = session.propose(answer[known - 1], config.depth)
     theirs = fresh.propose(answer[known - 1], config.depth)
     assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
@@ -135,11 +138,12 @@ def test_the_draft_remembers_exactly_what_was_emitted(
 @torch.inference_mode()
 def test_every_guess_has_the_probability_of_its_own_branch_read_alone(chat: int, rule: str):
     """With a mask where the tree has branches, and without one where it has none yet."""
-    pair, prompt = models.bundle("mixed"), models.prompt(chat)
+    pair, prompt = models.pair("mixed"), models.prompt(chat)
     config = DecodingConfig(rule=rule, depth=5, width=3, nodes=20, min_log_prob=-50.0)
     capacity = prompt.length + 100
     root = models.reference(chat)[0]
-    tree = ModelSession(Engine(pair.draft, capacity), prompt, config, SeededChance(0)).propose(root, config.depth)
+    session = ModelSession(Engine(pair.draft, capacity), prompt, config, SeededRandom(0), build_rule(config))
+    tree = session.propose(root, config.depth)
     assert max(tree.depths()) == 5
     for node in range(1, len(tree)):
         line = []
@@ -147,7 +151,7 @@ def test_every_guess_has_the_probability_of_its_own_branch_read_alone(chat: int,
             line.append(node_above)
         before = torch.tensor([[tree.tokens[each] for each in reversed(line)]])
         reading = Engine(pair.draft, capacity).prefill(
-            torch.cat([prompt.input_ids, before], dim=1), prompt.features, prompt.pictures
+            torch.cat([prompt.input_ids, before], dim=1), prompt.features, prompt.image_keys
         )
         alone = reading.logits.float().log_softmax(-1)[tree.tokens[node]].item()
         assert tree.log_probs[node] == pytest.approx(alone, abs=1e-4)
@@ -158,7 +162,7 @@ def test_every_guess_has_the_probability_of_its_own_branch_read_alone(chat: int,
 def test_target_only_is_what_transformers_generates(chat: int, seed: int):
     inputs = models.plain_inputs(chat)
     eos = models.reference(chat, seed)[15]
-    pair = models.bundle(None, seed, eos)
+    pair = models.pair(None, seed, eos)
     output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=20, pad_token_id=0)
     generated = tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
     trace = decode(pair, models.prompt(chat, seed), DecodingConfig(drafter="none", max_new_tokens=20))
@@ -166,9 +170,9 @@ def test_target_only_is_what_transformers_generates(chat: int, seed: int):
 
 
 @pytest.mark.parametrize("kept", range(5))
-def test_closing_early_leaves_nothing_behind(tiny: Bundle, kept: int):
+def test_closing_early_leaves_nothing_behind(tiny: Pair, kept: int):
     config, prompt = DecodingConfig(max_new_tokens=16, depth=4), models.prompt(0)
-    events = stream(tiny, prompt, config)
+    events = models.events(tiny, prompt, config)
     begun = tokens_of([next(events) for _ in range(kept)])
     events.close()
     assert list(events) == []
@@ -176,9 +180,9 @@ def test_closing_early_leaves_nothing_behind(tiny: Bundle, kept: int):
     assert decode(tiny, prompt, config).token_ids == expected(0, 0, 16)
 
 
-def test_two_runs_in_turn_do_not_mix(tiny: Bundle):
+def test_two_runs_in_turn_do_not_mix(tiny: Pair):
     config = DecodingConfig(max_new_tokens=12, depth=3)
-    one, other = stream(tiny, models.prompt(0), config), stream(tiny, models.prompt(1), config)
+    one, other = models.events(tiny, models.prompt(0), config), models.events(tiny, models.prompt(1), config)
     texts: list[list[Event]] = [[], []]
     running = [(one, texts[0]), (other, texts[1])]
     while running:
@@ -190,16 +194,16 @@ def test_two_runs_in_turn_do_not_mix(tiny: Bundle):
     assert tuple(tokens_of(texts[1])) == expected(1, 0, 12)
 
 
-def test_a_trace_shows_each_step_as_it_was(tiny: Bundle):
+def test_a_trace_shows_each_step_as_it_was(tiny: Pair):
     """Emitted tokens follow the root; the view's choices are the target's: along the branch they are the answer."""
     config = DecodingConfig(max_new_tokens=20, depth=4, entropy_threshold=0.2)
     trace = decode(tiny, models.prompt(2), config)
     answer, seen = models.reference(2), 1
     for step in trace.steps:
         assert step.tree.tokens[0] == answer[seen - 1]
-        chosen = tuple(step.target.choices[node] for node in step.verification.path)
+        chosen = tuple(step.view.choices[node] for node in step.verification.path)
         assert chosen == step.emitted == answer[seen : seen + len(chosen)]
-        assert all(step.target.token_ranks[node] == 0 for node in step.verification.path)
+        assert all(step.view.token_ranks[node] == 0 for node in step.verification.path)
         assert step.tree.drafted <= config.nodes
         seen += len(step.emitted)
     assert trace.prefill.prompt_tokens == models.plain_inputs(2)["input_ids"].shape[1]
@@ -224,7 +228,7 @@ class Stopwatch:
 def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     watch = Stopwatch()
     monkeypatch.setattr("specllava.decoding.now", watch.now)
-    monkeypatch.setattr("specllava.models.prompt.now", watch.now)
+    monkeypatch.setattr("specllava.runtime.prompt_builder.now", watch.now)
     for method in ("prefill", "forward"):
         plain = getattr(Engine, method)
 
@@ -248,13 +252,13 @@ def test_a_race_moves_the_lane_whose_clock_is_behind(stopwatch: Stopwatch, kind:
     clocks = dict.fromkeys((TARGET_ONLY, SPECULATIVE), 0.0)
     running = set(clocks)
     said: dict[str, list[Event]] = {name: [] for name in clocks}
-    for event in race(models.bundle(kind), lanes(prompt, DecodingConfig(max_new_tokens=12, depth=3))):
-        assert clocks[event.lane] == min(clocks[name] for name in running)
-        assert event.clock >= clocks[event.lane]
-        clocks[event.lane] = event.clock
-        said[event.lane].append(event.item)
-        if event.finished:
-            running.remove(event.lane)
+    for event in models.pair(kind).race_lanes(lanes(prompt, DecodingConfig(max_new_tokens=12, depth=3))):
+        assert clocks[event.lane.name] == min(clocks[name] for name in running)
+        assert event.clock >= clocks[event.lane.name]
+        clocks[event.lane.name] = event.clock
+        said[event.lane.name].append(event.item)
+        if event.item.finished is not None:
+            running.remove(event.lane.name)
     assert not running
     assert {tuple(tokens_of(items)) for items in said.values()} == {expected(0, 0, 12)}
 
@@ -264,24 +268,25 @@ def test_a_clock_counts_the_lanes_own_compute_and_nothing_else(stopwatch: Stopwa
     prompt = replace(models.prompt(0), vision_seconds=0.5)
     own = {TARGET_ONLY: 0.0, SPECULATIVE: 0.0}
     config = DecodingConfig(max_new_tokens=10, depth=3, min_log_prob=-50.0)  # no guess is dropped behind a draft's pass
-    for event in race(models.bundle("mixed"), lanes(prompt, config)):
+    for event in models.pair("mixed").race_lanes(lanes(prompt, config)):
         if isinstance(event.item, Prefill):
-            spent = prompt.vision_seconds + stopwatch.target + (stopwatch.draft if event.lane == SPECULATIVE else 0)
+            drafting = stopwatch.draft if event.lane.name == SPECULATIVE else 0
+            spent = prompt.vision_seconds + stopwatch.target + drafting
             assert event.item.total == pytest.approx(spent)
         else:
             levels = event.item.seconds.draft / stopwatch.draft
             assert levels == pytest.approx(round(levels))
-            assert (levels == 0) == (event.lane == TARGET_ONLY or event.item.tree.drafted == 0)
+            assert (levels == 0) == (event.lane.name == TARGET_ONLY or event.item.tree.drafted == 0)
             assert event.item.seconds.verify == pytest.approx(stopwatch.target)
-            assert event.item.seconds.rest == 0.0
+            assert event.item.seconds.keep == 0.0
             spent = event.item.seconds.total
-        own[event.lane] += spent
-        assert event.clock == pytest.approx(own[event.lane])
+        own[event.lane.name] += spent
+        assert event.clock == pytest.approx(own[event.lane.name])
         stopwatch.seconds += 3600.0
 
 
 def test_a_stopped_race_gives_what_was_said_so_far():
-    pair = Pair(models.bundle("mixed"))
+    pair = models.pair("mixed")
     events = pair.race(models.picture(0), models.messages(0), DecodingConfig(max_new_tokens=20, depth=3))
     begun: list[RaceEvent] = [next(events) for _ in range(6)]
     events.close()
@@ -290,15 +295,15 @@ def test_a_stopped_race_gives_what_was_said_so_far():
     for name, trace in traces.items():
         assert trace.finish_reason == "stopped"
         assert trace.token_ids == expected(0, 0, len(trace.token_ids))
-        assert len(trace.steps) + 1 == sum(event.lane == name for event in begun)
-    assert set(pair.collect_race(begun[:1])) == {begun[0].lane}
+        assert len(trace.steps) + 1 == sum(event.lane.name == name for event in begun)
+    assert set(pair.collect_race(begun[:1])) == {begun[0].lane.name}
     assert pair.collect_race([]) == {}
 
 
 def test_the_picture_is_encoded_once_for_both_lanes():
-    pair = Pair(models.bundle("mixed"))
+    pair = models.pair("mixed")
     calls: list[torch.nn.Module] = []
-    hook = pair.bundle.target.model.vision_tower.register_forward_hook(lambda module, *_: calls.append(module))
+    hook = pair.target.model.vision_tower.register_forward_hook(lambda module, *_: calls.append(module))
     try:
         traces = pair.compare(models.picture(0), models.messages(0), DecodingConfig(max_new_tokens=8))
     finally:
@@ -310,13 +315,13 @@ def test_the_picture_is_encoded_once_for_both_lanes():
 def test_the_picture_matters():
     """Guards the tests above: another picture, another answer."""
     config = DecodingConfig(max_new_tokens=12)
-    pair = Pair(models.bundle("mixed"))
+    pair = models.pair("mixed")
     answers = {pair.generate(models.picture(seed), "What?", config).token_ids for seed in range(4)}
     assert len(answers) > 1
 
 
 def test_all_ways_to_run_agree():
-    pair, config = Pair(models.bundle("mixed")), DecodingConfig(max_new_tokens=10)
+    pair, config = models.pair("mixed"), DecodingConfig(max_new_tokens=10)
     picture, chat = models.picture(0), models.messages(0)
     streamed = list(pair.stream(picture, chat, config))
     assert isinstance(streamed[0], Prefill)
@@ -330,6 +335,6 @@ def test_all_ways_to_run_agree():
 
 
 def test_nobody_proposes_nothing():
-    trace = decode(models.bundle(None), models.prompt(0), DecodingConfig(drafter="none", max_new_tokens=6))
+    trace = decode(models.pair(None), models.prompt(0), DecodingConfig(drafter="none", max_new_tokens=6))
     assert all(step.tree == DraftTree.only_root(step.tree.tokens[0]) for step in trace.steps)
     assert summarise([trace]).tau == 1.0

@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import tracemalloc
+from dataclasses import replace
 from functools import cache
 
 import models
@@ -30,7 +31,6 @@ from specllava.distill.losses import IGNORE
 from specllava.distill.rows import Row, UnusableRowError, index_rows, parse_row
 from specllava.distill.stage import answers_in, taught_losses
 from specllava.models.images import open_image
-from specllava.models.prompt import build_prompt
 from specllava.toyworld.build import SPECIAL
 from specllava.toyworld.corpus import TALKING, ChatBatches, conversation, corpus_text, encode_chat
 from specllava.toyworld.draw import draw_scene
@@ -261,12 +261,11 @@ def test_every_answer_is_labelled_after_exactly_what_decoding_would_read(indexed
     row = indexed[number]
     encode = encoder(10_000, kind)
     encoded = encode(row, [SIZE] * len(row.images))
-    bundle = copy.copy(models.bundle(None))
-    vars(bundle)["processor"] = encode.processor
+    bundle = replace(models.pair(None), processor=encode.processor)
     end = encode.processor.tokenizer.eos_token_id
     place = 0
     for turn in range(1, len(row.turns), 2):
-        asked = build_prompt(bundle, None, turns_of(row)[:turn]).input_ids[0].tolist()
+        asked = bundle.prompt(None, turns_of(row)[:turn]).input_ids[0].tolist()
         assert encoded.ids[: len(asked)] == asked
         assert all(label == IGNORE for label in encoded.labels[place : len(asked)])
         stop = encoded.labels.index(end, len(asked))
@@ -298,7 +297,7 @@ def test_the_end_that_is_taught_is_one_that_decoding_stops_at():
 def test_a_question_that_cannot_be_put_is_left_out_by_its_reason(place, text, reason):
     """The reason was told by a word in an error's text, and was an image that breaks off otherwise."""
     with pytest.raises(UnusableRowError, match=reason):
-        answered(models.bundle(None), Row((text, "So."), (0,), (), (True,)), place, DecodingConfig(drafter="none"))
+        answered(models.pair(None), Row((text, "So."), (0,), (), (True,)), place, DecodingConfig(drafter="none"))
 
 
 def test_a_row_is_cut_and_never_through_a_picture():
@@ -484,19 +483,19 @@ def test_too_little_disk_is_refused_with_numbers_before_any_work(indexed, place,
 
 def test_the_targets_own_answers_are_what_it_says(indexed, place):
     config = DecodingConfig(max_new_tokens=8)
-    bundle = models.bundle("mixed")
+    bundle = models.pair("mixed")
     row = indexed[0]
     found = answered(bundle, row, place / "images", config)
     image = place / "images" / row.images[0]
     asked = [{"type": "image", "image": image}, {"type": "text", "text": row.turns[0]}]
-    alone = models.decode(bundle, build_prompt(bundle, None, [{"role": "user", "content": asked}]),
+    alone = models.decode(bundle, bundle.prompt(None, [{"role": "user", "content": asked}]),
                           DecodingConfig(max_new_tokens=8, drafter="none"))  # fmt: skip
     assert found.turns[:2] == (row.turns[0], alone.text)
     assert found.ended == (False,)  # nothing ends an answer of this target, so the limit does, and the row with it
 
 
 def test_answers_go_on_where_a_killed_call_stopped(indexed, place, tmp_path, monkeypatch):
-    bundle, config, accelerator = models.bundle("mixed"), DecodingConfig(max_new_tokens=5), Accelerator(cpu=True)
+    bundle, config, accelerator = models.pair("mixed"), DecodingConfig(max_new_tokens=5), Accelerator(cpu=True)
     numbers = [3, 0, 5, 8, 1]
     given = bundle, indexed, numbers, place / "images", config
     whole = own_answers(*given, tmp_path / "whole", accelerator)

@@ -15,7 +15,6 @@ from PIL import Image
 
 from specllava.cli import main
 from specllava.config import DecodingConfig
-from specllava.decoding import Lane
 from specllava.distill import features as caching
 from specllava.distill.batches import Pixels, RowBatches
 from specllava.distill.chats import ChatEncoder, messages
@@ -25,11 +24,11 @@ from specllava.distill.losses import IGNORE
 from specllava.distill.rows import index_rows
 from specllava.distill.stage import taught_losses
 from specllava.findings.distillation import Report
-from specllava.models.bundle import draft_class, load_bundle
+from specllava.lane import Lane
 from specllava.models.checkpoint import Checkpoint
-from specllava.models.drafts import import_draft, init_draft
 from specllava.models.images import read_size
-from specllava.models.prompt import build_prompt
+from specllava.models.loading import draft_class
+from specllava.models.make_draft import import_draft, init_draft
 from specllava.pair import Pair
 
 ROWS, LENGTH = 30, 600
@@ -74,7 +73,7 @@ def indexed(root):
 
 def loaded(root, family, made, dtype="float32"):
     """The pair, with a draft that can learn: one that decodes is fused."""
-    bundle = load_bundle("x", root / family, root / f"{family} {made}", "cpu", dtype)
+    bundle = Pair.load(root / family, root / f"{family} {made}", name="x", device="cpu", dtype=dtype)
     checkpoint = Checkpoint.at(root / f"{family} {made}")
     build = draft_class(checkpoint.name, checkpoint.config())
     return replace(bundle, draft=checkpoint.load(build, dtype=getattr(torch, dtype)).eval())
@@ -103,8 +102,8 @@ def test_a_draft_learns_and_changes_no_token(root, tmp_path, family, made):
     assert found.checks[-1].kl < 0.8 * found.checks[0].kl
     losses = [point["loss"] for point in found.curve]
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
-    pair = Pair(load_bundle("distilled", root / family, tmp_path / "run" / "draft", "cpu", "float32"))
-    assert pair.bundle.draft_sight == {"init": "shared", "blind": "blind"}[made]
+    pair = Pair.load(root / family, tmp_path / "run" / "draft", name="distilled", device="cpu", dtype="float32")
+    assert pair.draft_vision == {"init": "shared", "blind": "none"}[made]
     accepted = 0
     for number in range(40):
         traces = [pair.run(lane) for lane in lanes(pair, number)]
@@ -114,7 +113,7 @@ def test_a_draft_learns_and_changes_no_token(root, tmp_path, family, made):
 
 
 def lanes(pair, number):
-    prompt = build_prompt(pair.bundle, None, checkpoints.messages(number))
+    prompt = pair.prompt(None, checkpoints.messages(number))
     return [Lane("x", config, prompt) for config in (replace(SHORT, drafter="none"), SHORT)]
 
 
@@ -180,7 +179,7 @@ def test_slots_are_those_of_decoding_and_are_never_cut_through(root, indexed, fa
         sizes = [read_size(root / "images" / name) for name in row.images]
         shown = [{"type": "image", "image": root / "images" / name} for name in row.images[: row.shown[0]]]
         asked = [{"role": "user", "content": [*shown, {"type": "text", "text": row.turns[0]}]}]
-        read = build_prompt(bundle, None, asked).input_ids[0].tolist()
+        read = bundle.prompt(None, asked).input_ids[0].tolist()
         encode = ChatEncoder(bundle.processor, LENGTH)
         encoded, slots = encode(row, sizes), [encode.slots(size) for size in sizes]
         assert places(encoded.ids) == places(read) and not encoded.cut

@@ -26,8 +26,8 @@ from specllava.distill.stage import chat_states
 from specllava.distill.validation import Validation
 from specllava.findings.distillation import Check, Report
 from specllava.metrics import summarise
-from specllava.models.artefact import DraftLlava, save
-from specllava.models.bundle import load_bundle
+from specllava.models.draft_classes import DraftLlava, save
+from specllava.pair import Pair
 from specllava.toyworld.build import build_processor, special_ids
 from visual.distillation import figure
 
@@ -70,7 +70,7 @@ def test_a_run_leaves_a_draft_that_loads_a_report_and_a_picture(place):
     assert all(point["loss"] > 0 and point["kl"] > 0 for point in found.curve)
     assert found.checks[-1].kl < found.checks[0].kl  # it learns
     for draft in ("draft", "last"):
-        assert load_bundle("distilled", place / "target", place / "whole" / draft, "cpu").draft is not None
+        assert Pair.load(place / "target", place / "whole" / draft, name="distilled", device="cpu").draft is not None
     assert not (place / "whole" / "work" / "checkpoints" / "draft").exists()
     page = (place / "whole" / "curve.html").read_text()
     assert "tokens per target pass" in page and "<script src" not in page and "<link" not in page
@@ -231,13 +231,13 @@ def test_a_validation_measures_what_decoding_and_whole_passes_say(tmp_path, seed
     """τ is that of the ordinary loop; KL and agreement are those of whole passes without any cache."""
     from accelerate import Accelerator
 
-    bundle, draft, config = models.bundle(None, seed), models.draft("mixed", seed), DecodingConfig(max_new_tokens=12)
+    bundle, draft, config = models.pair(None, seed), models.draft("mixed", seed), DecodingConfig(max_new_tokens=12)
     numbers = (0, 1, 3)
     prompts = [models.prompt(number, seed) for number in numbers]
     watch = Validation(bundle, prompts, config, tmp_path / "draft", 0, Accelerator(cpu=True), lambda *_: None)
     assert watch(0, copy.deepcopy(draft), looping.Course()) is False
     check = watch.checks[0]
-    traces = [models.decode(models.bundle("mixed", seed), prompt, config) for prompt in prompts]
+    traces = [models.decode(models.pair("mixed", seed), prompt, config) for prompt in prompts]
     assert check.tau == summarise(traces).tau > 1.0
     kl, agreed, read = 0.0, 0, 0
     with torch.inference_mode():
@@ -259,7 +259,7 @@ class Scripted(Validation):
     """Finds what it is told to; all else is as it is."""
 
     def __init__(self, keep, patience, taus, accelerator):
-        super().__init__(models.bundle(None), [], None, keep, patience, accelerator, lambda *_: None)
+        super().__init__(models.pair(None), [], None, keep, patience, accelerator, lambda *_: None)
         self.taus = taus
 
     def _check(self, step, model):

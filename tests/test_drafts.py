@@ -13,9 +13,9 @@ from test_bad_input import complaint
 from torch import Tensor
 
 from specllava.cli import main
-from specllava.models.bundle import load_bundle
-from specllava.models.drafts import import_draft, init_draft, same
+from specllava.models.make_draft import import_draft, init_draft, same
 from specllava.models.vocabulary import align
+from specllava.pair import Pair
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +80,9 @@ def test_a_seed_makes_the_same_projector_again_and_another_seed_another(root: Pa
 
 def test_a_text_only_draft_is_a_plain_llama_with_the_targets_tokenizer(root: Path, tmp_path: Path):
     made = init_draft(root / "llama", root / "target", tmp_path / "blind", text_only=True)
-    assert (made.sight, config_of(made.directory)["architectures"]) == ("blind", ["LlamaForCausalLM"])
+    assert (made.vision, config_of(made.directory)["architectures"]) == ("none", ["LlamaForCausalLM"])
     assert not [name for name in weights_of(made.directory) if "projector" in name]
-    assert load_bundle("x", root / "target", made.directory, "cpu").draft_sight == "blind"
+    assert Pair.load(root / "target", made.directory, name="x", device="cpu").draft_vision == "none"
 
 
 def test_init_for_a_llava_next_has_a_newline_of_its_own(root: Path, tmp_path: Path):
@@ -94,16 +94,16 @@ def test_init_for_a_llava_next_has_a_newline_of_its_own(root: Path, tmp_path: Pa
 # ----------------------------------------------------------------------------------------------- import
 
 
-@pytest.mark.parametrize(("source", "sight"), [("same", "shared"), ("rounded", "shared"), ("other", "own")])
-def test_import_drops_the_targets_tower_and_keeps_another_one(root: Path, tmp_path: Path, source: str, sight: str):
+@pytest.mark.parametrize(("source", "vision"), [("same", "shared"), ("rounded", "shared"), ("other", "own")])
+def test_import_drops_the_targets_tower_and_keeps_another_one(root: Path, tmp_path: Path, source: str, vision: str):
     made = import_draft(root / source, root / "target", tmp_path / "draft")
-    assert made.sight == sight
+    assert made.vision == vision
     ours, theirs = weights_of(made.directory), weights_of(root / source)
-    kept = {name for name in theirs if sight == "own" or "vision_tower" not in name}
+    kept = {name for name in theirs if vision == "own" or "vision_tower" not in name}
     assert {name.replace("vision_model.", "") for name in ours} == {n.replace("vision_model.", "") for n in kept}
     assert all(same(ours[name], theirs[name]) for name in kept & set(ours))
-    assert load_bundle("x", root / "target", made.directory, "cpu").draft_sight == sight
-    tensors = "tensors are not the target's, such as" if sight == "own" else "the tower equals the target's"
+    assert Pair.load(root / "target", made.directory, name="x", device="cpu").draft_vision == vision
+    tensors = "tensors are not the target's, such as" if vision == "own" else "the tower equals the target's"
     assert tensors in made.said[0]
 
 
@@ -153,7 +153,7 @@ def test_rows_of_padding_may_be_cut_and_rows_of_tokens_not(root: Path):
 
 
 def test_a_plain_llama_as_it_is_published_is_refused_as_a_draft_with_the_way_out(root: Path):
-    line = complaint(lambda: load_bundle("x", root / "target", root / "llama", "cpu"))
+    line = complaint(lambda: Pair.load(root / "target", root / "llama", name="x", device="cpu"))
     assert line == f'draft vocabulary {WORDS} does not cover the target\'s {PADDED}: run "specllava draft init"'
 
 
@@ -169,12 +169,12 @@ def test_a_model_with_other_tokens_is_refused_by_number(root: Path, tmp_path: Pa
 
 
 def test_a_draft_of_another_family_is_refused(root: Path):
-    line = complaint(lambda: load_bundle("x", root / "next", root / "draft", "cpu"))
+    line = complaint(lambda: Pair.load(root / "next", root / "draft", name="x", device="cpu"))
     assert line == 'the draft reads features of a llava, the target is a llava_next: run "specllava draft init"'
 
 
 def test_a_draft_for_another_tower_is_refused(root: Path):
-    line = complaint(lambda: load_bundle("x", root / "wide", root / "draft", "cpu"))
+    line = complaint(lambda: Pair.load(root / "wide", root / "draft", name="x", device="cpu"))
     assert (
         line == 'the draft reads vision features of size 32, the target\'s tower gives 48: run "specllava draft init"'
     )
@@ -185,7 +185,7 @@ def test_a_draft_with_another_image_token_is_refused(root: Path, tmp_path: Path)
     config = config_of(other)
     config["image_token_index"] = 5
     checkpoints.write(other / "config.json", config)
-    line = complaint(lambda: load_bundle("x", other, root / "draft", "cpu"))
+    line = complaint(lambda: Pair.load(other, root / "draft", name="x", device="cpu"))
     assert line == f"the draft's image token is {checkpoints.IMAGE_ID}, the target's 5: run \"specllava draft import\""
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specllava.models.engine import Engine
 from specllava.models.fused import FusedLayer, fuse
+from specllava.runtime.engine import Engine
+from specllava.runtime.passes import PassInput
 
 CAPACITY = 64
 
@@ -37,9 +38,10 @@ def test_fused_layers_compute_what_they_are_made_of(seed: int, groups: int) -> N
     visible[:, 11:] = [[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]]
     found = []
     for engine in engines:
-        logits = [engine.prefill(prompt, None).logits[None], engine.forward([3, 5, 7, 9], visible, [11, 11, 12, 12])]
+        tree = PassInput([3, 5, 7, 9], visible, [11, 11, 12, 12])
+        logits = [engine.prefill(prompt, None).logits[None], engine.forward(tree).logits]
         engine.cache.keep(11, [1, 3])
-        found.append(torch.cat([*logits, engine.forward([2])]))
+        found.append(torch.cat([*logits, engine.forward(PassInput([2])).logits]))
     assert found[0].std() > 0.1
     assert torch.allclose(found[0], found[1], rtol=0, atol=1e-5 * found[0].abs().max().item())
 

@@ -12,12 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllava.config import DecodingConfig
-from specllava.growth import MOST_PRUNED, Grown, GrowthRule, Guess, Sprout, grow
-from specllava.rules import EntropyRule, growth_rule
+from specllava.growth.rule import GrowthRule
+from specllava.growth.rules import build_rule
+from specllava.growth.rules.entropy import EntropyRule
+from specllava.growth.tree_builder import MAX_PRUNED, GrownTree, GrowthLimits, TopTokens, TreeBuilder, grow
 from specllava.tree import DraftTree
 
 ROOT = 3
 VOCABULARY = 8
+
+
+def limits(depth: int) -> GrowthLimits:
+    """So deep, and otherwise as much as a rule wants."""
+    return GrowthLimits(depth, nodes=100_000, expansions=100_000)
 
 
 class Table:
@@ -35,13 +42,13 @@ class Table:
         logits = self.sharpness * np.random.default_rng((self.seed, *path)).normal(size=VOCABULARY)
         return logits - np.log(np.exp(logits).sum())
 
-    def guess(self, path: tuple[int, ...]) -> Guess:
+    def guess(self, path: tuple[int, ...]) -> TopTokens:
         values = self.log_probs(path)
         order = np.argsort(-values, kind="stable")
         entropy = float(-(np.exp(values) * values).sum())
-        return Guess(order.tolist(), values[order].tolist(), entropy)
+        return TopTokens(order.tolist(), values[order].tolist(), entropy)
 
-    def expand(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[Guess]:
+    def expand(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[TopTokens]:
         self.calls.append(list(nodes))
         for node, token, parent in zip(nodes, tokens, parents, strict=True):
             assert node not in self.paths, "a node is asked for once"
@@ -56,9 +63,9 @@ def described(tree: DraftTree) -> list[tuple[tuple[int, ...], float, float | Non
     return list(zip(paths, tree.log_probs, tree.entropies, strict=True))
 
 
-def wanted(rule: GrowthRule, guess: Guess) -> int:
+def wanted(rule: GrowthRule, guess: TopTokens) -> int:
     """Children by a rule that looks at nothing but the guess."""
-    return rule.branches(Sprout([ROOT]), 0, guess)
+    return rule.num_children(TreeBuilder([ROOT]), 0, guess)
 
 
 def best_of_everything(
@@ -101,15 +108,15 @@ rules = st.builds(
 @given(tables, rules, st.integers(0, 6))
 @settings(max_examples=150)
 def test_the_kept_nodes_are_the_best_of_everything(table: Table, config: DecodingConfig, depth: int):
-    rule = growth_rule(config)
-    tree = grow(ROOT, table.expand, rule, depth).tree
+    rule = build_rule(config)
+    tree = grow(ROOT, table.expand, rule, limits(depth)).tree
     assert described(tree) == best_of_everything(Table(table.seed, table.sharpness), rule, config, depth)
 
 
 @given(tables, rules, st.integers(0, 6))
 @settings(max_examples=100)
 def test_a_tree_stays_within_nodes_depth_width_and_floor(table: Table, config: DecodingConfig, depth: int):
-    tree = grow(ROOT, table.expand, growth_rule(config), depth).tree
+    tree = grow(ROOT, table.expand, build_rule(config), limits(depth)).tree
     assert tree.drafted <= config.nodes
     assert max(tree.depths()) <= depth
     assert min(tree.scores()) >= config.min_log_prob - 1e-5
@@ -121,8 +128,8 @@ def test_a_tree_stays_within_nodes_depth_width_and_floor(table: Table, config: D
 @settings(max_examples=100)
 def test_kept_nodes_keep_the_number_that_expand_knew(table: Table, config: DecodingConfig, depth: int):
     """The draft finds the cache column of an accepted node by this number."""
-    grown = grow(ROOT, table.expand, growth_rule(config), depth)
-    tree, kept = grown.tree, grown.names
+    grown = grow(ROOT, table.expand, build_rule(config), limits(depth))
+    tree, kept = grown.tree, grown.expansion_ids
     assert len(kept) == len(tree)
     assert kept == sorted(set(kept))
     for (path, _, entropy), number in zip(described(tree), kept, strict=True):
@@ -133,11 +140,11 @@ def test_kept_nodes_keep_the_number_that_expand_knew(table: Table, config: Decod
 @given(tables, rules, st.integers(1, 6))
 @settings(max_examples=100)
 def test_pruned_guesses_are_the_likeliest_that_the_tree_lacks(table: Table, config: DecodingConfig, depth: int):
-    grown = grow(ROOT, table.expand, growth_rule(config), depth)
+    grown = grow(ROOT, table.expand, build_rule(config), limits(depth))
     tree, scores = grown.tree, grown.tree.scores()
     inside = set(zip(tree.parents, tree.tokens, strict=True))
     assert not inside & {(guess.parent, guess.token) for guess in grown.pruned}
-    assert len(grown.pruned) <= MOST_PRUNED
+    assert len(grown.pruned) <= MAX_PRUNED
     totals = [scores[guess.parent] + guess.log_prob for guess in grown.pruned]
     assert totals == sorted(totals, reverse=True) or totals == pytest.approx(sorted(totals, reverse=True), abs=1e-5)
     if tree.drafted < config.nodes:  # only the floor prunes then
@@ -147,7 +154,7 @@ def test_pruned_guesses_are_the_likeliest_that_the_tree_lacks(table: Table, conf
 @given(tables, rules, st.integers(0, 6))
 @settings(max_examples=50)
 def test_siblings_differ_and_come_best_first(table: Table, config: DecodingConfig, depth: int):
-    tree = grow(ROOT, table.expand, growth_rule(config), depth).tree
+    tree = grow(ROOT, table.expand, build_rule(config), limits(depth)).tree
     for family in tree.children():
         assert len({tree.tokens[node] for node in family}) == len(family)
         values = [tree.log_probs[node] for node in family]
@@ -160,7 +167,7 @@ def test_an_unsure_node_gets_exp_entropy_children_and_a_sure_one_gets_one(table:
     config = DecodingConfig(
         entropy_threshold=threshold, max_branches=most, nodes=256, width=64, min_log_prob=-50.0, rule="entropy"
     )
-    tree = grow(ROOT, table.expand, growth_rule(config), depth=2).tree
+    tree = grow(ROOT, table.expand, build_rule(config), limits(2)).tree
     for node, family in enumerate(tree.children()):
         if (entropy := tree.entropies[node]) is not None:
             choices = math.exp(table.guess(tuple(tree.tokens[n] for n in tree.path(node))).entropy)
@@ -173,15 +180,15 @@ def test_an_unsure_node_gets_exp_entropy_children_and_a_sure_one_gets_one(table:
     [(0.0, 1), (0.5, 1), (0.501, 2), (0.69, 2), (0.70, 3), (1.09, 3), (1.10, 4), (1.39, 5), (3.0, 5), (11.0, 5)],
 )
 def test_children_by_entropy(entropy: float, children: int):
-    rule = EntropyRule(width=1, nodes=1, floor=0.0, threshold=0.5, most=5)
-    assert wanted(rule, Guess((), (), entropy)) == children
+    rule = EntropyRule(width=1, nodes=1, min_log_prob=0.0, entropy_threshold=0.5, max_branches=5)
+    assert wanted(rule, TopTokens((), (), entropy)) == children
 
 
 @given(tables, rules, st.integers(1, 12))
 @settings(max_examples=50)
 def test_a_chain_is_the_greedy_continuation(table: Table, config: DecodingConfig, depth: int):
     config = DecodingConfig(rule="chain", nodes=config.nodes, min_log_prob=config.min_log_prob)
-    tree = grow(ROOT, table.expand, growth_rule(config), depth).tree
+    tree = grow(ROOT, table.expand, build_rule(config), limits(depth)).tree
     assert tree.parents == tuple(range(-1, tree.drafted))
     for node in range(tree.drafted):
         assert tree.tokens[node + 1] == table.log_probs(tree.tokens[: node + 1]).argmax()
@@ -191,14 +198,14 @@ def test_a_chain_is_the_greedy_continuation(table: Table, config: DecodingConfig
 
 def test_no_depth_means_no_question_to_the_draft():
     table = Table(0, 1.0)
-    grown = grow(ROOT, table.expand, growth_rule(DecodingConfig()), depth=0)
-    assert (grown, table.calls) == (Grown(DraftTree.only_root(ROOT), [0], ()), [])
+    grown = grow(ROOT, table.expand, build_rule(DecodingConfig()), limits(0))
+    assert (grown, table.calls) == (GrownTree(DraftTree.only_root(ROOT), [0], ()), [])
 
 
 def test_growth_stops_when_deeper_nodes_cannot_matter():
     """A full budget of equally likely guesses: nothing below them can be kept, so the draft is not asked again."""
     flat = Table(0, 0.0)
     config = DecodingConfig(nodes=2, max_branches=4, entropy_threshold=0.0, width=4, min_log_prob=-50.0)
-    tree = grow(ROOT, flat.expand, growth_rule(config), depth=6).tree
+    tree = grow(ROOT, flat.expand, build_rule(config), limits(6)).tree
     assert tree.drafted == 2
     assert len(flat.calls) < 6

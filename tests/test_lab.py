@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import models
 import pytest
@@ -20,11 +20,11 @@ from specllava.lab import Lab
 from specllava.lab.contrast import Setup, contrast, telling_places, with_closeups
 from specllava.lab.sweep import knob_values
 from specllava.metrics import drafted_tokens, summarise
-from specllava.models.bundle import Bundle
-from specllava.models.engine import Engine
-from specllava.models.prompt import shown_to_draft
-from specllava.models.reading import expectations, reading
 from specllava.pair import Pair
+from specllava.runtime.engine import Engine
+from specllava.runtime.passes import PassInput, PassOutput
+from specllava.runtime.prompt import with_draft_prompt
+from specllava.runtime.scoring import expectations, reading
 
 SHORT = DecodingConfig(max_new_tokens=16, depth=4, nodes=8)
 QUESTION = "Describe this."
@@ -38,8 +38,8 @@ def last(found: Iterator[T]) -> T:
 
 
 @pytest.fixture(scope="module")
-def lab(tiny: Bundle) -> Lab:
-    return Lab(Pair(tiny))
+def lab(tiny: Pair) -> Lab:
+    return Lab(tiny)
 
 
 # ------------------------------------------------------------------------------------------------- sweeps
@@ -102,9 +102,9 @@ def test_what_the_draft_sees_changes_no_token(lab: Lab, temperature: float):
         assert min(side.reading.divergences) >= 0 and max(side.reading.divergences) > 0
 
 
-def test_the_draft_that_is_shown_the_same_picture_is_the_same_draft(tiny: Bundle):
+def test_the_draft_that_is_shown_the_same_picture_is_the_same_draft(tiny: Pair):
     prompt = models.prompt(0)
-    setups = [Setup("as it is", tiny, prompt), Setup("shown", tiny, shown_to_draft(prompt, prompt))]
+    setups = [Setup("as it is", tiny, prompt), Setup("shown", tiny, with_draft_prompt(prompt, prompt))]
     one, two = last(contrast(setups, SHORT)).sides
     assert one.reading == two.reading
     assert [step.tree for step in one.trace.steps] == [step.tree for step in two.trace.steps]
@@ -112,12 +112,12 @@ def test_the_draft_that_is_shown_the_same_picture_is_the_same_draft(tiny: Bundle
 
 def test_a_longer_prompt_cannot_be_shown_to_the_draft():
     with pytest.raises(ValueError, match="more than the target's"):
-        shown_to_draft(models.prompt(3), models.prompt(0))
+        with_draft_prompt(models.prompt(3), models.prompt(0))
 
 
-def test_drafts_are_compared_on_one_answer_with_trees_of_the_same_places(tiny: Bundle):
+def test_drafts_are_compared_on_one_answer_with_trees_of_the_same_places(tiny: Pair):
     prompt = models.prompt(1)
-    setups = [Setup(kind, models.bundle(kind), prompt) for kind in models.KINDS]
+    setups = [Setup(kind, models.pair(kind), prompt) for kind in models.KINDS]
     found: Contrast = last(contrast(setups, SHORT))
     bad, mixed, perfect = found.sides
     assert all(same.identical for same in found.sameness)
@@ -129,14 +129,14 @@ def test_drafts_are_compared_on_one_answer_with_trees_of_the_same_places(tiny: B
     assert done.closeups and tuple(one.place for one in done.closeups) == telling_places(found)
     for closeup in done.closeups:
         for trace in closeup.traces:
-            assert trace.given == answer[: closeup.place - 1]
+            assert trace.forced_prefix == answer[: closeup.place - 1]
             assert len(trace.steps) == 1 and trace.steps[0].tree.tokens[0] == answer[closeup.place - 1]
         assert closeup.traces[2].steps[0].emitted[0] == answer[closeup.place]
     assert list(with_closeups(found, setups, replace(SHORT, temperature=0.5))) == [found]
 
 
-def test_places_are_where_drafts_differ_most_and_not_side_by_side(tiny: Bundle):
-    setups = [Setup(kind, models.bundle(kind), models.prompt(1)) for kind in ("bad", "perfect")]
+def test_places_are_where_drafts_differ_most_and_not_side_by_side(tiny: Pair):
+    setups = [Setup(kind, models.pair(kind), models.prompt(1)) for kind in ("bad", "perfect")]
     found = last(contrast(setups, SHORT))
     one, two = (side.reading.probs for side in found.sides)
     places = telling_places(found)
@@ -162,7 +162,7 @@ def test_a_reading_needs_an_entry_per_token():
 
 
 @pytest.mark.parametrize("number", range(len(models.CHATS)))
-def test_expectations_are_those_of_a_plain_forward_pass(tiny: Bundle, number: int):
+def test_expectations_are_those_of_a_plain_forward_pass(tiny: Pair, number: int):
     prompt, answer = models.prompt(number), models.reference(number)[:6]
     inputs = models.plain_inputs(number)
     ids = torch.cat([inputs["input_ids"], torch.tensor([answer])], dim=1)
@@ -197,7 +197,7 @@ def test_a_forced_token_stands_where_it_was_forced_and_the_target_goes_on(lab: L
     ids = torch.cat([prompt.input_ids, torch.tensor([given])], dim=1)
     for token in taken.forced.token_ids:  # the target alone, by whole passes without any cache
         with torch.inference_mode():
-            logits = lab.pair.bundle.target(input_ids=ids, pixel_values=prompt.pixel_values, use_cache=False).logits
+            logits = lab.pair.target(input_ids=ids, pixel_values=prompt.pixel_values, use_cache=False).logits
         assert token == int(logits[0, -1].argmax())
         ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
 
@@ -205,7 +205,7 @@ def test_a_forced_token_stands_where_it_was_forced_and_the_target_goes_on(lab: L
 def test_options_are_other_tokens_with_the_chances_that_both_models_give(lab: Lab):
     opened = last(lab.fork(models.picture(0), QUESTION, (), SHORT))
     prompt = lab.pair.prompt(models.picture(0), QUESTION)
-    target = expectations(lab.pair.bundle.target, prompt, opened.original.token_ids).exp()
+    target = expectations(lab.pair.target, prompt, opened.original.token_ids).exp()
     for place, (said, options) in enumerate(zip(opened.original.token_ids, opened.options, strict=True)):
         assert options and said not in {option.token for option in options}
         for option in options:
@@ -228,7 +228,7 @@ def test_a_fork_that_cannot_be_is_refused(lab: Lab, given: tuple[int, ...], word
 
 
 def test_nothing_follows_the_end_of_an_answer():
-    lab = Lab(Pair(models.bundle("mixed", eos=7)))
+    lab = Lab(models.pair("mixed", eos=7))
     with pytest.raises(ValueError, match="ends the answer"):
         last(lab.fork(models.picture(0), QUESTION, (7,), SHORT))
 
@@ -237,12 +237,12 @@ def test_where_two_answers_meet_again(lab: Lab):
     opened = last(lab.fork(models.picture(0), QUESTION, (), SHORT))
     said = opened.original.token_ids
     start = replace(opened.original.prefill, first_token=said[-1])
-    forced = replace(opened.original, given=(*said[:3], said[0]), prefill=start, steps=())
+    forced = replace(opened.original, forced_prefix=(*said[:3], said[0]), prefill=start, steps=())
     fork = Fork(opened.original, opened.options, forced)
     assert fork.place == 3 and fork.whole == (*said[:3], said[0], said[-1]) and fork.rejoined == 1
     for given in ((), (said[1], said[0])):
         with pytest.raises(ValueError, match="does not begin as the original"):
-            Fork(opened.original, opened.options, replace(forced, given=given))
+            Fork(opened.original, opened.options, replace(forced, forced_prefix=given))
     with pytest.raises(ValueError, match="options at 1 places of 16"):
         Fork(opened.original, opened.options[:1])
 
@@ -255,9 +255,9 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens each pass scores that any model makes; a prompt's pass is none of them."""
     made: list[int] = []
 
-    def counted(self: Engine, tokens: Sequence[int], *more: Any, **options: Any) -> torch.Tensor:
-        made.append(len(tokens))
-        return forward(self, tokens, *more, **options)
+    def counted(self: Engine, batch: PassInput) -> PassOutput:
+        made.append(len(batch.tokens))
+        return forward(self, batch)
 
     forward = Engine.forward
     monkeypatch.setattr(Engine, "forward", counted)
@@ -276,12 +276,12 @@ EXPERIMENTS: dict[str, Callable[[Lab], Generator[object]]] = {
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_can_be_stopped_between_any_two_decode_steps(
-    name: str, tiny: Bundle, passes: list[int], monkeypatch: pytest.MonkeyPatch
+    name: str, tiny: Pair, passes: list[int], monkeypatch: pytest.MonkeyPatch
 ):
     """A whole answer was once decoded between two findings, and Stop and the deadline came only then."""
-    monkeypatch.setattr(Pair, "undistilled", lambda pair: Pair(models.bundle("bad")))
+    monkeypatch.setattr(Pair, "undistilled", lambda pair: models.pair("bad"))
     most = SHORT.depth + 1  # a step is a pass per depth of the draft tree and one of the target
-    found = EXPERIMENTS[name](Lab(Pair(tiny)))
+    found = EXPERIMENTS[name](Lab(tiny))
     between = []
     for _ in found:
         between.append(len(passes))
@@ -300,7 +300,7 @@ def test_what_cannot_be_compared_is_refused(lab: Lab):
         lab.distillation(models.picture(0), QUESTION, SHORT)
     with pytest.raises(ValueError, match="the prompt is empty"):
         lab.seeing(models.picture(0), " ", models.picture(1), SHORT)
-    nobody = Lab(Pair(models.bundle(None)))
+    nobody = Lab(models.pair(None))
     with pytest.raises(ValueError, match="no draft"):
         last(nobody.seeing(models.picture(0), QUESTION, models.picture(1), SHORT))
     with pytest.raises(ValueError, match="no draft"):
@@ -310,5 +310,5 @@ def test_what_cannot_be_compared_is_refused(lab: Lab):
 def test_the_shipped_pair_has_its_earlier_draft_on_the_same_target(shipped):
     pair = shipped("float32")
     before = pair.undistilled()
-    assert before.bundle.target is pair.bundle.target
-    assert before.setting.draft == "draft-before" and pair.setting.draft == "draft"
+    assert before.target is pair.target
+    assert before.info.draft == "draft-before" and pair.info.draft == "draft"

@@ -34,7 +34,7 @@ def test_both_lanes_of_a_lesson_say_the_same(lesson: Lesson) -> None:
 def test_words_that_a_lesson_quotes_are_in_its_step(lesson: Lesson) -> None:
     trace = lesson.race.speculative
     step = trace.steps[lesson.told.step]
-    seen = {token_label(trace, token) for token in (*step.tree.tokens, step.verification.next_token)}
+    seen = {token_label(trace, token) for token in (*step.tree.tokens, step.verification.bonus_token)}
     quoted = re.findall("“([^”]+)”", lesson.told.question + lesson.told.answer)
     emitted = "".join(trace.texts[token] for token in step.emitted)
     assert all(words in seen or words in emitted for words in quoted)

@@ -21,14 +21,13 @@ from test_bad_input import complaint
 from specllava.chat import Chat
 from specllava.cli import main
 from specllava.config import DecodingConfig
-from specllava.models import estimate as weighing
-from specllava.models.artefact import save
-from specllava.models.bundle import load_bundle
+from specllava.models import memory_estimate as weighing
 from specllava.models.checkpoint import Checkpoint
-from specllava.models.drafts import init_draft
-from specllava.models.estimate import cache_bytes, estimate
+from specllava.models.draft_classes import save
+from specllava.models.make_draft import init_draft
+from specllava.models.memory_estimate import cache_bytes, estimate
 from specllava.models.presets import presets
-from specllava.models.quantisation import quantization_config
+from specllava.models.quantization import quantization_config
 from specllava.options import Running, drafting
 from specllava.pair import Pair
 
@@ -112,7 +111,7 @@ def test_a_target_and_a_draft_by_their_directories(root: Path, tmp_path: Path, c
 
 def test_only_a_missing_draft_changes_who_drafts(capsys):
     chosen = DecodingConfig()
-    alone, whole = Pair(models.bundle(None)), Pair(models.bundle("bad"))
+    alone, whole = models.pair(None), models.pair("bad")
     assert drafting(whole, chosen, "none") is chosen
     lookup = replace(chosen, drafter="prompt-lookup")
     assert drafting(alone, lookup, "none") is lookup
@@ -144,7 +143,7 @@ def test_weights_in_another_format_are_not_read(root: Path, tmp_path: Path):
         torch.save({}, directory / "pytorch_model.bin")
 
     copied = without(root, tmp_path, pickled)
-    line = complaint(lambda: load_bundle("x", copied, None, "cpu"))
+    line = complaint(lambda: Pair.load(copied, name="x", device="cpu"))
     assert line.startswith(f"{copied} cannot be read: ") and "model.safetensors" in line
 
 
@@ -154,18 +153,18 @@ def test_missing_weights_are_refused_by_name_and_number(root: Path, tmp_path: Pa
         kept = {name: one for name, one in weights.items() if "multi_modal_projector.linear_1" not in name}
         checkpoints.write_weights(directory, kept)
 
-    line = complaint(lambda: load_bundle("x", without(root, tmp_path, cut), None, "cpu"))
+    line = complaint(lambda: Pair.load(without(root, tmp_path, cut), name="x", device="cpu"))
     assert "lacks 2 weights of a LlavaForConditionalGeneration" in line and "multi_modal_projector.linear_1" in line
 
 
 def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path):
-    line = complaint(lambda: load_bundle("x", root / "llama", None, "cpu"))
+    line = complaint(lambda: Pair.load(root / "llama", name="x", device="cpu"))
     assert line == "models of type llama are not known as targets: llava and llava_next are"
 
 
 def test_a_broken_configuration_is_refused_by_its_place(root: Path, tmp_path: Path):
     copied = without(root, tmp_path, lambda directory: (directory / "config.json").write_text("{"))
-    assert complaint(lambda: load_bundle("x", copied, None, "cpu")).startswith(f"{copied} cannot be read: ")
+    assert complaint(lambda: Pair.load(copied, name="x", device="cpu")).startswith(f"{copied} cannot be read: ")
 
 
 def test_a_processor_of_an_older_checkpoint_is_completed_from_the_configuration(root: Path, tmp_path: Path):
@@ -184,11 +183,10 @@ def test_what_ends_an_answer_is_found_in_the_configuration_or_the_tokenizer(root
     configured = without(
         root, tmp_path, lambda copy: (silent(copy), _change(copy / "config.json", {"eos_token_id": 7}))
     )
-    assert load_bundle("x", configured, None, "cpu").eos_token_ids == {7}
-    pair = load_bundle("x", root / "target", None, "cpu")
+    assert Pair.load(configured, name="x", device="cpu").eos_token_ids == {7}
+    pair = Pair.load(root / "target", name="x", device="cpu")
     for config in (pair.target.generation_config, pair.target.config, pair.target.config.get_text_config()):
         config.eos_token_id = None
-    del vars(pair)["eos_token_ids"]
     assert pair.eos_token_ids == {pair.processor.tokenizer.eos_token_id} == {2}
 
 
@@ -196,7 +194,7 @@ def test_what_ends_an_answer_is_found_in_the_configuration_or_the_tokenizer(root
 def test_an_end_that_is_no_token_is_refused(root: Path, tmp_path: Path, end):
     """It was ignored: the answer ran to the limit."""
     copied = without(root, tmp_path, lambda copy: _change(copy / "generation_config.json", {"eos_token_id": end}))
-    line = complaint(lambda: load_bundle("x", copied, None, "cpu"))
+    line = complaint(lambda: Pair.load(copied, name="x", device="cpu"))
     assert line.startswith(f"{copied}") and "eos_token_id" in line
 
 
@@ -245,7 +243,7 @@ def test_a_damaged_checkpoint_costs_one_line(root: Path, tmp_path: Path, capsys,
 @pytest.mark.parametrize("name", ["meta", "tpu", "xla", "vulkan"])
 def test_a_device_that_cannot_hold_a_model_is_refused(root: Path, name: str):
     """``meta`` was taken for a device, and failed in the middle of loading."""
-    line = complaint(lambda: load_bundle("x", root / "target", None, name))
+    line = complaint(lambda: Pair.load(root / "target", name="x", device=name))
     assert line == f"unknown device {name!r}: use auto, cpu, cuda or cuda:N"
 
 
@@ -258,7 +256,7 @@ def test_a_prompt_that_is_no_text_costs_one_line(root: Path, capsys):
 
 def test_a_checkpoint_that_does_not_fit_on_the_disk_costs_one_line_and_leaves_nothing(root: Path, tmp_path: Path):
     """The library's own error, 35 lines, and half a directory stayed behind."""
-    pair = load_bundle("x", root / "target", None, "cpu")
+    pair = Pair.load(root / "target", name="x", device="cpu")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # bytes of a file, as on a disk with no more room
     try:
@@ -281,16 +279,18 @@ def _change(file: Path, change: dict) -> None:
 def test_the_estimate_is_what_is_then_taken(root: Path, limit: int | None):
     """Weights of both models, and the caches as a dialogue allocates them: the tree's columns were left out."""
     told: list[str] = []
-    pair = load_bundle("x", root / "target", root / "draft", "cpu", "float32", context=limit, tell=told.append)
+    pair = Pair.load(
+        root / "target", root / "draft", name="x", device="cpu", dtype="float32", context=limit, tell=told.append
+    )
     built = [(type(model), model.config) for model in (pair.target, pair.draft)]
     needed = estimate(*built, torch.float32, context=limit)
     taken = [sum(one.numel() * one.element_size() for one in model.parameters()) for model in (pair.target, pair.draft)]
     assert [needed.target, needed.draft] == taken
     assert needed.context == pair.context == (limit or checkpoints.CONTEXT)
-    chat = Chat(Pair(pair))
+    chat = Chat(pair)
     chat.ask("What?", None, DecodingConfig(max_new_tokens=4))
     held = 0
-    for engine in chat._memory._engines.values():
+    for engine in chat._caches._engines.values():
         held += sum(t.numel() * t.element_size() for layer in engine.cache.layers for t in (layer.keys, layer.values))
     assert needed.caches == held
     assert needed.total == sum(taken) + held
@@ -319,7 +319,7 @@ def test_what_does_not_fit_is_refused_before_weights_are_looked_for(
             file.unlink()
 
     monkeypatch.setattr(weighing, "free_bytes", lambda place, spread: 100_000)
-    line = complaint(lambda: load_bundle("big", without(root, tmp_path, bare), None, "cpu"))
+    line = complaint(lambda: Pair.load(without(root, tmp_path, bare), name="big", device="cpu"))
     assert line.startswith("big needs 0.00 GB of memory: target 0.00") and "cpu has 0.00 GB free" in line
     assert line.endswith("try a smaller --dtype, --quantization, --device-map or another --device")
 
@@ -327,24 +327,24 @@ def test_what_does_not_fit_is_refused_before_weights_are_looked_for(
 def test_a_shorter_context_that_fits_is_proposed_and_then_loads(root: Path, monkeypatch: pytest.MonkeyPatch):
     """Caches for the whole context were counted, and there was no way to say that fewer tokens will do."""
     pair = {"device": "cpu", "dtype": "float32"}
-    whole = load_bundle("big", root / "target", root / "draft", **pair)
+    whole = Pair.load(root / "target", root / "draft", name="big", **pair)
     needed = estimate(*[(type(model), model.config) for model in (whole.target, whole.draft)], torch.float32)
     monkeypatch.setattr(weighing, "free_bytes", lambda place, spread: int(needed.total) - 500 * needed.column)
-    line = complaint(lambda: load_bundle("big", root / "target", root / "draft", **pair))
+    line = complaint(lambda: Pair.load(root / "target", root / "draft", name="big", **pair))
     proposed = checkpoints.CONTEXT - 500
     assert f": try --context {proposed}, a smaller --dtype" in line
     assert "needs" in complaint(
-        lambda: load_bundle("big", root / "target", root / "draft", **pair, context=proposed + 1)
+        lambda: Pair.load(root / "target", root / "draft", name="big", **pair, context=proposed + 1)
     )
-    small = load_bundle("big", root / "target", root / "draft", **pair, context=proposed)
+    small = Pair.load(root / "target", root / "draft", name="big", **pair, context=proposed)
     assert small.context == proposed
-    line = complaint(lambda: Pair(small).prompt(None, "Hi", proposed))
+    line = complaint(lambda: small.prompt(None, "Hi", proposed))
     assert f"do not fit the context of {proposed}: shorten the prompt" in line
 
 
 @pytest.mark.parametrize("wanted", [0, -3, checkpoints.CONTEXT + 1])
 def test_a_context_that_the_target_cannot_hold_is_refused(root: Path, wanted: int):
-    line = complaint(lambda: load_bundle("x", root / "target", None, "cpu", context=wanted))
+    line = complaint(lambda: Pair.load(root / "target", name="x", device="cpu", context=wanted))
     assert line == f"--context is {wanted}: the target can hold 1 to {checkpoints.CONTEXT} tokens"
 
 
@@ -363,12 +363,12 @@ def test_the_command_line_takes_a_context(root: Path, capsys):
 def test_every_precision_loads_and_answers(root: Path, dtype):
     pair = Pair.load(root / "target", root / "draft", device="cpu", dtype=dtype)
     expected = "float32" if dtype == "auto" else dtype
-    assert pair.setting.dtype == expected == str(pair.bundle.draft.dtype).removeprefix("torch.")
+    assert pair.info.dtype == expected == str(pair.draft.dtype).removeprefix("torch.")
     assert pair.generate(checkpoints.picture(1), "What?", DecodingConfig(max_new_tokens=3)).token_ids
 
 
 def test_an_unknown_precision_is_refused(root: Path):
-    assert complaint(lambda: load_bundle("x", root / "target", None, "cpu", "float8")).startswith(
+    assert complaint(lambda: Pair.load(root / "target", name="x", device="cpu", dtype="float8")).startswith(
         "unknown dtype 'float8'"
     )
 
@@ -393,21 +393,21 @@ def test_a_target_whose_layers_lie_on_disk_until_they_run_says_the_same(root: Pa
     config = DecodingConfig(max_new_tokens=6, min_log_prob=-50.0, entropy_threshold=0.5)
     lanes = [replace(config, drafter="none"), config]
     expected = pair.run(models.Lane("x", lanes[0], prompt)).token_ids
-    disk_offload(pair.bundle.target.model.language_model, tmp_path, execution_device=torch.device("cpu"))
-    assert pair.bundle.target.model.language_model.embed_tokens.weight.is_meta
+    disk_offload(pair.target.model.language_model, tmp_path, execution_device=torch.device("cpu"))
+    assert pair.target.model.language_model.embed_tokens.weight.is_meta
     assert [pair.run(models.Lane("x", lane, prompt)).token_ids for lane in lanes] == [expected, expected]
 
 
-# ----------------------------------------------------------------------------------------------- quantisation
+# ----------------------------------------------------------------------------------------------- quantization
 
 
-def test_quantisation_that_cannot_run_here_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_quantization_that_cannot_run_here_is_refused(monkeypatch: pytest.MonkeyPatch):
     cpu = torch.device("cpu")
     assert quantization_config("none", cpu) is None
     for scheme in ("int8", "int4"):
         line = complaint(lambda scheme=scheme: quantization_config(scheme, cpu))
         assert line == f"quantization {scheme} needs a GPU, the device is cpu: use torchao-int8"
-    monkeypatch.setattr("specllava.models.quantisation.find_spec", lambda name: None)
+    monkeypatch.setattr("specllava.models.quantization.find_spec", lambda name: None)
     line = complaint(lambda: quantization_config("torchao-int8", cpu))
     assert line == 'quantization torchao-int8 needs torchao, which is not installed: pip install "torchao"'
     assert "unknown quantization 'int2'" in complaint(lambda: quantization_config("int2", cpu))
@@ -416,7 +416,7 @@ def test_quantisation_that_cannot_run_here_is_refused(monkeypatch: pytest.Monkey
 def test_options_name_the_schemes_that_there_are():
     from typing import get_args, get_type_hints
 
-    from specllava.models.quantisation import SCHEMES
+    from specllava.models.quantization import SCHEMES
 
     assert get_args(get_type_hints(Running)["quantization"]) == SCHEMES
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllava.config import DecodingConfig
-from specllava.drafters.lookup import MOST_MATCHES, LookupSession, continuations, merge
+from specllava.drafters.lookup import MAX_MATCHES, LookupSession, continuations, merge
 from specllava.tree import DraftTree
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
@@ -23,7 +23,7 @@ def plain_search(text: list[int], longest: int, depth: int) -> list[tuple[int, .
             if text[start : start + length] == text[-length:]:
                 found.append(tuple(text[start + length : start + length + depth]))
         if found and length < len(text):
-            return found[:MOST_MATCHES]
+            return found[:MAX_MATCHES]
     return []
 
 
@@ -77,5 +77,5 @@ def test_lookup_changes_no_token_and_needs_no_draft(chat: int, seed: int, config
     eos = [models.reference(chat, seed)[7]] if ends else []
     options = {name: getattr(config, name) for name in ("max_new_tokens", "depth", "nodes")}
     looked = DecodingConfig(drafter="prompt-lookup", ngram=2, **options)
-    trace = models.decode(models.bundle(None, seed, eos or None), models.prompt(chat, seed), looked)
+    trace = models.decode(models.pair(None, seed, eos or None), models.prompt(chat, seed), looked)
     assert trace.token_ids == models.expected(chat, seed, config.max_new_tokens, eos)

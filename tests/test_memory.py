@@ -13,18 +13,16 @@ from hypothesis import strategies as st
 from test_bad_input import complaint
 
 from specllava.chat import Chat
-from specllava.decoding import stream
-from specllava.models.engine import Engine
-from specllava.models.memory import Memory
-from specllava.models.prompt import build_prompt
-from specllava.pair import Pair
+from specllava.runtime.engine import Engine
+from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.passes import PassInput
 from specllava.trace import Prefill
 
 
 def test_first_turns_and_plain_runs_are_the_same():
-    pair, prompt = models.bundle("mixed"), models.prompt(0)
-    plain, again = list(stream(pair, prompt, SHORT)), list(stream(pair, prompt, SHORT))
-    first = list(stream(pair, prompt, SHORT, Memory()))
+    pair, prompt = models.pair("mixed"), models.prompt(0)
+    plain, again = list(models.events(pair, prompt, SHORT)), list(models.events(pair, prompt, SHORT))
+    first = list(models.events(pair, prompt, SHORT, KVCaches()))
     assert isinstance(plain[0], Prefill)
     assert plain[0].reused_tokens == first[0].reused_tokens == again[0].reused_tokens == 0
     for events in (again, first):
@@ -37,20 +35,20 @@ def test_first_turns_and_plain_runs_are_the_same():
 @torch.inference_mode()
 def test_reading_the_rest_is_reading_the_whole(length: int, other: int, shown: Shown):
     """Logits and caches, after cuts anywhere: in the text, in front of a picture, before the last token."""
-    pair = models.bundle(None)
+    pair = models.pair(None)
     text = "the cat sat on a red mat in the sun and " * 5
     first = prompt_of(pair, (0, 1), text[: length + 1] + "!")
     second = prompt_of(pair, shown, text[: other + 1])
     used, fresh = Engine(pair.target, 400), Engine(pair.target, 400)
-    used.prefill(first.input_ids, first.features, first.pictures)
-    used.forward([5, 6, 7])
-    reading = used.prefill(second.input_ids, second.features, second.pictures)
-    whole = fresh.prefill(second.input_ids, second.features, second.pictures)
+    used.prefill(first.input_ids, first.features, first.image_keys)
+    used.forward(PassInput([5, 6, 7]))
+    reading = used.prefill(second.input_ids, second.features, second.image_keys)
+    whole = fresh.prefill(second.input_ids, second.features, second.image_keys)
     pixels = second.pixel_values
     model = pair.target(input_ids=second.input_ids, pixel_values=pixels, use_cache=False).logits[0, -1]
     torch.testing.assert_close(reading.logits, whole.logits, rtol=0, atol=1e-9)
     torch.testing.assert_close(reading.logits, model, rtol=0, atol=1e-9)
-    assert (whole.reused, used.cache.length, used.cache.labels) == (0, second.length, fresh.cache.labels)
+    assert (whole.reused, used.cache.length, used.cache.contents) == (0, second.length, fresh.cache.contents)
     for one, same in zip(used.cache.layers, fresh.cache.layers, strict=True):
         for name in ("keys", "values"):
             held, wanted = (getattr(each, name)[:, :, : second.length] for each in (one, same))
@@ -62,11 +60,11 @@ def test_reading_the_rest_is_reading_the_whole(length: int, other: int, shown: S
 
 @torch.inference_mode()
 def test_a_prompt_that_is_held_whole_needs_one_column_and_one_that_ends_in_a_picture_the_picture():
-    pair, prompt = models.bundle(None), models.prompt(0)
+    pair, prompt = models.pair(None), models.prompt(0)
     engine, fresh = Engine(pair.target, 200), Engine(pair.target, 200)
     slots = (prompt.input_ids[0] == pair.target.config.image_token_id).nonzero().flatten().tolist()
     assert [
-        engine.prefill(ids, prompt.features, prompt.pictures).reused
+        engine.prefill(ids, prompt.features, prompt.image_keys).reused
         for ids in (prompt.input_ids, prompt.input_ids, prompt.input_ids[:, : slots[-1] + 1])
     ] == [0, prompt.length - 1, slots[0]]
     nameless = [fresh.prefill(prompt.input_ids, prompt.features).reused for _ in range(2)]
@@ -75,7 +73,7 @@ def test_a_prompt_that_is_held_whole_needs_one_column_and_one_that_ends_in_a_pic
 
 def test_only_new_tokens_are_read_and_each_picture_is_encoded_once():
     pair, encoded = talker(), []
-    chat, branching = Chat(Pair(pair)), replace(SHORT, entropy_threshold=0.0, nodes=12)
+    chat, branching = Chat(pair), replace(SHORT, entropy_threshold=0.0, nodes=12)
     tower = pair.target.model.vision_tower.register_forward_pre_hook(lambda m, inputs: encoded.append(len(inputs[0])))
     held = draft_held = 0
     try:
@@ -98,17 +96,17 @@ def test_only_new_tokens_are_read_and_each_picture_is_encoded_once():
 
 @pytest.mark.parametrize("turn", [0, 1, 2])
 def test_editing_a_turn_drops_what_came_after_and_cuts_the_cache_where_the_texts_part(turn: int):
-    chat = Chat(Pair(models.bundle("mixed")))
+    chat = Chat(models.pair("mixed"))
     traces = [ask(chat, text, shown, ALONE) for text, shown in zip(QUESTIONS, ((0,), (1,), ()), strict=True)]
     before = chat.turns
-    prompts = [build_prompt(chat._bundle, None, chat.messages[: 2 * n + 1]).input_ids[0].tolist() for n in range(3)]
-    with columns_of(chat._bundle.target) as passes:
+    prompts = [chat._pair.prompt(None, chat.messages[: 2 * n + 1]).input_ids[0].tolist() for n in range(3)]
+    with columns_of(chat._pair.target) as passes:
         edited = chat.edit(turn, "Why is that?", ALONE)
     check_last(chat)
     assert chat.turns[:turn] == before[:turn]
     assert (len(chat.turns), chat.turns[turn].text) == (turn + 1, "Why is that?")
     assert chat.turns[turn].images == before[turn].images
-    wanted = build_prompt(chat._bundle, None, chat.messages[: 2 * turn + 1]).input_ids[0].tolist()
+    wanted = chat._pair.prompt(None, chat.messages[: 2 * turn + 1]).input_ids[0].tolist()
     held = [*prompts[2], *traces[2].token_ids[:-1]]
     assert edited.prefill.reused_tokens == common(held, wanted[:-1]) > 0
     assert sum(passes) == edited.prefill.prompt_tokens - edited.prefill.reused_tokens + len(edited.token_ids) - 1
@@ -117,9 +115,9 @@ def test_editing_a_turn_drops_what_came_after_and_cuts_the_cache_where_the_texts
 
 @pytest.mark.parametrize("shown", [((0,), (1,)), ((0, 1), (0, 2)), ((0, 1), (1, 0)), ((0,), (0, 1))])
 def test_the_same_words_about_another_picture_do_not_reuse_the_old_one(shown: tuple[Shown, Shown]):
-    pair, memory = models.bundle("perfect"), Memory()
+    pair, memory = models.pair("perfect"), KVCaches()
     prompts = [prompt_of(pair, pictures) for pictures in shown]
-    runs = [models.collect(pair, models.Lane("x", SHORT, p), stream(pair, p, SHORT, memory)) for p in prompts]
+    runs = [pair.collect(models.Lane("x", SHORT, p), models.events(pair, p, SHORT, memory)) for p in prompts]
     marker = (prompts[1].input_ids[0] == pair.target.config.image_token_id).nonzero().flatten().tolist()
     same = common(list(shown[0]), list(shown[1]))
     assert runs[1].prefill.reused_tokens == marker[same * models.RECIPE.image_tokens]
@@ -127,27 +125,27 @@ def test_the_same_words_about_another_picture_do_not_reuse_the_old_one(shown: tu
 
 
 def test_a_memory_serves_one_answer_at_a_time():
-    pair, memory, prompt = models.bundle("mixed"), Memory(), models.prompt(0)
-    one = stream(pair, prompt, SHORT, memory)
+    pair, memory, prompt = models.pair("mixed"), KVCaches(), models.prompt(0)
+    one = models.events(pair, prompt, SHORT, memory)
     next(one)
-    assert "serves another answer" in complaint(lambda: next(stream(pair, prompt, SHORT, memory)))
+    assert "serve another answer" in complaint(lambda: next(models.events(pair, prompt, SHORT, memory)))
     one.close()
-    assert next(stream(pair, prompt, SHORT, memory)).reused_tokens == prompt.length - 1
+    assert next(models.events(pair, prompt, SHORT, memory)).reused_tokens == prompt.length - 1
 
 
 def test_what_an_answer_that_fails_has_read_is_forgotten(monkeypatch: pytest.MonkeyPatch):
     """It may fail where the cache holds a whole tree, whose columns are no text."""
-    pair, memory, prompt = models.bundle("mixed"), Memory(), models.prompt(0)
+    pair, memory, prompt = models.pair("mixed"), KVCaches(), models.prompt(0)
     with monkeypatch.context() as patched:
-        patched.setattr("specllava.judges.verify_greedy", None)
+        patched.setattr("specllava.verification.verifier.verify_greedy", None)
         with pytest.raises(TypeError):
-            list(stream(pair, prompt, SHORT, memory))
-    assert next(stream(pair, prompt, SHORT, memory)).reused_tokens == 0
+            list(models.events(pair, prompt, SHORT, memory))
+    assert next(models.events(pair, prompt, SHORT, memory)).reused_tokens == 0
 
 
 def test_larger_trees_need_larger_caches_which_are_read_anew_once():
-    pair, memory, prompt = models.bundle("mixed"), Memory(), models.prompt(0)
+    pair, memory, prompt = models.pair("mixed"), KVCaches(), models.prompt(0)
     larger = replace(SHORT, nodes=40)
-    reused = [next(stream(pair, prompt, c, memory)).reused_tokens for c in (SHORT, SHORT, larger, larger, SHORT)]
+    reused = [next(models.events(pair, prompt, c, memory)).reused_tokens for c in (SHORT, SHORT, larger, larger, SHORT)]
     assert reused == [0, prompt.length - 1, 0, prompt.length - 1, prompt.length - 1]
     assert memory.engine(pair.target, 0).cache.capacity == pair.context + larger.nodes + 1

@@ -22,7 +22,7 @@ from specllava.metrics import (
     speedup,
     summarise,
 )
-from specllava.trace import DecodeTrace, Prefill, Setting, StepSeconds, StepTrace, TargetView, Verification
+from specllava.trace import DecodeTrace, Prefill, RunInfo, StepSeconds, StepTrace, TargetView, Verification
 from specllava.tree import DraftTree
 
 
@@ -39,7 +39,7 @@ def run(first: int, steps: tuple[StepTrace, ...], prefill: float, margin: float 
     return DecodeTrace(
         schema_version=1,
         lane="test",
-        setting=Setting("pair", "target", "draft", "cpu", "float32", 1),
+        setting=RunInfo("pair", "target", "draft", "cpu", "float32", 1),
         config=DecodingConfig(),
         prompt="?",
         image=None,

@@ -45,7 +45,7 @@ class Paced:
         self.requests, self.drawn = RunRequests(), list[Any]()
         self._clock, self._seconds, self._end = clock, seconds, end
         self._backend = FakeBackend()
-        self.setting, self.collect_race = self._backend.setting, self._backend.collect_race
+        self.info, self.collect_race = self._backend.info, self._backend.collect_race
 
     def race(self, *asked: Any) -> Generator[Any]:
         for event in self._backend.race(*asked):

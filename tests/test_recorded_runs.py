@@ -12,7 +12,7 @@ import pytest
 import recorded_runs
 
 from specllava.config import RULES
-from specllava.models.bundle import DTypeName
+from specllava.models.loading import DTypeName
 from specllava.pair import Pair
 
 Load = Callable[[DTypeName], Pair]

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import COSTS
-from test_growth import ROOT, Table, tables
+from test_growth import ROOT, Table, limits, tables
 
 from specllava.config import RULES, DecodingConfig
-from specllava.costs import Calibration, CostAwareRule, Costs, Experience, choose
-from specllava.growth import grow
-from specllava.models.timing import against_rounds
-from specllava.rules import growth_rule
-from specllava.shapes import Shape, best_shape, fixed_shape
+from specllava.growth.cost_model import Calibration, CostModel, Costs
+from specllava.growth.rules import build_rule
+from specllava.growth.rules.cost_aware import CostAwareRule, best_count
+from specllava.growth.shapes import Shape, best_shape, fixed_shape
+from specllava.growth.tree_builder import grow
+from specllava.runtime.timing import against_rounds
 from specllava.tree import DraftTree
 
 
@@ -77,7 +78,7 @@ def test_a_fixed_shape_by_hand(branching: tuple[int, ...], depth: int, nodes: in
 @settings(max_examples=60)
 def test_a_shaped_tree_has_its_shape_and_the_best_guesses(table: Table, depth: int, widest: int, nodes: int):
     config = DecodingConfig(rule="fixed", branching=(widest, 2, 1), depth=depth, nodes=nodes)
-    tree = grow(ROOT, table.expand, growth_rule(config), depth).tree
+    tree = grow(ROOT, table.expand, build_rule(config), limits(depth)).tree
 
     def shape_of(node: int) -> Shape:
         return tuple(shape_of(child) for child in tree.children()[node])
@@ -92,10 +93,10 @@ def test_a_shaped_tree_has_its_shape_and_the_best_guesses(table: Table, depth: i
 @settings(max_examples=30, deadline=None)
 def test_topk_keeps_the_most_probable_subtree(table: Table, depth: int, width: int, nodes: int):
     """Of everything that the beam saw, no other set of nodes closed under parents has a larger sum of probabilities."""
-    rule = growth_rule(DecodingConfig(rule="topk", width=width, nodes=nodes))
-    wide = growth_rule(DecodingConfig(rule="topk", width=width, nodes=256))
-    tree = grow(ROOT, table.expand, rule, depth).tree
-    everything = grow(ROOT, Table(table.seed, table.sharpness).expand, wide, depth).tree
+    rule = build_rule(DecodingConfig(rule="topk", width=width, nodes=nodes))
+    wide = build_rule(DecodingConfig(rule="topk", width=width, nodes=256))
+    tree = grow(ROOT, table.expand, rule, limits(depth)).tree
+    everything = grow(ROOT, Table(table.seed, table.sharpness).expand, wide, limits(depth)).tree
     best = max(closed_sums(everything, nodes))
     assert sum(map(math.exp, tree.scores()[1:])) == pytest.approx(best, abs=1e-5)
 
@@ -119,9 +120,9 @@ def closed_sums(tree: DraftTree, nodes: int) -> Iterator[float]:
 )
 def test_the_cost_aware_choice_is_the_best_of_all_sets(chances: list[float], rate: float):
     def balance(chosen: tuple[float, ...]) -> float:
-        return sum(chosen) - rate * COSTS.check(len(chosen))
+        return sum(chosen) - rate * COSTS.verify_seconds(len(chosen))
 
-    ours = balance(tuple(chances[: choose(chances, rate, COSTS)]))
+    ours = balance(tuple(chances[: best_count(chances, rate, COSTS)]))
     for count in range(len(chances) + 1):
         for chosen in itertools.combinations(chances, count):
             assert ours >= balance(chosen) - 1e-9
@@ -130,8 +131,8 @@ def test_the_cost_aware_choice_is_the_best_of_all_sets(chances: list[float], rat
 @given(tables, st.integers(0, 8), st.integers(1, 6), st.integers(1, 20))
 @settings(max_examples=60)
 def test_a_cost_aware_tree_stays_within_its_limits(table: Table, depth: int, width: int, nodes: int):
-    rule = CostAwareRule(Experience(COSTS), width, nodes, most=3)
-    tree = grow(ROOT, table.expand, rule, depth).tree
+    rule = CostAwareRule(CostModel(COSTS), width, nodes, max_branches=3)
+    tree = grow(ROOT, table.expand, rule, limits(depth)).tree
     assert tree.drafted <= nodes and max(tree.depths()) <= depth
     assert all(len(level) <= width for level in table.calls)
 
@@ -140,84 +141,84 @@ def test_cost_aware_drafts_deeper_when_guesses_are_taken_and_less_when_they_are_
     sure = Table(3, 6.0)
     sizes = {}
     for name, taken in (("taken", True), ("refused", False)):
-        rule = CostAwareRule(Experience(COSTS), 4, 64, most=3)
+        rule = CostAwareRule(CostModel(COSTS), 4, 64, max_branches=3)
         for _ in range(40):
-            tree = grow(ROOT, Table(sure.seed, sure.sharpness).expand, rule, 12).tree
+            tree = grow(ROOT, Table(sure.seed, sure.sharpness).expand, rule, limits(12)).tree
             first_line = [0]
             while taken and (children := tree.children()[first_line[-1]]):
                 first_line.append(children[0])
-            rule.learn(tree, first_line)
+            rule.update(tree, first_line)
         sizes[name] = max(tree.depths()), tree.drafted
     assert sizes["taken"][0] > sizes["refused"][0]
 
 
 def test_a_level_promises_what_any_child_brings_and_not_only_the_best_guess():
     """Where two guesses are as likely as each other and both are kept, the text goes on below one of them."""
-    known = Experience(COSTS)
+    known = CostModel(COSTS)
     tree = DraftTree((ROOT, 1, 2), (-1, 0, 0), (0.0, math.log(0.5), math.log(0.5)), (0.7, None, None))
     for turn in range(200):
-        known.learn(tree, (0, 1 + turn % 2), (1,))
-    assert known.often > 0.95
-    assert known.calibration.chance(0.5, best=True) == pytest.approx(0.5, abs=0.02)
+        known.update(tree, (0, 1 + turn % 2), (1,))
+    assert known.hit_rate > 0.95
+    assert known.calibration.probability(0.5, best=True) == pytest.approx(0.5, abs=0.02)
 
 
 def test_when_drafting_costs_more_than_it_can_bring_nothing_is_drafted_deeper():
-    dear = Costs.through({1: 1.0, 64: 1.0}, {1: 50.0})
+    dear = Costs.fitted({1: 1.0, 64: 1.0}, {1: 50.0})
     table = Table(0, 2.0)
-    grow(ROOT, table.expand, CostAwareRule(Experience(dear), 4, 64, most=3), 12)
+    grow(ROOT, table.expand, CostAwareRule(CostModel(dear), 4, 64, max_branches=3), limits(12))
     assert len(table.calls) == 1
 
 
 def test_the_calibration_moves_from_the_drafts_word_to_what_was_seen():
     known = Calibration()
-    assert known.chance(0.72, best=True) == pytest.approx(0.72)
+    assert known.probability(0.72, best=True) == pytest.approx(0.72)
     for _ in range(1000):
-        known.add(0.72, best=True, taken=False)
-    assert known.chance(0.72, best=True) < 0.01
-    assert known.chance(0.4, best=True) == pytest.approx(0.4)  # another bin
-    assert known.chance(0.72, best=False) == pytest.approx(0.72)  # not the best guess
+        known.add(0.72, best=True, accepted=False)
+    assert known.probability(0.72, best=True) < 0.01
+    assert known.probability(0.4, best=True) == pytest.approx(0.4)  # another bin
+    assert known.probability(0.72, best=False) == pytest.approx(0.72)  # not the best guess
 
 
 def test_answers_learn_together():
-    known = Experience(COSTS)
+    known = CostModel(COSTS)
     tree = DraftTree((1, 2, 3), (-1, 0, 0), (0.0, math.log(0.45), math.log(0.44)), (0.9, None, None))
     for _ in range(200):
-        CostAwareRule(known, 4, 64, most=3).learn(tree, [0, 1])  # a rule is made anew for every answer
-    assert known.calibration.chance(0.45, best=True) > 0.95
-    assert known.calibration.chance(0.44, best=False) < 0.05
-    assert known.often > 0.95 and known.rate == pytest.approx(2 / COSTS.check(2), rel=0.1)
+        CostAwareRule(known, 4, 64, max_branches=3).update(tree, [0, 1])  # a rule is made anew for every answer
+    assert known.calibration.probability(0.45, best=True) > 0.95
+    assert known.calibration.probability(0.44, best=False) < 0.05
+    assert known.hit_rate > 0.95 and known.rate == pytest.approx(2 / COSTS.verify_seconds(2), rel=0.1)
 
 
 def test_what_steps_really_take_corrects_what_passes_were_measured_to_take():
     tree = DraftTree((1, 2, 3), (-1, 0, 1), (0.0, -0.1, -0.1), (0.1, 0.1, None))
-    known, before = Experience(COSTS), Experience(COSTS)
+    known, before = CostModel(COSTS), CostModel(COSTS)
     for _ in range(300):  # this machine now checks at a third of its speed and drafts as measured
         for each in (known, before):
-            each.learn(tree, [0, 1], widths=(1, 1))
-        known.timed(draft=2 * COSTS.level(1), check=3 * COSTS.check(2))
-    assert known.prices == pytest.approx((known.rate, 3 * known.rate))
-    assert known.rate == pytest.approx(2 / (2 * COSTS.level(1) + 3 * COSTS.check(2)), rel=0.1)
+            each.update(tree, [0, 1], widths=(1, 1))
+        known.observe(draft_seconds=2 * COSTS.level_seconds(1), target_seconds=3 * COSTS.verify_seconds(2))
+    assert known.token_prices == pytest.approx((known.rate, 3 * known.rate))
+    assert known.rate == pytest.approx(2 / (2 * COSTS.level_seconds(1) + 3 * COSTS.verify_seconds(2)), rel=0.1)
     assert known.rate < before.rate
     for _ in range(300):  # and is quick again
-        known.learn(tree, [0, 1], widths=(1, 1))
-        known.timed(draft=2 * COSTS.level(1), check=COSTS.check(2))
-    assert known.prices[1] == pytest.approx(known.rate, rel=0.15)
+        known.update(tree, [0, 1], widths=(1, 1))
+        known.observe(draft_seconds=2 * COSTS.level_seconds(1), target_seconds=COSTS.verify_seconds(2))
+    assert known.token_prices[1] == pytest.approx(known.rate, rel=0.15)
 
 
 def test_dear_drafting_that_only_the_clock_shows_is_given_up():
     tree = DraftTree((1, 2), (-1, 0), (0.0, -0.1), (0.1, None))
-    known, table = Experience(COSTS), Table(0, 2.0)
+    known, table = CostModel(COSTS), Table(0, 2.0)
     for _ in range(20):
-        known.learn(tree, [0], widths=(1,))
-        known.timed(draft=50 * COSTS.level(1), check=COSTS.check(1))
-    grow(ROOT, table.expand, CostAwareRule(known, 4, 64, most=3), 12)
+        known.update(tree, [0], widths=(1,))
+        known.observe(draft_seconds=50 * COSTS.level_seconds(1), target_seconds=COSTS.verify_seconds(1))
+    grow(ROOT, table.expand, CostAwareRule(known, 4, 64, max_branches=3), limits(12))
     assert len(table.calls) == 1
 
 
 @given(st.lists(st.floats(0.001, 1.0), min_size=12, max_size=12))
 def test_costs_never_fall_whatever_was_measured(values: list[float]):
-    costs = Costs.through(dict(zip((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), values, strict=True)), {1: 1.0})
-    assert len(costs.verify) == 64 and costs.check(500) == costs.verify[-1]
+    costs = Costs.fitted(dict(zip((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), values, strict=True)), {1: 1.0})
+    assert len(costs.verify) == 257 and costs.verify_seconds(500) >= costs.verify[-1]
     assert all(b >= a - 1e-9 for a, b in itertools.pairwise(costs.verify))
 
 
@@ -232,11 +233,11 @@ def test_costs_never_fall_whatever_was_measured(values: list[float]):
 )
 def test_what_one_more_token_costs_is_found_through_noise(curve: Callable[[float], float]):
     rng, ladder = random.Random(0), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-    exact = Costs.through({n: curve(n) for n in ladder}, {1: 1.0, 2: 1.5, 4: 2.5})
-    assert exact.verify == pytest.approx([curve(n) for n in range(1, 65)])
-    assert exact.level(3) == pytest.approx(2.0) and exact.level(99) == exact.level(4)
-    noisy = Costs.through({n: curve(n) * rng.uniform(1.0, 1.1) for n in ladder}, {1: 1.0})
-    ours, true = noisy.check(23) - noisy.check(3), curve(24) - curve(4)
+    exact = Costs.fitted({n: curve(n) for n in ladder}, {1: 1.0, 2: 1.5, 4: 2.5})
+    assert exact.verify == pytest.approx([curve(n) for n in range(1, 258)])  # beyond what was measured, too
+    assert exact.level_seconds(3) == pytest.approx(2.0) and exact.level_seconds(99) == pytest.approx(50.0)
+    noisy = Costs.fitted({n: curve(n) * rng.uniform(1.0, 1.1) for n in ladder}, {1: 1.0})
+    ours, true = noisy.verify_seconds(23) - noisy.verify_seconds(3), curve(24) - curve(4)
     assert ours == pytest.approx(true, abs=0.06 * curve(24))
 
 
@@ -253,10 +254,10 @@ def test_a_machine_that_changes_its_speed_while_it_is_measured_bends_no_curve(se
 
 def test_every_rule_of_the_configuration_grows():
     for name in RULES:
-        tree = grow(ROOT, Table(1, 2.0).expand, growth_rule(DecodingConfig(rule=name), Experience(COSTS)), 4).tree
+        tree = grow(ROOT, Table(1, 2.0).expand, build_rule(DecodingConfig(rule=name), CostModel(COSTS)), limits(4)).tree
         assert tree.drafted > 0, name
 
 
 def test_cost_aware_without_costs_says_so():
     with pytest.raises(ValueError, match="needs the measured costs"):
-        growth_rule(DecodingConfig(rule="cost-aware"))
+        build_rule(DecodingConfig(rule="cost-aware"))

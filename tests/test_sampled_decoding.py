@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specllava.config import DecodingConfig
-from specllava.sampling import warp
+from specllava.verification.sampling import warp
 
 LENGTH, TOP_K, RUNS = 3, 3, 300
 FAMILIES = {
@@ -53,7 +53,7 @@ def exact() -> dict[tuple[int, ...], float]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_answers_have_the_targets_distribution(family: str):
     """Chi-square of RUNS answers against the exact distribution; a wrong rule misses by far, chance once in 10,000."""
-    pair, prompt = models.bundle("mixed"), models.prompt(0)
+    pair, prompt = models.pair("mixed"), models.prompt(0)
     seen = Counter(models.decode(pair, prompt, with_options(family, seed)).token_ids for seed in range(RUNS))
     assert set(seen) <= set(exact())
     common = [answer for answer, chance in exact().items() if RUNS * chance >= 5]
@@ -72,7 +72,7 @@ def test_answers_have_the_targets_distribution(family: str):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_seed_gives_the_same_answer_and_another_another(family: str):
-    pair, prompt = models.bundle("mixed"), models.prompt(1)
+    pair, prompt = models.pair("mixed"), models.prompt(1)
     answers = [models.decode(pair, prompt, with_options(family, seed, 12)).token_ids for seed in (3, 3, 4, 5)]
     assert answers[0] == answers[1]
     assert len(set(answers)) == 3
@@ -83,7 +83,7 @@ def test_with_chosen_children_the_draft_changes_no_token_of_a_drawn_answer(seed:
     """Not only the distribution: chance is asked once for each token, so the same seed says the same."""
     prompt = models.prompt(seed % 4)
     alone, *others = (
-        models.decode(models.bundle(kind), prompt, with_options(family, seed, 16)).token_ids
+        models.decode(models.pair(kind), prompt, with_options(family, seed, 16)).token_ids
         for family in FAMILIES
         for kind in models.KINDS
         if FAMILIES[family].exact
@@ -93,7 +93,7 @@ def test_with_chosen_children_the_draft_changes_no_token_of_a_drawn_answer(seed:
 
 def test_guesses_of_a_good_draft_are_taken_often():
     """Guards the tests above: they would pass if nothing were ever drafted."""
-    pair, prompt = models.bundle("perfect"), models.prompt(0)
+    pair, prompt = models.pair("perfect"), models.prompt(0)
     for family in ("entropy", "drawn", "traversal"):
         traces = [models.decode(pair, prompt, with_options(family, seed, 16)) for seed in range(5)]
         assert sum(len(step.verification.accepted) for trace in traces for step in trace.steps) > 20

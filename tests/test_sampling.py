@@ -27,9 +27,16 @@ from chances import (
 )
 from torch import Tensor
 
-from specllava.sampling import Chance, SeededChance, draw_children, verify_drawn, verify_traversal, warp
 from specllava.trace import Verification
 from specllava.tree import DraftTree
+from specllava.verification.sampling import (
+    RandomSource,
+    SeededRandom,
+    draw_children,
+    verify_drawn,
+    verify_traversal,
+    warp,
+)
 
 LEAF: Shape = ()
 SHAPES: dict[str, Shape] = {
@@ -95,7 +102,7 @@ def test_chosen_children_are_lossless_in_every_single_tree(world: World):
 def test_a_token_that_cannot_have_been_drawn_counts_as_chosen(shape: Shape, verify: Verify):
     world = WORLDS["random"]
 
-    def as_chosen(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: Chance) -> Verification:
+    def as_chosen(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: RandomSource) -> Verification:
         return verify(tree, probs, torch.zeros_like(draft_probs), chance)
 
     by_rule = tally(world, chosen(world, shape), as_chosen, depth(shape) + 1)
@@ -109,11 +116,11 @@ def test_a_token_that_cannot_have_been_drawn_counts_as_chosen(shape: Shape, veri
 def test_children_may_be_added_when_the_draft_has_run_out(seed: int, verify: Verify):
     world = World(seed, vocabulary=4, draft_top_k=2)
 
-    def pick(prefix: Prefix, count: int, chance: Chance) -> list[int]:
+    def pick(prefix: Prefix, count: int, chance: RandomSource) -> list[int]:
         tokens = draw_children(world.draft(prefix), count, chance)
         return tokens + [token for token in range(world.vocabulary) if token not in tokens][: count - len(tokens)]
 
-    def grower(chance: Chance) -> DraftTree:
+    def grower(chance: RandomSource) -> DraftTree:
         return grow((LEAF, (LEAF,), LEAF), lambda prefix, count: pick(prefix, count, chance))
 
     assert tally(world, grower, verify, 3).off(world) < EXACT
@@ -125,7 +132,7 @@ def test_growth_may_look_at_all_that_was_drawn_before(seed: int, verify: Verify)
     """Two branches, and only the better one goes on: whether one does depends on what the other drew."""
     world = World(20 + seed)
 
-    def grower(chance: Chance) -> DraftTree:
+    def grower(chance: RandomSource) -> DraftTree:
         tokens = draw_children(world.draft(()), 2, chance)
         tokens += [draw_children(world.draft((elder,)), 1, chance)[0] for elder in tokens]
         scores = [float(world.draft(())[tokens[n]] * world.draft((tokens[n],))[tokens[n + 2]]) for n in (0, 1)]
@@ -141,7 +148,7 @@ def test_a_drawn_child_must_not_be_dropped_for_its_token(verify: Verify):
     """Keeping the likelier of two drawn children bends the distribution, unless it is verified as chosen."""
     world = WORLDS["random"]
 
-    def grower(chance: Chance) -> DraftTree:
+    def grower(chance: RandomSource) -> DraftTree:
         tokens = draw_children(world.draft(()), 2, chance)
         return make_tree([max(tokens, key=lambda token: float(world.draft(())[token]))], [0])
 
@@ -182,7 +189,7 @@ def test_traversal_accepts_at_least_as_much_as_token_by_token(name: str):
     assert max(gains) > WRONG
 
 
-class Refusing(SeededChance):
+class Refusing(SeededRandom):
     """Refuses even what is certain, as rounding may refuse what should be."""
 
     def accept(self, probability: float) -> bool:
@@ -198,7 +205,7 @@ def test_a_refusal_by_rounding_still_ends_in_a_possible_token(seed: int, verify:
     tree = make_tree([*first, *draw_children(probs[1], 1, chance)], [0, 0, 1])
     verdict = verify(tree, probs, probs, chance)
     assert verdict.accepted == ()
-    assert probs[0, verdict.next_token] > 0
+    assert probs[0, verdict.bonus_token] > 0
 
 
 @pytest.mark.parametrize("count", range(5))
@@ -222,11 +229,11 @@ def test_what_the_verifiers_refuse(verify: Verify):
     tree = make_tree([2, 2], [0, 0])
     for run in (verify, top):
         with pytest.raises(ValueError, match="nodes 1 and 2 are siblings with the same token 2"):
-            run(tree, probs, probs, SeededChance(0))
+            run(tree, probs, probs, SeededRandom(0))
         with pytest.raises(ValueError, match=r"3 nodes need one row of probabilities each, not shape \[2, 4\]"):
-            run(tree, probs[:2], probs, SeededChance(0))
+            run(tree, probs[:2], probs, SeededRandom(0))
     with pytest.raises(ValueError, match=r"3 nodes need one row of probabilities each, not shape \[4\]"):
-        verify(tree, probs, probs[0], SeededChance(0))
+        verify(tree, probs, probs[0], SeededRandom(0))
 
 
 def by_hand(row: npt.NDArray[np.float64], temperature: float, top_p: float, top_k: int) -> npt.NDArray[np.float64]:
@@ -271,7 +278,7 @@ def test_warping_refuses_what_means_nothing(temperature: float, top_p: float, to
 
 
 def seeded_verdicts(seed: int) -> list[Verification]:
-    world, chance = WORLDS["random"], SeededChance(seed)
+    world, chance = WORLDS["random"], SeededRandom(seed)
     verdicts = []
     for _ in range(20):
         tree = drawn(world, SHAPES["both go on"])(chance)
@@ -284,7 +291,7 @@ def test_the_same_seed_makes_the_same_choices():
 
 
 def test_seeded_chance_keeps_to_the_probabilities():
-    chance, rounds = SeededChance(0), 4000
+    chance, rounds = SeededRandom(0), 4000
     probs = torch.tensor([0.0, 0.5, 0.0, 0.1, 0.4, 0.0], dtype=torch.float64)
     counts = np.bincount([chance.draw(probs) for _ in range(rounds)], minlength=6)
     assert counts / rounds == pytest.approx(probs.numpy(), abs=0.03)  # four standard deviations
@@ -296,7 +303,7 @@ def test_seeded_chance_keeps_to_the_probabilities():
 @pytest.mark.parametrize(("uniform", "token"), [(0.0, 1), (1.0 - 2.0**-53, 3), (1.0, 3)])
 def test_the_ends_of_the_range_stay_possible(monkeypatch: pytest.MonkeyPatch, uniform: float, token: int):
     """A scaled draw may be rounded up to the very end."""
-    chance = SeededChance(0)
+    chance = SeededRandom(0)
     monkeypatch.setattr(chance, "_uniform", lambda: uniform)
     assert chance.draw(torch.tensor([0.0, 0.3, 0.2, 0.5, 0.0])) == token
     assert not chance.accept(0.0)

@@ -11,9 +11,10 @@ import torch
 from PIL import Image
 
 from specllava.config import RULES, DecodingConfig
+from specllava.lane import lane_of
 from specllava.metrics import Comparison, compare
-from specllava.models.bundle import DTypeName
-from specllava.pair import Pair, lane_of
+from specllava.models.loading import DTypeName
+from specllava.pair import Pair
 from specllava.toyworld.dialogue import DETAIL_PROMPTS, SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import SPLITS, sample_scene
@@ -27,7 +28,7 @@ MOST_NEW_TOKENS = 20
 
 def asked(pair: Pair, rng: random.Random) -> tuple[Image.Image, str]:
     """A picture of a scene from either split, in the size that the tower reads, and a question."""
-    side = pair.bundle.target.config.vision_config.image_size
+    side = pair.target.config.vision_config.image_size
     return draw_scene(sample_scene(rng.randrange(100_000), rng.choice(SPLITS)), side), rng.choice(QUESTIONS)
 
 
@@ -77,7 +78,7 @@ def test_in_float32_the_answers_part_at_near_ties_only(shipped: Load, block: int
 def test_target_only_is_what_transformers_generates(shipped: Load, block: int):
     """Inputs and loop are transformers' own; only pictures and questions are ours."""
     pair = shipped("float32")
-    processor, model = pair.bundle.processor, pair.bundle.target
+    processor, model = pair.processor, pair.target
     for number in range(block * 10, (block + 1) * 10):
         picture, question = asked(pair, random.Random(f"generate {number}"))
         content = [{"type": "image"}, {"type": "text", "text": question}]

@@ -15,11 +15,11 @@ from models import trees
 
 import specllava.trace
 from specllava.config import DecodingConfig
-from specllava.models.bundle import Bundle
+from specllava.pair import Pair
 from specllava.trace import (
     DecodeTrace,
     Prefill,
-    Setting,
+    RunInfo,
     StepSeconds,
     StepTrace,
     TargetView,
@@ -39,7 +39,7 @@ def steps(draw: st.DrawFn) -> StepTrace:
     nodes = len(tree)
     last = draw(st.integers(0, nodes - 1))
     verdict = Verification(tree.path(last)[1:], draw(tokens))
-    whole = (*(tree.tokens[node] for node in verdict.accepted), verdict.next_token)
+    whole = (*(tree.tokens[node] for node in verdict.accepted), verdict.bonus_token)
 
     def each(values: st.SearchStrategy[Any]) -> tuple[Any, ...]:
         return tuple(draw(st.lists(values, min_size=nodes, max_size=nodes)))
@@ -61,8 +61,8 @@ def possible(trace: DecodeTrace) -> DecodeTrace:
         return run
     kept = []
     for step in trace.steps:
-        verdict, choices = step.verification, list(step.target.choices)
-        said = (*(step.tree.tokens[node] for node in verdict.accepted), verdict.next_token)
+        verdict, choices = step.verification, list(step.view.choices)
+        said = (*(step.tree.tokens[node] for node in verdict.accepted), verdict.bonus_token)
         for node, token in zip(verdict.path, said, strict=True):
             choices[node] = token
         kept.append(replace(step, target=replace(step.target, choices=tuple(choices))))
@@ -73,7 +73,7 @@ traces = st.builds(
     DecodeTrace,
     lane=words,
     setting=st.builds(
-        Setting, words, words, words, words, words, st.integers(1, 64), st.dictionaries(words, words, max_size=3)
+        RunInfo, words, words, words, words, words, st.integers(1, 64), st.dictionaries(words, words, max_size=3)
     ),
     config=models.configs(),
     prompt=words,
@@ -88,7 +88,7 @@ traces = st.builds(
 
 
 @pytest.fixture(scope="module")
-def real(tiny: Bundle) -> DecodeTrace:
+def real(tiny: Pair) -> DecodeTrace:
     """A run of models with accepted, rejected and unexpanded nodes."""
     config = DecodingConfig(max_new_tokens=20, nodes=10, depth=4, entropy_threshold=0.3, min_log_prob=-2.0)
     trace = models.decode(tiny, models.prompt(0), config)
@@ -109,7 +109,7 @@ def test_any_trace_comes_back_equal_and_writes_the_same_bytes(trace: DecodeTrace
 @pytest.mark.parametrize("drafter", ["model", "none"])
 @pytest.mark.parametrize("rule", ["entropy", "chain"])
 @pytest.mark.parametrize("chat", range(len(models.CHATS)))
-def test_real_traces_come_back_equal_and_write_the_same_bytes(tiny: Bundle, drafter, rule, chat: int):
+def test_real_traces_come_back_equal_and_write_the_same_bytes(tiny: Pair, drafter, rule, chat: int):
     config = DecodingConfig(drafter=drafter, rule=rule, max_new_tokens=10)
     trace = models.decode(tiny, models.prompt(chat), config)
     written = trace.to_json()

@@ -18,8 +18,7 @@ from specllava.bench import BENCH_START
 from specllava.cli import main
 from specllava.distill.loop import LoopConfig, fit
 from specllava.distill.losses import IGNORE, distillation_loss
-from specllava.models.artefact import DraftLlava
-from specllava.models.bundle import load_bundle
+from specllava.models.draft_classes import DraftLlava
 from specllava.models.vision import merge_features, tower_features
 from specllava.pair import Pair
 from specllava.toyworld import lessons
@@ -325,8 +324,8 @@ def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
     learnt = ["vision tower", "aligned target", "target", "draft", "distilled draft"]
     assert stages == ["tokenizer", "vision accuracy", *learnt]
     for draft in ("draft", "draft-before"):
-        bundle = load_bundle("tiny", tmp_path / "target", tmp_path / draft, dtype="float64")
-        traces = Pair(bundle).compare(draw_scene(sample_scene(1), 64), "What is this?")
+        bundle = Pair.load(tmp_path / "target", tmp_path / draft, name="tiny", dtype="float64")
+        traces = bundle.compare(draw_scene(sample_scene(1), 64), "What is this?")
         assert traces["target-only"].token_ids == traces["speculative"].token_ids
     assert main(command) == 0  # nothing left to do
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == len(stages)

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models import random_tree, trees
 
+from specllava.decoding import clip
 from specllava.tree import DraftTree
-from specllava.verify import clip, target_view, verify_greedy
+from specllava.verification.greedy import verify_greedy
+from specllava.verification.target_view import target_view
 
 VOCABULARY = 6
 
@@ -40,14 +42,14 @@ def test_the_longest_agreed_branch_is_accepted(judged: tuple[DraftTree, list[int
     longest = max((tree.path(node) for node in range(len(tree)) if agreed(tree, choices, node)), key=len)
     verdict = verify_greedy(tree, choices)
     assert verdict.path == longest
-    assert verdict.next_token == choices[longest[-1]]
+    assert verdict.bonus_token == choices[longest[-1]]
 
 
 @given(judged_trees())
 def test_the_next_token_was_not_on_offer(judged: tuple[DraftTree, list[int]]):
     tree, choices = judged
     verdict = verify_greedy(tree, choices)
-    assert verdict.next_token not in [tree.tokens[child] for child in tree.children()[verdict.path[-1]]]
+    assert verdict.bonus_token not in [tree.tokens[child] for child in tree.children()[verdict.path[-1]]]
 
 
 @pytest.mark.parametrize("room", range(1, 8))

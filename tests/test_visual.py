@@ -22,10 +22,10 @@ from plotly.colors import sample_colorscale
 from visual_traces import SETTING, first_steps, retexted, synthetic_race, synthetic_recorded
 
 from specllava.config import DecodingConfig
+from specllava.decoding import clip
 from specllava.reasons import reasons
 from specllava.trace import DecodeTrace, Prefill, StepSeconds, StepTrace, TargetView, Verification
 from specllava.tree import DraftTree, Pruned
-from specllava.verify import clip
 from visual import theme, words
 from visual.headline import headline, headline_at, until
 from visual.layout import ordered_tree, tidy_heights

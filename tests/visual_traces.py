@@ -24,7 +24,7 @@ from specllava.trace import (
     DecodeTrace,
     FinishReason,
     Prefill,
-    Setting,
+    RunInfo,
     StepSeconds,
     StepTrace,
     TargetView,
@@ -44,7 +44,7 @@ LURES = (
     "view", "there", "near", "bus", "tree", "also", "but", "which", "cold", "old",
 )  # fmt: skip
 END = 2
-SETTING = Setting("synthetic pair", "target 8 x 384", "draft 1 x 256", "cpu", "float32", 2)
+SETTING = RunInfo("synthetic pair", "target 8 x 384", "draft 1 x 256", "cpu", "float32", 2)
 
 
 def vocabulary() -> dict[int, str]:
@@ -214,12 +214,12 @@ class FakeBackend:
     """Races synthetic runs: the prompt chooses the seed, ``pace`` is the seconds that one event takes, 25 times as
     long where the prompt starts with ``slowly``.
 
-    Nobody drafts where the configuration says so. Prompts that start with ``fail`` raise what a broken backend might;
+    NoDraft drafts where the configuration says so. Prompts that start with ``fail`` raise what a broken backend might;
     empty ones are refused as the real one does.
     """
 
     pace: float = 0.0
-    setting: Setting = SETTING
+    info: RunInfo = SETTING
     closed: list[str] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from PIL import Image
 
 from specllava.config import DecodingConfig
-from specllava.trace import DecodeTrace, Setting
+from specllava.trace import DecodeTrace, RunInfo
 from visual import pieces
 from visual.experiments import Experiments
 from visual.lessons import Lesson
@@ -24,7 +24,7 @@ class Backend(Protocol):
     """What the page needs of a pair of models: ``specllava.Pair``, or a stand-in in tests."""
 
     @property
-    def setting(self) -> Setting: ...
+    def info(self) -> RunInfo: ...
 
     def race(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
         """Events of both lanes, or of the target's if nobody drafts.
@@ -67,7 +67,7 @@ class AppState:
 def running(state: AppState) -> str:
     """What is running, once the models are there."""
     try:
-        setting = state.backend().setting
+        setting = state.backend().info
     except Exception:
         log.exception("the models could not be loaded")
         return pieces.chip_value("failed", "recorded races only: the models could not be loaded")

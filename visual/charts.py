@@ -138,7 +138,7 @@ def _hard_words(trace: DecodeTrace) -> Chart:
     for step in trace.steps:
         right.update(token_label(trace, step.tree.tokens[node]) for node in step.verification.accepted)
         if step.tree.children()[step.verification.path[-1]]:  # guessed, and all of it wrong
-            wrong[token_label(trace, step.verification.next_token)] += 1
+            wrong[token_label(trace, step.verification.bonus_token)] += 1
     hardest = [word for word, _ in wrong.most_common(HARDEST)][::-1]
     labels = [html.escape(word) for word in hardest]  # Plotly reads labels as a kind of HTML
     figure = panel("times", None)
@@ -163,7 +163,7 @@ def _time(alone: DecodeTrace | None, together: DecodeTrace) -> Chart:
     parts = (
         ("draft", [1e3 * s.draft for s in seconds], theme.DRAFTING),
         ("verify", [1e3 * s.verify for s in seconds], theme.ACCEPTED),
-        ("rest", [1e3 * s.rest for s in seconds], theme.QUIET),
+        ("rest", [1e3 * s.keep for s in seconds], theme.QUIET),
     )
     figure = panel("step", "milliseconds")
     for name, values, colour in parts:

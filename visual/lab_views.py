@@ -134,7 +134,7 @@ def _fork_chart(found: Fork) -> Chart:
     rows = []
     for name, trace in runs.items():
         summary = summarise([trace])
-        counts = len(trace.given), summary.tokens, summary.target_passes
+        counts = len(trace.forced_prefix), summary.tokens, summary.target_passes
         rows.append((name, *map(str, counts), number(summary.tau, "{:.2f}")))
     columns = ("Answer", "Tokens given", "Tokens decoded", "Target passes", "Tokens per pass (τ)")
     return Chart("Force a token", _fork_answer(found), (), columns, tuple(rows))
@@ -144,8 +144,8 @@ def _fork_answer(found: Fork) -> str:
     if found.forced is None or found.place is None:
         return "Choose a word of the answer, and then what shall stand in its place."
     place, forced, original = found.place, found.forced, found.original
-    said, instead = token_label(original, original.token_ids[place]), token_label(forced, forced.given[-1])
-    chance = next((o.target for o in found.options[place] if o.token == forced.given[-1]), None)
+    said, instead = token_label(original, original.token_ids[place]), token_label(forced, forced.forced_prefix[-1])
+    chance = next((o.target for o in found.options[place] if o.token == forced.forced_prefix[-1]), None)
     liked = "" if chance is None else f", to which the target gave {_chance(chance)},"
     answer = f"With “{instead}”{liked} in place of “{said}”, at token {place + 1}, "
     behind = len(found.whole) - place - 1

@@ -18,7 +18,7 @@ CODES: dict[Verdict, str] = {
 
 def node_cards(placed: PlacedStep) -> dict[str, object]:
     """One entry per node in every column; probabilities, ranks from 1, cumulative log-probs and entropies in nats."""
-    tree, seen = placed.step.tree, placed.step.target
+    tree, seen = placed.step.tree, placed.step.view
     own, pruned = placed.next_node, len(placed.pruned)
     last = placed.step.verification.path[-1]
     ranks, blank = tree.sibling_ranks(), [None] * pruned

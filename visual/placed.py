@@ -56,7 +56,7 @@ class PlacedStep:
     @cached_property
     def tokens(self) -> tuple[int, ...]:
         pruned = (guess.token for guess in self.step.pruned)
-        return (*self.step.tree.tokens, self.step.verification.next_token, *pruned)
+        return (*self.step.tree.tokens, self.step.verification.bonus_token, *pruned)
 
     @cached_property
     def log_probs(self) -> tuple[float, ...]:

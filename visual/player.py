@@ -118,7 +118,7 @@ class Reel:
         for step in trace.steps[self._steps[lane] :]:
             self._steps[lane] += 1
             self._clock[lane] += step.seconds.total
-            times = [step.seconds.draft, step.seconds.verify, step.seconds.rest]
+            times = [step.seconds.draft, step.seconds.verify, step.seconds.keep]
             words = _words(trace, step.emitted, len(step.verification.accepted) if lane == TOGETHER else None)
             if lane == self._led:
                 totals = self._headline_at(traces, self._clock[lane])

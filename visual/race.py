@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from specllava.config import DecodingConfig
-from specllava.trace import NO_DRAFT, DecodeTrace, Setting
+from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
 from visual.app_state import AppState
 from visual.picture import PictureSource, data_address
 from visual.player import ALONE, TOGETHER, Ending, Reel
@@ -67,7 +67,7 @@ def race_kind(state: AppState) -> RunKind:
 
     def start(inputs: RunInputs) -> RaceRun:
         backend = state.backend()
-        alone = speculation_off(backend.setting, inputs.config)
+        alone = speculation_off(backend.info, inputs.config)
         config = replace(inputs.config, drafter="none") if alone else inputs.config
         shown = data_address(inputs.picture.shown())
         return RaceRun(backend.race(inputs.picture.open(), inputs.question, config), backend.collect_race, shown, alone)
@@ -75,7 +75,7 @@ def race_kind(state: AppState) -> RunKind:
     return RunKind(RACE, "the race", "What is shown so far stays here.", request, start)
 
 
-def speculation_off(setting: Setting, config: DecodingConfig) -> str | None:
+def speculation_off(setting: RunInfo, config: DecodingConfig) -> str | None:
     """Why only the target will run; ``None`` if somebody drafts for it."""
     if config.drafter == "none":
         return "Speculation is off because Settings say that nobody drafts."

@@ -52,7 +52,7 @@ def step_sentence(trace: DecodeTrace, step: StepTrace) -> Segments:
     """What happened in this step and why the branch ended where it did."""
     tree, accepted = step.tree, step.verification.accepted
     if tree.drafted == 0:
-        said = token_label(trace, step.verification.next_token)
+        said = token_label(trace, step.verification.bonus_token)
         return [["plain", "Nothing was drafted; the target said "], ["target", said], ["plain", "."]]
     leaves = sum(not family for family in tree.children())
     start: Segments = [
@@ -74,12 +74,12 @@ def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
             return [["plain", "With "], ["em", END_MARK], ["plain", " the answer was complete."]]
         return [["plain", f"With these the answer had the {trace.config.max_new_tokens} tokens that it was allowed."]]
     last = step.verification.path[-1]
-    wanted = token_label(trace, step.verification.next_token)
-    drawn = step.verification.next_token != step.target.choices[last]  # only with a temperature
-    sure = "." if drawn else f" ({step.target.choice_probs[last]:.2f})."
+    wanted = token_label(trace, step.verification.bonus_token)
+    drawn = step.verification.bonus_token != step.view.choices[last]  # only with a temperature
+    sure = "." if drawn else f" ({step.view.choice_probs[last]:.2f})."
     after: Segments = [["em", path_text(trace, step, last, 2)]]
     family = step.tree.children()[last]
-    if step.verification.next_token in trace.eos_token_ids and not family:
+    if step.verification.bonus_token in trace.eos_token_ids and not family:
         return [["plain", "After "], *after, ["plain", " the target ended the answer"], ["plain", sure]]
     if not family:
         return [["plain", "The whole branch was right; after "], *after, ["plain", " the target went on with "],
@@ -128,8 +128,8 @@ def _fate(trace: DecodeTrace, step: StepTrace, node: int, reason: Reason, siblin
     if reason == "accepted":
         return doubt + "It is the target's own choice, so it stands."
     if reason == "another-wanted":
-        wanted = token_label(trace, step.target.choices[parent])
-        return doubt + f"The target wanted {wanted} ({step.target.choice_probs[parent]:.2f})."
+        wanted = token_label(trace, step.view.choices[parent])
+        return doubt + f"The target wanted {wanted} ({step.view.choice_probs[parent]:.2f})."
     return f"Never judged: its branch had already been left at {token_label(trace, tree.tokens[left])}."
 
 
@@ -139,7 +139,7 @@ def _pruned_below(trace: DecodeTrace, step: StepTrace, node: int, below: Sequenc
         return ""
     named = [f"{token_label(trace, guess.token)} ({math.exp(guess.log_prob):.2f})" for guess in below[:NAMED]]
     more = f" and {len(below) - NAMED} more" if len(below) > NAMED else ""
-    missed = any(guess.token == step.target.choices[node] for guess in below)
+    missed = any(guess.token == step.view.choices[node] for guess in below)
     return (
         f" Pruned after it, unchecked: {', '.join(named)}{more}{'; one of them the target wanted' if missed else ''}."
     )
@@ -147,7 +147,7 @@ def _pruned_below(trace: DecodeTrace, step: StepTrace, node: int, below: Sequenc
 
 def pruned_reason(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> str:
     """Why the target never saw this guess."""
-    wanted = guess.token == step.target.choices[guess.parent]
+    wanted = guess.token == step.view.choices[guess.parent]
     paid = trace.config.rule == "cost-aware"
     kept = "it would not have paid" if paid else "the tree keeps only its likeliest guesses"
     regret = " It is what the target wanted there." if wanted else ""
@@ -167,12 +167,12 @@ def _by_chance(trace: DecodeTrace, step: StepTrace, node: int) -> str:
     """How a guess fared where the target's next token was drawn; its parent stands."""
     path, accepted = step.verification.path, step.verification.accepted
     odds = (
-        f"The target gives it {step.target.token_probs[node]:.2f}, the draft {math.exp(step.tree.log_probs[node]):.2f}"
+        f"The target gives it {step.view.token_probs[node]:.2f}, the draft {math.exp(step.tree.log_probs[node]):.2f}"
     )
     if not trace.config.exact:
         return f"{odds}; chance decided {'for' if node in accepted else 'against'} it."
     place = path.index(step.tree.parents[node])
-    drawn = step.tree.tokens[accepted[place]] if place < len(accepted) else step.verification.next_token
+    drawn = step.tree.tokens[accepted[place]] if place < len(accepted) else step.verification.bonus_token
     return f"{odds}; the target's draw fell on {'it' if node in accepted else token_label(trace, drawn)}."
 
 

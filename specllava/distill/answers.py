@@ -15,16 +15,18 @@ from accelerate import Accelerator
 from tqdm.auto import tqdm
 
 from specllava.config import DecodingConfig
-from specllava.decoding import Lane, collect, stream
+from specllava.decoding import stream
 from specllava.distill.rows import Row, Rows, UnusableRowError, open_rows, write_rows
-from specllava.models.bundle import Bundle
-from specllava.models.memory import Memory
-from specllava.models.prompt import Message, NoRoomError, build_prompt
+from specllava.lane import Lane
 from specllava.models.special import TextError, defused, special_tokens
+from specllava.pair import Pair
+from specllava.runtime.chat_format import Message
+from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.prompt_builder import NoRoomError
 
 
 def own_answers(
-    bundle: Bundle,
+    pair: Pair,
     rows: Rows,
     numbers: Sequence[int],
     images: Path,
@@ -40,7 +42,7 @@ def own_answers(
     if not (directory / "reasons.json").is_file():
         directory.mkdir(parents=True, exist_ok=True)
         rank, share = accelerator.process_index, accelerator.num_processes
-        _answer(bundle, rows, numbers[rank::share], images, config, _part(directory, rank, share), rank == 0)
+        _answer(pair, rows, numbers[rank::share], images, config, _part(directory, rank, share), rank == 0)
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             write_rows(directory, _in_order([_part(directory, rank, share) for rank in range(share)]))
@@ -53,7 +55,7 @@ def _part(directory: Path, rank: int, share: int) -> Path:
 
 
 def _answer(
-    bundle: Bundle, rows: Rows, numbers: Sequence[int], images: Path, config: DecodingConfig, file: Path, shown: bool
+    pair: Pair, rows: Rows, numbers: Sequence[int], images: Path, config: DecodingConfig, file: Path, shown: bool
 ) -> None:
     """Append a line for each row that the file does not have yet."""
     done = _whole_lines(file)
@@ -61,7 +63,7 @@ def _answer(
         left = tqdm(numbers[done:], "the target's answers", len(numbers), initial=done, unit="row", disable=not shown)
         for number in left:
             try:
-                row = answered(bundle, rows[number], images, config)
+                row = answered(pair, rows[number], images, config)
                 line = row.as_json()
             except UnusableRowError as error:
                 line = {"unusable": str(error)}
@@ -96,7 +98,7 @@ def _in_order(parts: Sequence[Path]) -> Iterator[Row | UnusableRowError]:
         file.close()
 
 
-def answered(bundle: Bundle, row: Row, images: Path, config: DecodingConfig) -> Row:
+def answered(pair: Pair, row: Row, images: Path, config: DecodingConfig) -> Row:
     """A row with the target's answers, each given after its own earlier ones.
 
     An answer that was cut at the limit ends the row and teaches no end.
@@ -105,20 +107,21 @@ def answered(bundle: Bundle, row: Row, images: Path, config: DecodingConfig) -> 
         UnusableRowError: it has no answer, and why.
     """
     chat: list[Message] = []
-    special = special_tokens(bundle.processor.tokenizer)
-    memory = Memory()
+    special = special_tokens(pair.processor.tokenizer)
+    caches = KVCaches()
     ended: list[bool] = []
     pictures = iter(row.images)
     for place in range(0, len(row.turns), 2):
         shown = [{"type": "image", "image": images / next(pictures)} for _ in range(row.shown[place // 2])]
         chat.append({"role": "user", "content": [*shown, {"type": "text", "text": row.turns[place]}]})
         try:
-            prompt = build_prompt(bundle, None, chat, config.max_new_tokens)
+            prompt = pair.prompt(None, chat, config.max_new_tokens)
         except ValueError as error:
             if ended:
                 break
             raise UnusableRowError(_reason(error)) from error
-        trace = collect(bundle, Lane("answer", config, prompt), stream(bundle, prompt, config, memory))
+        lane = Lane("answer", config, prompt)
+        trace = pair.collect(lane, stream(pair.request(lane, caches, record=False)))
         if not trace.text:
             break
         chat.append({"role": "assistant", "content": defused(trace.text, special)})

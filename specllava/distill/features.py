@@ -122,7 +122,7 @@ def make_features(
 
 def _tiles(target: PreTrainedModel, path: Path) -> int:
     try:
-        return family_of(target.config).tiles(target.config, read_size(path))
+        return family_of(target.config).num_tiles(target.config, read_size(path))
     except ValueError:  # no features either, then
         return 0
 

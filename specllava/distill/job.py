@@ -9,8 +9,8 @@ from typing import Any
 
 from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig
-from specllava.models.bundle import DTypeName
 from specllava.models.checkpoint import Checkpoint
+from specllava.models.loading import DTypeName
 
 
 @dataclass(frozen=True, slots=True)

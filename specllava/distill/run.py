@@ -27,9 +27,10 @@ from specllava.distill.rows import Rows, index_rows
 from specllava.distill.stage import distil
 from specllava.distill.validation import UNASKED, Validation, first_questions, replace_draft
 from specllava.findings.distillation import SCHEMA_VERSION, Check, Report
-from specllava.models.artefact import save
-from specllava.models.bundle import Bundle, draft_class, load_bundle, with_draft
 from specllava.models.checkpoint import Checkpoint
+from specllava.models.draft_classes import save
+from specllava.models.loading import draft_class
+from specllava.pair import Pair
 
 MOST_POINTS = 2000  # of the curve in the report; a longer one is averaged
 LONGEST_WAIT = timedelta(hours=12)  # of one process for another, which may be answering or encoding
@@ -42,7 +43,7 @@ class _Run:
     job: Job
     accelerator: Accelerator
     output: Output
-    bundle: Bundle
+    pair: Pair
 
 
 def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
@@ -67,8 +68,9 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
     if (done := output.finished()) is not None:
         tell(f"already done: {job.output}")
         return done if accelerator.is_main_process else None
-    bundle = load_bundle("distillation", job.target, None, str(accelerator.device), job.dtype, context=job.context)
-    run = _Run(job, accelerator, output, with_draft(bundle, job.draft))
+    device = str(accelerator.device)
+    target = Pair.load(job.target, name="distillation", device=device, dtype=job.dtype, context=job.context)
+    run = _Run(job, accelerator, output, target.with_draft(job.draft))
     _check_teachable(run)
     if job.training.tensorboard:
         accelerator.init_trackers("tensorboard")
@@ -88,13 +90,13 @@ def _check_teachable(run: _Run) -> None:
     Raises:
         ValueError: a draft with a tower of its own, or options for a projector that the draft does not have.
     """
-    name, config = run.bundle.draft_name, run.job.training
-    if run.bundle.draft_sight == "own":
+    name, config = run.pair.draft_name, run.job.training
+    if run.pair.draft_vision == "own":
         raise ValueError(
             f"the draft {name} has a tower of its own, and distill teaches drafts that read the target's features or no"
             ' picture: make one of its language model with "specllava draft init", with --text-only or without'
         )
-    if run.bundle.draft_sight == "blind" and (config.projector_steps or config.freeze_projector):
+    if run.pair.draft_vision == "none" and (config.projector_steps or config.freeze_projector):
         asked = "--freeze-projector" if config.freeze_projector else f"--projector-steps {config.projector_steps}"
         raise ValueError(f"the draft {name} never sees a picture and has no projector: leave {asked} out")
 
@@ -125,15 +127,15 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
     if rows.reasons.counts:
         tell(f"left out of {job.data.name}: {rows.reasons.line()}")
     learnt, held_out = split(rows, config.validation_prompts, config.seed)
-    target, processor = run.bundle.target, run.bundle.processor
-    encode = ChatEncoder(processor, min(config.length, run.bundle.context), run.bundle.eos_token_ids)
+    target, processor = run.pair.target, run.pair.processor
+    encode = ChatEncoder(processor, min(config.length, run.pair.context), run.pair.eos_token_ids)
     first = rows[int(learnt[0])]
     encode(replace(first, shown=(0,) * len(first.shown), images=()), [])  # finds out a template that cannot be used
     needed = (config.projector_steps + config.steps) * config.accumulation * config.batch * accelerator.num_processes
     source, numbers = rows, learnt
     if config.answers == "target":
         wanted = learnt[:needed].tolist()
-        source = own_answers(run.bundle, rows, wanted, job.images, job.decoding, run.output.answers, accelerator)
+        source = own_answers(run.pair, rows, wanted, job.images, job.decoding, run.output.answers, accelerator)
         numbers = torch.arange(len(source))
         if source.reasons.counts:
             tell(f"left out, without an answer of the target: {source.reasons.line()}")
@@ -153,23 +155,23 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
     """Both stages, watched."""
     job, config, accelerator, output = run.job, run.job.training, run.accelerator, run.output
     room = job.decoding.max_new_tokens
-    prompts, readable = first_questions(run.bundle, rows, held_out, job.images, room, accelerator)
+    prompts, readable = first_questions(run.pair, rows, held_out, job.images, room, accelerator)
     left_out = rows.reasons.counts | (batches.rows.reasons.counts if batches.rows is not rows else {})
     if readable < len(held_out):
         left_out = {**left_out, UNASKED: len(held_out) - readable}
     book = _Book(run, len(batches.numbers), left_out, readable, tell)
-    watch = Validation(run.bundle, prompts, job.decoding, output.draft, config.patience, accelerator, book.told)
-    teach = partial(distil, target=run.bundle.target, objective=config.objective, accelerator=accelerator, watch=watch)
+    watch = Validation(run.pair, prompts, job.decoding, output.draft, config.patience, accelerator, book.told)
+    teach = partial(distil, target=run.pair.target, objective=config.objective, accelerator=accelerator, watch=watch)
     draft = _draft(job.draft)
     if config.projector_steps:
         if not output.aligned.exists():
             draft.requires_grad_(False)
-            _let_learn(run.bundle.family.projector(draft), True)
+            _let_learn(run.pair.family.projector(draft), True)
             loop = config.loop(projector=True)
             course = teach("projector", draft, batches=batches, loop=loop, directory=output.checkpoints("projector"))
             if accelerator.is_main_process:
                 output.write_stage({**course.state_dict(), **watch.state_dict()})
-                save(draft, run.bundle.processor, output.aligned, torch.float32)
+                save(draft, run.pair.processor, output.aligned, torch.float32)
                 output.forget("projector")
             accelerator.wait_for_everyone()
         stage = output.read_stage()
@@ -178,14 +180,14 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
         watch.offset = config.projector_steps
         draft = _draft(output.aligned)
     if config.freeze_projector:
-        _let_learn(run.bundle.family.projector(draft), False)
+        _let_learn(run.pair.family.projector(draft), False)
     if config.gradient_checkpointing:
         draft.gradient_checkpointing_enable({"use_reentrant": False})
         draft.train()
     numbered = partial(_shifted, batches, config.projector_steps * config.accumulation * accelerator.num_processes)
     course = teach("draft", draft, batches=numbered, loop=config.loop(), directory=output.checkpoints("draft"))
     if accelerator.is_main_process:
-        replace_draft(draft, run.bundle, output.last)
+        replace_draft(draft, run.pair.processor, output.last)
     report = book.report(watch.checks, course, "stopped" if course.stopped else "finished")
     if accelerator.is_main_process:
         output.forget("draft")
@@ -219,16 +221,16 @@ class _Book:
         self, checks: Sequence[Check], course: Course, state: Literal["running", "finished", "stopped"]
     ) -> Report:
         """Make the report, and write it in the main process."""
-        processes, bundle = self.run.accelerator.num_processes, self.run.bundle
+        processes, pair = self.run.accelerator.num_processes, self.run.pair
         made = Report(
             schema_version=SCHEMA_VERSION,
-            target=bundle.target_name,
-            draft=bundle.draft_name,
+            target=pair.target_name,
+            draft=pair.draft_name,
             rows=self.rows,
             left_out={**self.left_out, **_met(self.before, course)},
             prompts=self.prompts,
             config=self.run.job.identity(processes),
-            setting=asdict(bundle.setting) | {"processes": processes},
+            setting=asdict(pair.info) | {"processes": processes},
             checks=tuple(checks),
             curve=_one_after_the_other(self.before, course),
             state=state,

@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 from specllava.distill.config import LoopConfig, Objective
 from specllava.distill.loop import Batch, Course, Losses, Watcher, fit
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
-from specllava.models.artefact import sight_of
+from specllava.models.draft_classes import vision_source
 from specllava.models.family import Features, family_of
-from specllava.models.vision import dealt_out, merge_features, tower_features
+from specllava.models.vision import merge_features, split_by_image, tower_features
 
 
 def distil(
@@ -59,7 +59,7 @@ def taught_losses(target: PreTrainedModel, objective: Objective) -> Callable[[Pr
         ids, labels = batch["input_ids"], batch["labels"]
         with torch.no_grad():
             features = _features(target, batch)
-        if sight_of(model) == "blind":
+        if vision_source(model) == "none":
             words, said = without_slots(ids, labels, target.config.image_token_id)
             ours, wanted = answer_positions(chat_states(model, words, None), said)
         else:
@@ -81,7 +81,7 @@ def chat_states(model: PreTrainedModel, input_ids: Tensor, features: Features | 
     no picture: several processes expect a gradient for every weight from each of them.
     """
     embeds = merge_features(model, input_ids, features)
-    if features is None and sight_of(model) != "blind":
+    if features is None and vision_source(model) != "none":
         embeds = embeds + 0.0 * torch.stack([one.sum() for one in family_of(model.config).projector(model)]).sum()
     states: Tensor = model.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state
     return states
@@ -102,4 +102,4 @@ def _features(target: PreTrainedModel, batch: Batch) -> Features | None:
     if states is None:
         states = tower_features(target, batch["pixel_values"].to(target.dtype))
     sizes = [(height, width) for height, width in batch["image_sizes"].tolist()]
-    return family_of(target.config).gathered(dealt_out(target, states, sizes))
+    return family_of(target.config).stack(split_by_image(target, states, sizes))

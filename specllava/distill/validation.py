@@ -17,18 +17,18 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.config import DecodingConfig
-from specllava.decoding import Lane, collect, stream
 from specllava.distill.loop import Course
 from specllava.distill.rows import Row, Rows
 from specllava.findings.distillation import Check
+from specllava.lane import Lane
 from specllava.metrics import summarise
-from specllava.models.artefact import save, sight_of
-from specllava.models.bundle import Bundle
-from specllava.models.prompt import Prompt, build_prompt
-from specllava.models.reading import expectations, reading
+from specllava.models.draft_classes import save, vision_source
+from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt
+from specllava.runtime.scoring import expectations, reading
 
 UNASKED = "validation prompts that cannot be read"
 
@@ -48,7 +48,7 @@ class _Sums:
 
 
 def first_questions(
-    bundle: Bundle, rows: Rows, numbers: Sequence[int], images: Path, new_tokens: int, accelerator: Accelerator
+    pair: Pair, rows: Rows, numbers: Sequence[int], images: Path, new_tokens: int, accelerator: Accelerator
 ) -> tuple[list[Prompt], int]:
     """This process' share of prompts from the first questions of held-out rows, and how many can be read in all.
 
@@ -61,7 +61,7 @@ def first_questions(
         shown = [{"type": "image", "image": images / name} for name in row.images[: row.shown[0]]]
         chat = [{"role": "user", "content": [*shown, {"type": "text", "text": row.turns[0]}]}]
         try:
-            prompts.append(build_prompt(bundle, None, chat, new_tokens))
+            prompts.append(pair.prompt(None, chat, new_tokens))
         except ValueError as error:
             complaint = str(error)
     readable = sum(gather_object([len(prompts)]))
@@ -74,7 +74,7 @@ class Validation:
     """Watches a draft that learns: measures it, keeps the best, ends the training when it no longer helps.
 
     Args:
-        bundle: the target; a draft in it is not used.
+        pair: the target; a draft in it is not used.
         prompts: this process' share.
         keep: directory in which the best draft is.
         patience: validations in a row that may bring nothing better; 0 for any number.
@@ -86,7 +86,7 @@ class Validation:
 
     def __init__(
         self,
-        bundle: Bundle,
+        pair: Pair,
         prompts: Sequence[Prompt],
         config: DecodingConfig,
         keep: Path,
@@ -94,7 +94,7 @@ class Validation:
         accelerator: Accelerator,
         told: Callable[[Sequence[Check], Course], None],
     ) -> None:
-        self.bundle, self.prompts, self.config, self.keep = bundle, prompts, config, keep
+        self.pair, self.prompts, self.config, self.keep = pair, prompts, config, keep
         self.patience, self.accelerator, self.told = patience, accelerator, told
         self.checks: list[Check] = []
 
@@ -105,7 +105,7 @@ class Validation:
             return False
         check = self._check(step, model)
         if all(check.rank > earlier.rank for earlier in self.checks) and self.accelerator.is_main_process:
-            replace_draft(copy.deepcopy(model), self.bundle, self.keep)
+            replace_draft(copy.deepcopy(model), self.pair.processor, self.keep)
         self.checks.append(check)
         shown = {"kl": check.kl, "agreement": check.agreement, "tau": check.tau or 0.0}
         self.accelerator.log({f"validation/{name}": value for name, value in shown.items()}, step=step)
@@ -124,9 +124,9 @@ class Validation:
     def _check(self, step: int, model: PreTrainedModel) -> Check:
         """Every process decodes its prompts; all find the same."""
         training = model.training
-        target = self.bundle.target
+        target = self.pair.target
         draft = model if model.dtype == target.dtype else copy.deepcopy(model).to(target.dtype)
-        pair = replace(self.bundle, draft=draft.eval(), draft_name=f"step {step}")
+        pair = replace(self.pair, draft=draft.eval(), draft_name=f"step {step}")
         bar = tqdm(
             self.prompts, f"validation at step {step}", leave=False, disable=not self.accelerator.is_main_process
         )
@@ -144,19 +144,19 @@ def _numbers(sums: _Sums) -> tuple[float, ...]:
 
 
 @torch.inference_mode()
-def _measured(pair: Bundle, prompt: Prompt, config: DecodingConfig) -> _Sums:
+def _measured(pair: Pair, prompt: Prompt, config: DecodingConfig) -> _Sums:
     """One prompt decoded, and the draft read on what the target said there."""
     assert pair.draft is not None
-    trace = collect(pair, Lane("validation", config, prompt), stream(pair, prompt, config))
+    trace = pair.run(Lane("validation", config, prompt), record=False)
     run = summarise([trace])
-    ours = expectations(pair.draft, prompt.for_draft or prompt, trace.token_ids)
+    ours = expectations(pair.draft, prompt.draft_prompt or prompt, trace.token_ids)
     theirs = expectations(pair.target, prompt, trace.token_ids)
     seen = reading(ours, theirs, trace.token_ids)
     agreed = sum(guess == token for guess, token in zip(seen.guesses, trace.token_ids, strict=True))
     return _Sums(sum(seen.divergences), agreed, len(seen), run.step_tokens, run.target_passes)
 
 
-def replace_draft(draft: PreTrainedModel, bundle: Bundle, directory: Path) -> None:
+def replace_draft(draft: PreTrainedModel, processor: ProcessorMixin, directory: Path) -> None:
     """Put a draft where another one may be; at every moment one of the two lies there or beside it as ``.old``.
 
     Args:
@@ -165,7 +165,7 @@ def replace_draft(draft: PreTrainedModel, bundle: Bundle, directory: Path) -> No
     new, old = (directory.with_name(directory.name + suffix) for suffix in (".new", ".old"))
     for left_over in (new, *((old,) if directory.exists() else ())):
         shutil.rmtree(left_over, ignore_errors=True)
-    save(draft, bundle.processor.tokenizer if sight_of(draft) == "blind" else bundle.processor, new, torch.float32)
+    save(draft, processor.tokenizer if vision_source(draft) == "none" else processor, new, torch.float32)
     if directory.exists():
         directory.rename(old)
     new.rename(directory)

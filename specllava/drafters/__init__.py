@@ -1,33 +1,59 @@
-"""Who proposes tokens. A drafter opens a session per run; a session grows trees and remembers what was accepted."""
+"""Who proposes tokens. A drafter joins the command line, the page and the benchmark by the list in this file. No torch.
+
+Classes are imported when they are used, so that options can be listed without loading models.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from specllava.drafters.drafter import Drafter
 
-from specllava.tree import DraftTree, Pruned
+
+@dataclass(frozen=True, slots=True)
+class DrafterInfo:
+    """A drafter that the package offers by name.
+
+    Args:
+        name: as on the command line and in traces.
+        home: module and class, ``module:Class``, built without arguments.
+        help: one clause for ``--help`` and the page.
+        options: fields of ``DecodingConfig`` that the drafter reads; with ``rule``, also what that rule reads.
+    """
+
+    name: str
+    home: str
+    help: str
+    options: tuple[str, ...] = ()
 
 
-class DraftSession(Protocol):
-    """Drafting for one answer. ``propose`` and ``keep`` take turns."""
+DRAFTER_INFOS: Final = MappingProxyType(
+    {
+        info.name: info
+        for info in (
+            DrafterInfo("model", "specllava.drafters.model:ModelDrafter", "the draft", ("rule", "children")),
+            DrafterInfo(
+                "prompt-lookup",
+                "specllava.drafters.lookup:LookupDrafter",
+                "what followed the same words earlier in the text, no model",
+                ("depth", "nodes", "ngram"),
+            ),
+            DrafterInfo(
+                "none",
+                "specllava.drafters.no_draft:NoDraft",
+                "nobody, which is target-only decoding in the same loop",
+            ),
+        )
+    }
+)
 
-    @property
-    def drawn(self) -> Tensor | None:
-        """The distributions that the children of the last tree's nodes were drawn from, ``[nodes, vocab]``; ``None`` if
-        they were chosen. Rows of nodes without children mean nothing."""
-        ...
 
-    @property
-    def pruned(self) -> tuple[Pruned, ...]:
-        """Guesses that the last tree was grown with and then without."""
-        ...
-
-    def propose(self, root: int, depth: int) -> DraftTree:
-        """A tree of guesses below ``root``, the last emitted token, at most ``depth`` deep."""
-        ...
-
-    def keep(self, path: Sequence[int]) -> None:
-        """The target kept these nodes of the last tree, the root first."""
-        ...
+def build_drafter(name: str) -> Drafter:
+    """Build the drafter of a name."""
+    module, _, kind = DRAFTER_INFOS[name].home.partition(":")
+    drafter: Drafter = getattr(import_module(module), kind)()
+    return drafter

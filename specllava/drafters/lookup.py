@@ -14,12 +14,23 @@ import numpy as np
 from torch import Tensor
 
 from specllava.config import DecodingConfig
-from specllava.tree import ROOT_PARENT, DraftTree, Pruned
+from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
+from specllava.tree import ROOT_PARENT, DraftTree
 
-MOST_MATCHES = 16  # latest first
+MAX_MATCHES = 16  # latest first
 
 
-class LookupSession:
+class LookupDrafter(Drafter):
+    """Guess what followed the last tokens earlier in the text."""
+
+    name = "prompt-lookup"
+
+    def open(self, context: DraftContext) -> DraftSession:
+        opaque = frozenset({context.target.config.image_token_id})
+        return LookupSession(context.prompt.input_ids[0].tolist(), context.config, opaque)
+
+
+class LookupSession(DraftSession):
     """Lookup for one answer.
 
     Args:
@@ -33,15 +44,12 @@ class LookupSession:
         self._opaque = opaque
         self._tree = DraftTree.only_root(0)
 
-    drawn: Tensor | None = None
-    pruned: tuple[Pruned, ...] = ()
-
     def propose(self, root: int, depth: int) -> DraftTree:
         found = continuations([*self._said, root], self._config.ngram, depth, self._opaque)
         self._tree = merge(root, found, self._config.nodes)
         return self._tree
 
-    def keep(self, path: Sequence[int]) -> None:
+    def keep(self, path: Sequence[int], states: Tensor | None = None) -> None:
         self._said += [self._tree.tokens[node] for node in path]
 
 
@@ -60,7 +68,7 @@ def continuations(
         if opaque & set(ending.tolist()):
             continue
         windows = np.lib.stride_tricks.sliding_window_view(words[:-1], length)  # [places, length]
-        places = np.flatnonzero((windows == ending).all(-1))[::-1][:MOST_MATCHES]
+        places = np.flatnonzero((windows == ending).all(-1))[::-1][:MAX_MATCHES]
         if len(places):
             return [_until(words[place + length :][:depth].tolist(), opaque) for place in places.tolist()]
     return []

@@ -28,7 +28,7 @@ class Fork:
     Args:
         original: the answer as the target gives it.
         options: for each token of it, what else could stand there, the target's likeliest first.
-        forced: decoded on from ``forced.given``: the original's beginning and, last, another token.
+        forced: decoded on from ``forced.forced_prefix``: the original's beginning and, last, another token.
 
     Raises:
         ValueError: options for another number of tokens, or a forced run that does not begin as the original does.
@@ -42,19 +42,19 @@ class Fork:
         if len(self.options) != len(self.original.token_ids):
             raise ValueError(f"options at {len(self.options)} places of {len(self.original.token_ids)} tokens")
         if self.forced is not None:
-            kept = self.forced.given[:-1]
-            if not self.forced.given or kept != self.original.token_ids[: len(kept)]:
+            kept = self.forced.forced_prefix[:-1]
+            if not self.forced.forced_prefix or kept != self.original.token_ids[: len(kept)]:
                 raise ValueError("the forced run does not begin as the original does")
 
     @property
     def place(self) -> int | None:
         """Of the forced token, counted from 0."""
-        return None if self.forced is None else len(self.forced.given) - 1
+        return None if self.forced is None else len(self.forced.forced_prefix) - 1
 
     @property
     def whole(self) -> tuple[int, ...]:
         """Every token of the new answer, given ones included; none before it is there."""
-        return () if self.forced is None else (*self.forced.given, *self.forced.token_ids)
+        return () if self.forced is None else (*self.forced.forced_prefix, *self.forced.token_ids)
 
     @property
     def rejoined(self) -> int:

@@ -18,8 +18,9 @@ from specllava.findings.sweep import Sweep
 from specllava.lab.contrast import Setup, contrast, with_closeups
 from specllava.lab.fork import open_fork, take_fork
 from specllava.lab.sweep import knob_values, sweep
-from specllava.models.prompt import Messages, shown_to_draft
 from specllava.pair import Pair, Picture
+from specllava.runtime.chat_format import Messages
+from specllava.runtime.prompt import with_draft_prompt
 
 BLANK = (128, 128, 128)  # a picture that says nothing: grey is about what the vision tower takes for zero
 
@@ -53,10 +54,10 @@ class Lab:
         chosen = _comparable(config)
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
         views = {"a blank picture": Image.new("RGB", image.size, BLANK), "another picture": other}
-        setups = [Setup("the picture", self.pair.bundle, prompt)]
+        setups = [Setup("the picture", self.pair, prompt)]
         for name, view in views.items():
-            shown = shown_to_draft(prompt, self.pair.prompt(view, messages))
-            setups.append(Setup(name, self.pair.bundle, shown))
+            shown = with_draft_prompt(prompt, self.pair.prompt(view, messages))
+            setups.append(Setup(name, self.pair, shown))
         return contrast(setups, chosen)
 
     def distillation(
@@ -66,7 +67,7 @@ class Lab:
         chosen = _comparable(config)
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
         pairs = {"before distillation": self.pair.undistilled(), "after distillation": self.pair}
-        setups = [Setup(name, pair.bundle, prompt) for name, pair in pairs.items()]
+        setups = [Setup(name, pair, prompt) for name, pair in pairs.items()]
         return _closely(setups, chosen)
 
     def fork(

@@ -7,12 +7,12 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from specllava.config import DecodingConfig
-from specllava.decoding import Lane
 from specllava.findings.contrast import Closeup, Contrast, Side
 from specllava.lab.run import run_lane
-from specllava.models.bundle import Bundle
-from specllava.models.prompt import Prompt, continued
-from specllava.models.reading import expectations, reading
+from specllava.lane import Lane
+from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt, with_prefix
+from specllava.runtime.scoring import expectations, reading
 
 CLOSEUPS = 3
 APART = 4  # tokens between two places that are looked at closely
@@ -23,7 +23,7 @@ class Setup:
     """One side of a contrast, before it ran: a draft and what it reads."""
 
     name: str
-    bundle: Bundle
+    pair: Pair
     prompt: Prompt
 
 
@@ -39,15 +39,15 @@ def contrast(setups: Sequence[Setup], config: DecodingConfig) -> Generator[Contr
     yield found
     wanted = None
     for setup in setups:
-        bundle, prompt = setup.bundle, setup.prompt
-        if bundle.draft is None:
-            raise ValueError(f"the pair {bundle.name} has no draft to compare")
-        trace = yield from run_lane(bundle, Lane(setup.name, config, prompt), found)
+        pair, prompt = setup.pair, setup.prompt
+        if pair.draft is None:
+            raise ValueError(f"the pair {pair.name} has no draft to compare")
+        trace = yield from run_lane(pair, Lane(setup.name, config, prompt), found)
         answer = found.sides[0].trace.token_ids if found.sides else trace.token_ids
         if wanted is None:
-            wanted = expectations(bundle.target, prompt, answer)
+            wanted = expectations(pair.target, prompt, answer)
             yield found
-        guessed = expectations(bundle.draft, prompt.for_draft or prompt, answer)
+        guessed = expectations(pair.draft, prompt.draft_prompt or prompt, answer)
         found = replace(found, sides=(*found.sides, Side(setup.name, trace, reading(guessed, wanted, answer))))
         yield found
 
@@ -68,8 +68,8 @@ def with_closeups(found: Contrast, setups: Sequence[Setup], config: DecodingConf
         short = replace(config, max_new_tokens=min(config.depth + 2, config.max_new_tokens - len(kept)))
         traces = []
         for setup in setups:
-            lane = Lane(setup.name, short, continued(setup.prompt, kept))
-            traces.append((yield from run_lane(setup.bundle, lane, found, max_steps=1)))
+            lane = Lane(setup.name, short, with_prefix(setup.prompt, kept))
+            traces.append((yield from run_lane(setup.pair, lane, found, max_steps=1)))
         closeups.append(Closeup(place, tuple(traces)))
     yield replace(found, closeups=tuple(closeups))
 

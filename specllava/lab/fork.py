@@ -10,10 +10,10 @@ from torch import Tensor
 from specllava.config import DecodingConfig
 from specllava.findings.fork import Fork, Option
 from specllava.lab.run import run_lane
-from specllava.models.bundle import Bundle
-from specllava.models.prompt import Prompt, continued
-from specllava.models.reading import expectations
-from specllava.pair import Pair, lane_of
+from specllava.lane import lane_of
+from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt, with_prefix
+from specllava.runtime.scoring import expectations
 
 OPTIONS = 4  # other tokens per place that each model contributes
 
@@ -26,15 +26,14 @@ def open_fork(pair: Pair, prompt: Prompt, config: DecodingConfig) -> Generator[N
     Raises:
         ValueError: the pair has no draft.
     """
-    bundle = pair.bundle
-    if bundle.draft is None:
-        raise ValueError(f"the pair {bundle.name} has no draft whose guesses could be forced")
-    original = yield from run_lane(bundle, lane_of(config, prompt), None)
+    if pair.draft is None:
+        raise ValueError(f"the pair {pair.name} has no draft whose guesses could be forced")
+    original = yield from run_lane(pair, lane_of(config, prompt), None)
     answer = original.token_ids
-    target = expectations(bundle.target, prompt, answer).exp()
+    target = expectations(pair.target, prompt, answer).exp()
     yield
-    draft = expectations(bundle.draft, prompt.for_draft or prompt, answer).exp()
-    return Fork(original, tuple(_options(bundle, *rows) for rows in zip(answer, target, draft, strict=True)))
+    draft = expectations(pair.draft, prompt.draft_prompt or prompt, answer).exp()
+    return Fork(original, tuple(_options(pair, *rows) for rows in zip(answer, target, draft, strict=True)))
 
 
 def take_fork(pair: Pair, prompt: Prompt, config: DecodingConfig, given: Sequence[int]) -> Generator[None, None, Fork]:
@@ -45,10 +44,10 @@ def take_fork(pair: Pair, prompt: Prompt, config: DecodingConfig, given: Sequenc
     Raises:
         ValueError: no such token, one after which nothing can follow, or a beginning that is not the original's.
     """
-    vocabulary = pair.bundle.target.config.text_config.vocab_size
+    vocabulary = pair.target.config.text_config.vocab_size
     if not given or not all(0 <= token < vocabulary for token in given):
         raise ValueError(f"tokens to go on from must be ids from 0 to {vocabulary - 1}, at least one")
-    if given[-1] in pair.bundle.eos_token_ids:
+    if given[-1] in pair.eos_token_ids:
         raise ValueError("this token ends the answer: nothing could follow")
     room = config.max_new_tokens - len(given)
     if room < 1:
@@ -60,15 +59,15 @@ def take_fork(pair: Pair, prompt: Prompt, config: DecodingConfig, given: Sequenc
     if tuple(given[:-1]) != fork.original.token_ids[: len(given) - 1]:
         raise ValueError("the answer begins otherwise by now: picture, question or settings were changed; run it again")
     shorter = replace(config, max_new_tokens=room)
-    forced = yield from run_lane(pair.bundle, lane_of(shorter, continued(prompt, given)), None)
+    forced = yield from run_lane(pair, lane_of(shorter, with_prefix(prompt, given)), None)
     return replace(fork, forced=forced)
 
 
-def _options(bundle: Bundle, said: int, target: Tensor, draft: Tensor) -> tuple[Option, ...]:
+def _options(pair: Pair, said: int, target: Tensor, draft: Tensor) -> tuple[Option, ...]:
     """Other tokens than ``said``; ``target`` and ``draft`` are probabilities ``[vocab]``."""
     likely = {*target.topk(OPTIONS + 1).indices.tolist(), *draft.topk(OPTIONS + 1).indices.tolist()}
     options = [
-        Option(token, bundle.text_of(token), float(target[token]), float(draft[token]))
-        for token in likely - {said} - bundle.eos_token_ids - {bundle.target.config.image_token_id}
+        Option(token, pair.detokenizer.text_of(token), float(target[token]), float(draft[token]))
+        for token in likely - {said} - pair.eos_token_ids - {pair.target.config.image_token_id}
     ]
     return tuple(sorted(options, key=lambda option: -max(option.target, option.draft)))

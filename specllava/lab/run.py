@@ -7,15 +7,16 @@ from contextlib import closing
 from itertools import islice
 from typing import TypeVar
 
-from specllava.decoding import Event, Lane, collect, stream
-from specllava.models.bundle import Bundle
+from specllava.decoding import Event, stream
+from specllava.lane import Lane
+from specllava.pair import Pair
 from specllava.trace import DecodeTrace
 
 Finding = TypeVar("Finding")
 
 
 def run_lane(
-    bundle: Bundle, lane: Lane, so_far: Finding, max_steps: int | None = None
+    pair: Pair, lane: Lane, so_far: Finding, max_steps: int | None = None
 ) -> Generator[Finding, None, DecodeTrace]:
     """Decode a lane, yield ``so_far`` after its prefill and after each step, and return its trace.
 
@@ -26,8 +27,9 @@ def run_lane(
         max_steps: end after so many steps; without it the lane is decoded to its end.
     """
     items: list[Event] = []
-    with closing(stream(bundle, lane.prompt, lane.config)) as events:
+    # The draft may be shown something else: that must not teach the pair's cost model.
+    with closing(stream(pair.request(lane, learn=False))) as events:
         for item in islice(events, None if max_steps is None else 1 + max_steps):
             items.append(item)
             yield so_far
-    return collect(bundle, lane, items)
+    return pair.collect(lane, items)

@@ -8,19 +8,16 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from specllava.config import RULES, DecodingConfig, RuleName
-from specllava.decoding import Event, Lane, collect, race
+from specllava.config import DecodingConfig
+from specllava.decoding import Event
 from specllava.findings.sweep import KNOBS, Sweep, Value
-from specllava.models.prompt import Prompt
-from specllava.pair import TARGET_ONLY, Pair
+from specllava.growth.rules import RULE_INFOS
+from specllava.lane import TARGET_ONLY, Lane
+from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt
 from specllava.trace import DecodeTrace
 
 TICK = 0.5  # seconds between two new findings of a sweep that is running
-# Rules that never look at a setting, so that turning it shows nothing.
-BLIND: dict[str, frozenset[RuleName]] = {
-    "entropy_threshold": frozenset(RULES) - {"entropy"},
-    "max_branches": frozenset(RULES) - {"entropy", "cost-aware"},
-}
 
 
 def knob_values(config: DecodingConfig, field: str) -> tuple[Value, ...]:
@@ -31,8 +28,9 @@ def knob_values(config: DecodingConfig, field: str) -> tuple[Value, ...]:
     """
     if field not in KNOBS:
         raise ValueError(f"{field!r} is no knob: choose one of {', '.join(KNOBS)}")
-    if config.rule in BLIND.get(field, ()):
-        raise ValueError(f"the {config.rule} rule does not look at {field}: take entropy, or turn another knob")
+    if field != "depth" and field not in RULE_INFOS[config.rule].options:
+        reading = ", ".join(info.name for info in RULE_INFOS.values() if field in info.options)
+        raise ValueError(f"the {config.rule} rule does not look at {field}: take {reading}, or turn another knob")
     return tuple(sorted({*KNOBS[field], getattr(config, field)}))  # type: ignore[type-var]
 
 
@@ -54,7 +52,7 @@ def sweep(pair: Pair, prompt: Prompt, config: DecodingConfig, field: str, values
         for lane in (alone, *lanes):
             run, trace = items.get(lane.name, []), traces.get(lane.name)
             if run and (trace is None or len(trace.steps) < len(run) - 1):  # a lane that moved since
-                traces[lane.name] = collect(pair.bundle, lane, run)
+                traces[lane.name] = pair.collect(lane, run)
         runs = tuple(
             (value, traces[lane.name]) for lane, value in zip(lanes, values, strict=True) if lane.name in traces
         )
@@ -62,9 +60,9 @@ def sweep(pair: Pair, prompt: Prompt, config: DecodingConfig, field: str, values
 
     yield found
     shown = time.monotonic()
-    with closing(race(pair.bundle, [alone, *lanes])) as events:
+    with closing(pair.race_lanes([alone, *lanes])) as events:
         for event in events:
-            items.setdefault(event.lane, []).append(event.item)
+            items.setdefault(event.lane.name, []).append(event.item)
             if time.monotonic() - shown >= TICK:
                 found = so_far()
                 shown = time.monotonic()

@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.image_processing_utils import select_best_resolution
 
-from specllava.models.artefact import DraftLlava, DraftLlavaNext
+from specllava.models.draft_classes import DraftLlava, DraftLlavaNext
 
 Size = tuple[int, int]  # height and width in pixels
 
@@ -39,7 +39,7 @@ class Tiles:
     size: Size
 
 
-Seen = Tensor | Tiles  # one picture's features; a tensor is [patches, vision_hidden]
+ImageFeatures = Tensor | Tiles  # one picture's features; a tensor is [patches, vision_hidden]
 Features = Tensor | tuple[Tiles, ...]  # those of all pictures of a prompt; a tensor is [images, patches, vision_hidden]
 
 
@@ -50,8 +50,9 @@ class Family(Protocol):
     target: type[PreTrainedModel]
     draft: type[PreTrainedModel]  # the same without a tower
     shared: tuple[str, ...]  # fields of the configuration in which models agree that read the same features
+    position_rows: int = 1  # of position ids per token
 
-    def tiles(self, config: PretrainedConfig, size: Size) -> int:
+    def num_tiles(self, config: PretrainedConfig, size: Size) -> int:
         """Squares in which the tower reads a picture."""
         ...
 
@@ -63,39 +64,49 @@ class Family(Protocol):
         """A name for a picture's features: equal names mean equal features."""
         ...
 
-    def seen(self, states: Tensor, size: Size) -> Seen:
+    def features_of(self, states: Tensor, size: Size) -> ImageFeatures:
         """One picture's features, of the tower's states of it, ``[tiles, patches, vision_hidden]``."""
         ...
 
-    def gathered(self, pictures: Sequence[Any]) -> Features:
+    def stack(self, pictures: Sequence[Any]) -> Features:
         """The features of several pictures, at least one, as one value."""
         ...
 
-    def slots(self, model: PreTrainedModel, features: Any) -> list[int]:
+    def num_image_tokens(self, model: PreTrainedModel, features: Any) -> list[int]:
         """Image slots that each picture takes in a prompt."""
         ...
 
-    def projected(self, model: PreTrainedModel, features: Any) -> Tensor:
+    def project(self, model: PreTrainedModel, features: Any) -> Tensor:
         """Embeddings for all image slots in their order, ``[slots, hidden]``, by the projector of ``model``."""
         ...
 
     def projector(self, model: PreTrainedModel) -> list[nn.Parameter]:
-        """The weights behind :meth:`projected`."""
+        """The weights behind :meth:`project`."""
         ...
+
+    def prefill_positions(
+        self, model: PreTrainedModel, input_ids: Tensor, features: Any
+    ) -> tuple[Tensor | None, int]:
+        """Position ids of a prompt ``[1, length]`` or ``[rows, 1, length]``, and what is added behind it.
+
+        A later token at place ``n`` of the text has position ``n`` plus that offset, in every row. By default both
+        are what transformers does by itself: one row, no offset.
+        """
+        return None, 0
 
     def inputs(self, pixel_values: Tensor, sizes: Sequence[Size]) -> dict[str, Tensor]:
         """What the family's own ``forward`` and ``generate`` want of the pictures."""
         ...
 
 
-class Llava:
+class Llava(Family):
     """LLaVA-1.5 (arXiv 2310.03744): a picture is one square, and takes as many slots as it has patches."""
 
     name = "llava"
     target, draft = LlavaForConditionalGeneration, DraftLlava
     shared: tuple[str, ...] = ("vision_feature_layer", "vision_feature_select_strategy")
 
-    def tiles(self, config: PretrainedConfig, size: Size) -> int:
+    def num_tiles(self, config: PretrainedConfig, size: Size) -> int:
         return 1
 
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
@@ -104,16 +115,16 @@ class Llava:
     def key(self, pixels: Tensor, size: Size) -> str:
         return hashlib.sha256(pixels.numpy().tobytes()).hexdigest()
 
-    def seen(self, states: Tensor, size: Size) -> Tensor:
+    def features_of(self, states: Tensor, size: Size) -> Tensor:
         return states[0]
 
-    def gathered(self, pictures: Sequence[Tensor]) -> Tensor:
+    def stack(self, pictures: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(pictures))
 
-    def slots(self, model: PreTrainedModel, features: Tensor) -> list[int]:
+    def num_image_tokens(self, model: PreTrainedModel, features: Tensor) -> list[int]:
         return [features.shape[1]] * len(features)
 
-    def projected(self, model: PreTrainedModel, features: Tensor) -> Tensor:
+    def project(self, model: PreTrainedModel, features: Tensor) -> Tensor:
         embeddings: Tensor = model.model.multi_modal_projector(features.to(model.dtype))
         return embeddings.flatten(0, 1)
 
@@ -124,7 +135,7 @@ class Llava:
         return {"pixel_values": pixel_values}
 
 
-class LlavaNext:
+class LlavaNext(Family):
     """LLaVA-NeXT (LLaVA-1.6): the whole picture and its tiles in the best of several grids ("anyres").
 
     Tiles are put together again, what was padding is cut away, and every row of patches ends in a learnt newline; so
@@ -135,29 +146,29 @@ class LlavaNext:
     target, draft = LlavaNextForConditionalGeneration, DraftLlavaNext
     shared = (*Llava.shared, "image_grid_pinpoints")
 
-    def tiles(self, config: PretrainedConfig, size: Size) -> int:
+    def num_tiles(self, config: PretrainedConfig, size: Size) -> int:
         side = config.vision_config.image_size
         height, width = select_best_resolution(size, config.image_grid_pinpoints)
         return 1 + int(height // side) * int(width // side)
 
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
         """``pixel_values`` is ``[images, most tiles, 3, height, width]``, with zeros for tiles that are not there."""
-        return [tiles[: self.tiles(config, size)] for tiles, size in zip(pixel_values, sizes, strict=True)]
+        return [tiles[: self.num_tiles(config, size)] for tiles, size in zip(pixel_values, sizes, strict=True)]
 
     def key(self, pixels: Tensor, size: Size) -> str:
         return hashlib.sha256(pixels.numpy().tobytes() + repr(size).encode()).hexdigest()
 
-    def seen(self, states: Tensor, size: Size) -> Tiles:
+    def features_of(self, states: Tensor, size: Size) -> Tiles:
         return Tiles(states, size)
 
-    def gathered(self, pictures: Sequence[Tiles]) -> tuple[Tiles, ...]:
+    def stack(self, pictures: Sequence[Tiles]) -> tuple[Tiles, ...]:
         return tuple(pictures)
 
-    def slots(self, model: PreTrainedModel, features: Sequence[Tiles]) -> list[int]:
+    def num_image_tokens(self, model: PreTrainedModel, features: Sequence[Tiles]) -> list[int]:
         blank = [one.states.new_zeros((*one.states.shape[:2], 1)) for one in features]  # the arrangement, without work
         return [len(one) for one in self._packed(model, blank, features, blank[0].new_zeros(1))]
 
-    def projected(self, model: PreTrainedModel, features: Sequence[Tiles]) -> Tensor:
+    def project(self, model: PreTrainedModel, features: Sequence[Tiles]) -> Tensor:
         states = torch.cat([one.states for one in features]).to(model.dtype)  # [tiles of all, patches, vision_hidden]
         embeddings = model.model.multi_modal_projector(states).split([len(one.states) for one in features])
         return torch.cat(self._packed(model, embeddings, features, model.model.image_newline))
@@ -185,14 +196,18 @@ class LlavaNext:
 FAMILIES: Final[tuple[Family, ...]] = (Llava(), LlavaNext())
 
 
+def find_family(config: PretrainedConfig) -> Family | None:
+    """Return the family of a model by its configuration's ``model_type``; ``None`` for a plain language model."""
+    return next((family for family in FAMILIES if family.name == config.model_type), None)
+
+
 def family_of(config: PretrainedConfig) -> Family:
-    """The family of a model, by its configuration's ``model_type``.
+    """Return the family of a model by its configuration's ``model_type``.
 
     Raises:
         ValueError: none that is known here.
     """
-    for family in FAMILIES:
-        if family.name == config.model_type:
-            return family
+    if family := find_family(config):
+        return family
     known = " and ".join(family.name for family in FAMILIES)
     raise ValueError(f"models of type {config.model_type} are not known as targets: {known} are")

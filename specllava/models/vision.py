@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specllava.models.family import Features, Seen, Size, family_of
+from specllava.models.family import Features, ImageFeatures, Size, family_of
 
 
 def tower_features(target: PreTrainedModel, pixel_values: Tensor) -> Tensor:
@@ -25,26 +25,26 @@ def tower_features(target: PreTrainedModel, pixel_values: Tensor) -> Tensor:
     return torch.cat(chosen, dim=-1) if len(chosen) > 1 else chosen[0]
 
 
-def see(model: PreTrainedModel, pixels: Sequence[Tensor], sizes: Sequence[Size]) -> list[Seen]:
+def encode_images(model: PreTrainedModel, pixels: Sequence[Tensor], sizes: Sequence[Size]) -> list[ImageFeatures]:
     """The features of each picture, all in one pass of the model's tower.
 
     Args:
         pixels: ``[tiles, 3, height, width]`` for each picture, as its family's ``pixels`` gives them.
         sizes: height and width of each picture as it came.
     """
-    return dealt_out(model, tower_features(model, torch.cat(list(pixels))), sizes)
+    return split_by_image(model, tower_features(model, torch.cat(list(pixels))), sizes)
 
 
-def dealt_out(model: PreTrainedModel, states: Tensor, sizes: Sequence[Size]) -> list[Seen]:
+def split_by_image(model: PreTrainedModel, states: Tensor, sizes: Sequence[Size]) -> list[ImageFeatures]:
     """The features of each picture, of what the tower said of all their tiles, ``[tiles, patches, vision_hidden]``."""
     family = family_of(model.config)
-    parts = states.split([family.tiles(model.config, size) for size in sizes])
-    return [family.seen(one, size) for one, size in zip(parts, sizes, strict=True)]
+    parts = states.split([family.num_tiles(model.config, size) for size in sizes])
+    return [family.features_of(one, size) for one, size in zip(parts, sizes, strict=True)]
 
 
-def slots_of(model: PreTrainedModel, features: Features | None) -> list[int]:
+def num_image_tokens(model: PreTrainedModel, features: Features | None) -> list[int]:
     """Image slots of each picture."""
-    return [] if features is None else family_of(model.config).slots(model, features)
+    return [] if features is None else family_of(model.config).num_image_tokens(model, features)
 
 
 def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
@@ -64,10 +64,10 @@ def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features
     if marker is None and features is None:
         return embeds  # a language model that never saw a picture has no slots
     slots = torch.eq(input_ids, -1 if marker is None else marker)
-    count, available = int(slots.sum()), sum(slots_of(model, features))
+    count, available = int(slots.sum()), sum(num_image_tokens(model, features))
     if count != available:
         raise ValueError(f"{count} image slots in the prompt but {available} vision features")
     if features is None:
         return embeds
-    projected = family_of(model.config).projected(model, features).to(embeds.device, embeds.dtype)
+    projected = family_of(model.config).project(model, features).to(embeds.device, embeds.dtype)
     return embeds.masked_scatter(slots.unsqueeze(-1), projected)

@@ -83,7 +83,7 @@ def evaluate(pair: Pair, split: Split, count: int, config: DecodingConfig | None
     for scene, prompt in tqdm(held_out_prompts(split, count), total=count, desc=f"describing, {split}"):
         trace = pair.generate(draw_scene(scene, 256), prompt, config)
         total += judge(scene, trace.text)
-    return {"split": split, **total.rates(), "counts": asdict(total), "setting": asdict(pair.setting)}
+    return {"split": split, **total.rates(), "counts": asdict(total), "setting": asdict(pair.info)}
 
 
 def held_out_prompts(split: Split, count: int) -> Iterable[tuple[Scene, str]]:

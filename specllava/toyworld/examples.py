@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specllava.config import DecodingConfig
-from specllava.pair import SPECULATIVE, TARGET_ONLY, Pair
+from specllava.lane import SPECULATIVE, TARGET_ONLY
+from specllava.pair import Pair
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Split, sample_scene
 from specllava.trace import race_json

@@ -16,10 +16,10 @@ from pathlib import Path
 from PIL import Image
 
 from specllava.config import DecodingConfig
-from specllava.decoding import race
+from specllava.lane import SPECULATIVE, TARGET_ONLY, lane_of
 from specllava.metrics import summarise
-from specllava.models.prompt import shown_to_draft
-from specllava.pair import SPECULATIVE, TARGET_ONLY, Pair, lane_of
+from specllava.pair import Pair
+from specllava.runtime.prompt import with_draft_prompt
 from specllava.toyworld.dialogue import DETAIL_PROMPTS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.evaluate import judge
@@ -99,9 +99,9 @@ def _plain(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig
 def _blind(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
     """The draft is shown a grey picture, the target the real one."""
     blank = pair.prompt(Image.new("RGB", picture.size, GREY), prompt)
-    shown = shown_to_draft(pair.prompt(picture, prompt), blank)
+    shown = with_draft_prompt(pair.prompt(picture, prompt), blank)
     lanes = [lane_of(replace(config, drafter="none"), shown), lane_of(config, shown)]
-    return pair.collect_race(race(pair.bundle, lanes))
+    return pair.collect_race(pair.race_lanes(lanes))
 
 
 def _untaught(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
@@ -153,7 +153,7 @@ def _wrong(words: tuple[str, ...], traces: Race) -> tuple[int, Words] | None:
     for index, step in enumerate(trace.steps):
         last = step.verification.path[-1]
         family = step.tree.children()[last]
-        wanted = trace.texts[step.verification.next_token].strip()
+        wanted = trace.texts[step.verification.bonus_token].strip()
         if not family or wanted not in words:
             continue
         favourite = max(family, key=step.tree.log_probs.__getitem__)
@@ -161,7 +161,7 @@ def _wrong(words: tuple[str, ...], traces: Race) -> tuple[int, Words] | None:
             summary = summarise([trace])
             return index, {
                 "guess": _word(trace, step, favourite), "guess_prob": _prob(step, favourite), "wanted": wanted,
-                "wanted_prob": f"{step.target.choice_probs[last]:.2f}", "tau": f"{summary.tau:.1f}",
+                "wanted_prob": f"{step.view.choice_probs[last]:.2f}", "tau": f"{summary.tau:.1f}",
             }  # fmt: skip
     return None
 
@@ -175,7 +175,7 @@ def _stumble(traces: Race) -> tuple[int, Words] | None:
         if step.verification.accepted or not family or later < CLEARLY * tau:
             continue
         favourite = max(family, key=step.tree.log_probs.__getitem__)
-        texts = [trace.texts[token] for token in (step.tree.tokens[favourite], step.verification.next_token)]
+        texts = [trace.texts[token] for token in (step.tree.tokens[favourite], step.verification.bonus_token)]
         if all(text[:1] == " " and text.strip().isalpha() for text in texts):  # whole words read best
             return index, {
                 "guess": texts[0].strip(), "guess_prob": _prob(step, favourite), "wanted": texts[1].strip(),

@@ -26,7 +26,7 @@ from specllava.distill.config import LoopConfig, Objective
 from specllava.distill.loop import Batch, Losses, fit
 from specllava.distill.losses import IGNORE, answer_positions
 from specllava.distill.stage import distil
-from specllava.models.artefact import DraftLlava, save
+from specllava.models.draft_classes import DraftLlava, save
 from specllava.models.vision import merge_features, tower_features
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.corpus import LOOKING, TALKING, ChatBatches, content_ids

@@ -9,8 +9,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specllava.findings.reading import Reading
-from specllava.models.engine import Engine
-from specllava.models.prompt import Prompt
+from specllava.runtime.engine import Engine
+from specllava.runtime.passes import PassInput
+from specllava.runtime.prompt import Prompt
 
 
 @torch.inference_mode()
@@ -23,9 +24,9 @@ def expectations(model: PreTrainedModel, prompt: Prompt, answer: Sequence[int]) 
     if not answer:
         raise ValueError("there is no answer to read: it has 0 tokens")
     engine = Engine(model, prompt.length + len(answer))
-    rows = [engine.prefill(prompt.input_ids, prompt.features, prompt.pictures).logits[None]]
+    rows = [engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits[None]]
     if len(answer) > 1:
-        rows.append(engine.forward(answer[:-1]))
+        rows.append(engine.forward(PassInput(answer[:-1])).logits)
     return torch.log_softmax(torch.cat(rows).double(), dim=-1)
 
 

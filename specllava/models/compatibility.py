@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from specllava.models.artefact import sight_of
+from specllava.models.draft_classes import vision_source
 from specllava.models.family import family_of
 
 INIT, IMPORT = 'run "specllava draft init"', 'run "specllava draft import"'
 
 
-def check_fit(
+def check_pair(
     target: PreTrainedModel,
     draft: PreTrainedModel,
     processor: ProcessorMixin,
@@ -33,17 +33,17 @@ def check_fit(
     if sizes[0] != sizes[1]:
         way = f": {INIT}" if sizes[1] < sizes[0] else ""
         raise ValueError(f"draft vocabulary {sizes[1]} does not cover the target's {sizes[0]}{way}")
-    sight = sight_of(draft)
-    if sight == "blind":
+    source = vision_source(draft)
+    if source == "none":
         return
     markers = target.config.image_token_id, draft.config.image_token_id
     if markers[0] != markers[1]:
         raise ValueError(f"the draft's image token is {markers[1]}, the target's {markers[0]}: {IMPORT}")
-    if sight == "shared":
-        _check_eyes(target, draft)
+    if source == "shared":
+        _check_vision(target, draft)
 
 
-def _check_eyes(target: PreTrainedModel, draft: PreTrainedModel) -> None:
+def _check_vision(target: PreTrainedModel, draft: PreTrainedModel) -> None:
     """Refuse a draft that cannot read what the target's tower gives."""
     types = target.config.model_type, draft.config.model_type
     if types[0] != types[1]:

@@ -9,11 +9,8 @@ import torch
 
 QuantizationName = Literal["none", "int8", "int4", "torchao-int8"]
 SCHEMES: Final[tuple[QuantizationName, ...]] = get_args(QuantizationName)
-BYTES: Final[dict[QuantizationName, float]] = {
-    "int8": 1.0,
-    "int4": 0.5,
-    "torchao-int8": 1.0,
-}  # of a linear layer's weight
+# Bytes of a linear layer's weight, and the library that stores it.
+BYTES: Final[dict[QuantizationName, float]] = {"int8": 1.0, "int4": 0.5, "torchao-int8": 1.0}
 LIBRARY: Final[dict[QuantizationName, str]] = {
     "int8": "bitsandbytes",
     "int4": "bitsandbytes",

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 DEVICE_AUTO = "auto"
 
 
-def home(model: PreTrainedModel) -> torch.device:
+def input_device(model: PreTrainedModel) -> torch.device:
     """The device that takes a model's token ids and pictures.
 
     Of a model on several devices that is where its word embeddings run, whose weights may lie elsewhere until then.
@@ -18,7 +18,7 @@ def home(model: PreTrainedModel) -> torch.device:
     return embeddings.weight.device if device is None else torch.device(device)
 
 
-def device_named(name: str) -> torch.device:
+def parse_device(name: str) -> torch.device:
     """The device of a name; ``auto`` is the GPU if there is one.
 
     Raises:

@@ -21,7 +21,7 @@ from specllava.trace import Verification
 from specllava.tree import DraftTree
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """The only source of randomness."""
 
     def accept(self, probability: float) -> bool:
@@ -33,8 +33,8 @@ class Chance(Protocol):
         ...
 
 
-class SeededChance:
-    """Chance from a seed: the same questions get the same answers, on whatever device the probabilities are."""
+class SeededRandom:
+    """RandomSource from a seed: the same questions get the same answers, on whatever device the probabilities are."""
 
     def __init__(self, seed: int) -> None:
         self._source = torch.Generator().manual_seed(seed)
@@ -79,7 +79,7 @@ def warp(logits: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0)
     return scores.softmax(-1)
 
 
-def draw_children(draft_probs: Tensor, count: int, chance: Chance) -> list[int]:
+def draw_children(draft_probs: Tensor, count: int, random: RandomSource) -> list[int]:
     """Different tokens drawn from the draft, one after the other, in the order in which they must be verified.
 
     Args:
@@ -88,12 +88,12 @@ def draw_children(draft_probs: Tensor, count: int, chance: Chance) -> list[int]:
     """
     tokens: list[int] = []
     while len(tokens) < count and bool(draft_probs.any()):
-        tokens.append(chance.draw(draft_probs))
+        tokens.append(random.draw(draft_probs))
         draft_probs = _without(draft_probs, tokens[-1])
     return tokens
 
 
-def verify_top(tree: DraftTree, probs: Tensor, chance: Chance) -> Verification:
+def verify_top(tree: DraftTree, probs: Tensor, random: RandomSource) -> Verification:
     """Verify children that were chosen, not drawn, such as the draft's most likely ones.
 
     The target draws its own token after each node, and where a child bears it, goes on from there. So chance is asked
@@ -111,14 +111,14 @@ def verify_top(tree: DraftTree, probs: Tensor, chance: Chance) -> Verification:
     accepted: list[int] = []
     while True:
         node = accepted[-1] if accepted else 0
-        token = chance.draw(probs[node])
+        token = random.draw(probs[node])
         child = next((child for child in children[node] if tree.tokens[child] == token), None)
         if child is None:
             return Verification(tuple(accepted), token)
         accepted.append(child)
 
 
-def verify_drawn(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: Chance) -> Verification:
+def verify_drawn(tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: RandomSource) -> Verification:
     """Verify children that were drawn from the draft without replacement (Sequoia, arXiv 2402.12374).
 
     From the root down: a child is accepted with ``min(1, p / q)``; else the target keeps ``max(p - q, 0)``, the
@@ -140,16 +140,16 @@ def verify_drawn(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: Ch
     while True:
         rest = _Rest(probs[node], draft_probs[node])
         for child in children[node]:
-            if chance.accept(rest.acceptance(tree.tokens[child])):
+            if random.accept(rest.acceptance(tree.tokens[child])):
                 break
             rest = rest.without(tree.tokens[child])
         else:
-            return Verification(tuple(accepted), chance.draw(rest.target))
+            return Verification(tuple(accepted), random.draw(rest.target))
         accepted.append(child)
         node = child
 
 
-def verify_traversal(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: Chance) -> Verification:
+def verify_traversal(tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: RandomSource) -> Verification:
     """Verify drawn children from the leaves to the root (Traversal Verification, arXiv 2505.12398).
 
     A branch is judged as a whole: a node's credit is ``min(1, credit of its parent · p / q)``, so what one token
@@ -171,8 +171,8 @@ def verify_traversal(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance
             path.append(child)
             rests.append(_Rest(probs[child], draft_probs[child], credit))
             waiting.append(iter(children[child]))
-        elif len(path) == 1 or chance.accept(rests[-1].credit):  # the root's credit stays 1: nothing to ask
-            return Verification(tuple(path[1:]), chance.draw(rests[-1].target))
+        elif len(path) == 1 or random.accept(rests[-1].credit):  # the root's credit stays 1: nothing to ask
+            return Verification(tuple(path[1:]), random.draw(rests[-1].target))
         else:
             refused = tree.tokens[path.pop()]
             rests.pop()

@@ -10,8 +10,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.config import DecodingConfig
-from specllava.models.memory import draft_columns, target_columns
-from specllava.models.quantisation import BYTES, WHOLE, QuantizationName
+from specllava.models.quantization import BYTES, WHOLE, QuantizationName
 
 GB = 1e9
 SHORTEST = 64  # tokens of context that are worth proposing
@@ -75,6 +74,21 @@ def estimate(
         context=longest,
         column=sum(cache_bytes(config, 1, dtype) for config, _ in columns),
     )
+
+
+def target_columns(length: int, config: DecodingConfig) -> int:
+    """Columns of the target's KV cache for ``length`` tokens of prompt and answer, and the largest tree behind them."""
+    return length + config.nodes + 1
+
+
+def draft_columns(length: int, config: DecodingConfig) -> int:
+    """The same of a draft's cache, which holds every node that was expanded until the target has chosen."""
+    return target_columns(length, config) + max_expansions(config)
+
+
+def max_expansions(config: DecodingConfig) -> int:
+    """Nodes of one tree that the draft may expand: a beam's levels, or a whole static shape."""
+    return max(config.depth * config.width, config.nodes)
 
 
 def max_context(config: PretrainedConfig) -> int:

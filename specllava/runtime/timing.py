@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from specllava.costs import Costs
-from specllava.models.engine import Engine
+from specllava.growth.cost_model import Costs
+from specllava.runtime.engine import Engine
+from specllava.runtime.passes import PassInput
 
 CONTEXT = 192  # tokens before the measured ones
 VERIFY_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -34,7 +35,7 @@ def measure_costs(target: PreTrainedModel, draft: PreTrainedModel) -> Costs:
     """
     ladders = ((target, VERIFY_ROWS), (draft, DRAFT_ROWS))
     taken = (pass_seconds([Engine(model, CONTEXT + max(rows))], rows, REPEATS)[0] for model, rows in ladders)
-    return Costs.through(*map(against_rounds, taken))
+    return Costs.fitted(*map(against_rounds, taken))
 
 
 def against_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
@@ -52,7 +53,7 @@ def pass_seconds(engines: Sequence[Engine], ladder: Sequence[int], repeats: int)
     Engines and numbers of tokens take turns, so that whatever else the machine does falls on all of them.
     """
     for engine in engines:
-        engine.forward([0] * CONTEXT, last=1)
+        engine.forward(PassInput([0] * CONTEXT, last=1))
     found: list[dict[int, list[float]]] = [{rows: [] for rows in ladder} for _ in engines]
     for repeat in range(WARM_UP + repeats):
         for rows in ladder:
@@ -60,7 +61,7 @@ def pass_seconds(engines: Sequence[Engine], ladder: Sequence[int], repeats: int)
             visible[:, CONTEXT:] = np.tril(visible[:, CONTEXT:])
             for engine, taken in zip(engines, found, strict=True):
                 started = now(engine.device)
-                engine.forward([0] * rows, visible if rows > 1 else None).argmax(-1).tolist()
+                engine.forward(PassInput([0] * rows, visible if rows > 1 else None)).logits.argmax(-1).tolist()
                 if repeat >= WARM_UP:
                     taken[rows].append(now(engine.device) - started)
                 engine.cache.keep(CONTEXT, [])

@@ -22,11 +22,11 @@ from transformers import (
 )
 
 MAX_SHARD = "8MB"  # a hosted Space's git takes no file above 10 MB without extra tooling
-Sight = Literal["shared", "own", "blind"]  # the target's features, those of a tower of its own, no picture at all
+VisionSource = Literal["shared", "own", "none"]  # the target's features, those of a tower of its own, no picture at all
 
 
 class DraftLlava(LlavaForConditionalGeneration):
-    """A LLaVA without eyes: projector and language model read the features of another model's tower."""
+    """A LLaVA without a tower: projector and language model read the features of another model's tower."""
 
     def __init__(self, config: LlavaConfig) -> None:
         super().__init__(config)
@@ -34,17 +34,17 @@ class DraftLlava(LlavaForConditionalGeneration):
 
 
 class DraftLlavaNext(LlavaNextForConditionalGeneration):
-    """A LLaVA-NeXT without eyes: projector, newline and language model read the features of another model's tower."""
+    """A LLaVA-NeXT without a tower: projector, newline and language model read another tower's features."""
 
     def __init__(self, config: LlavaNextConfig) -> None:
         super().__init__(config)
         self.model.vision_tower = nn.Identity()
 
 
-def sight_of(draft: PreTrainedModel) -> Sight:
+def vision_source(draft: PreTrainedModel) -> VisionSource:
     """How a draft comes to know a picture. A plain language model never does."""
     if not hasattr(draft.model, "multi_modal_projector"):
-        return "blind"
+        return "none"
     return "shared" if isinstance(draft.model.vision_tower, nn.Identity) else "own"
 
 

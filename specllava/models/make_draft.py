@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PretrainedConfig, PreTrainedModel, ProcessorMixin
 
-from specllava.models.artefact import Sight, save
 from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.compatibility import differences
+from specllava.models.draft_classes import VisionSource, save
 from specllava.models.family import FAMILIES, family_of
-from specllava.models.fit import differences
 from specllava.models.vocabulary import align, check_tokens
 
 SHARD = "2GB"
@@ -24,13 +24,13 @@ class MadeDraft:
     """A draft that was written.
 
     Args:
-        sight: how it comes to know a picture.
+        vision: how it comes to know a picture.
         parameters: how many it has.
         said: what a user must know of it, line by line.
     """
 
     directory: Path
-    sight: Sight
+    vision: VisionSource
     parameters: int
     said: tuple[str, ...]
 
@@ -59,7 +59,7 @@ def init_draft(llm: Source, target: Source, output: Path, text_only: bool = Fals
     said = [f"vocabulary {before} of {small.name}, {size} of {large.name}: {max(0, size - before)} rows added"]
     if text_only:
         save(speaker, processor.tokenizer, output, speaker.dtype, SHARD)
-        return MadeDraft(output, "blind", speaker.num_parameters(), (*said, "it never sees a picture"))
+        return MadeDraft(output, "none", speaker.num_parameters(), (*said, "it never sees a picture"))
     seeing = copy.deepcopy(config)
     seeing.text_config = speaker.config
     with torch.random.fork_rng(devices=[]):
@@ -95,7 +95,7 @@ def import_draft(source: Source, target: Source, output: Path) -> MadeDraft:
     dtype = model.dtype
     _speak_alike(model, small, large.name, processor, config)
     model.config.image_token_index = config.image_token_id
-    why = _other_eyes(model, large, config)
+    why = _other_vision(model, large, config)
     if why:
         said = f"the tower is kept, so each picture is encoded twice: {why}"
         save(model, _own_processor(small.processor(), processor), output, dtype, SHARD)
@@ -123,7 +123,7 @@ def _speak_alike(
         setattr(text, name, getattr(config.text_config, name))
 
 
-def _other_eyes(model: PreTrainedModel, large: Checkpoint, config: PretrainedConfig) -> str | None:
+def _other_vision(model: PreTrainedModel, large: Checkpoint, config: PretrainedConfig) -> str | None:
     """Why a model cannot read the features of the target's tower; ``None`` if it can."""
     if model.config.model_type != config.model_type:
         return f"it is a {model.config.model_type}, the target a {config.model_type}"

@@ -2,7 +2,7 @@
 
 A verification pass writes one column per tree node behind the context. ``keep`` moves the accepted nodes'
 columns together and forgets the rest, which leaves what running the accepted tokens alone would have left. Each
-column is labelled with what it shows, and labels move with their columns: cache and text cannot disagree.
+column's content (what it shows) moves with it: cache and text cannot disagree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
-Label = int | str | None  # a token; in an image slot, the picture's key, or None for a picture without one
+Content = int | str | None  # a token; in an image slot, the picture's key, or None for a picture without one
 
 
 class BranchLayer(CacheLayerMixin):
@@ -76,7 +76,8 @@ class BranchCache(Cache):
     def __init__(self, layers: int, capacity: int) -> None:
         super().__init__(layers=[BranchLayer(capacity) for _ in range(layers)])
         self.capacity = capacity
-        self.labels: list[Label] = []  # one per column; whoever runs a pass adds them
+        self.contents: list[Content] = []  # one per column; the engine that runs a pass adds them
+        self.positions: list[int] = []  # in the text, one per column where the engine has sliding windows, else none
 
     @property
     def length(self) -> int:
@@ -91,12 +92,12 @@ class BranchCache(Cache):
         if self.length + count > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} columns, {self.length + count} are needed")
 
-    def shared(self, labels: Sequence[Label]) -> int:
-        """Columns from the start that show what a text with these labels begins with; an unnamed picture never does."""
-        pairs = zip(self.labels, labels, strict=False)
+    def common_prefix(self, contents: Sequence[Content]) -> int:
+        """Return how many columns from the start show the same as ``contents``; a picture without a key never does."""
+        pairs = zip(self.contents, contents, strict=False)
         return next(
-            (place for place, (held, wanted) in enumerate(pairs) if held != wanted or held is None),
-            min(len(self.labels), len(labels)),
+            (column for column, (held, wanted) in enumerate(pairs) if held != wanted or held is None),
+            min(len(self.contents), len(contents)),
         )
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
@@ -112,4 +113,6 @@ class BranchCache(Cache):
             columns = torch.tensor(offsets, device=self.layers[0].keys.device) + base
         for layer in self.layers:  # which a large model may have on several devices
             layer.keep(base, None if columns is None else columns.to(layer.keys.device), len(offsets))
-        self.labels[base:] = [self.labels[base + offset] for offset in offsets]
+        self.contents[base:] = [self.contents[base + offset] for offset in offsets]
+        if self.positions:
+            self.positions[base:] = [self.positions[base + offset] for offset in offsets]

@@ -1,0 +1,94 @@
+"""The interface of a drafter: it opens a session per answer, which proposes trees and hears what the target kept."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specllava.config import DecodingConfig
+from specllava.growth.rule import GrowthRule
+from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.passes import PrefillOutput
+from specllava.runtime.prompt import Prompt
+from specllava.tree import DraftTree, Pruned
+from specllava.verification.sampling import RandomSource
+
+
+@dataclass(frozen=True, slots=True)
+class DraftContext:
+    """What a drafter may use for one answer.
+
+    Args:
+        prompt: what was asked; ``prompt.draft_prompt`` if the draft model reads something else.
+        config: limits and options.
+        rule: how trees grow; a drafter without a draft model needs none.
+        random: the answer's source of randomness, which verification shares.
+        target, draft: the pair's models.
+        caches: KV caches, which a chat reuses.
+        length: tokens of prompt and answer that the caches are for.
+        prefill: what the target's prefill gave, with the states of ``Drafter.state_layers``.
+    """
+
+    prompt: Prompt
+    config: DecodingConfig
+    rule: GrowthRule | None
+    random: RandomSource
+    target: PreTrainedModel
+    draft: PreTrainedModel | None
+    caches: KVCaches
+    length: int
+    prefill: PrefillOutput
+
+
+class DraftSession(ABC):
+    """Drafting for one answer; ``propose`` and ``keep`` take turns."""
+
+    draft_probs: Tensor | None = None
+    """The distributions that the children of the last tree's nodes were drawn from, ``[nodes, vocab]``; ``None`` if
+    they were chosen. Rows of nodes without children mean nothing."""
+
+    pruned: tuple[Pruned, ...] = ()
+    """Guesses that the last tree was grown with and then without."""
+
+    @abstractmethod
+    def propose(self, root: int, depth: int) -> DraftTree:
+        """Return a tree of guesses below ``root``, the last emitted token, at most ``depth`` levels deep."""
+
+    def keep(self, path: Sequence[int], states: Tensor | None = None) -> None:
+        """Hear that the target kept these nodes of the last tree, the root first.
+
+        Args:
+            states: the target's hidden states of these nodes, ``[nodes, layers * hidden]``, if the drafter asked for
+                any with ``state_layers``.
+        """
+        return
+
+    def observe(self, draft_seconds: float, target_seconds: float) -> None:
+        """Hear what drafting and verifying the last tree took."""
+        return
+
+
+class Drafter(ABC):
+    """Proposes tokens. ``pair.stream(..., drafter=MyDrafter())`` takes one of your own."""
+
+    state_layers: tuple[int, ...] = ()
+    """Hidden states of the target that sessions want, numbered as transformers does; none costs nothing."""
+
+    needs_draft: bool = False
+    """It works with the pair's draft model."""
+
+    grows: bool = False
+    """It grows trees by a :class:`GrowthRule`, which its context then holds."""
+
+    @property
+    def name(self) -> str:
+        """The name that a trace bears."""
+        return type(self).__name__
+
+    @abstractmethod
+    def open(self, context: DraftContext) -> DraftSession:
+        """Begin an answer, behind the target's prefill."""

@@ -1,0 +1,18 @@
+"""The drafter that proposes nothing: with it, the decode loop is target-only decoding."""
+
+from __future__ import annotations
+
+from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
+from specllava.tree import DraftTree
+
+
+class NoDraft(Drafter, DraftSession):
+    """Guess nothing: the target decodes one token per pass."""
+
+    name = "none"
+
+    def open(self, context: DraftContext) -> DraftSession:
+        return self
+
+    def propose(self, root: int, depth: int) -> DraftTree:
+        return DraftTree.only_root(root)

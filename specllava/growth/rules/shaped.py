@@ -1,0 +1,92 @@
+"""Rules whose tree has a shape that is settled beforehand (``growth.shapes``); the draft fills in the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from specllava.growth.rule import GrowthRule, RuleInfo
+from specllava.growth.shapes import Shape, best_shape, fixed_shape
+from specllava.growth.tree_builder import TopTokens, TreeBuilder
+
+BENCH_DEPTH, BENCH_NODES, BENCH_WIDTH = 10, 8, 4  # without a floor sequoia goes down to the last level at every step
+
+
+@dataclass(kw_only=True)
+class ShapedRule(GrowthRule):
+    """Grow the tree of :attr:`shape`, whatever the tokens are."""
+
+    shape: Shape = field(init=False)  # below the root
+    _shapes: dict[int, Shape] = field(default_factory=dict, init=False, repr=False)  # below each node of the tree
+
+    @property
+    def max_children(self) -> int:
+        return _widest(self.shape)
+
+    def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
+        if node == 0:
+            self._shapes = {0: self.shape}
+        return len(self._shapes[node])
+
+    def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
+        for node in level:
+            self._shapes[node] = self._shapes[builder.parents[node]][builder.ranks[node]]
+        return [node for node in level if self._shapes[node]]
+
+    def select(self, builder: TreeBuilder) -> list[int]:
+        return list(range(1, len(builder.tokens)))
+
+
+@dataclass(kw_only=True)
+class FixedRule(ShapedRule):
+    """Give every node of level ``d`` ``branching[d]`` children (Medusa, arXiv 2401.10774)."""
+
+    branching: tuple[int, ...]
+    depth: int
+    nodes: int
+
+    name = "fixed"
+
+    def __post_init__(self) -> None:
+        self.shape = fixed_shape(self.branching, self.depth, self.nodes)
+
+
+@dataclass(kw_only=True)
+class SequoiaRule(ShapedRule):
+    """Grow the shape with the most accepted tokens to be expected (Sequoia, arXiv 2402.12374)."""
+
+    rank_acceptance: tuple[float, ...]
+    depth: int
+    nodes: int
+
+    name = "sequoia"
+
+    def __post_init__(self) -> None:
+        self.shape = best_shape(self.rank_acceptance, self.depth, self.nodes)
+
+
+def _widest(shape: Shape) -> int:
+    return max([len(shape), *map(_widest, shape)])
+
+
+def _tuned(config: Any) -> dict[str, Any]:
+    return {
+        "depth": min(BENCH_DEPTH, config.depth),
+        "nodes": min(BENCH_NODES, config.nodes),
+        "width": min(BENCH_WIDTH, config.width),
+    }
+
+
+FIXED: Final = RuleInfo(
+    "fixed", FixedRule, "so many children per level (Medusa)", colour="#009E73", symbol="diamond", drawable=True
+)
+SEQUOIA: Final = RuleInfo(
+    "sequoia",
+    SequoiaRule,
+    "the best shape for measured acceptance",
+    colour="#56B4E9",
+    symbol="x",
+    drawable=True,
+    tuned=_tuned,
+)

@@ -1,0 +1,41 @@
+"""A lane: one way to answer a prompt, which a race runs and a trace records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict, Unpack
+
+from specllava.config import DecodingConfig
+from specllava.drafters.drafter import Drafter
+from specllava.growth.rule import GrowthRule
+from specllava.runtime.prompt import Prompt
+
+TARGET_ONLY, SPECULATIVE = "target-only", "speculative"
+
+
+class Own(TypedDict, total=False):
+    """Objects of the caller in place of what a configuration names; a rule serves one answer."""
+
+    rule: GrowthRule | None
+    drafter: Drafter | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One way to answer a prompt.
+
+    Args:
+        rule, drafter: objects in place of those that ``config`` names; a rule serves one answer.
+    """
+
+    name: str
+    config: DecodingConfig
+    prompt: Prompt
+    rule: GrowthRule | None = None
+    drafter: Drafter | None = None
+
+
+def lane_of(config: DecodingConfig, prompt: Prompt, **own: Unpack[Own]) -> Lane:
+    """Return a lane with its ordinary name."""
+    drafts = own.get("drafter") or config.drafter != "none"
+    return Lane(SPECULATIVE if drafts else TARGET_ONLY, config, prompt, **own)

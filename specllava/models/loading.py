@@ -1,0 +1,166 @@
+"""Loading a target and a draft for it: memory and fit are checked, weights are laid out for a tree's worth of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from transformers import LlamaForCausalLM, PretrainedConfig, PreTrainedModel, ProcessorMixin
+
+from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.compatibility import check_pair
+from specllava.models.decoder import check_decoder
+from specllava.models.device import DEVICE_AUTO, input_device, parse_device
+from specllava.models.draft_classes import vision_source
+from specllava.models.eos import eos_token_ids
+from specllava.models.family import FAMILIES, family_of
+from specllava.models.fused import fuse
+from specllava.models.memory_estimate import check_memory, checked_context, estimate
+from specllava.models.quantization import QuantizationName, quantization_config
+
+DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """Where and how models are loaded.
+
+    Args:
+        device: ``auto`` takes the GPU if there is one.
+        dtype: ``auto`` is float32 on a CPU and bfloat16 elsewhere.
+        device_map: let accelerate spread the target over all GPUs and the machine's memory.
+        quantization: store the target's weights in fewer bits.
+        context: tokens of prompt and answer that will do; as many as the target can hold without it.
+
+    Raises:
+        ValueError: an unknown dtype.
+    """
+
+    device: str = DEVICE_AUTO
+    dtype: DTypeName = "auto"
+    device_map: bool = False
+    quantization: QuantizationName = "none"
+    context: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in get_args(DTypeName):
+            raise ValueError(f"unknown dtype {self.dtype!r}: choose one of {', '.join(get_args(DTypeName))}")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDraft:
+    """A draft that fits a target.
+
+    Args:
+        processor: of a draft with a tower of its own, which it then reads pictures with.
+    """
+
+    name: str
+    model: PreTrainedModel
+    processor: ProcessorMixin | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTarget:
+    """A target with its processor."""
+
+    name: str
+    model: PreTrainedModel
+    processor: ProcessorMixin
+
+
+def load_target(
+    name: str,
+    target: Source,
+    draft: Source | None,
+    options: LoadOptions,
+    tell: Callable[[str], None] = lambda line: None,
+) -> LoadedTarget:
+    """Load a target, once it is known that it and its draft fit the memory.
+
+    Args:
+        draft: is only weighed here.
+        tell: is given a line on what memory the pair needs, before anything is loaded.
+
+    Raises:
+        ValueError: no model there, a decoder that trees cannot be verified through, or more memory needed than there
+            is; one line with the numbers.
+    """
+    checkpoint = Checkpoint.at(target)
+    device = parse_device(options.device)
+    auto = "float32" if device.type == "cpu" else "bfloat16"
+    precision = getattr(torch, auto if options.dtype == "auto" else options.dtype)
+    config, stored = checkpoint.config(), quantization_config(options.quantization, device)
+    build, small = family_of(config).target, None
+    check_decoder(checkpoint.name, config.get_text_config())
+    if draft is not None:
+        small_checkpoint = Checkpoint.at(draft)
+        small_config = small_checkpoint.config()
+        small = (draft_class(small_checkpoint.name, small_config), small_config)
+    context = checked_context(options.context, config)
+    needed = estimate((build, config), small, precision, options.quantization, context)
+    tell(check_memory(name, needed, device, options.device_map))
+    processor = checkpoint.processor()
+    arguments: dict[str, Any] = {} if stored is None else {"quantization_config": stored}
+    if device.type != "cpu" or options.device_map:
+        arguments["device_map"] = "auto" if options.device_map else {"": device}
+    model = _ready(checkpoint.load(build, dtype=precision, **arguments), device)
+    try:
+        eos_token_ids(model, processor.tokenizer)  # refused here, and not in the first answer
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.place}: {error}") from error
+    return LoadedTarget(checkpoint.name, model, processor)
+
+
+def load_draft(draft: Source, target: PreTrainedModel, processor: ProcessorMixin) -> LoadedDraft:
+    """Load the draft of a directory or of the hub for a target, on its device and in its precision.
+
+    Raises:
+        ValueError: no model there, or one that does not fit the target.
+    """
+    checkpoint = Checkpoint.at(draft)
+    config = checkpoint.config()
+    build = draft_class(checkpoint.name, config)
+    tokenizer_only = build is LlamaForCausalLM
+    reads = checkpoint.tokenizer() if tokenizer_only else checkpoint.processor()
+    device = input_device(target)
+    where = {} if device.type == "cpu" else {"device_map": {"": device}}
+    model = checkpoint.load(build, dtype=target.dtype, **where)
+    check_pair(target, model, processor, reads)
+    model = fuse(_ready(model, device))
+    return LoadedDraft(checkpoint.name, model, reads if vision_source(model) == "own" else None)
+
+
+def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
+    """What a draft is: a vision-language model with or without a tower, or a plain Llama, which sees nothing.
+
+    Raises:
+        ValueError: something else.
+    """
+    for family in FAMILIES:
+        if config.model_type == family.name:
+            towerless = family.draft.__name__ in (config.architectures or ())
+            build: type[PreTrainedModel] = family.draft if towerless else family.target
+            return build
+    if config.model_type == "llama":
+        llama: type[PreTrainedModel] = LlamaForCausalLM
+        return llama
+    known = ", ".join(family.name for family in FAMILIES)
+    raise ValueError(f"{name} is a {config.model_type}, which cannot draft: a draft is a {known} or llama")
+
+
+def _ready(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    """Without dropout; on a CPU with its weights laid out for a tree's worth of rows.
+
+    A linear layer's weight ``[out, in]`` stored column by column holds the same numbers. Multiplying 4 to 64 rows by
+    it is faster that way (``python -m benchmarks.passes``), and every lane runs on the same weights. Quantised weights
+    have a layout of their own, and those that accelerate moves are moved as they are stored.
+    """
+    model = model.eval()
+    if device.type == "cpu" and not getattr(model, "hf_device_map", None):
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear) and type(module.weight.data) is torch.Tensor:
+                module.weight.data = module.weight.data.t().contiguous().t()
+    return model

@@ -1,0 +1,83 @@
+"""Messages as users write them, in the form that chat templates read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from transformers import ProcessorMixin
+
+from specllava.models.images import open_image
+from specllava.models.special import check_text
+
+Message = dict[str, Any]
+Messages = str | Sequence[Message]
+ROLES = ("user", "assistant")
+
+
+def as_chat(
+    messages: Messages, image: Image.Image | None, special: Sequence[str]
+) -> tuple[list[Message], list[Image.Image]]:
+    """Messages in the form that chat templates read, each with its pictures in front; and the pictures in order.
+
+    Args:
+        special: tokens that no text may hold.
+
+    Raises:
+        TextError: a text holds one of them, or is no UTF-8.
+        ValueError: roles that do not alternate from the user to the user, an empty question, or a malformed message.
+    """
+    plain = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+    if not plain or plain[-1].get("role") != "user":
+        raise ValueError("a chat must end with a message of the user")
+    chat: list[Message] = []
+    images: list[Image.Image] = []
+    waiting = [] if image is None else [image]
+    for number, message in enumerate(plain):
+        role, text, shown = _parts(number, message)
+        whose = "the prompt" if number == len(plain) - 1 else f"message {number}"
+        if not text and role == "user":  # an assistant may have said nothing
+            raise ValueError(f"{whose} is empty")
+        check_text(text, special, whose)
+        if role != ROLES[number % 2]:
+            raise ValueError(f"message {number} is the {role}'s: the user begins, and the two take turns")
+        if role == "user":
+            shown, waiting = waiting + shown, []
+        images += shown
+        chat.append({"role": role, "content": [{"type": "image"}] * len(shown) + [{"type": "text", "text": text}]})
+    return chat, images
+
+
+def _parts(number: int, message: Message) -> tuple[str, str, list[Image.Image]]:
+    """Role, text and pictures of a message; several texts are joined by a space."""
+    role, content = message.get("role"), message.get("content")
+    if role not in ROLES or not isinstance(content, str | list | tuple):
+        raise ValueError(f"message {number} needs a role (user or assistant) and its text or parts as content")
+    texts: list[str] = []
+    shown: list[Image.Image] = []
+    for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        match part:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text.strip())
+            case {"type": "image", "image": Image.Image() | str() | Path() as source} if role == "user":
+                shown.append(open_image(source))
+            case _:
+                raise ValueError(
+                    f"message {number} has a part that is neither a text nor a picture of the user: {str(part)[:80]!r}"
+                )
+    return role, " ".join(filter(None, texts)), shown
+
+
+def apply_template(processor: ProcessorMixin, chat: Sequence[Message], name: str) -> str:
+    """Write a chat by the template of the model called ``name``.
+
+    Raises:
+        ValueError: the template fails: it is a program that comes with the checkpoint.
+    """
+    try:
+        return str(processor.apply_chat_template(chat, add_generation_prompt=True))
+    except Exception as error:  # whatever that program raises
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise ValueError(f"the chat template of {name} fails: {why}") from error

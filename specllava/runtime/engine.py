@@ -1,0 +1,190 @@
+"""One model and its KV cache: a pass in, logits and hidden states out. Target and draft both run through it.
+
+The cache knows what each of its columns shows, so a prompt is read only from where it differs from what was read
+or decoded before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LlamaModel, PreTrainedModel
+
+from specllava.models.decoder import GROWING_ROPES
+from specllava.models.device import input_device
+from specllava.models.family import Features, find_family
+from specllava.models.vision import merge_features, num_image_tokens
+from specllava.runtime.attention import AttentionMasks
+from specllava.runtime.cache import BranchCache, Content
+from specllava.runtime.passes import PassInput, PassOutput, PrefillOutput
+
+
+class Engine:
+    """A language model over a branch cache, batch 1.
+
+    Args:
+        model: a vision-language model, whose vision tower is not used here, or a plain language model.
+        capacity: cache columns that fit.
+        state_layers: hidden states that passes return, numbered as transformers does (0: the embeddings, -1: the
+            last, normed); none by default, and then none are gathered.
+    """
+
+    def __init__(self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = ()) -> None:
+        self.model = model
+        self.decoder, self.head = model.get_decoder(), model.get_output_embeddings()
+        self.device = input_device(model)
+        self.dtype = model.dtype
+        self.state_layers = tuple(state_layers)
+        config = model.config.get_text_config()
+        self.cache = BranchCache(config.num_hidden_layers, capacity)
+        self._masks = AttentionMasks(config, self.device, self.dtype)
+        self._family = find_family(model.config)
+        self._offset = 0  # of position ids against positions in the text, which pictures of some families change
+        self._positions = torch.arange(capacity, device=self.device)
+        self._rotations = _rotations(self.decoder, capacity, self.dtype)
+
+    def prefill(self, input_ids: Tensor, features: Features | None, image_keys: Sequence[str] = ()) -> PrefillOutput:
+        """Read a prompt ``[1, length]``, in place of what the cache holds; what both begin with is not read again.
+
+        Args:
+            features: of all the prompt's pictures; ``None`` if it has none.
+            image_keys: a key for each picture, which equal ones share; one without a key is always read anew.
+
+        Raises:
+            ValueError: another number of image slots than the features fill.
+        """
+        ids, marker = input_ids[0].tolist(), getattr(self.model.config, "image_token_id", None)
+        counts = num_image_tokens(self.model, features)
+        keys = chain.from_iterable(repeat(key, count) for key, count in zip(image_keys, counts, strict=False))
+        contents: list[Content] = [next(keys, None) if token == marker else token for token in ids]
+        # The last token is always read, for its logits; a picture that is shared in part is read whole.
+        shared = self.cache.common_prefix(contents[:-1])
+        reused, seen = _before_cut_image([i for i, token in enumerate(ids) if token == marker], counts, shared)
+        self.cache.keep(reused, [])
+        self.cache.check_room(len(ids) - reused)
+        rest = None if features is None or seen >= len(counts) else features[seen:]
+        embeds = merge_features(self.model, input_ids[:, reused:], rest)
+        positions = None
+        if self._family is not None:
+            positions, self._offset = self._family.prefill_positions(self.model, input_ids, features)
+        arguments = {} if positions is None else {"position_ids": positions[..., reused:]}
+        output = self.decoder(
+            inputs_embeds=embeds,
+            past_key_values=self.cache,
+            use_cache=True,
+            output_hidden_states=bool(self.state_layers),
+            **arguments,
+        )
+        self._record(contents[reused:], range(reused, len(ids)))
+        return PrefillOutput(self.head(output.last_hidden_state[0, -1]), reused, self._states(output.hidden_states))
+
+    def forward(self, batch: PassInput) -> PassOutput:
+        """Append tokens to the cache and score them.
+
+        Raises:
+            ValueError: they do not fit the cache.
+        """
+        tokens, count = batch.tokens, len(batch.tokens)
+        self.cache.check_room(count)
+        start = self.cache.length
+        visible = batch.visible
+        if visible is None and count > 1:
+            visible = np.tri(count, start + count, start, dtype=np.bool_)
+        positions = range(start, start + count) if batch.positions is None else batch.positions
+        mask = None if visible is None else self._masks.of(visible, positions, self.cache.positions)
+        at = slice(start, start + count) if batch.positions is None else torch.tensor(positions, device=self.device)
+        ids = torch.tensor([list(tokens)], device=self.device)
+        if isinstance(self.decoder, LlamaModel):
+            last, hidden = self._through_layers(ids, mask, at)
+        else:
+            output = self.decoder(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=self._position_ids(at),
+                past_key_values=self.cache,
+                use_cache=True,
+                output_hidden_states=bool(self.state_layers),
+            )
+            last, hidden = output.last_hidden_state, output.hidden_states
+        self._record(tokens, positions)
+        return PassOutput(self.head(last[0, -batch.last :]), self._states(hidden))
+
+    def keep(self, base: int, offsets: Sequence[int]) -> None:
+        """Keep the first ``base`` columns and those at ``base + offset``; see :meth:`BranchCache.keep`."""
+        self.cache.keep(base, offsets)
+
+    def _position_ids(self, at: slice | Tensor) -> Tensor:
+        """``[1, tokens]``, or ``[3, 1, tokens]`` for a family with three rows of positions."""
+        positions = self._positions[at][None] + self._offset
+        rows = 1 if self._family is None else self._family.position_rows
+        return positions if rows == 1 else positions.expand(rows, 1, -1)
+
+    def _record(self, contents: Sequence[Content], positions: Sequence[int]) -> None:
+        self.cache.contents += contents
+        if self._masks.window is not None:  # nothing else asks
+            self.cache.positions += positions
+
+    def _states(self, hidden: Sequence[Tensor] | None) -> Tensor | None:
+        """``[tokens, layers * hidden]`` of the layers asked for."""
+        if not self.state_layers or hidden is None:
+            return None
+        return torch.cat([hidden[layer][0] for layer in self.state_layers], dim=-1)
+
+    def _through_layers(
+        self, ids: Tensor, mask: Tensor | dict[str, Tensor] | None, at: slice | Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Run a Llama's embedding, layers and norm one after the other: ``[1, tokens, hidden]``, and what layers gave.
+
+        For a draft of one layer the bookkeeping of the decoder around that, and working out again how each position is
+        rotated, are a good part of a pass on a CPU.
+        """
+        states = self.decoder.embed_tokens(ids)
+        if self._rotations is None:
+            rotation = self.decoder.rotary_emb(states, position_ids=self._position_ids(at))
+        else:
+            rotation = tuple(self._rotations[:, :, at])
+        gathered = []
+        for layer in self.decoder.layers:
+            if self.state_layers:
+                gathered.append(states)
+            states = layer(
+                states,
+                attention_mask=mask,
+                position_embeddings=rotation,
+                past_key_values=self.cache,
+                use_cache=True,
+            )
+        final: Tensor = self.decoder.norm(states)
+        return final, [*gathered, final]
+
+
+def _before_cut_image(slots: Sequence[int], counts: Sequence[int], shared: int) -> tuple[int, int]:
+    """Columns that can be reused of ``shared`` ones without cutting a picture, and how many pictures lie in them.
+
+    Args:
+        slots: columns of all image slots.
+        counts: how many of them belong to each picture; a picture's slots need not lie side by side.
+    """
+    begin = 0
+    for number, count in enumerate(counts):
+        own = slots[begin : begin + count]
+        if own and own[-1] >= shared:
+            return min(shared, own[0]), number
+        begin += count
+    return shared, len(counts)
+
+
+@torch.inference_mode()
+def _rotations(decoder: PreTrainedModel, capacity: int, dtype: torch.dtype) -> Tensor | None:
+    """Cosines and sines of all positions, ``[2, 1, capacity, head_dim]``; ``None`` where they depend on more."""
+    if not isinstance(decoder, LlamaModel) or decoder.rotary_emb.rope_type in GROWING_ROPES:
+        return None
+    device = decoder.embed_tokens.weight.device
+    if device.type == "meta":  # accelerate brings the weights when they are used
+        return None
+    positions = torch.arange(capacity, device=device)[None]
+    return torch.stack(decoder.rotary_emb(torch.empty(0, dtype=dtype, device=device), position_ids=positions))

@@ -1,0 +1,76 @@
+"""What the models read: token ids with image slots, and the features of the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from specllava.models.family import Features, ImageFeatures
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt, ready for every lane.
+
+    Args:
+        text: the last user message, for display.
+        input_ids: ``[1, length]``, with image slots.
+        pixel_values: as the processor gives them, for LLaVA-1.5 ``[images, 3, height, width]``, or ``None``.
+        features: of all pictures, for LLaVA-1.5 ``[images, patches, vision_hidden]``, or ``None``.
+        image_keys: a key for each picture; equal keys mean equal features.
+        image_sizes: width and height of each picture as it came.
+        vision_seconds: what encoding the pictures took, those left out whose features were known.
+        turn: messages of the user before the last one.
+        forced_prefix: the last ids of ``input_ids``, if they are the beginning of the answer: read, not decoded.
+        draft_prompt: what a draft model reads instead; ``None`` if it reads the same. A draft that sees nothing reads
+            no image slots, one with a tower of its own other features; see also :func:`with_draft_prompt`.
+    """
+
+    text: str
+    input_ids: Tensor
+    pixel_values: Tensor | None
+    features: Features | None
+    image_keys: tuple[str, ...]
+    image_sizes: tuple[tuple[int, int], ...]
+    vision_seconds: float
+    turn: int = 0
+    forced_prefix: tuple[int, ...] = ()
+    draft_prompt: Prompt | None = None
+
+    @property
+    def length(self) -> int:
+        return self.input_ids.shape[1]
+
+    @property
+    def features_by_key(self) -> dict[str, ImageFeatures]:
+        """Features of its pictures, those for the draft among them: what a later prompt need not compute."""
+        own = {} if self.features is None else dict(zip(self.image_keys, self.features, strict=True))
+        return own if self.draft_prompt is None else own | self.draft_prompt.features_by_key
+
+
+def with_draft_prompt(prompt: Prompt, other: Prompt) -> Prompt:
+    """``prompt`` for the target, ``other`` for the draft: the same words with another picture, say.
+
+    The target decides every token, so the answer stays what it was; only the guesses change.
+
+    Raises:
+        ValueError: ``other`` is longer, so the draft would run out of room before the target.
+    """
+    read = other.draft_prompt or other
+    if read.length > prompt.length:
+        raise ValueError(f"the draft's prompt has {read.length} tokens, more than the target's {prompt.length}")
+    return replace(prompt, draft_prompt=read)
+
+
+def with_prefix(prompt: Prompt, prefix: Sequence[int]) -> Prompt:
+    """Return the prompt with the beginning of its answer: decoding goes on behind it."""
+    tail = torch.tensor([list(prefix)], dtype=prompt.input_ids.dtype, device=prompt.input_ids.device)
+    return replace(
+        prompt,
+        input_ids=torch.cat([prompt.input_ids, tail], dim=1),
+        forced_prefix=(*prompt.forced_prefix, *prefix),
+        draft_prompt=None if prompt.draft_prompt is None else with_prefix(prompt.draft_prompt, prefix),
+    )

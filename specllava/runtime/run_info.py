@@ -1,0 +1,33 @@
+"""What a run ran on: enough to read a number with its circumstances."""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from specllava.models.device import input_device
+from specllava.models.quantization import QuantizationName
+from specllava.trace import RunInfo
+
+
+def run_info(
+    pair: str, target: PreTrainedModel, target_name: str, draft_name: str, quantization: QuantizationName
+) -> RunInfo:
+    """Describe models, device, precision and versions."""
+    device, precision = input_device(target), str(target.dtype).removeprefix("torch.")
+    return RunInfo(
+        pair=pair,
+        target=target_name,
+        draft=draft_name,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        dtype=precision if quantization == "none" else f"{precision} {quantization}",
+        threads=torch.get_num_threads(),
+        versions={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    )

@@ -1,0 +1,38 @@
+"""What the target thought of every node of a tree, for explaining a step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specllava.trace import TargetView
+from specllava.tree import DraftTree
+
+
+def target_view(tree: DraftTree, logits: Tensor, probs: Tensor | None = None) -> TargetView:
+    """Record what the target thought of every node, for explaining the step; not needed to decode.
+
+    Args:
+        logits: ``[nodes, vocab]``, after each node.
+        probs: the distributions that verification went by, ``[nodes, vocab]``; ``None``: those of the logits.
+    """
+    if probs is None:
+        probs = torch.softmax(logits.double(), dim=-1)
+    choices = logits.argmax(-1, keepdim=True)  # the walk's own choice at a tie; topk may break it differently
+    best = logits.topk(2, dim=-1).values.double()
+    parents = torch.tensor(tree.parents[1:], device=logits.device, dtype=torch.long)
+    tokens = torch.tensor(tree.tokens[1:], device=logits.device, dtype=torch.long)
+    seen = probs[parents]  # [nodes - 1, vocab]: the distribution each guess was drawn against
+    own = seen.gather(1, tokens.unsqueeze(1))
+    return TargetView(
+        choices=tuple(choices[:, 0].tolist()),
+        choice_probs=_rounded(probs.gather(1, choices).squeeze(1)),
+        margins=_rounded(best[:, 0] - best[:, 1]),
+        token_probs=(1.0, *_rounded(own.squeeze(1))),
+        token_ranks=(0, *(seen > own).sum(-1).tolist()),
+    )
+
+
+def _rounded(values: Tensor) -> tuple[float, ...]:
+    """Seven decimals: far below what can be seen, and half the size on file."""
+    return tuple(round(value, 7) for value in values.tolist())

@@ -1,0 +1,80 @@
+"""How the target decides: its most likely token, or a draw from its distribution. One verifier per answer."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specllava.config import DecodingConfig
+from specllava.trace import Verification
+from specllava.tree import DraftTree
+from specllava.verification.greedy import verify_greedy
+from specllava.verification.sampling import RandomSource, verify_drawn, verify_top, verify_traversal, warp
+
+
+class Verifier(Protocol):
+    """The decode loop's view of greedy decoding and of sampling."""
+
+    def first_token(self, logits: Tensor) -> int:
+        """Return the first token of an answer, of logits ``[vocab]``."""
+        ...
+
+    def verify(self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None) -> tuple[Verification, Tensor | None]:
+        """Verify a tree; also returns the distributions that were gone by, if any had to be computed.
+
+        Args:
+            logits: ``[nodes, vocab]``.
+            draft_probs: the distribution that each node's children were drawn from, ``[nodes, vocab]``; ``None`` if
+                they were chosen.
+        """
+        ...
+
+
+class GreedyVerifier:
+    """Accept the target's most likely token."""
+
+    def first_token(self, logits: Tensor) -> int:
+        return int(logits.argmax())
+
+    def verify(self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None) -> tuple[Verification, Tensor | None]:
+        return verify_greedy(tree, logits.argmax(-1).tolist()), None
+
+
+class SamplingVerifier:
+    """Keep the target's own distribution, warped by temperature, top-k and top-p."""
+
+    def __init__(self, config: DecodingConfig, random: RandomSource) -> None:
+        self._config, self._random = config, random
+
+    def first_token(self, logits: Tensor) -> int:
+        return self._random.draw(self._probs(logits[None])[0])
+
+    def verify(self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None) -> tuple[Verification, Tensor | None]:
+        probs = self._probs(logits)
+        if draft_probs is None:
+            return verify_top(tree, probs, self._random), probs
+        verify = verify_traversal if self._config.verifier == "traversal" else verify_drawn
+        return verify(tree, probs, draft_probs, self._random), probs
+
+    def _probs(self, logits: Tensor) -> Tensor:
+        return warp(logits, self._config.temperature, self._config.top_p, self._config.top_k)
+
+
+def build_verifier(config: DecodingConfig, random: RandomSource) -> Verifier:
+    """Build the verifier that a configuration asks for."""
+    return SamplingVerifier(config, random) if config.temperature > 0 else GreedyVerifier()
+
+
+def check_finite(logits: Tensor, whose: str) -> None:
+    """Refuse logits that are no numbers.
+
+    Raises:
+        ValueError: NaN or positive infinity, as damaged weights or an overflow of float16 give.
+    """
+    if not bool((logits < torch.inf).all()):
+        raise ValueError(
+            f"the {whose}'s logits are not numbers: its weights are damaged, or float16 overflowed (try --dtype"
+            " bfloat16 or float32)"
+        )
