@@ -24,33 +24,34 @@ import tyro
 from PIL import Image
 from pydantic import ValidationError
 
+from specllava.cli.options import Place, load
 from specllava.config import one_line
 from specllava.models.images import open_image
-from specllava.options import Place, load
 from specllava.shipped import shipped
 from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
-from visual import markup, pieces
-from visual.app_state import AppState, running
-from visual.ask import PictureCard, QuestionCard, picture_card, question_card
-from visual.chip import connect_chip
-from visual.controls import settings_card
-from visual.experiments import Experiments
-from visual.first_paint import FirstPaint
-from visual.lab import Inputs, LabState, lab_section
-from visual.learn import lessons_card
-from visual.lessons import Lesson, load_lessons
-from visual.link import follow_link
-from visual.notices import error, info, notice_arguments, warning
-from visual.picture import data_address
-from visual.player import component_arguments, recorded_frames, static_paths
-from visual.race import RACE, race_kind
-from visual.recorded import Recorded, load_recorded, read_recorded
-from visual.replays import Replays
-from visual.runs import QUICK, RunControls, connect_run
-from visual.serving import serve
-from visual.standalone import saved_page
+from visual.page import markup
+from visual.page import widgets as pieces
+from visual.page.app_state import AppState, running
+from visual.page.chip import connect_chip
+from visual.page.controls import settings_card
+from visual.page.experiments import Experiments
+from visual.page.first_paint import FirstPaint
+from visual.page.input_cards import PictureCard, QuestionCard, picture_card, question_card
+from visual.page.lab import Inputs, LabState, lab_section
+from visual.page.learn import lessons_card
+from visual.page.notices import error, info, notice_arguments, warning
+from visual.page.race import RACE, race_kind
+from visual.page.runs import QUICK, RunControls, connect_run
+from visual.page.serving import serve
+from visual.player.frames import component_arguments, recorded_frames, static_paths
+from visual.player.lessons import Lesson, load_lessons
+from visual.player.link import follow_link
+from visual.player.picture import data_address
+from visual.player.recorded import Recorded, load_recorded, read_recorded
+from visual.player.replays import Replays
+from visual.player.standalone import saved_page
 
 EXAMPLES = shipped("assets") / "examples"
 LESSONS = shipped("assets") / "lessons"

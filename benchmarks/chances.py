@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
+from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.decoding import stream
 from specllava.lane import Lane
-from specllava.options import write_json
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.kv_caches import KVCaches

@@ -23,10 +23,10 @@ from tqdm.auto import tqdm
 
 from specllava.bench import run_transformers
 from specllava.chat import Chat
+from specllava.cli.options import Options, Place, Running, drafting, load, write_json
 from specllava.config import DecodingConfig
 from specllava.lane import lane_of
 from specllava.metrics import Comparison, compare, compare_ids, summarise
-from specllava.options import Options, Place, Running, drafting, load, write_json
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
 from specllava.toyworld.draw import draw_scene

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from specllava.bench import REFERENCE, bench_lanes, run_lanes
+from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
-from specllava.options import write_json
 from specllava.pair import Pair
 
 

@@ -20,11 +20,11 @@ from rich.table import Table
 from tqdm.auto import tqdm
 
 from specllava.bench import BENCH_START
+from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.drafters.lookup import continuations, merge
 from specllava.lane import Lane
 from specllava.metrics import summarise
-from specllava.options import write_json
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
 from specllava.runtime.prompt import Prompt

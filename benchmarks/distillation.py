@@ -15,14 +15,14 @@ from rich.console import Console
 from transformers import AutoProcessor, LlavaConfig
 
 from benchmarks.png import write_png
+from specllava.cli.distill import Distill
 from specllava.config import DecodingConfig
-from specllava.distill.commands import Distill
 from specllava.distill.config import DistillConfig
 from specllava.findings.distillation import Report
 from specllava.models.draft_classes import DraftLlava, save
 from specllava.models.presets import presets
 from specllava.toyworld.export import export
-from visual.distillation import figure
+from visual.figures.distillation import figure
 
 WIDTH, HEIGHT = 900, 520
 

@@ -19,11 +19,11 @@ import tyro
 from playwright.sync_api import sync_playwright
 
 import app
-from visual.app_state import AppState
-from visual.first_paint import race_digest
-from visual.lessons import load_lessons
-from visual.recorded import load_recorded
-from visual.serving import serve
+from visual.page.app_state import AppState
+from visual.page.first_paint import race_digest
+from visual.page.serving import serve
+from visual.player.lessons import load_lessons
+from visual.player.recorded import load_recorded
 
 SCRIPT = Path(__file__).with_suffix(".js")
 SIZE = {"width": 1280, "height": 1300}

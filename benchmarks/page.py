@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.table import Table
 
-from specllava.options import write_json
+from specllava.cli.options import write_json
 
 PATIENCE = 40_000  # milliseconds
 DRAWN = 20  # steps that are timed at a time

@@ -17,7 +17,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from specllava.options import write_json
+from specllava.cli.options import write_json
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.timing import CONTEXT, pass_seconds

@@ -18,10 +18,10 @@ from rich.table import Table
 from tqdm.auto import tqdm
 
 from specllava.bench import toy_prompts
+from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.lane import Lane
 from specllava.metrics import summarise
-from specllava.options import write_json
 from specllava.pair import Pair
 
 TEMPERATURES = (0.5, 1.0, 1.5)

@@ -23,12 +23,12 @@ from rich.table import Table
 from tqdm.auto import tqdm
 
 from specllava.bench import bench_lanes, toy_prompts
+from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.decoding import stream
 from specllava.growth.cost_model import CostModel, Costs
 from specllava.growth.rules import build_rule
 from specllava.lane import Lane
-from specllava.options import write_json
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.trace import StepTrace

@@ -6,7 +6,7 @@ import sys
 def main() -> int:
     """Run the command line; Ctrl-C ends it in one line, also while it is being imported."""
     try:
-        from specllava.cli import main as run
+        from specllava.cli.main import main as run
 
         return run()
     except KeyboardInterrupt:

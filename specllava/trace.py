@@ -309,7 +309,7 @@ _ADAPTER: TypeAdapter[DecodeTrace] = TypeAdapter(DecodeTrace)
 
 
 def race_json(target_only: DecodeTrace | None, speculative: DecodeTrace | None, image: str | None = None) -> str:
-    """The lanes as one race file, for ``visual.recorded`` to read; ``image`` names a picture that lies beside it."""
+    """The lanes as one race file, for ``visual.player.recorded``; ``image`` names a picture that lies beside it."""
     named = [] if image is None else [f'"image":{json.dumps(image, ensure_ascii=False)}']
     lanes = (("target_only", target_only), ("speculative", speculative))
     parts = [*named, *(f'"{name}":{trace.to_json().decode()}' for name, trace in lanes if trace is not None)]

@@ -40,7 +40,7 @@ os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="specllava-tests-")
 @pytest.fixture(scope="session")
 def tiny() -> Pair:
     """A tiny random pair whose draft agrees with its target now and then; nothing ends an answer."""
-    import models
+    from support import models
 
     return models.pair("mixed")
 
@@ -48,7 +48,7 @@ def tiny() -> Pair:
 @pytest.fixture(scope="session")
 def shipped() -> Callable[[DTypeName], Pair]:
     """The toy pair as it ships, loaded once per precision."""
-    import models
+    from support import models
 
     from specllava.pair import Pair
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import tyro
-from visual_traces import SETTING
+from support.visual_traces import SETTING
 
 import app
 
@@ -79,7 +79,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 class Loaded:
     """In the place of a pair."""
 
-    info = SETTING
+    setting = SETTING
 
 
 @pytest.mark.parametrize("index", ["{", "[1]", '[{"name": "1-easy"}]', "\udcff"])

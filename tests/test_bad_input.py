@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import checkpoints
-import models
 import pytest
 import torch
 from PIL import ExifTags, Image, PngImagePlugin
+from support import checkpoints, models
 from transformers import LlavaProcessor
 
 from specllava.config import DecodingConfig

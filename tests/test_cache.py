@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import models
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import models
 
 from specllava.runtime.cache import BranchCache
 from specllava.runtime.engine import Engine

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from visual_traces import first_steps, retexted, synthetic_race
+from support.visual_traces import first_steps, retexted, synthetic_race
 
 from specllava.config import DecodingConfig
 from specllava.metrics import summarise
-from visual.charts import FUNCTION_WORDS, Chart, charts
+from visual.figures.charts import FUNCTION_WORDS, Chart, charts
 
 SEEDS = range(6)
 

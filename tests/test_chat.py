@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import models
 import pytest
 import torch
-from chats import ALONE, QUESTIONS, SHORT, Shown, ask, check_last, columns_of, talker
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import DraftKind
+from support import models
+from support.chats import ALONE, QUESTIONS, SHORT, Shown, ask, check_last, columns_of, talker
+from support.models import DraftKind
 from test_bad_input import complaint
 
 from specllava.chat import Chat

@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import checkpoints
 import pytest
 import torch
-from chats import check_last, columns_of
-from checkpoints import FAMILIES, FamilyName
+from support import checkpoints
+from support.chats import check_last, columns_of
+from support.checkpoints import FAMILIES, FamilyName
 
 from specllava.chat import Chat
 from specllava.config import DecodingConfig

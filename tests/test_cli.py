@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from specllava import cli
-from specllava.cli import main
+from specllava.cli.main import main
+from specllava.cli.main import main as cli
+from specllava.cli.toyworld import Render
 from specllava.config import RULES
 from specllava.pair import Pair
-from specllava.toyworld.commands import Render
 from specllava.toyworld.scene import HELD_OUT
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -165,7 +165,8 @@ def test_commands_that_load_say_so_before_they_import_torch(picture):
     said = program(
         """
 import sys
-from specllava import cli, options
+from specllava.cli.main import main as cli
+from specllava.cli import options
 def tell(line):
     print(line, not {"torch", "transformers"} & sys.modules.keys())
     sys.exit(0)
@@ -195,7 +196,7 @@ def test_commands_that_load_no_model_import_nothing_that_is_slow(tmp_path):
     found = program(
         """
 import sys
-from specllava.cli import main
+from specllava.cli.main import main
 codes = [main(words.split()) for words in sys.argv[1:]]
 print(codes, sorted({"torch", "transformers", "gradio", "pandas"} & sys.modules.keys()))
 """,

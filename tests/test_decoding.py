@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import models
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import DraftKind, configs, decode, expected
+from support import models
+from support.models import DraftKind, configs, decode, expected
 
 from specllava.config import DecodingConfig
 from specllava.decoding import Event, RaceEvent

@@ -9,16 +9,16 @@ import tracemalloc
 from dataclasses import replace
 from functools import cache
 
-import models
 import pytest
 import torch
 from accelerate import Accelerator
-from distilling import rows, write_data
+from support import models
+from support.distilling import rows, write_data
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import models as bpe
 from transformers import LlavaProcessor, PreTrainedTokenizerFast
 
-from specllava.cli import main
+from specllava.cli.main import main
 from specllava.config import DecodingConfig
 from specllava.distill import features as caching
 from specllava.distill.answers import answered, own_answers

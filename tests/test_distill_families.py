@@ -6,14 +6,14 @@ import copy
 import json
 from dataclasses import replace
 
-import checkpoints
 import pytest
 import torch
 from accelerate import Accelerator
-from distilling import arguments, weights
 from PIL import Image
+from support import checkpoints
+from support.distilling import arguments, weights
 
-from specllava.cli import main
+from specllava.cli.main import main
 from specllava.config import DecodingConfig
 from specllava.distill import features as caching
 from specllava.distill.batches import Pixels, RowBatches

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from distilling import arguments, weights, write_data, write_pair
+from support.distilling import arguments, weights, write_data, write_pair
 
-from specllava.cli import main
+from specllava.cli.main import main
 from specllava.findings.distillation import Report
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,12 +12,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import models
 import pytest
 import torch
-from distilling import arguments, rows, same, weights, write_data, write_pair
+from support import models
+from support.distilling import arguments, rows, same, weights, write_data, write_pair
 
-from specllava.cli import main
+from specllava.cli.main import main
 from specllava.config import DecodingConfig
 from specllava.distill import loop as looping
 from specllava.distill import run as run_module
@@ -29,7 +29,7 @@ from specllava.metrics import summarise
 from specllava.models.draft_classes import DraftLlava, save
 from specllava.pair import Pair
 from specllava.toyworld.build import build_processor, special_ids
-from visual.distillation import figure
+from visual.figures.distillation import figure
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -132,7 +132,7 @@ def test_a_run_killed_in_the_middle_ends_with_the_same_weights(place):
 def test_a_run_whose_worker_is_not_forked_is_the_same_run(place):
     """A worker process that shares no memory could not be given its batches; it is the default outside of Linux."""
     program = (
-        "import multiprocessing, sys; multiprocessing.set_start_method('spawn'); from specllava.cli import main;"
+        "import multiprocessing, sys; multiprocessing.set_start_method('spawn'); from specllava.cli.main import main;"
         " sys.exit(main(sys.argv[1:]))"
     )
     ended = subprocess.run(

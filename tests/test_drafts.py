@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import checkpoints
 import pytest
 import torch
-from checkpoints import PADDED, WORDS, published_name
+from support import checkpoints
+from support.checkpoints import PADDED, WORDS, published_name
 from test_bad_input import complaint
 from torch import Tensor
 
-from specllava.cli import main
+from specllava.cli.main import main
 from specllava.models.make_draft import import_draft, init_draft, same
 from specllava.models.vocabulary import align
 from specllava.pair import Pair

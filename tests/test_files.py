@@ -19,19 +19,20 @@ from typing import Any
 import pytest
 from PIL import Image
 from pydantic import ValidationError
-from visual_traces import first_steps, retexted, synthetic_race, synthetic_recorded
+from support.visual_traces import first_steps, retexted, synthetic_race, synthetic_recorded
 
-from specllava import config, trace, trace_commands
-from specllava.cli import main
-from specllava.options import write_json
+from specllava import config, trace
+from specllava.cli import trace as trace_commands
+from specllava.cli.main import main
+from specllava.cli.options import write_json
 from specllava.trace import race_json
 from specllava.whole_file import write_whole
-from visual import recorded, standalone
-from visual.link import follow_link
-from visual.picture import data_address
-from visual.player import MODULES, recorded_frames
-from visual.recorded import Recorded, read_recorded
-from visual.words import path_text, token_label
+from visual.player import recorded, standalone
+from visual.player.explanations import path_text, token_label
+from visual.player.frames import MODULES, recorded_frames
+from visual.player.link import follow_link
+from visual.player.picture import data_address
+from visual.player.recorded import Recorded, read_recorded
 
 LANES = synthetic_race(1)
 HOSTILE = {
@@ -400,9 +401,9 @@ def test_a_refused_file_changes_nothing_and_an_opened_one_stops_only_its_visitor
     tmp_path: Path, races: list[Recorded]
 ) -> None:
     import app
-    from visual.app_state import AppState
-    from visual.race import RACE
-    from visual.runs import RunRequest
+    from visual.page.app_state import AppState
+    from visual.page.race import RACE
+    from visual.page.runs import RunRequest
 
     site = AppState(lambda: None, races)
     requests = {session: RunRequest(None, "What?", ()) for session in ("me", "you")}

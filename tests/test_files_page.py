@@ -10,8 +10,8 @@ from test_files import hostile_race
 from test_page import Visit, Visitor, browser, server, visit  # noqa: F401 - fixtures are used by their names
 
 from specllava.trace import race_json
-from visual.player import recorded_frames
-from visual.standalone import halves, standalone_page
+from visual.player.frames import recorded_frames
+from visual.player.standalone import halves, standalone_page
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

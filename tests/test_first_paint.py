@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.visual_traces import FakeBackend, retexted, synthetic_race, synthetic_recorded
 from test_page import HOSTILE, PATIENCE, Server, Visit, browser  # noqa: F401 - fixtures
-from visual_traces import FakeBackend, retexted, synthetic_race, synthetic_recorded
 
 import app
 from benchmarks.first_paint import record, shipped_site
 from specllava.trace import race_json
-from visual.app_state import AppState
-from visual.first_paint import FirstPaint, FirstPaintMiddleware, race_digest
-from visual.recorded import read_recorded
+from visual.page.app_state import AppState
+from visual.page.first_paint import FirstPaint, FirstPaintMiddleware, race_digest
+from visual.player.recorded import read_recorded
 
 AGAIN = "the page shows something else than its first paint: run python -m benchmarks.first_paint"
 PARTS = (".picture-card", ".question-card", ".learn-card", ".cards", ".race", ".step", ".sentence", ".node")

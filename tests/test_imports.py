@@ -34,7 +34,7 @@ WAYS_IN = {f"specllava.toyworld.{name}" for name in ("commands", "evaluate", "ex
 # uses the parts below, and those depend on no decoding.
 DISTILLING = {f"specllava.distill.{name}" for name in ("answers", "commands", "run", "validation")}
 NO_TORCH = (
-    "specllava", "specllava.config", "specllava.tree", "specllava.trace", "specllava.metrics", "specllava.cli",
+    "specllava", "specllava.config", "specllava.tree", "specllava.trace", "specllava.metrics", "specllava.cli.main",
     "specllava.distill.config", "specllava.models.presets",
 )  # fmt: skip
 
@@ -90,12 +90,12 @@ def test_what_distils_uses_decoding_and_no_toy_world(name: str):
     assert not tops & {"gradio", "plotly", *(set() if name.endswith(".commands") else {"visual"})}
 
 
-@pytest.mark.parametrize("name", [n for n in SOURCES if n not in {*DISTILLING, "specllava.cli"}])
+@pytest.mark.parametrize("name", [n for n in SOURCES if n not in {*DISTILLING, "specllava.cli.main"}])
 def test_only_the_command_line_uses_what_distils(name: str):
     assert not imported(SOURCES[name]) & DISTILLING
 
 
-@pytest.mark.parametrize("name", [n for n in SOURCES if n not in {*WAYS_IN, "specllava.cli"}])
+@pytest.mark.parametrize("name", [n for n in SOURCES if n not in {*WAYS_IN, "specllava.cli.main"}])
 def test_only_the_command_line_uses_the_toy_worlds_ways_in(name: str):
     assert not imported(SOURCES[name]) & WAYS_IN
 
@@ -141,7 +141,8 @@ def test_drawing_traces_needs_no_torch():
 
 def test_a_race_becomes_a_page_of_its_own_without_gradio():
     """It took three seconds to start, only to write a file."""
-    names = ("visual.standalone", "visual.recorded", "visual.player", "visual.picture", "specllava.trace_commands")
+    player = [f"visual.player.{name}" for name in ("standalone", "recorded", "frames", "picture")]
+    names = (*player, "specllava.cli.trace")
     assert not loaded_after(*names) & {"gradio", "torch", "transformers"}
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-import models
 import pytest
 import torch
+from support import models
 
 from specllava.config import RULES, DecodingConfig
 from specllava.findings.contrast import Contrast

@@ -9,13 +9,13 @@ from typing import Any
 
 import gradio as gr
 import pytest
-from lab_traces import FakeLab
+from support.lab_traces import FakeLab
 from test_runs import DEFAULTS, Picture, said
 
-from visual.controls import FIELDS
-from visual.experiments import EXPERIMENTS, Experiment
-from visual.lab import LabState, chosen, experiment_kind
-from visual.runs import RunRequest, RunRequests, Update, run_updates
+from visual.page.controls import FIELDS
+from visual.page.experiments import EXPERIMENTS, Experiment
+from visual.page.lab import LabState, chosen, experiment_kind
+from visual.page.runs import RunRequest, RunRequests, Update, run_updates
 
 RULES = EXPERIMENTS[0]
 
@@ -96,7 +96,7 @@ def test_it_ends_within_a_step_when_its_visitor_wants_no_more(end: str, words: l
 
 def test_it_does_not_run_for_ever(monkeypatch: pytest.MonkeyPatch):
     """The deadline acts at the next step, found or not."""
-    monkeypatch.setattr("visual.runs.SECONDS_PER_RUN", 0.0)
+    monkeypatch.setattr("visual.page.runs.SECONDS_PER_RUN", 0.0)
     lab = Slow()
     assert notes(run(lab))[-1] == "warning: Stopped after 0 seconds. What was found so far stays here."
     assert lab.steps == 1
@@ -124,8 +124,8 @@ def test_a_click_brings_whole_numbers_or_nothing():
 
 def test_the_page_can_do_without_a_lab():
     import app
-    from visual.app_state import AppState
+    from visual.page.app_state import AppState
 
-    backend = SimpleNamespace(info=None)
+    backend = SimpleNamespace(setting=None)
     page = app.build_page(AppState(lambda: backend))
     assert not [block for block in page.blocks.values() if getattr(block, "elem_id", None) == "lab"]

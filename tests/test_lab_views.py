@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from lab_traces import FakeLab, synthetic_contrast, synthetic_fork, synthetic_sweep, with_closeup
 from PIL import Image
-from visual_traces import first_steps
+from support.lab_traces import FakeLab, synthetic_contrast, synthetic_fork, synthetic_sweep, with_closeup
+from support.visual_traces import first_steps
 
 from specllava.config import RULES, DecodingConfig
 from specllava.findings.contrast import Contrast
 from specllava.findings.sweep import Sweep
 from specllava.metrics import drafted_tokens
-from visual.experiments import EXPERIMENTS
-from visual.lab_charts import distillation_chart, knob_chart, rules_chart, seeing_chart
-from visual.lab_views import distillation_view, fork_view, knob_view, rules_view, seeing_view
+from visual.figures.lab_charts import distillation_chart, knob_chart, rules_chart, seeing_chart
+from visual.page.experiments import EXPERIMENTS
+from visual.page.lab_views import distillation_view, fork_view, knob_view, rules_view, seeing_view
 
 CONFIG = DecodingConfig()
 HOSTILE = dict.fromkeys(range(2, 40), " <b onload=x>")

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from visual_traces import synthetic_recorded
+from support.visual_traces import synthetic_recorded
 
-from visual.lessons import Lesson, load_lessons
-from visual.words import token_label
+from visual.player.explanations import token_label
+from visual.player.lessons import Lesson, load_lessons
 
 SHIPPED = load_lessons(Path(__file__).resolve().parent.parent / "assets" / "lessons")
 

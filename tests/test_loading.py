@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import checkpoints
-import models
 import pytest
 import torch
+from support import checkpoints, models
 from test_bad_input import complaint
 
 from specllava.chat import Chat
-from specllava.cli import main
+from specllava.cli.main import main
+from specllava.cli.options import Running, drafting
 from specllava.config import DecodingConfig
 from specllava.models import memory_estimate as weighing
 from specllava.models.checkpoint import Checkpoint
@@ -28,7 +28,6 @@ from specllava.models.make_draft import init_draft
 from specllava.models.memory_estimate import cache_bytes, estimate
 from specllava.models.presets import presets
 from specllava.models.quantization import quantization_config
-from specllava.options import Running, drafting
 from specllava.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -427,7 +426,7 @@ def test_a_target_of_eight_bits_gives_its_own_tokens_with_a_draft_and_without():
     if not installed.is_dir() and os.environ.get("CI") != "true":
         pytest.skip(f"torchao is not at {installed}: make .venv/.dev installs it")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (installed, ROOT)))}
-    command = [sys.executable, str(ROOT / "tests" / "quantised.py")]
+    command = [sys.executable, str(ROOT / "tests" / "support" / "quantised.py")]
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-import models
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import models
 
 from specllava.config import DecodingConfig
 from specllava.drafters.lookup import MAX_MATCHES, LookupSession, continuations, merge

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import models
 import pytest
 import torch
-from chats import ALONE, QUESTIONS, SHORT, Shown, ask, check_last, columns_of, common, prompt_of, talker
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import models
+from support.chats import ALONE, QUESTIONS, SHORT, Shown, ask, check_last, columns_of, common, prompt_of, talker
 from test_bad_input import complaint
 
 from specllava.chat import Chat

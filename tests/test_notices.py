@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_page import Visitor, browser, server, visit  # noqa: F401 - fixtures
 
-from visual import notices
+from visual.page import notices
 
 MAKERS = {"info": notices.info, "warning": notices.warning, "error": notices.error}
 SHOWN = "document.querySelector('#notice .notice').dataset.kind"

@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 
 from specllava.trace import DecodeTrace
-from visual.link import follow_link
-from visual.player import recorded_frames
-from visual.recorded import Recorded, load_recorded, read_recorded
-from visual.standalone import standalone_page
+from visual.player.frames import recorded_frames
+from visual.player.link import follow_link
+from visual.player.recorded import Recorded, load_recorded, read_recorded
+from visual.player.standalone import standalone_page
 
 DATA = Path(__file__).parent / "data"
 EXAMPLES = Path(__file__).resolve().parents[1] / "assets" / "examples"

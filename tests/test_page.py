@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from lab_traces import FakeLab
-from visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
+from support.lab_traces import FakeLab
+from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
 IN_CI = bool(os.environ.get("CI"))
 if not IN_CI:
@@ -79,8 +79,8 @@ Visitor = Callable[..., Visit]
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The page over a stand-in; for real models give ``Pair.from_preset("toy")`` to ``AppState`` instead."""
     import app
-    from visual.app_state import AppState
-    from visual.first_paint import FirstPaint
+    from visual.page.app_state import AppState
+    from visual.page.first_paint import FirstPaint
 
     backend = FakeBackend(pace=0.012, texts={})
     recorded = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2)
@@ -300,7 +300,7 @@ def test_the_whole_run_answers_questions(visit: Visitor) -> None:
 
 
 def test_the_trace_on_show_can_be_saved(visit: Visitor, tmp_path: Path) -> None:
-    from visual.recorded import read_recorded
+    from visual.player.recorded import read_recorded
 
     tab = visit()
     tab.page.click(".files summary")

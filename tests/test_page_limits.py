@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.visual_traces import synthetic_race, synthetic_steps
 from test_first_paint import serve, shipped  # noqa: F401 - fixtures
 from test_page import Server, Visitor, browser, server, visit  # noqa: F401 - fixtures
-from visual_traces import synthetic_race, synthetic_steps
 
 from benchmarks.page import DRAWN, first_trees, step_seconds
 from specllava.config import DecodingConfig
-from visual.player import recorded_frames
-from visual.standalone import standalone_page
+from visual.player.frames import recorded_frames
+from visual.player.standalone import standalone_page
 
 STEPS, NODES = 256, 64
 VISITS = 3

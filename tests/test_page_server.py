@@ -15,22 +15,22 @@ from urllib.error import HTTPError
 import gradio as gr
 import pytest
 from gradio.route_utils import delete_files_created_by_app
-from lab_traces import FakeLab
 from PIL import ExifTags, Image
-from visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
+from support.lab_traces import FakeLab
+from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
 import app
-from visual.app_state import AppState
-from visual.controls import FIELDS, decoding_config, settings_card
-from visual.experiments import EXPERIMENTS
-from visual.lab import LabState, experiment_kind
-from visual.link import follow_link
-from visual.notices import refusal_notice
-from visual.question import LONGEST_QUESTION, kept
-from visual.race import race_kind
-from visual.replays import MOST, Replays
-from visual.runs import RunRequest, RunRequests, run_updates
-from visual.serving import SESSIONS
+from visual.page.app_state import AppState
+from visual.page.controls import FIELDS, decoding_config, settings_card
+from visual.page.experiments import EXPERIMENTS
+from visual.page.lab import LabState, experiment_kind
+from visual.page.notices import refusal_notice
+from visual.page.race import race_kind
+from visual.page.runs import RunRequest, RunRequests, run_updates
+from visual.page.serving import SESSIONS
+from visual.player.link import follow_link
+from visual.player.question import LONGEST_QUESTION, kept
+from visual.player.replays import MOST, Replays
 
 DEFAULTS = [", ".join(map(str, i.default)) if isinstance(i.default, tuple) else i.default for i in FIELDS.values()]
 

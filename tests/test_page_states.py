@@ -10,15 +10,15 @@ from threading import Event
 from typing import Any
 
 import pytest
+from support.visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_recorded
 from test_page import Visit, browser  # noqa: F401 - a fixture is used by its name
-from visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_recorded
 
 import app
 from specllava.config import DecodingConfig
 from specllava.trace import NO_DRAFT
-from visual.app_state import AppState
-from visual.first_paint import FirstPaint
-from visual.race import speculation_off
+from visual.page.app_state import AppState
+from visual.page.first_paint import FirstPaint
+from visual.page.race import speculation_off
 
 Open = Callable[[AppState], Visit]
 
@@ -80,7 +80,7 @@ def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, 
 
 def test_a_lane_may_run_alone_and_the_page_says_why(open_site: Open, tmp_path: Path) -> None:
     """First without a draft, then from a file of one lane, which opens with the models as they are."""
-    backend = FakeBackend(pace=0.004, info=replace(SETTING, draft=NO_DRAFT))
+    backend = FakeBackend(pace=0.004, setting=replace(SETTING, draft=NO_DRAFT))
     tab = open_site(AppState(lambda: backend, synthetic_recorded(tmp_path)))
     tab.page.wait_for_selector(".tree .main-svg")
     tab.run("What is there?")

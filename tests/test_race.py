@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from support.visual_traces import FakeBackend
 from test_runs import DEFAULTS, said
-from visual_traces import FakeBackend
 
-from visual import race, runs
-from visual.app_state import AppState
-from visual.race import RACE, SECONDS_PER_UPDATE, race_kind
-from visual.runs import SECONDS_PER_RUN, RunRequest, RunRequests, Update, run_updates
+from visual.page import race, runs
+from visual.page.app_state import AppState
+from visual.page.race import RACE, SECONDS_PER_UPDATE, race_kind
+from visual.page.runs import SECONDS_PER_RUN, RunRequest, RunRequests, Update, run_updates
 
 PICTURE = SimpleNamespace(open=lambda: Image.new("RGB", (4, 4)), shown=lambda: Image.new("RGB", (4, 4)))
 ME = ("me", RACE)

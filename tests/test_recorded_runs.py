@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-import recorded_runs
+from support import recorded_runs
 
 from specllava.config import RULES
 from specllava.models.loading import DTypeName
@@ -50,7 +50,7 @@ def test_token_ids_under_the_cost_aware_rule_are_the_recorded_ones(shipped: Load
 
 @pytest.mark.parametrize("block", blocks("cost_aware"))
 def test_trees_of_the_cost_aware_rule_are_the_recorded_ones(shipped: Load, block: int) -> None:
-    """If its learning changes on purpose: ``python -m tests.recorded_runs cost-aware``."""
+    """If its learning changes on purpose: ``python -m tests.support.recorded_runs cost-aware``."""
     for row, now in replayed(shipped, "cost_aware", block):
         assert not recorded_runs.difference(row, now), recorded_runs.difference(row, now)
 

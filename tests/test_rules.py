@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import COSTS
+from support.models import COSTS
 from test_growth import ROOT, Table, limits, tables
 
 from specllava.config import RULES, DecodingConfig

@@ -11,10 +11,9 @@ import gradio as gr
 import pytest
 from PIL import Image
 
-from visual import runs
-from visual.controls import FIELDS
-from visual.player import Ending
-from visual.runs import (
+from visual.page import runs
+from visual.page.controls import FIELDS
+from visual.page.runs import (
     RunInputs,
     RunKey,
     RunKind,
@@ -25,6 +24,7 @@ from visual.runs import (
     session_of,
     waiting_notice,
 )
+from visual.player.frames import Ending
 
 DEFAULTS = [", ".join(map(str, v)) if isinstance(v := info.default, tuple) else v for info in FIELDS.values()]
 ME: RunKey = ("me", "race")

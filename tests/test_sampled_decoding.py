@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from functools import cache
 
-import models
 import pytest
 import torch
+from support import models
 
 from specllava.config import DecodingConfig
 from specllava.verification.sampling import warp

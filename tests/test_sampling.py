@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from chances import (
+from support.chances import (
     EXACT,
     WRONG,
     Prefix,

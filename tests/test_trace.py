@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import models
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import trees
+from support import models
+from support.models import trees
 
 import specllava.trace
 from specllava.config import DecodingConfig

@@ -15,7 +15,7 @@ from accelerate.utils import set_seed
 from transformers import LlavaForConditionalGeneration
 
 from specllava.bench import BENCH_START
-from specllava.cli import main
+from specllava.cli.main import main
 from specllava.distill.loop import LoopConfig, fit
 from specllava.distill.losses import IGNORE, distillation_loss
 from specllava.models.draft_classes import DraftLlava

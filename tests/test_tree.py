@@ -6,7 +6,7 @@ import math
 
 import pytest
 from hypothesis import given
-from models import trees
+from support.models import trees
 
 from specllava.tree import ROOT_PARENT, DraftTree
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from models import random_tree, trees
+from support.models import random_tree, trees
 
 from specllava.decoding import clip
 from specllava.tree import DraftTree

@@ -19,22 +19,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plotly.colors import sample_colorscale
-from visual_traces import SETTING, first_steps, retexted, synthetic_race, synthetic_recorded
+from support.visual_traces import SETTING, first_steps, retexted, synthetic_race, synthetic_recorded
 
 from specllava.config import DecodingConfig
 from specllava.decoding import clip
-from specllava.reasons import reasons
 from specllava.trace import DecodeTrace, Prefill, StepSeconds, StepTrace, TargetView, Verification
 from specllava.tree import DraftTree, Pruned
-from visual import theme, words
-from visual.headline import headline, headline_at, until
-from visual.layout import ordered_tree, tidy_heights
-from visual.node_cards import node_cards
-from visual.placed import BETWEEN, CHARACTER, PlacedStep
-from visual.player import Reel, component_arguments, picture, playing_speed, recorded_frames
-from visual.recorded import load_recorded
-from visual.tree_figure import MARKERS, rows_with_pruned, tree_figure
-from visual.words import END_MARK, node_reasons, step_sentence, token_label
+from visual.figures import theme
+from visual.figures.layout import ordered_tree, tidy_heights
+from visual.figures.reasons import reasons
+from visual.figures.step_layout import BETWEEN, CHARACTER, PlacedStep
+from visual.figures.tree_figure import MARKERS, rows_with_pruned, tree_figure
+from visual.player import explanations as words
+from visual.player.explanations import END_MARK, node_reasons, step_sentence, token_label
+from visual.player.frames import Reel, component_arguments, picture, playing_speed, recorded_frames
+from visual.player.headline import headline, headline_at, until
+from visual.player.node_cards import node_cards
+from visual.player.recorded import load_recorded
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = {0: "", 1: " left", 2: " side", 3: " of", 4: " and", 5: " big", 6: " ", 7: "\n", 8: " a"}
@@ -438,7 +439,8 @@ def test_recorded_races_are_read_and_checked(tmp_path: Path) -> None:
 
 def test_drawing_needs_no_torch() -> None:
     code = (
-        "import sys, visual.player, visual.recorded, visual.headline, visual.tree_figure, visual.words\n"
+        "import sys, visual.player.frames, visual.player.recorded, visual.player.headline, visual.player.explanations\n"
+        "import visual.figures.tree_figure\n"
         "assert 'torch' not in sys.modules and 'gradio' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

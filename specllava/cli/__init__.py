@@ -1,0 +1,1 @@
+"""The command line: ``python -m specllava COMMAND``, a file per group of commands."""

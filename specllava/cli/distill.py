@@ -1,0 +1,71 @@
+"""The command ``python -m specllava distill``, alone or under ``accelerate launch``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from specllava.cli.options import DTypeName, quiet_bars, tell_loading
+from specllava.config import DecodingConfig
+from specllava.distill.config import DistillConfig
+
+
+@dataclass(frozen=True)
+class Distill:
+    """Teach a draft to guess what its target says, on data in LLaVA's format; may be killed and repeated."""
+
+    target: str
+    """The target, a LLaVA-1.5 or LLaVA-NeXT: an id of the hub, or a directory."""
+
+    draft: Path
+    """Directory of the draft to begin with."""
+
+    data: Path
+    """Rows in LLaVA's instruction format: a JSON list, or a .jsonl."""
+
+    images: Path
+    """Directory in which the rows' image paths begin."""
+
+    output: Path
+    """Directory of the run: draft (the best by τ), last, report.json and curve.html appear in it."""
+
+    features: Path | None = None
+    """Compute every picture's features once and keep them in this directory, which other runs may share."""
+
+    device: Literal["auto", "cpu"] = "auto"
+    """cpu, or auto for what accelerate finds."""
+
+    dtype: DTypeName = "auto"
+    """Precision of the target; auto is float32 on a CPU and bfloat16 elsewhere. The draft learns in float32."""
+
+    context: int | None = None
+    """Tokens that prompt and answer may have together; without it as many as the target can hold."""
+
+    training: Annotated[DistillConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=DistillConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    """How validation drafts."""
+
+    def run(self, console: Console) -> None:
+        tell_loading(f"{self.target} and {self.draft}")
+        from specllava.distill.job import Job
+        from specllava.distill.run import distil_files
+        from visual.figures.distillation import write_page
+
+        quiet_bars()
+        job = Job(**{one.name: getattr(self, one.name) for one in fields(Job)})
+
+        def tell(line: str) -> None:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+        report = distil_files(job, tell)
+        if report is None:  # another process tells
+            return
+        write_page(report, self.output / "curve.html")
+        if report.best.step == 0:
+            tell(f"no validation was better than the first: {self.output / 'draft'} is the draft that it began with")
+        else:
+            tell(f"{report.state}: {self.output / 'draft'} is the draft of step {report.best.step}")

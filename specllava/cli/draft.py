@@ -1,0 +1,67 @@
+"""The commands of ``python -m specllava draft``: how a draft for a target is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from specllava.cli.options import quiet_bars, tell_loading
+
+if TYPE_CHECKING:
+    from specllava.models.make_draft import MadeDraft
+
+
+@dataclass(frozen=True)
+class Init:
+    """Make an untrained draft of a plain Llama: vocabulary aligned to the target's, a fresh projector."""
+
+    llm: str
+    """The language model: an id of the hub such as JackFram/llama-68m, or a directory."""
+
+    target: str
+    """The model that it will draft for: an id of the hub, or a directory."""
+
+    output: Path
+    """Directory to write; it must not exist."""
+
+    text_only: bool = False
+    """No projector: the draft never sees a picture; it can be used untrained."""
+
+    seed: int = 0
+    """Of the projector's first weights."""
+
+    def run(self, console: Console) -> None:
+        tell_loading(f"{self.llm} and {self.target}")
+        from specllava.models.make_draft import init_draft
+
+        quiet_bars()
+        _report(console, init_draft(self.llm, self.target, self.output, self.text_only, self.seed))
+
+
+@dataclass(frozen=True)
+class Import:
+    """Make a draft of somebody's stand-alone LLaVA; its tower is dropped if it is the target's."""
+
+    source: str
+    """The published draft: an id of the hub such as mjbooo/lvlm160m-bf16, or a directory."""
+
+    target: str
+    """The model that it will draft for: an id of the hub, or a directory."""
+
+    output: Path
+    """Directory to write; it must not exist."""
+
+    def run(self, console: Console) -> None:
+        tell_loading(f"{self.source} and {self.target}")
+        from specllava.models.make_draft import import_draft
+
+        quiet_bars()
+        _report(console, import_draft(self.source, self.target, self.output))
+
+
+def _report(console: Console, made: MadeDraft) -> None:
+    for line in (*made.said, f"{made.directory}: a draft of {made.parameters / 1e6:.2f} million parameters"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,68 @@
+"""The commands of ``python -m specllava trace``: saved races, with no model at hand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from specllava.cli.options import check_outputs, tell
+from specllava.shipped import shipped
+from specllava.whole_file import write_whole
+
+PAGE = shipped("app.py")
+
+
+@dataclass(frozen=True)
+class View:
+    """Open the page on a saved race or trace, as compare --trace and the page itself write it."""
+
+    file: tyro.conf.Positional[Path]
+    """Race file."""
+
+    port: int = 7860
+    """Where the page is served."""
+
+    def run(self, console: Console) -> None:
+        from visual.player.recorded import read_recorded
+
+        race = read_recorded(self.file)  # refused here, in one line, before a server starts
+        if race.filled:
+            tell(f"{self.file}: {race.filled}")
+        if not PAGE.is_file():
+            raise ValueError(f"there is no page at {PAGE}: this command needs the whole project")
+        page = [sys.executable, str(PAGE), "--open", str(self.file.resolve()), "--port", str(self.port)]
+        code = subprocess.run(page, check=False).returncode
+        if code:
+            raise ValueError(f"the page ended with exit code {code}")
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a saved race as one page that plays with no server and no network."""
+
+    file: tyro.conf.Positional[Path]
+    """Race file; a picture that it names is taken along if it lies beside it."""
+
+    html: Path
+    """The page to write, about 5 MB."""
+
+    def run(self, console: Console) -> None:
+        from specllava.models.images import open_image
+        from visual.player.frames import recorded_frames
+        from visual.player.picture import data_address
+        from visual.player.recorded import read_recorded
+        from visual.player.standalone import standalone_page
+
+        check_outputs(html=self.html)
+        race = read_recorded(self.file)
+        if race.filled:
+            tell(f"{self.file}: {race.filled}")
+        picture = data_address(open_image(race.image)) if race.image else None
+        frames = recorded_frames(race.target_only, race.speculative, "saved run", picture)
+        write_whole(self.html, standalone_page(frames))
+        console.print(f"{self.html}: {len(race.led.steps)} steps", markup=False, highlight=False)

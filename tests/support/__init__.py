@@ -1,0 +1,1 @@
+"""Models, prompts, strategies and stand-ins that tests share."""

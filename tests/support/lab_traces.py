@@ -1,0 +1,114 @@
+"""A stand-in for the lab: findings made of synthetic races. No model, no torch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+
+from PIL import Image
+
+from specllava.config import RULES, DecodingConfig
+from specllava.findings.contrast import Closeup, Contrast, Side
+from specllava.findings.fork import Fork, Option
+from specllava.findings.reading import Reading
+from specllava.findings.sweep import KNOBS, Sweep, Value
+from specllava.trace import DecodeTrace
+from support.visual_traces import first_steps, retexted, synthetic_race
+
+
+def synthetic_sweep(field: str, values: Sequence[Value], config: DecodingConfig) -> Generator[Sweep]:
+    """A run more per finding, the target-only one first."""
+    found = Sweep(field, tuple(values), getattr(config, field))
+    yield found
+    for seed, value in enumerate(values):
+        lanes = synthetic_race(seed, replace(config, **{field: value}))
+        found = replace(found, alone=lanes["target-only"], runs=(*found.runs, (value, lanes["speculative"])))
+        yield found
+
+
+def synthetic_reading(trace: DecodeTrace, seed: int) -> Reading:
+    """Believable numbers; the first seeds are the surest."""
+    rng = random.Random(seed)
+    doubts = tuple(round(rng.uniform(0.0, 0.5 + seed), 4) for _ in trace.token_ids)
+    probs = tuple(round(1 / (1 + doubt), 4) for doubt in doubts)
+    guesses = tuple(token if prob > 0.5 else token + 1 for token, prob in zip(trace.token_ids, probs, strict=True))
+    return Reading(doubts, probs, guesses, tuple(round(doubt / 2, 4) for doubt in doubts))
+
+
+def synthetic_contrast(
+    names: Sequence[str], config: DecodingConfig, texts: dict[int, str] | None = None
+) -> Generator[Contrast]:
+    """A side more per finding."""
+    found = Contrast(tuple(names))
+    yield found
+    for seed, name in enumerate(names):
+        trace = retexted(synthetic_race(seed, config)["speculative"], texts or {})
+        found = replace(found, sides=(*found.sides, Side(name, trace, synthetic_reading(trace, seed))))
+        yield found
+
+
+def with_closeup(found: Contrast, place: int = 1) -> Contrast:
+    """The trees of all sides where the answer begins, if it has a step."""
+    if not all(side.trace.steps for side in found.sides):
+        return found
+    return replace(found, closeups=(Closeup(place, tuple(first_steps(side.trace, 1) for side in found.sides)),))
+
+
+def synthetic_fork(
+    config: DecodingConfig, given: Sequence[int] = (), texts: dict[int, str] | None = None, end: int = 3
+) -> Fork:
+    """Two other words at every place; a forced answer says the original's last ``end`` tokens again."""
+    trace = retexted(synthetic_race(0, config)["speculative"], texts or {})
+    said = trace.token_ids
+    others = sorted(set(trace.texts) - {*trace.eos_token_ids})
+    options = tuple(
+        tuple(Option(t, trace.texts[t], 0.2, 0.1) for t in (others[p % 20], others[p % 20 + 1]) if t != said[p])
+        for p in range(len(said))
+    )
+    if not given:
+        return Fork(trace, options)
+    tail = said[-end:]
+    start, alone = replace(trace.prefill, first_token=tail[0]), synthetic_race(0, config)["target-only"]
+    steps = alone.steps[len(alone.steps) - len(tail) + 1 :]
+    forced = replace(trace, forced_prefix=tuple(given), prefill=start, steps=steps)
+    return Fork(trace, options, forced)
+
+
+@dataclass(frozen=True)
+class FakeLab:
+    """What ``specllava.lab.Lab`` offers, at once. Questions that start with ``fail`` break; empty ones are refused."""
+
+    texts: dict[int, str] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def _ask(self, messages: str) -> None:
+        if not messages.strip():
+            raise ValueError("the prompt is empty")
+        if messages.startswith("fail"):
+            raise RuntimeError("a secret inside")
+        self.asked.append(messages)
+
+    def rules(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Sweep]:
+        self._ask(messages)
+        return synthetic_sweep("rule", RULES, config)
+
+    def knob(self, image: Image.Image, messages: str, field: str, config: DecodingConfig) -> Generator[Sweep]:
+        self._ask(messages)
+        return synthetic_sweep(field, sorted({*KNOBS[field], getattr(config, field)}), config)
+
+    def seeing(
+        self, image: Image.Image, messages: str, other: Image.Image, config: DecodingConfig
+    ) -> Generator[Contrast]:
+        self._ask(messages)
+        return synthetic_contrast(("the picture", "a blank picture", "another picture"), config, self.texts)
+
+    def distillation(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Contrast]:
+        self._ask(messages)
+        *found, end = synthetic_contrast(("before distillation", "after distillation"), config, self.texts)
+        yield from found
+        yield with_closeup(end)
+
+    def fork(self, image: Image.Image, messages: str, given: Sequence[int], config: DecodingConfig) -> Generator[Fork]:
+        self._ask(messages)
+        yield synthetic_fork(config, given, self.texts)

@@ -1,0 +1,1 @@
+"""Plotly figures and where things stand in them. No gradio, no torch."""

@@ -1,0 +1,286 @@
+"""What experiments found, in words, pictures and tables: pure functions of findings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import plotly.graph_objects as go
+
+from specllava.findings.contrast import Contrast, Side
+from specllava.findings.sweep import Point, Sweep
+from specllava.metrics import drafted_tokens
+from specllava.trace import DecodeTrace
+from visual.figures import theme
+from visual.figures.charts import FUNCTION_WORDS, Chart, panel
+from visual.player.explanations import token_label
+
+ONE_RUN = "Times are of one run each: on a machine that does other things too, trust the tokens a pass more."
+SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross", "hexagon")
+# Okabe-Ito without black and yellow, which vanish on a dark or a light card.
+COLOURS: Final = (theme.ACCEPTED, theme.REJECTED, theme.TARGET, "#CC79A7", theme.DRAFTING, "#E69F00")
+UNITS: Final = {"entropy_threshold": " nats", "max_branches": " branches", "depth": " levels", "nodes": " nodes"}
+TELLING = 3  # words that an answer names
+
+
+def rules_chart(found: Sweep) -> Chart:
+    """Every rule as a point: what it guesses right, and what that is worth."""
+    figure = panel("tokens per target pass (τ)", "times as fast as the target alone")
+    for point in found.points:
+        number = found.values.index(point.value)
+        look = COLOURS[number % len(COLOURS)], SYMBOLS[number % len(SYMBOLS)]
+        _add_point(figure, point, str(point.value), *look, point.value == found.current)
+    if found.alone is not None:
+        figure.add_scatter(
+            x=[1], y=[1], mode="markers", name="target alone",
+            marker={"symbol": "line-ew", "size": 15, "line": {"width": 3, "color": theme.QUIET}},
+        )  # fmt: skip
+    figure.update_layout(showlegend=True, height=400, hovermode="closest")
+    figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+    figure.update_xaxes(rangemode="tozero")
+    return Chart("Rules side by side", _rules_answer(found), (figure,), ("Rule", *_POINT_COLUMNS), _point_rows(found))
+
+
+def _add_point(figure: go.Figure, point: Point, name: str, colour: str, symbol: str, current: bool) -> None:
+    line = {"width": 3 if current else 0, "color": "#f0b400"}
+    figure.add_scatter(
+        x=[round(point.summary.tau, 3)], y=[_finite(point.speedup)], mode="markers",
+        name=f"{name} (yours)" if current else name, hovertemplate="τ %{x:.2f}, %{y:.2f}×",
+        marker={"symbol": symbol, "size": 16 if current else 13, "color": colour, "line": line, "opacity": 1},
+    )  # fmt: skip
+
+
+def _rules_answer(found: Sweep) -> str:
+    points = [point for point in found.points if not math.isnan(point.speedup)]
+    if not points:
+        return "No rule has made a step yet."
+    fastest, longest = max(points, key=lambda p: p.speedup), max(points, key=lambda p: p.summary.tau)
+    answer = f"Fastest here: {fastest.value}, {fastest.speedup:.1f}× with {fastest.summary.tau:.1f} tokens a pass. "
+    if longest.summary.tau - fastest.summary.tau > 0.05:
+        answer += (
+            f"More tokens a pass is not faster by itself: {longest.value} has {longest.summary.tau:.1f},"
+            f" and {longest.speedup:.1f}×. "
+        )
+    else:
+        answer += "No other rule has more tokens a pass. "
+    return f"{answer}{_sameness(found)} {ONE_RUN}"
+
+
+def knob_chart(found: Sweep) -> Chart:
+    """A curve per measure; the present setting is a point on both."""
+    name, unit = found.field.replace("_", " "), UNITS.get(found.field, "")
+    measures = (
+        ("tokens per target pass (τ)", lambda point: round(point.summary.tau, 3), theme.TARGET),
+        ("times as fast as the target alone", lambda point: _finite(point.speedup), theme.ACCEPTED),
+    )
+    figures = []
+    for up, read, colour in measures:
+        figure = panel(name + (", nats" if unit == " nats" else ""), up)
+        figure.add_scatter(
+            x=[point.value for point in found.points], y=[read(point) for point in found.points], name="tried",
+            mode="lines+markers", line={"color": colour, "width": 2}, marker={"size": 8, "opacity": 1},
+        )  # fmt: skip
+        yours = [point for point in found.points if point.value == found.current]
+        figure.add_scatter(
+            x=[point.value for point in yours], y=[read(point) for point in yours], name="your setting", mode="markers",
+            marker={"symbol": "diamond", "size": 15, "color": theme.REJECTED, "line": {"width": 0}, "opacity": 1},
+        )  # fmt: skip
+        figure.update_layout(showlegend=True)
+        figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+        figures.append(figure)
+    answer = _knob_answer(found, unit)
+    return Chart("Turn the knob", answer, tuple(figures), (name.capitalize(), *_POINT_COLUMNS), _point_rows(found))
+
+
+def _knob_answer(found: Sweep, unit: str) -> str:
+    points = [point for point in found.points if not math.isnan(point.speedup)]
+    if not points:
+        return "No value has made a step yet."
+    fastest, longest = max(points, key=lambda p: p.speedup), max(points, key=lambda p: p.summary.tau)
+    answer = (
+        f"Fastest here: {fastest.value:g}{unit}, {fastest.speedup:.1f}×; most tokens a pass:"
+        f" {longest.summary.tau:.1f}, first reached at {longest.value:g}. "
+    )
+    yours = next((point for point in points if point.value == found.current), None)
+    if yours is not None and yours is not fastest:
+        answer += f"Yours, {yours.value:g}: {yours.speedup:.1f}× with {yours.summary.tau:.1f} tokens a pass. "
+    elif yours is not None:
+        answer += "That is your setting. "
+    return f"{answer}{_sameness(found)} {ONE_RUN}"
+
+
+_POINT_COLUMNS: Final = ("Tokens per pass (τ)", "Speed-up", "Drafted", "Accepted", "Target passes", "Same tokens")
+
+
+def _point_rows(found: Sweep) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (
+            f"{point.value}{' (yours)' if point.value == found.current else ''}", f"{point.summary.tau:.2f}",
+            "–" if math.isnan(point.speedup) else f"{point.speedup:.2f}×", str(point.summary.drafted),
+            str(point.summary.accepted), str(point.summary.target_passes),
+            "yes" if point.same else "near-tie" if point.sameness.near_tie else "no",
+        )
+        for point in found.points
+    )  # fmt: skip
+
+
+def _sameness(found: Sweep) -> str:
+    differing = [str(point.value) for point in found.points if not point.same]
+    if differing:
+        return f"Other tokens than the target alone: {', '.join(differing)} (see the table)."
+    return "Every run said what the target says alone, token for token."
+
+
+def seeing_chart(found: Contrast) -> Chart:
+    """Acceptance and doubt of one draft that sees three pictures."""
+    answer = _pending(found)
+    if not answer:
+        seeing, blank, *_ = found.sides
+        best = max(side.tau for side in found.sides[1:])
+        helped = "Yes, here it does" if seeing.tau > best else "Not on this answer"
+        answer = (
+            f"{helped}: {_each(found, 'with {name} {tau:.1f}')} tokens a pass. The draft's doubt per token:"
+            f" {_each(found, '{entropy:.2f}')} nats, in that order; its best guess was the target's word"
+            f" {_each(found, '{right}')} times of {len(seeing.reading)}."
+            f" {_mattered(found, seeing, blank)}{_told(found)}"
+        )
+    figures = (_tau_bars(found), _doubt_bars(found)) if found.sides else ()
+    return Chart("Does seeing help?", answer, figures, *_token_table(found, "entropy, nats", "entropies"))
+
+
+def distillation_chart(found: Contrast) -> Chart:
+    """Acceptance and distance from the target of two drafts."""
+    answer = _pending(found)
+    if not answer:
+        before, after = found.sides
+        helped = "Yes, here it does" if after.tau > before.tau else "Not on this answer"
+        answer = (
+            f"{helped}: from {before.tau:.1f} to {after.tau:.1f} tokens a pass. The draft stands"
+            f" {after.reading.divergence:.3f} nats from the target on average (KL), before distillation"
+            f" {before.reading.divergence:.3f}; its best guess was the target's word {_right(found, after)} instead of"
+            f" {_right(found, before)} times of {len(after.reading)}. {_mattered(found, after, before)}{_told(found)}"
+        )
+    figures = (_tau_bars(found), _distance_bars(found)) if found.sides else ()
+    return Chart("Does distillation help?", answer, figures, *_token_table(found, "KL, nats", "divergences"))
+
+
+def _pending(found: Contrast) -> str:
+    """Why there is no answer (yet); empty if there is one."""
+    if len(found.sides) < len(found.names):
+        return f"{len(found.sides)} of {len(found.names)} runs are finished."
+    if any(not side.trace.steps for side in found.sides):
+        return "The answer is a single token, which comes with the prompt: there was nothing to guess."
+    return ""
+
+
+def _each(found: Contrast, form: str) -> str:
+    """The sides in one phrase: ``a, b and c``."""
+    said = [form.format(name=s.name, tau=s.tau, entropy=s.reading.entropy, right=_right(found, s)) for s in found.sides]
+    return ", ".join(said[:-1]) + f" and {said[-1]}"
+
+
+def _right(found: Contrast, side: Side) -> int:
+    """How often the draft's likeliest token is the one that the target said."""
+    return sum(a == b for a, b in zip(side.reading.guesses, found.sides[0].trace.token_ids, strict=True))
+
+
+def _mattered(found: Contrast, better: Side, worse: Side) -> str:
+    """The words that the better side gave a much larger chance."""
+    trace = found.sides[0].trace
+    gains = [a - b for a, b in zip(better.reading.probs, worse.reading.probs, strict=True)]
+    order = sorted(range(len(gains)), key=lambda place: -gains[place])
+    words = dict.fromkeys(_word_around(trace, place) for place in order if gains[place] > 0.2)
+    return f"It mattered most in: {', '.join(list(words)[:TELLING])}. " if words else ""
+
+
+def _word_around(trace: DecodeTrace, place: int) -> str:
+    """The whole word that a token is a part of; the tokens of a word after its first have no space before them."""
+    tokens, first, last = trace.token_ids, place, place + 1
+    while first > 0 and trace.texts[tokens[first]][:1].isalnum():
+        first -= 1
+    while last < len(tokens) and trace.texts[tokens[last]][:1].isalnum():
+        last += 1
+    return "".join(trace.texts[token] for token in tokens[first:last]).strip() or token_label(trace, tokens[place])
+
+
+def _told(found: Contrast) -> str:
+    if all(same.identical for same in found.sameness):
+        return "The answer is the same every time: a draft only guesses."
+    return "Not every run said the same tokens; the first one's are shown."
+
+
+def _tau_bars(found: Contrast) -> go.Figure:
+    figure = panel("", "tokens per target pass (τ)")
+    figure.add_bar(
+        x=[side.name for side in found.sides], y=[_finite(side.tau) for side in found.sides],
+        marker_color=theme.ACCEPTED, text=[f"{side.tau:.1f}" for side in found.sides], textposition="outside",
+        cliponaxis=False,
+    )  # fmt: skip
+    figure.update_xaxes(type="category", range=[-0.6, len(found.names) - 0.4])
+    return figure
+
+
+def _distance_bars(found: Contrast) -> go.Figure:
+    figure = panel("", "KL(target ‖ draft), nats per token")
+    values = [round(side.reading.divergence, 4) for side in found.sides]
+    figure.add_bar(
+        x=[side.name for side in found.sides], y=values, marker_color=theme.DRAFTING,
+        text=[f"{value:.3f}" for value in values], textposition="outside", cliponaxis=False,
+    )  # fmt: skip
+    figure.update_xaxes(type="category", range=[-0.6, len(found.names) - 0.4])
+    return figure
+
+
+def _doubt_bars(found: Contrast) -> go.Figure:
+    """Entropy on small words and on all others: grammar needs no picture."""
+    trace = found.sides[0].trace
+    labels = [token_label(trace, token).lower() for token in trace.token_ids]
+    small = [label in FUNCTION_WORDS or not any(map(str.isalnum, label)) for label in labels]
+    figure = panel("", "the draft's entropy, nats")
+    for name, wanted, colour, shape in (
+        ("small words, marks", True, theme.QUIET, "/"), ("all others", False, theme.DRAFTING, ""),
+    ):  # fmt: skip
+        means = [
+            _mean([e for e, is_small in zip(side.reading.entropies, small, strict=True) if is_small == wanted])
+            for side in found.sides
+        ]
+        figure.add_bar(
+            x=[side.name for side in found.sides], y=means, name=name, marker_color=colour, marker_pattern_shape=shape
+        )
+    figure.update_layout(showlegend=True)
+    figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+    figure.update_xaxes(type="category", range=[-0.6, len(found.names) - 0.4])
+    return figure
+
+
+def _token_table(found: Contrast, what: str, field: str) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Columns and rows of a table with a row per token of the answer."""
+    if not found.sides:
+        return ("Token",), ()
+    trace = found.sides[0].trace
+    columns = ["Token"]
+    for side in found.sides:
+        columns += [f"{side.name}: {what}", "gave the token", "drafted"]
+    # A run that parts from the first one (a near-tie) has no verdict for the tokens behind.
+    taken = [
+        dict(enumerate(drafted_tokens(side.trace)[: None if same.identical else same.position]))
+        for side, same in zip(found.sides, found.sameness, strict=True)
+    ]
+    rows = []
+    for place, token in enumerate(trace.token_ids):
+        row = [token_label(trace, token)]
+        for side, accepted in zip(found.sides, taken, strict=True):
+            value: Sequence[float] = getattr(side.reading, field)
+            verdict = "–" if not place or place not in accepted else "yes" if accepted[place] else "no"
+            row += [f"{value[place]:.2f}", f"{side.reading.probs[place]:.2f}", verdict]
+        rows.append(tuple(row))
+    return tuple(columns), tuple(rows)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return round(math.fsum(values) / len(values), 4) if values else None
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 3)

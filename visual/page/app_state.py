@@ -1,0 +1,74 @@
+"""What the visitors of one running page share, and what the page needs of a pair of models. No tensors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from PIL import Image
+
+from specllava.config import DecodingConfig
+from specllava.trace import DecodeTrace, RunInfo
+from visual.page import widgets as pieces
+from visual.page.experiments import Experiments
+from visual.page.runs import RunRequests
+from visual.player.lessons import Lesson
+from visual.player.recorded import Recorded
+
+log = logging.getLogger("specllava.page")
+
+
+class Backend(Protocol):
+    """What the page needs of a pair of models: ``specllava.Pair``, or a stand-in in tests."""
+
+    @property
+    def info(self) -> RunInfo: ...
+
+    def race(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
+        """Events of both lanes, or of the target's if nobody drafts.
+
+        Bad input raises a ``ValueError`` that a visitor can read.
+        """
+
+    def collect_race(self, events: Iterable[Any]) -> dict[str, DecodeTrace]:
+        """The traces so far, by lane."""
+
+
+@dataclass(frozen=True)
+class AppState:
+    """One running page: the models, the recorded races, and the runs that visitors have asked for.
+
+    Args:
+        backend: waits for the models; raises if they could not be loaded.
+        recorded: races to show before anything runs; the first is the first paint.
+        toy: the pair knows the toy world, so the page offers drawn scenes.
+        requests: races and experiments that wait or run.
+        opened: a race from a file, to show before the recorded ones.
+        lessons: guided examples.
+        lab: waits for the models; without it the page has no lab.
+    """
+
+    backend: Callable[[], Backend]
+    recorded: Sequence[Recorded] = ()
+    toy: bool = True
+    requests: RunRequests = field(default_factory=RunRequests)
+    opened: Recorded | None = None
+    lessons: Sequence[Lesson] = ()
+    lab: Callable[[], Experiments] | None = None
+
+    @property
+    def first(self) -> Recorded | None:
+        """What a visitor sees before anything runs."""
+        return self.opened or next(iter(self.recorded), None)
+
+
+def running(state: AppState) -> str:
+    """What is running, once the models are there."""
+    try:
+        setting = state.backend().info
+    except Exception:
+        log.exception("the models could not be loaded")
+        return pieces.chip_value("failed", "recorded races only: the models could not be loaded")
+    return pieces.chip_value("ready", f"{setting.pair} · {setting.device.upper()} · {setting.dtype}")

@@ -1,0 +1,85 @@
+"""The experiments of the lab: what each asks, runs and shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from PIL import Image
+
+from specllava.config import DecodingConfig
+from specllava.findings.contrast import Contrast
+from specllava.findings.fork import Fork
+from specllava.findings.sweep import Sweep
+from visual.page.lab_views import View, distillation_view, fork_view, knob_view, rules_view, seeing_view
+
+
+class Experiments(Protocol):
+    """What the lab needs of a pair of models: ``specllava.lab.Lab``, or a stand-in in tests.
+
+    A generator yields after each decode step, the same finding again where there is no new one, so that it can be
+    closed there. Bad input raises a ``ValueError`` that a visitor can read.
+    """
+
+    def rules(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Sweep]: ...
+
+    def knob(self, image: Image.Image, messages: str, field: str, config: DecodingConfig) -> Generator[Sweep]: ...
+
+    def seeing(
+        self, image: Image.Image, messages: str, other: Image.Image, config: DecodingConfig
+    ) -> Generator[Contrast]: ...
+
+    def distillation(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Contrast]: ...
+
+    def fork(
+        self, image: Image.Image, messages: str, given: Sequence[int], config: DecodingConfig
+    ) -> Generator[Fork | None]: ...
+
+
+# An experiment on a picture, a question and the settings, with one thing more that only some need.
+Start = Callable[[Experiments, Image.Image, str, Any, DecodingConfig], Generator[Any]]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One card of the lab."""
+
+    name: str
+    title: str
+    about: str
+    button: str
+    start: Start
+    view: Callable[[Any], tuple[str, View]]
+
+
+EXPERIMENTS = (
+    Experiment(
+        "rules", "Rules side by side",
+        "The same question with every way to grow a tree: what a rule guesses right, and what that saves.",
+        "Compare the rules", lambda lab, image, asked, _, config: lab.rules(image, asked, config), rules_view,
+    ),
+    Experiment(
+        "seeing", "Does seeing help?",
+        "The large model always looks at your picture, so the answer stays the same. The small one guesses it three"
+        " times: with your picture, with a grey one, and with this other one.",
+        "Blindfold the draft",
+        lambda lab, image, asked, other, config: lab.seeing(image, asked, other.open(), config), seeing_view,
+    ),
+    Experiment(
+        "distillation", "Does distillation help?",
+        "The small model learnt first from texts and then from the large one. Both stages guess the same answer.",
+        "Compare before and after",
+        lambda lab, image, asked, _, config: lab.distillation(image, asked, config), distillation_view,
+    ),
+    Experiment(
+        "knob", "Turn the knob",
+        "One number of your settings, turned from one end to the other while all else stays.",
+        "Turn it", lambda lab, image, asked, field, config: lab.knob(image, asked, field, config), knob_view,
+    ),
+    Experiment(
+        "fork", "Force a token",
+        "Put another word into the answer: what stands before it stays, and the large model goes on from there.",
+        "Show the answer", lambda lab, image, asked, given, config: lab.fork(image, asked, given, config), fork_view,
+    ),
+)  # fmt: skip

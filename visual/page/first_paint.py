@@ -1,0 +1,159 @@
+"""The page's first paint: what a visitor sees before a script has run, in the document itself.
+
+For the first example it is the live player as ``python -m benchmarks.first_paint`` recorded it; for anything else,
+cards that are empty but for the question and the step. It comes in front of Gradio's place, in a shadow root in which
+its names and styles touch nothing. ``first_paint.js`` takes it away once the player shows the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Mapping
+from functools import cache, cached_property
+from html import escape
+from pathlib import Path
+from urllib.parse import parse_qsl, quote
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from specllava.trace import race_json
+from visual.page import markup
+from visual.page.app_state import AppState
+from visual.player.explanations import calm
+from visual.player.frames import MODULES, PLOTLY_JS, STATIC, instructive_step, static_version
+from visual.player.link import follow_link
+from visual.player.recorded import Recorded
+
+log = logging.getLogger("specllava.page")
+
+
+def race_digest(race: Recorded) -> str:
+    """Changes with anything that the race's file or its picture says."""
+    picture = race.image.read_bytes() if race.image else b""
+    told = race_json(race.target_only, race.speculative, race.image.name if race.image else None)
+    return hashlib.sha256(told.encode() + picture).hexdigest()[:16]
+
+
+class FirstPaint:
+    """What the document of a site begins its body with.
+
+    Args:
+        snapshot: file of the recorded columns; a site that shows another race first, or other things beside it, does
+            not use it.
+    """
+
+    def __init__(self, site: AppState, snapshot: Path) -> None:
+        self._site, self._file = site, snapshot
+
+    def markup(self, query: Mapping[str, str]) -> str:
+        """For what the page's address asks for; empty if there is no race to show."""
+        link = follow_link(query, self._site.recorded)
+        race, step = (link.race, link.show) if link else (self._site.first, None)
+        if race is None:
+            return ""
+        if link is None and self._snapshot:
+            return _document(self._snapshot)
+        return _document(_skeleton(race, step))
+
+    @cached_property
+    def _snapshot(self) -> str:
+        """The recorded columns; empty if they are not this site's."""
+        site = self._site
+        if not (site.toy and site.lab and site.lessons and site.recorded and site.first is site.recorded[0]):
+            return ""
+        mark, _, columns = self._file.read_text(encoding="utf-8").partition("\n")
+        if race_digest(site.first) not in mark:
+            log.warning("%s shows another race: run python -m benchmarks.first_paint", self._file.name)
+            return ""
+        return columns
+
+
+def _document(columns: str) -> str:
+    parts = {
+        "stylesheet": _stylesheet(),
+        "links": _links(),
+        "script": _static("first_paint.js"),
+        "masthead": markup.masthead(),
+        "columns": columns,
+    }
+    return _filled("first_paint.html", parts)
+
+
+def _skeleton(race: Recorded, step: int | None) -> str:
+    steps = len(race.led.steps)
+    shown = instructive_step(race.led) if step is None else step
+    name = f"Step {shown + 1} of {steps}" if steps else "Step"  # as in step.js
+    return _filled("first_paint_skeleton.html", {"asked": escape(calm(race.prompt)), "step": name})
+
+
+def _filled(name: str, parts: Mapping[str, str]) -> str:
+    return re.sub(r"<!-- (\w+) -->", lambda found: parts[found[1]], _static(name))
+
+
+@cache
+def _stylesheet() -> str:
+    """The page's own, as it is read inside a shadow root: there the root is the host."""
+    return _static("first_paint.css") + markup.stylesheet().replace(":root", ":host")
+
+
+@cache
+def _links() -> str:
+    """What the player will import, to be fetched while Gradio is still starting; Plotly behind everything else."""
+    version = static_version(MODULES)
+    modules = (_address(f"{STATIC.as_posix()}/{name}") + f"?v={version}" for name in MODULES)
+    links = [f'<link rel="modulepreload" href="{address}">' for address in modules]
+    plotly = _address(PLOTLY_JS.as_posix())
+    return "".join([*links, f'<link rel="preload" as="script" fetchpriority="low" href="{plotly}">'])
+
+
+def _address(path: str) -> str:
+    return escape(f"gradio_api/file={quote(path)}")
+
+
+def _static(name: str) -> str:
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
+class FirstPaintMiddleware:
+    """ASGI middleware that puts the first paint into the page's document, and touches nothing else."""
+
+    def __init__(self, app: ASGIApp, paint: FirstPaint) -> None:
+        self._app, self._paint = app, paint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] not in ("", "/"):
+            await self._app(scope, receive, send)
+            return
+        head: Message = {}
+        body = bytearray()
+
+        async def collect(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                head.update(message)
+                return
+            body.extend(message.get("body", b""))
+            if message.get("more_body"):
+                return
+            whole = bytes(body)
+            if head["status"] == 200:
+                query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+                whole = _behind_body_tag(whole, self._markup(query))
+                MutableHeaders(scope=head)["content-length"] = str(len(whole))
+            await send(head)
+            await send({"type": "http.response.body", "body": whole})
+
+        await self._app(scope, receive, collect)
+
+    def _markup(self, query: Mapping[str, str]) -> str:
+        try:
+            return self._paint.markup(query)
+        except Exception:  # the page is whole without it
+            log.exception("the first paint could not be made")
+            return ""
+
+
+def _behind_body_tag(document: bytes, markup: str) -> bytes:
+    return re.sub(rb"<body[^>]*>", lambda tag: tag[0] + markup.encode(), document, count=1)

@@ -1,0 +1,189 @@
+"""The lab below the player: a card per experiment, computed only when asked. Layout and handlers; no torch."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from PIL import Image
+
+from specllava.findings.sweep import KNOBS
+from visual.page import widgets as pieces
+from visual.page.experiments import EXPERIMENTS, Experiment, Experiments
+from visual.page.notices import info, notice_arguments
+from visual.page.runs import (
+    QUICK,
+    RunControls,
+    RunInputs,
+    RunKind,
+    RunRequest,
+    RunRequests,
+    Update,
+    connect_run,
+)
+from visual.player.frames import PLOTLY_JS, STATIC, Ending, static_version
+from visual.player.picture import PictureSource
+from visual.player.question import kept
+
+MODULES = ("charts.js", "player.js", "lab.js")
+MOUNT = """
+const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
+Promise.all(props.modules.map(load)).then(([charts, player, lab]) =>
+  lab.mount({ element, props, watch, charts, player, choose: (given) => trigger("select", { given }) }));
+"""
+
+
+@dataclass(frozen=True)
+class LabState:
+    """What the visitors of one lab share.
+
+    Args:
+        experiments: waits for the models; raises if they could not be loaded.
+        another: a picture that is not the visitor's.
+        requests: races and experiments that wait or run, on the whole page.
+    """
+
+    experiments: Callable[[], Experiments]
+    another: Callable[[], PictureSource]
+    requests: RunRequests
+
+
+# --- what the lab does --------------------------------------------------------------------------------------------
+
+
+class ExperimentRun:
+    """An experiment that is running: findings in, views out.
+
+    Args:
+        experiment: turns a finding into a view.
+        events: its findings, the same one again where there is none that is new; ``None`` while there is none at all.
+    """
+
+    def __init__(self, experiment: Experiment, events: Generator[Any]) -> None:
+        self.events = events
+        self._experiment = experiment
+        self._finding: Any = None
+        self._view: str | None = None
+
+    def show(self, event: Any) -> Update | None:
+        """Take in a finding. Returns its view and how far the experiment is, if the finding is new."""
+        if event is self._finding:
+            return None
+        self._finding = event
+        progress, view = self._experiment.view(event)
+        self._view = json.dumps(view, allow_nan=False)
+        return self._view, info(progress)
+
+    def end(self, ending: Ending) -> str | None:
+        """The view of the last finding, whatever the ending; ``None`` if there was no finding."""
+        return self._view
+
+
+def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
+    """An experiment as the page runs it. ``more`` is its card's own control; for forks, a click's tokens."""
+
+    def request(
+        event: gr.EventData, picture: PictureSource | None, question: str | None, more: Any, *values: Any
+    ) -> RunRequest:
+        return RunRequest(picture, kept(question), values, chosen(event) if experiment.name == "fork" else more)
+
+    def start(inputs: RunInputs) -> ExperimentRun:
+        image, lab_of_pair = inputs.picture.open(), lab.experiments()
+        findings = experiment.start(lab_of_pair, image, inputs.question, inputs.more, inputs.config)
+        return ExperimentRun(experiment, findings)
+
+    return RunKind(experiment.name, "the experiment", "What was found so far stays here.", request, start)
+
+
+def chosen(event: gr.EventData) -> list[int]:
+    """The tokens that a visitor's click asks to go on from; none for the button.
+
+    Raises:
+        gr.Error: what came is no list of whole numbers.
+    """
+    given = (event._data or {}).get("given", [])
+    if not isinstance(given, list) or not all(type(token) is int for token in given):
+        raise gr.Error("tokens to go on from must be whole numbers")
+    return given
+
+
+# --- what it looks like -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What experiments run on, chosen elsewhere on the page."""
+
+    picture: gr.State
+    question: gr.Textbox
+    settings: Sequence[Any]
+    player: gr.HTML  # whose ``select`` names a token to go on from
+
+
+def lab_section(lab: LabState, inputs: Inputs) -> None:
+    """All five cards. Nothing is computed before a visitor asks."""
+    with gr.Column(elem_id="lab"):
+        gr.HTML(**pieces.constant_arguments(_heading()), elem_id="lab-heading")
+        for experiment in EXPERIMENTS:
+            _card(lab, experiment, inputs)
+
+
+def _heading() -> str:
+    about = "Experiments with your picture, your question and your settings. Each runs when you ask for it."
+    return f'<h2 class="eyebrow">Lab</h2><p>{html.escape(about)}</p>'
+
+
+def _card(lab: LabState, experiment: Experiment, inputs: Inputs) -> None:
+    title = f"<h3>{html.escape(experiment.title)}</h3><p>{html.escape(experiment.about)}</p>"
+    with gr.Column(elem_classes="card experiment", elem_id=f"lab-{experiment.name}"):
+        gr.HTML(**pieces.constant_arguments(title), elem_classes="about")
+        with gr.Row(elem_classes="lab-controls"):
+            more = _more(lab, experiment)
+            run = gr.Button(experiment.button, size="sm", elem_classes="lab-run")
+            stop = gr.Button("Stop", size="sm", interactive=False, elem_classes="lab-stop")
+        note = gr.HTML(**notice_arguments(), elem_classes="lab-said")
+        result = gr.HTML(**result_arguments(), elem_classes="lab-said")
+    clicks = [run.click, *([result.select, inputs.player.select] if experiment.name == "fork" else [])]
+    values = [inputs.picture, inputs.question, more, *inputs.settings]
+    connect_run(lab.requests, experiment_kind(lab, experiment), RunControls(run, stop, note, result), clicks, values)
+
+
+def _more(lab: LabState, experiment: Experiment) -> Any:
+    """The control that only this experiment has; a state without a face where there is none."""
+    if experiment.name == "knob":
+        fields = [(name.replace("_", " "), name) for name in KNOBS]
+        return gr.Radio(fields, value=fields[0][1], show_label=False, container=False, label="Knob", elem_id="knob")
+    if experiment.name != "seeing":
+        return gr.State([])
+    other = lab.another()
+    picture = gr.State(other)
+    shown = gr.Image(
+        other.shown(), interactive=False, show_label=False, container=False, buttons=[], elem_id="other",
+        label="The other picture", alt_text="The other picture, which only the draft sees",
+    )  # fmt: skip
+    button = gr.Button("Another one", size="sm", elem_classes="pill")
+
+    def draw() -> tuple[PictureSource, Image.Image]:
+        drawn = lab.another()
+        return drawn, drawn.shown()
+
+    button.click(draw, None, [picture, shown], **QUICK)
+    return picture
+
+
+def result_arguments() -> dict[str, Any]:
+    """Arguments of a ``gr.HTML`` that shows a view; its value is JSON, empty until something was found."""
+    return {
+        "value": "",
+        "html_template": (STATIC / "lab.html").read_text(encoding="utf-8"),
+        "js_on_load": MOUNT,
+        "apply_default_css": False,
+        "assets": STATIC.as_posix(),
+        "modules": list(MODULES),
+        "plotly": PLOTLY_JS.as_posix(),
+        "version": static_version(MODULES),
+    }

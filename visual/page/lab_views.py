@@ -1,0 +1,162 @@
+"""What an experiment shows beside its chart: the answer word by word, trees of one place, two answers that part.
+
+Plain data for ``static/lab.js``, which puts every text into the page as text.
+"""
+
+from __future__ import annotations
+
+from plotly.colors import sample_colorscale
+
+from specllava.findings.contrast import Closeup, Contrast
+from specllava.findings.fork import Fork, Option
+from specllava.findings.sweep import Sweep
+from specllava.metrics import drafted_tokens, summarise
+from specllava.trace import DecodeTrace
+from visual.figures.charts import Chart
+from visual.figures.lab_charts import distillation_chart, knob_chart, rules_chart, seeing_chart
+from visual.figures.step_layout import PlacedStep
+from visual.figures.theme import COLOURSCALE
+from visual.figures.tree_figure import tree_figure
+from visual.player.explanations import step_sentence, token_label
+from visual.player.headline import number
+
+DOUBT_CEILING, DISTANCE_CEILING = 2.0, 1.0  # nats at the bright end of the scale
+BEFORE = 6  # words before a place that say where it is
+ROOM = 0.8  # rows above and below a tree, for labels
+View = dict[str, object]
+
+
+def rules_view(found: Sweep) -> tuple[str, View]:
+    """Progress in words, and what to show."""
+    return _progress(found.finished, len(found.values), "rules"), rules_chart(found).as_json()
+
+
+def knob_view(found: Sweep) -> tuple[str, View]:
+    """Progress in words, and what to show."""
+    return _progress(found.finished, len(found.values), "values"), knob_chart(found).as_json()
+
+
+def seeing_view(found: Contrast) -> tuple[str, View]:
+    """Progress in words, and what to show: the chart, and the answer with the draft's doubt at each word."""
+    view = seeing_chart(found).as_json()
+    if found.sides:
+        view["gloss"] = _gloss(found, "entropies", DOUBT_CEILING, "how unsure the draft was (entropy)")
+    return _progress(len(found.sides), len(found.names), "pictures"), view
+
+
+def distillation_view(found: Contrast) -> tuple[str, View]:
+    """Progress in words, and what to show: the chart, the answer, the trees where the drafts differ most."""
+    view = distillation_chart(found).as_json()
+    if found.sides:
+        view["gloss"] = _gloss(found, "divergences", DISTANCE_CEILING, "how far the draft was from the target (KL)")
+    if found.closeups:
+        view["closeups"] = [_closeup(found, closeup) for closeup in found.closeups]
+    return _progress(len(found.sides), len(found.names), "drafts"), view
+
+
+def _progress(done: int, total: int, noun: str) -> str:
+    return "" if done == total else f"{done} of {total} {noun}"
+
+
+def _gloss(found: Contrast, field: str, ceiling: float, scale: str) -> View:
+    """The answer's words, and below each a mark per side: how it read the word, and whether its guess was taken."""
+    trace = found.sides[0].trace
+    words: list[View] = []
+    taken = [
+        drafted_tokens(side.trace)[: None if same.identical else same.position]
+        for side, same in zip(found.sides, found.sameness, strict=True)
+    ]
+    for place, token in enumerate(trace.token_ids):
+        marks = []
+        for side, accepted in zip(found.sides, taken, strict=True):
+            value = getattr(side.reading, field)[place]
+            judged = 0 < place < len(accepted)
+            verdict = "first" if not judged else "drafted" if accepted[place] else "target"
+            chance = side.reading.probs[place]
+            marks.append({
+                "fill": sample_colorscale(COLOURSCALE, [min(value / ceiling, 1.0)])[0], "bright": value > ceiling / 2,
+                "verdict": verdict, "title": f"{side.name}: {value:.2f} nats, gave this token {chance:.2f}",
+            })  # fmt: skip
+        words.append({"text": token_label(trace, token), "glued": _glued(trace, token), "marks": marks})
+    return {"names": [side.name for side in found.sides], "scale": scale, "ceiling": ceiling, "words": words}
+
+
+def _glued(trace: DecodeTrace, token: int) -> bool:
+    """It goes on with the word before."""
+    return token not in trace.eos_token_ids and not trace.texts[token].startswith(" ")
+
+
+def _closeup(found: Contrast, closeup: Closeup) -> View:
+    answer = found.sides[0].trace
+    start = max(0, closeup.place - BEFORE)
+    before = "".join(answer.texts[token] for token in answer.token_ids[start : closeup.place]).strip()
+    trees = []
+    for side, trace in zip(found.sides, closeup.traces, strict=True):
+        step = trace.steps[0]
+        figure = tree_figure(trace, step)
+        heights = PlacedStep(trace, step).heights
+        rows = max(heights) - min(heights) + 2 * ROOM
+        figure.update_yaxes(range=[min(heights) - ROOM, max(heights) + ROOM])
+        figure.layout.meta = {**figure.layout.meta, "rows": rows}
+        trees.append({"name": side.name, "say": step_sentence(trace, step), "figure": figure.to_plotly_json()})
+    word = token_label(answer, answer.token_ids[closeup.place])
+    return {"name": f"at {word}", "before": f"… {before}", "trees": trees}
+
+
+def fork_view(found: Fork) -> tuple[str, View]:
+    """Progress in words, and what to show: the answer to choose a word of, or both answers."""
+    original = found.original
+    words = [
+        {"text": "■" if t in original.eos_token_ids else original.texts[t], "options": [_option(o) for o in options]}
+        for t, options in zip(original.token_ids, found.options, strict=True)
+    ]
+    fork: View = {"ids": list(original.token_ids), "words": words}
+    if found.forced is not None:
+        fork |= {"place": found.place, "rejoined": found.rejoined, "other": _words(found.forced, found.whole)}
+    return "", {**_fork_chart(found).as_json(), "fork": fork}
+
+
+def _option(option: Option) -> View:
+    chances = f"target {_chance(option.target)}, draft {_chance(option.draft)}"
+    return {"token": option.token, "text": option.text.strip() or repr(option.text), "chances": chances}
+
+
+def _chance(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.005 else "under 0.01"
+
+
+def _words(trace: DecodeTrace, tokens: tuple[int, ...]) -> list[str]:
+    return ["■" if token in trace.eos_token_ids else trace.texts[token] for token in tokens]
+
+
+def _fork_chart(found: Fork) -> Chart:
+    runs = {"as it is": found.original} | ({"forced": found.forced} if found.forced is not None else {})
+    rows = []
+    for name, trace in runs.items():
+        summary = summarise([trace])
+        counts = len(trace.forced_prefix), summary.tokens, summary.target_passes
+        rows.append((name, *map(str, counts), number(summary.tau, "{:.2f}")))
+    columns = ("Answer", "Tokens given", "Tokens decoded", "Target passes", "Tokens per pass (τ)")
+    return Chart("Force a token", _fork_answer(found), (), columns, tuple(rows))
+
+
+def _fork_answer(found: Fork) -> str:
+    if found.forced is None or found.place is None:
+        return "Choose a word of the answer, and then what shall stand in its place."
+    place, forced, original = found.place, found.forced, found.original
+    said, instead = token_label(original, original.token_ids[place]), token_label(forced, forced.forced_prefix[-1])
+    chance = next((o.target for o in found.options[place] if o.token == forced.forced_prefix[-1]), None)
+    liked = "" if chance is None else f", to which the target gave {_chance(chance)},"
+    answer = f"With “{instead}”{liked} in place of “{said}”, at token {place + 1}, "
+    behind = len(found.whole) - place - 1
+    if found.rejoined == behind:
+        answer += "the target goes on with the very same words. "
+    elif found.rejoined > 2:
+        answer += (
+            f"the target says {behind - found.rejoined} tokens of its own and then the same last {found.rejoined}. "
+        )
+    else:
+        answer += f"the target says something else to the end, {behind} tokens. "
+    taus = summarise([original]).tau, summarise([forced]).tau
+    new, old = (number(tau, "{:.1f}") for tau in taus)
+    return f"{answer}It took {new} tokens a pass; the original, {old}."

@@ -1,0 +1,299 @@
+"""Runs that visitors ask for, races and experiments alike: one waiting line, Stop, the deadline, errors. No torch.
+
+The way of one click on Run:
+
+1. The browser calls ``begin`` (:func:`connect_run`) at once, past gradio's queue. It makes a :class:`RunRequest` of the
+   page as it stands, enters it into the :class:`RunRequests` that the whole page shares, turns Run off and Stop on, and
+   says how many other runs come first. Where ``begin`` fails, the browser says so by itself (``UNBEGUN``).
+2. The browser then joins gradio's queue for ``compute``. All of these share one slot, so one run computes at a time.
+   Where the queue is full, ``refused`` cancels the request and says so.
+3. In its slot ``compute`` draws from :func:`run_updates`, the one generator of this module. It takes the latest request
+   of this session and kind, which may be another than that of the click, checks its settings, and starts the run:
+   ``RunKind.start``, of ``visual.page.race`` or ``visual.page.lab``.
+4. The run's events come from ``Pair.race`` or ``Lab``, one for each decode step. After each, ``Run.show`` turns what is
+   there into an update of the page, and the request's state decides: ``on`` goes on, ``stopped`` and the deadline end
+   the run with a last update, ``left`` ends it without one.
+5. A click on Stop only sets the state (``halt``). Another Run of the same kind sets the state of the one before to
+   ``left``, as whatever else takes the place of what the run shows does.
+6. A failure becomes a notice. At the end the request is removed, and ``buttons`` sets Run and Stop.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Literal, Protocol
+
+import gradio as gr
+
+from specllava.config import DecodingConfig
+from visual.page.controls import decoding_config
+from visual.page.notices import error, info, refusal_notice, warning
+from visual.player.frames import Ending
+from visual.player.picture import PictureSource
+from visual.player.question import check_question
+
+log = logging.getLogger("specllava.page")
+SECONDS_PER_RUN = 120.0
+QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+# A visitor who asks again before the handler has ended gets another run behind it, not none.
+COMPUTES: dict[str, Any] = {
+    "concurrency_id": "compute", "concurrency_limit": 1, "trigger_mode": "always_last", "show_progress": "hidden",
+    "api_visibility": "private",
+}  # fmt: skip
+REFUSED = warning("This did not run, most likely because too many are waiting. Please try again in a minute.")
+UNBEGUN = error("This did not start: a setting may be outside its bounds. Please check the settings and try again.")
+
+RunState = Literal["on", "stopped", "left"]
+RunKey = tuple[str, str]  # a session and the name of a kind of run
+Update = tuple[Any, str]  # a value for what shows the run, ``None`` to leave it, and a notice
+
+
+@dataclass(eq=False)
+class RunRequest:
+    """A run that a visitor asked for, with the page as it stood at the click.
+
+    Args:
+        picture: to ask about; refused when the run begins if there is none.
+        question: about the picture.
+        values: of the settings, in their order.
+        more: what only this kind of run is given.
+
+    ``state`` is set by :class:`RunRequests` alone: ``on`` from the click, ``stopped`` by the visitor, who keeps what is
+    there, ``left`` for something else.
+    """
+
+    picture: PictureSource | None
+    question: str
+    values: Sequence[Any]
+    more: Any = None
+    state: RunState = field(default="on", init=False)
+
+
+class RunRequests:
+    """The requests of one page that wait or run, at most one per session and kind. Handlers share it across threads."""
+
+    def __init__(self) -> None:
+        self._latest: dict[RunKey, RunRequest] = {}
+        self._lock = Lock()
+
+    def request(self, key: RunKey, request: RunRequest) -> int:
+        """Put a request in place of the one before, which is left. Returns how many others are waiting or running."""
+        with self._lock:
+            self._leave(key)
+            self._latest[key] = request
+            return sum(other.state == "on" for holder, other in self._latest.items() if holder != key)
+
+    def stop(self, key: RunKey) -> bool:
+        """Stop the latest request, begun or not. Returns whether there was one."""
+        with self._lock:
+            request = self._latest.get(key)
+            if request is not None:
+                request.state = "stopped"
+            return request is not None
+
+    def cancel(self, key: RunKey) -> None:
+        """Leave the latest request for something else."""
+        with self._lock:
+            self._leave(key)
+
+    def cancel_session(self, session: str) -> None:
+        """Leave all requests of a session, whose visitor is gone."""
+        with self._lock:
+            for key in [key for key in self._latest if key[0] == session]:
+                self._leave(key)
+
+    def remove(self, key: RunKey, request: RunRequest) -> None:
+        """Forget a request that is over; one that was made since stays."""
+        with self._lock:
+            if self._latest.get(key) is request:
+                del self._latest[key]
+
+    def latest(self, key: RunKey) -> RunRequest | None:
+        """The last request, if that is not over."""
+        return self._latest.get(key)
+
+    def is_on(self, key: RunKey) -> bool:
+        """Whether a run is waiting or running that nobody has stopped."""
+        request = self.latest(key)
+        return request is not None and request.state == "on"
+
+    def _leave(self, key: RunKey) -> None:
+        request = self._latest.pop(key, None)
+        if request is not None:
+            request.state = "left"
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """A request whose settings and picture have been checked; fields as of :class:`RunRequest`."""
+
+    picture: PictureSource
+    question: str
+    config: DecodingConfig
+    more: Any
+
+
+class Run(Protocol):
+    """A run that has been started.
+
+    ``events`` computes, one event for each decode step; it is closed by whoever draws from it.
+    """
+
+    @property
+    def events(self) -> Generator[Any]: ...
+
+    def show(self, event: Any) -> Update | None:
+        """Take in an event. Returns what the page shows by now, ``None`` if that is what it shows already."""
+
+    def end(self, ending: Ending) -> Any:
+        """The last value for what shows the run, ``None`` if there is none."""
+
+
+@dataclass(frozen=True)
+class RunKind:
+    """A race, or one of the experiments.
+
+    Args:
+        name: unique on the page.
+        noun: what failed, in a notice.
+        kept: a sentence on what stays when a run ends early.
+        request: makes a request of a click's event and the values of the page.
+        start: starts a run; a ``ValueError`` says what the visitor can change.
+    """
+
+    name: str
+    noun: str
+    kept: str
+    request: Callable[..., RunRequest]
+    start: Callable[[RunInputs], Run]
+
+    def notice(self, ending: Ending) -> str:
+        """What is said when a run has ended."""
+        if ending == "finished":
+            return ""
+        if ending == "stopped":
+            return info(f"Stopped. {self.kept}")
+        return warning(f"Stopped after {SECONDS_PER_RUN:.0f} seconds. {self.kept}")
+
+
+def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[Update]:
+    """Run the latest request of a session, if there is one, and yield what changes on the page."""
+    request = requests.latest(key)
+    if request is None:
+        return
+    try:
+        waited = request.state  # a local variable: other threads set the attribute meanwhile
+        if waited == "stopped":
+            yield None, kind.notice("stopped")
+            return
+        inputs = check_request(request)
+        yield None, info("Getting ready: models, picture, question.")
+        run = kind.start(inputs)
+        started = time.monotonic()
+        ending: Ending = "finished"
+        with closing(run.events):
+            for event in run.events:
+                update, state = run.show(event), request.state
+                if state == "left":
+                    return
+                if state == "stopped" or time.monotonic() - started > SECONDS_PER_RUN:
+                    ending = "stopped" if state == "stopped" else "deadline"
+                    break
+                if update is not None:
+                    yield update
+        yield run.end(ending), kind.notice(ending)
+    except ValueError as refusal:
+        yield None, refusal_notice(refusal)
+    except Exception:
+        log.exception("%s failed", kind.noun)
+        yield None, error(f"Something went wrong and {kind.noun} was stopped. Please try again.")
+    finally:
+        requests.remove(key, request)
+
+
+def check_request(request: RunRequest) -> RunInputs:
+    """Check the settings and the picture of a request; raises a ``ValueError`` that says what is wrong."""
+    config = decoding_config(request.values)
+    if request.picture is None:
+        raise ValueError("choose a picture first")
+    check_question(request.question)
+    return RunInputs(request.picture, request.question, config, request.more)
+
+
+def waiting_notice(others: int) -> str:
+    """What a visitor reads who has to wait; nothing if nobody comes first."""
+    if not others:
+        return ""
+    return info(f"{others} other run{'s' if others > 1 else ''} before this one; it starts by itself.")
+
+
+@dataclass(frozen=True)
+class RunControls:
+    """Where one kind of run is asked for and seen: two buttons, a notice, and what shows it."""
+
+    run: gr.Button
+    stop: gr.Button
+    notice: gr.HTML
+    shown: gr.HTML
+
+
+def session_of(request: gr.Request) -> str:
+    """The session that a call belongs to.
+
+    Raises:
+        gr.Error: it belongs to none, so that nobody could be told what became of its run, nor stop it.
+    """
+    if not request.session_hash:
+        raise gr.Error("a run needs the session of an open page", print_exception=False)
+    return request.session_hash
+
+
+def connect_run(
+    requests: RunRequests, kind: RunKind, controls: RunControls, clicks: Sequence[Any], values: Sequence[Any]
+) -> Callable[[Any], Any]:
+    """Connect a kind of run with its controls.
+
+    Args:
+        clicks: the events that ask for a run.
+        values: of the page, for ``kind.request``.
+
+    Returns:
+        Sets the buttons right behind an event that may have ended a run in another way.
+    """
+
+    def buttons(request: gr.Request) -> tuple[Any, ...]:
+        on = requests.is_on((session_of(request), kind.name))
+        return gr.update(interactive=not on), gr.update(interactive=on)
+
+    def begin(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
+        others = requests.request((session_of(request), kind.name), kind.request(event, *values))
+        return *buttons(request), waiting_notice(others)
+
+    def compute(request: gr.Request) -> Iterator[dict[Any, Any]]:
+        for value, notice in run_updates(requests, kind, (session_of(request), kind.name)):
+            yield {controls.notice: notice} if value is None else {controls.notice: notice, controls.shown: value}
+        # At the end gradio sends once more what came last, over whatever is there by now.
+        yield {controls.notice: gr.skip()}
+
+    def halt(request: gr.Request) -> tuple[Any, ...]:
+        stopped = requests.stop((session_of(request), kind.name))
+        return *buttons(request), kind.notice("stopped") if stopped else gr.skip()
+
+    def refused(request: gr.Request) -> tuple[Any, ...]:
+        requests.cancel((session_of(request), kind.name))
+        return *buttons(request), REFUSED
+
+    pressed = [controls.run, controls.stop]
+    begun = gr.on(clicks, begin, values, [*pressed, controls.notice], **QUICK)
+    begun.failure(None, None, controls.notice, js=f"() => {json.dumps(UNBEGUN)}", **QUICK)
+    computed = begun.then(compute, None, [controls.shown, controls.notice], **COMPUTES)
+    computed.then(buttons, None, pressed, **QUICK)
+    computed.failure(refused, None, [*pressed, controls.notice], **QUICK)  # a full queue: only the browser is told
+    controls.stop.click(halt, None, [*pressed, controls.notice], **QUICK)
+    return lambda event: event.then(buttons, None, pressed, **QUICK)

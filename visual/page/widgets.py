@@ -1,0 +1,81 @@
+"""How Gradio's own widgets look on this page, and what its HTML components are made with. Imports gradio, not torch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import gradio as gr
+
+from visual.figures.theme import ACCEPTED
+
+SHOW_TEXT = """
+const place = element.querySelector("[data-text]");
+const show = () => { place.textContent = props.value ?? ""; };
+watch("value", show);
+show();
+"""
+SHOW_STATE = """
+const chip = element.querySelector(".chip");
+const show = () => {
+  const { state, text } = JSON.parse(props.value);
+  chip.dataset.state = state;
+  chip.querySelector("span").textContent = text;
+};
+watch("value", show);
+show();
+"""
+HEAD = '<meta name="color-scheme" content="light dark">'
+CHIP = '<p class="chip" role="status"><i class="dot"></i><span></span></p>'
+SUMMARY = '<p class="summary" data-text></p>'
+
+
+def page_theme() -> gr.themes.Base:
+    """System fonts only (a web font would be a request to another host), quiet surfaces, one loud button."""
+    system = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
+    theme = gr.themes.Base(
+        primary_hue=gr.themes.colors.blue, neutral_hue=gr.themes.colors.gray, radius_size=gr.themes.sizes.radius_lg,
+        font=system, font_mono=["ui-monospace", "Consolas", "monospace"],
+    )  # fmt: skip
+    return theme.set(
+        body_background_fill="#f5f6f2", body_background_fill_dark="#121417",
+        body_text_color="#1d2126", body_text_color_dark="#e9ecef",
+        body_text_color_subdued="#5c646c", body_text_color_subdued_dark="#a4adb5",
+        block_background_fill="transparent", block_background_fill_dark="transparent",
+        block_border_width="0px", block_border_width_dark="0px", block_shadow="none", block_shadow_dark="none",
+        input_background_fill="#ffffff", input_background_fill_dark="#15181c",
+        input_border_color="#cfd4d0", input_border_color_dark="#454c53",
+        border_color_primary="#dfe2dc", border_color_primary_dark="#343a40",
+        slider_color=ACCEPTED, slider_color_dark="#56b4e9",
+        button_primary_background_fill=ACCEPTED, button_primary_background_fill_hover="#005a8f",
+        button_primary_background_fill_dark=ACCEPTED, button_primary_background_fill_hover_dark="#0064a0",
+        button_primary_text_color="#ffffff", button_primary_text_color_dark="#ffffff",
+        button_secondary_background_fill="transparent", button_secondary_background_fill_dark="transparent",
+        button_secondary_background_fill_hover="#eceee8", button_secondary_background_fill_hover_dark="#2b3036",
+        button_secondary_border_color="#cfd4d0", button_secondary_border_color_dark="#454c53",
+        button_border_width="1px",
+    )  # fmt: skip
+
+
+def text_arguments(value: str, template: str) -> dict[str, Any]:
+    """Arguments of a ``gr.HTML`` that shows its value as text: no template and no markup ever sees it.
+
+    ``template`` is constant HTML with one element marked ``data-text``.
+    """
+    return {"value": value, "html_template": template, "js_on_load": SHOW_TEXT, "apply_default_css": False}
+
+
+def chip_arguments() -> dict[str, Any]:
+    """Arguments of the ``gr.HTML`` that says what is running; its value is a :func:`chip_value`."""
+    loading = chip_value("loading", "models are loading")
+    return {"value": loading, "html_template": CHIP, "js_on_load": SHOW_STATE, "apply_default_css": False}
+
+
+def chip_value(state: Literal["loading", "ready", "failed"], text: str) -> str:
+    """What is running, and whether it is there yet."""
+    return json.dumps({"state": state, "text": text})
+
+
+def constant_arguments(template: str) -> dict[str, Any]:
+    """Arguments of a ``gr.HTML`` that never changes."""
+    return {"value": "", "html_template": template, "js_on_load": None, "apply_default_css": False}

@@ -1,0 +1,1 @@
+"""What the player shows of a race: frames, sentences, race files, saved pages. No gradio, no torch."""

@@ -1,0 +1,188 @@
+"""What the page says about a step, in words: plain sentences made from a trace, as styled segments.
+
+A segment is ``[style, text]``; the page puts its text into the document as text, never as markup. Styles are
+``plain``, ``strong``, ``em``, ``rejected`` and ``target``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from specllava.trace import DecodeTrace, StepTrace
+from specllava.tree import Pruned
+from visual.figures.reasons import Reason, reasons
+
+Segments = list[list[str]]
+# Characters that turn the direction of the text around them, and so could rewrite the page's own words.
+TURNING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "�")
+LONGEST_PATH = 80
+VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+END_MARK = "■ end"
+NAMED = 3  # pruned guesses that are named
+
+
+def token_label(trace: DecodeTrace, token: int, most: int = 24) -> str:
+    """A token as a short label: trimmed, whitespace made visible, the end of the answer named."""
+    if token in trace.eos_token_ids:
+        return END_MARK
+    text = trace.texts[token]
+    start = text.strip()[: most + 1]  # a token may be long, and only this much of it is ever seen
+    if start:
+        shown = "".join(c if c.isprintable() else VISIBLE.get(c, "�") for c in start)
+    else:
+        shown = "".join(VISIBLE.get(c, f"U+{ord(c):04X}") for c in text[: most + 1]) or "∅"
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def calm(text: str) -> str:
+    """A text as it is, but for characters that would turn the direction of what stands around it."""
+    return text.translate(TURNING)
+
+
+def path_text(trace: DecodeTrace, step: StepTrace, node: int, words: int = 4) -> str:
+    """The last tokens of the branch down to ``node``, as running text."""
+    path = step.tree.path(node)[-words:]
+    text = calm("".join(trace.texts[step.tree.tokens[n]] for n in path)).strip()
+    text = text if len(text) <= LONGEST_PATH else "…" + text[1 - LONGEST_PATH :]
+    return text.lstrip(".,;: ") or text or token_label(trace, step.tree.tokens[node])
+
+
+def step_sentence(trace: DecodeTrace, step: StepTrace) -> Segments:
+    """What happened in this step and why the branch ended where it did."""
+    tree, accepted = step.tree, step.verification.accepted
+    if tree.drafted == 0:
+        said = token_label(trace, step.verification.bonus_token)
+        return [["plain", "Nothing was drafted; the target said "], ["target", said], ["plain", "."]]
+    leaves = sum(not family for family in tree.children())
+    start: Segments = [
+        ["plain", f"Drafted {_count(tree.drafted, 'token')} on {_count(leaves, 'branch')}; "],
+        ["strong", f"{len(accepted) or 'none'} accepted"],
+        ["plain", ". "],
+    ]
+    return start + _ending(trace, step)
+
+
+def unused_next(step: StepTrace) -> bool:
+    """The answer ended, or reached its limit, within the accepted branch: the target's own token came too late."""
+    return len(step.emitted) <= len(step.verification.accepted)
+
+
+def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
+    if unused_next(step):
+        if step.emitted[-1] in trace.eos_token_ids:
+            return [["plain", "With "], ["em", END_MARK], ["plain", " the answer was complete."]]
+        return [["plain", f"With these the answer had the {trace.config.max_new_tokens} tokens that it was allowed."]]
+    last = step.verification.path[-1]
+    wanted = token_label(trace, step.verification.bonus_token)
+    drawn = step.verification.bonus_token != step.view.choices[last]  # only with a temperature
+    sure = "." if drawn else f" ({step.view.choice_probs[last]:.2f})."
+    after: Segments = [["em", path_text(trace, step, last, 2)]]
+    family = step.tree.children()[last]
+    if step.verification.bonus_token in trace.eos_token_ids and not family:
+        return [["plain", "After "], *after, ["plain", " the target ended the answer"], ["plain", sure]]
+    if not family:
+        return [["plain", "The whole branch was right; after "], *after, ["plain", " the target went on with "],
+                ["target", wanted], ["plain", sure]]  # fmt: skip
+    best = max(family, key=lambda node: step.tree.log_probs[node])
+    return [
+        ["plain", "After "], *after, ["plain", " the draft expected "],
+        ["rejected", token_label(trace, step.tree.tokens[best])],
+        ["plain", f" ({math.exp(step.tree.log_probs[best]):.2f}); the target wanted "],
+        ["target", wanted], ["plain", sure],
+    ]  # fmt: skip
+
+
+def node_reasons(trace: DecodeTrace, step: StepTrace) -> list[str]:
+    """Why each node fared as it did, and what was pruned below it."""
+    codes = reasons(step, trace.config.temperature > 0)
+    children, left = step.tree.children(), _left_at(step)
+    below: list[list[Pruned]] = [[] for _ in children]
+    for guess in step.pruned:
+        below[guess.parent].append(guess)
+    told = []
+    for node, code in enumerate(codes):
+        siblings = len(children[step.tree.parents[node]]) if node else 0
+        fate = _fate(trace, step, node, code, siblings, left[node])
+        told.append(fate + _pruned_below(trace, step, node, below[node]))
+    return told
+
+
+def _left_at(step: StepTrace) -> list[int]:
+    """For every node the one at which its branch leaves the accepted one; the node itself where it does not."""
+    path, left = set(step.verification.path), list(range(len(step.tree)))
+    for node, parent in enumerate(step.tree.parents[1:], start=1):
+        if parent not in path:
+            left[node] = left[parent]
+    return left
+
+
+def _fate(trace: DecodeTrace, step: StepTrace, node: int, reason: Reason, siblings: int, left: int) -> str:
+    tree, threshold = step.tree, trace.config.entropy_threshold
+    if reason == "root":
+        return "The last token of the step before, chosen by the target. The tree grows from here."
+    parent = tree.parents[node]
+    doubt = _doubt(tree.entropies[parent], siblings, threshold) if trace.config.rule == "entropy" else ""
+    if trace.config.temperature > 0 and reason in ("accepted", "chance-against"):
+        return doubt + _by_chance(trace, step, node)
+    if reason == "accepted":
+        return doubt + "It is the target's own choice, so it stands."
+    if reason == "another-wanted":
+        wanted = token_label(trace, step.view.choices[parent])
+        return doubt + f"The target wanted {wanted} ({step.view.choice_probs[parent]:.2f})."
+    return f"Never judged: its branch had already been left at {token_label(trace, tree.tokens[left])}."
+
+
+def _pruned_below(trace: DecodeTrace, step: StepTrace, node: int, below: Sequence[Pruned]) -> str:
+    """The guesses after a node that the target was not shown, the likeliest by name."""
+    if not below:
+        return ""
+    named = [f"{token_label(trace, guess.token)} ({math.exp(guess.log_prob):.2f})" for guess in below[:NAMED]]
+    more = f" and {len(below) - NAMED} more" if len(below) > NAMED else ""
+    missed = any(guess.token == step.view.choices[node] for guess in below)
+    return (
+        f" Pruned after it, unchecked: {', '.join(named)}{more}{'; one of them the target wanted' if missed else ''}."
+    )
+
+
+def pruned_reason(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> str:
+    """Why the target never saw this guess."""
+    wanted = guess.token == step.view.choices[guess.parent]
+    paid = trace.config.rule == "cost-aware"
+    kept = "it would not have paid" if paid else "the tree keeps only its likeliest guesses"
+    regret = " It is what the target wanted there." if wanted else ""
+    return f"The draft thought of it, but {kept}, so the target was not asked.{regret}"
+
+
+def _doubt(entropy: float | None, siblings: int, threshold: float) -> str:
+    """What the entropy rule made of the draft's uncertainty, where it alone decided."""
+    if siblings > 1 and entropy is not None and entropy > threshold:
+        return f"The draft was unsure here ({entropy:.2f} nats), so it tried {siblings} words. "
+    if siblings == 1 and entropy is not None and entropy <= threshold:
+        return f"The draft was sure here ({entropy:.2f} nats), so it tried one word. "
+    return ""
+
+
+def _by_chance(trace: DecodeTrace, step: StepTrace, node: int) -> str:
+    """How a guess fared where the target's next token was drawn; its parent stands."""
+    path, accepted = step.verification.path, step.verification.accepted
+    odds = (
+        f"The target gives it {step.view.token_probs[node]:.2f}, the draft {math.exp(step.tree.log_probs[node]):.2f}"
+    )
+    if not trace.config.exact:
+        return f"{odds}; chance decided {'for' if node in accepted else 'against'} it."
+    place = path.index(step.tree.parents[node])
+    drawn = step.tree.tokens[accepted[place]] if place < len(accepted) else step.verification.bonus_token
+    return f"{odds}; the target's draw fell on {'it' if node in accepted else token_label(trace, drawn)}."
+
+
+def next_reason(step: StepTrace) -> str:
+    """Why the target's own token is there."""
+    if unused_next(step):
+        return "The answer had already ended or reached its limit, so this token was not used."
+    return "The target's own word: the same pass that judges the tree also says what comes next."
+
+
+def _count(number: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("ch") else "s")
+    return f"{number} {noun if number == 1 else plural}"

@@ -1,0 +1,257 @@
+"""The player's material: one race as a growing list of JSON strings, and how its component is made.
+
+The list is the value of a single ``gr.HTML``. Strings are only ever appended, so that each update sends the new ones;
+the browser parses them once and never asks the server while it plays. The elements, by their ``kind``:
+
+* ``run`` (first): what ran, where it plays from, the scale of the entropies;
+* ``prefill`` and ``step``: what a lane emitted and how long it took; steps of the lane that is looked at (the
+  speculative one, where it runs) carry the headline as of that moment and, packed, a picture: the figure, the
+  sentence, the nodes;
+* ``end`` (last): the final headline, the charts of the whole run, and its race file, packed, for saving.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import plotly
+
+from specllava.metrics import summarise
+from specllava.trace import DecodeTrace, StepTrace, race_json
+from visual.figures.charts import charts
+from visual.figures.step_layout import PlacedStep
+from visual.figures.theme import entropy_ceiling
+from visual.figures.tree_figure import rows_with_pruned, tree_drawing
+from visual.player.explanations import calm, step_sentence, unused_next
+from visual.player.headline import Headline, headline, headline_at, headline_of_one, until
+from visual.player.node_cards import node_cards
+
+ALONE, TOGETHER = "target-only", "speculative"
+STATIC = Path(__file__).parents[1] / "static"
+PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+MODULES = ("race.js", "step.js", "charts.js", "files.js", "glossary.js", "player.js")
+SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
+WATCHABLE = 0.09  # seconds that one target step should last on the screen
+MOUNT = """
+const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
+const fork = props.forks && ((given) => trigger("select", { given }));
+Promise.all(props.modules.map(load))
+  .then(([race, step, charts, files, glossary, player]) =>
+    player.mount({ element, props, watch, server, fork, race, step, charts, files, glossary }));
+"""
+
+Ending = Literal["finished", "stopped", "deadline"]
+ABSENT = {
+    ALONE: "This run has no target-only lane, so there is nothing to compare it with.",
+    TOGETHER: "Speculation is off in this run: the target spoke alone.",
+}
+
+
+class Reel:
+    """One race on its way to the player. ``frames`` only ever grows.
+
+    Args:
+        source: words for where the run comes from, such as ``recorded run``.
+        live: the run is happening now, so the player follows it.
+        picture: what the models look at, as a data address, for the run saved as a page.
+        example: name of the recorded example that this is, so that a link can lead to it.
+        show: the step to open with, from 0; the most instructive one if it is not given.
+        lesson: what the run is to teach, with ``title``, ``question`` and ``answer``.
+        lanes: who runs; the last of them is the one whose steps are looked at.
+        absent: what to say in the place of a lane that does not run; :data:`ABSENT` if it is not given.
+    """
+
+    def __init__(
+        self, source: str, live: bool, picture: str | None = None, example: str | None = None, show: int | None = None,
+        lesson: Mapping[str, str] | None = None, lanes: Sequence[str] = (ALONE, TOGETHER), absent: str | None = None,
+    ) -> None:  # fmt: skip
+        self._opening = {"source": source, "live": live, "picture": picture, "example": example, "lesson": lesson}
+        self._show = show
+        self._lanes, self._led = tuple(lanes), lanes[-1]
+        self._absent = {lane: absent or ABSENT[lane] for lane in ABSENT if lane not in lanes}
+        self._steps = dict.fromkeys(lanes, 0)
+        self._clock = dict.fromkeys(lanes, 0.0)
+        self.frames: list[str] = []
+
+    def update(self, traces: Mapping[str, DecodeTrace], ending: Ending | None = None) -> list[str]:
+        """Append what is new in the traces; the whole list so far. ``ending`` closes the reel."""
+        if any(lane not in traces for lane in self._lanes):
+            return []
+        if not self.frames:
+            if not traces[self._lanes[0]].steps and ending is None:
+                return []  # the first target step decides how slowly the run is worth watching
+            self._open(traces)
+        for lane in self._lanes:
+            self._append_steps(lane, traces)
+        if ending is not None:
+            self._close(traces, ending)
+        return list(self.frames)
+
+    def _add(self, kind: str, **data: object) -> None:
+        self.frames.append(_json({"kind": kind, **data}))
+
+    def _open(self, traces: Mapping[str, DecodeTrace]) -> None:
+        led = traces[self._led]
+        config, setting = led.config, led.setting
+        self._add(
+            "run", id=uuid.uuid4().hex, **self._opening, prompt=calm(led.prompt), led=self._led, absent=self._absent,
+            setting=calm(f"{setting.pair} · {setting.device} · {setting.dtype}"),
+            speed=playing_speed(traces[self._lanes[0]]),
+            threshold=config.entropy_threshold, ceiling=entropy_ceiling(config),
+        )  # fmt: skip
+        for lane in self._lanes:
+            trace = traces[lane]
+            token = _words(trace, (trace.prefill.first_token,), 0 if lane == TOGETHER else None)
+            self._clock[lane] = trace.prefill.total
+            self._add("prefill", lane=lane, seconds=trace.prefill.total, tokens=token, ids=[trace.prefill.first_token])
+
+    def _append_steps(self, lane: str, traces: Mapping[str, DecodeTrace]) -> None:
+        trace = traces[lane]
+        for step in trace.steps[self._steps[lane] :]:
+            self._steps[lane] += 1
+            self._clock[lane] += step.seconds.total
+            times = [step.seconds.draft, step.seconds.verify, step.seconds.keep]
+            words = _words(trace, step.emitted, len(step.verification.accepted) if lane == TOGETHER else None)
+            if lane == self._led:
+                totals = self._headline_at(traces, self._clock[lane])
+                drawn = _packed(_json(picture(trace, step)))
+                self._add(
+                    "step", lane=lane, seconds=times, tokens=words, ids=step.emitted, totals=totals, picture=drawn
+                )
+            else:
+                self._add("step", lane=lane, seconds=times, tokens=words)
+
+    def _headline_at(self, traces: Mapping[str, DecodeTrace], clock: float) -> Headline:
+        if self._absent:
+            return headline_of_one(until(traces[self._led], clock), self._led)
+        return headline_at(traces[ALONE], traces[TOGETHER], clock)
+
+    def _close(self, traces: Mapping[str, DecodeTrace], ending: Ending) -> None:
+        alone, together, led = traces.get(ALONE), traces.get(TOGETHER), traces[self._led]
+        if alone and together:
+            totals = headline(alone, together, ending == "finished")
+        else:
+            totals = headline_of_one(led, self._led)
+        self._add(
+            "end", ending=ending, totals=totals, show=instructive_step(led) if self._show is None else self._show,
+            image=led.image, charts=[chart.as_json() for chart in charts(alone, together)],
+            file=_packed(race_json(alone, together, led.image)),
+        )  # fmt: skip
+
+
+def recorded_frames(
+    alone: DecodeTrace | None, together: DecodeTrace | None, source: str = "recorded run", picture: str | None = None,
+    example: str | None = None, show: int | None = None, lesson: Mapping[str, str] | None = None,
+) -> list[str]:  # fmt: skip
+    """A race that was run before, to its end or not, as the player's whole list; arguments as of ``Reel``.
+
+    Either lane may be missing, but not both.
+    """
+    traces = {lane: trace for lane, trace in ((ALONE, alone), (TOGETHER, together)) if trace is not None}
+    stopped = any(trace.finish_reason == "stopped" for trace in traces.values())
+    reel = Reel(source, False, picture, example, show, lesson, lanes=tuple(traces))
+    return reel.update(traces, "stopped" if stopped else "finished")
+
+
+def shown_anew(frames: Sequence[str]) -> list[str]:
+    """The same list as another run of the player, which begins anew where the id is not the one that it shows."""
+    run, *others = frames
+    return [_json(json.loads(run) | {"id": uuid.uuid4().hex}), *others]
+
+
+def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
+    """What the page draws of one step: figure, sentence, nodes, the node to look at first."""
+    placed = PlacedStep(trace, step)
+    return {
+        "figure": tree_drawing(placed),
+        "pruned": rows_with_pruned(placed) if step.pruned else None,
+        "say": step_sentence(trace, step),
+        "nodes": node_cards(placed),
+        "focus": _focus(placed),
+    }
+
+
+def _focus(placed: PlacedStep) -> int:
+    """Where a step was decided: the word that ended the answer, the best rejected guess, or the target's own."""
+    step = placed.step
+    if unused_next(step):
+        return step.verification.path[len(step.emitted)]
+    rivals = step.tree.children()[step.verification.path[-1]]
+    return max(rivals, key=lambda node: step.tree.log_probs[node]) if rivals else placed.next_node
+
+
+def instructive_step(trace: DecodeTrace) -> int:
+    """The step to open a recorded run with: some words accepted, a rival rejected, branches to look at."""
+
+    def interest(index: int) -> float:
+        step = trace.steps[index]
+        accepted, family = step.verification.accepted, step.tree.children()[step.verification.path[-1]]
+        branches = sum(len(children) > 1 for children in step.tree.children())
+        middle = 1 - abs(2 * index / len(trace.steps) - 1)
+        return min(len(accepted), 5) + 3 * bool(family) * bool(accepted) + min(branches, 4) + middle
+
+    return max(range(len(trace.steps)), key=interest, default=0)
+
+
+def playing_speed(alone: DecodeTrace) -> float:
+    """The fastest speed at which one can still watch: a target step lasts long enough to be seen."""
+    pace = summarise([alone]).seconds_per_token
+    if math.isnan(pace):
+        return 1.0
+    return next((speed for speed in SPEEDS if pace / speed >= WATCHABLE), SPEEDS[-1])
+
+
+def component_arguments(frames: list[str], forks: bool = False) -> dict[str, Any]:
+    """Arguments of the ``gr.HTML`` that is the player; every file it needs is in ``static_paths``.
+
+    Args:
+        forks: somebody listens to its ``select`` event, whose ``given`` are ids to go on from: the answer's beginning
+            and, last, a token that the visitor would rather have.
+    """
+    return {
+        "value": frames,
+        "html_template": (STATIC / "player.html").read_text(encoding="utf-8"),
+        "js_on_load": MOUNT,
+        "apply_default_css": False,
+        "forks": forks,
+        "assets": STATIC.as_posix(),
+        "modules": list(MODULES),
+        "plotly": PLOTLY_JS.as_posix(),
+        "version": static_version(MODULES),
+    }
+
+
+def static_paths() -> list[Path]:
+    """Files that the browser may fetch: our own, and Plotly as its wheel ships it."""
+    return [STATIC, PLOTLY_JS]
+
+
+def static_version(modules: Sequence[str]) -> str:
+    """Changes with any of these scripts, so that no browser runs an old one against a new page."""
+    return hashlib.sha256(b"".join((STATIC / name).read_bytes() for name in modules)).hexdigest()[:12]
+
+
+def _words(trace: DecodeTrace, tokens: tuple[int, ...], accepted: int | None) -> list[list[str]]:
+    """``[text, source]`` of each emitted token; ``accepted`` of them come from the draft, ``None``: no draft at all."""
+    words = []
+    for place, token in enumerate(tokens):
+        source = "plain" if accepted is None else "accepted" if place < accepted else "target"
+        words.append(["", f"{source} end"] if token in trace.eos_token_ids else [calm(trace.texts[token]), source])
+    return words
+
+
+def _json(data: dict[str, object]) -> str:
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _packed(text: str) -> str:
+    """A long text as base64 of gzip, which the browser takes apart: a tree's picture is five times larger than that."""
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

@@ -1,0 +1,66 @@
+"""The guided examples that come with the project: a recorded race each, a question about one step, and the answer.
+
+``lessons.json`` lists them in order, ``[{"name", "title", "question", "answer", "step"}]``, with steps from 0; the race
+of each is the race file of that name beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from specllava.config import one_line
+from visual.player.recorded import Recorded, read_recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a lesson says. ``step`` counts from 0."""
+
+    name: str
+    title: str
+    question: str
+    answer: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One guided example."""
+
+    told: Told
+    race: Recorded
+
+    @property
+    def words(self) -> dict[str, str]:
+        """As the player shows them."""
+        return {"title": self.told.title, "question": self.told.question, "answer": self.told.answer}
+
+
+_INDEX: TypeAdapter[tuple[Told, ...]] = TypeAdapter(tuple[Told, ...])
+
+
+def load_lessons(folder: Path) -> tuple[Lesson, ...]:
+    """Every lesson of a folder, in order; none if there is no such folder.
+
+    Raises:
+        ValueError: an index or a race that cannot be read, or a step that the race has not; one line that names it.
+    """
+    index = folder / "lessons.json"
+    if not index.is_file():
+        return ()
+    try:
+        told = _INDEX.validate_json(index.read_bytes())
+    except ValidationError as error:
+        raise ValueError(f"{index.name} is not a list of lessons: {one_line(error)}") from error
+    return tuple(_lesson(folder, one) for one in told)
+
+
+def _lesson(folder: Path, told: Told) -> Lesson:
+    race = read_recorded(folder / f"{told.name}.json")
+    steps = len(race.led.steps)
+    if not 0 <= told.step < steps:
+        raise ValueError(f"the lesson {told.name} is about step {told.step} of a race of {steps} steps")
+    return Lesson(told, race)

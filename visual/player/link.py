@@ -1,0 +1,45 @@
+"""Links to a recorded example: ``?example=2-story&step=5``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from visual.player.recorded import Recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """What a link leads to.
+
+    Args:
+        race: the recorded example.
+        show: the step to open with, from 0 and always one that exists; ``None``: the link names none.
+        notice: what is wrong with the link, in one line; empty if nothing is.
+    """
+
+    race: Recorded
+    show: int | None
+    notice: str
+
+
+def follow_link(query: Mapping[str, str], races: Sequence[Recorded]) -> Linked | None:
+    """The example and step that an address asks for; ``None`` if it names no example.
+
+    A name that no example bears leads to the first one, a step outside the run to its first or last.
+    """
+    wanted = query.get("example")
+    if wanted is None or not races:
+        return None
+    race = next((race for race in races if race.name == wanted), None)
+    if race is None:
+        names = ", ".join(race.name for race in races)
+        return Linked(races[0], None, f"There is no example {wanted[:40]!r}; there are {names}.")
+    step = query.get("step")
+    if step is None:
+        return Linked(race, None, "")
+    last = len(race.led.steps)
+    if not re.fullmatch(r"-?[0-9]{1,9}", step):
+        return Linked(race, None, f"The link asks for step {step[:40]!r}; steps are numbers from 1 to {last}.")
+    return Linked(race, min(max(int(step), 1), last) - 1, "")

@@ -1,0 +1,22 @@
+"""How long a question may be, also of who asks without a browser."""
+
+from __future__ import annotations
+
+from visual.player.recorded import MAX_PROMPT_CHARACTERS
+
+LONGEST_QUESTION = MAX_PROMPT_CHARACTERS
+
+
+def kept(question: str | None) -> str:
+    """As much of a question as is held until its turn comes; :func:`check_question` refuses what was cut."""
+    return (question or "")[: LONGEST_QUESTION + 1]
+
+
+def check_question(question: str) -> None:
+    """Refuse a question that is too long to be read.
+
+    Raises:
+        ValueError: it has more than ``LONGEST_QUESTION`` characters.
+    """
+    if len(question) > LONGEST_QUESTION:
+        raise ValueError(f"the question has more than {LONGEST_QUESTION:,} characters: shorten it")

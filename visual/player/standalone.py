@@ -1,0 +1,54 @@
+"""A run as one page that needs nothing else: no server, no network, no other file.
+
+It is the same player with the same stylesheet and scripts as on the page, and Plotly as its wheel ships it; only
+the frames differ from run to run. A policy inside the page forbids it to ask any host.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from functools import cache
+
+from visual.page import markup
+from visual.player.frames import MODULES, PLOTLY_JS, STATIC
+
+
+@cache
+def halves() -> tuple[str, str]:
+    """The page before its frames and behind them, about 5 MB in all."""
+    modules = (f'<script type="text/plain" data-module="{name}">\n{_static(name)}</script>' for name in MODULES)
+    parts = {
+        "favicon": "data:image/png;base64," + base64.b64encode(markup.FAVICON.read_bytes()).decode(),
+        "stylesheet": _static("standalone.css") + markup.stylesheet(),
+        "masthead": markup.masthead(),
+        "legend": markup.legend(),
+        "player": _static("player.html"),
+        "modules": "\n".join(modules),
+        "boot": _static("standalone.js"),
+        "plotly": PLOTLY_JS.read_text(encoding="utf-8"),
+    }
+    page = _static("standalone.html")
+    for name, text in parts.items():
+        page = page.replace(f"<!-- {name} -->", text, 1)
+    before, _, behind = page.partition("<!-- frames -->")
+    return before, behind
+
+
+def standalone_page(frames: Sequence[str]) -> str:
+    """The whole page of a run, given as the player's list of frames.
+
+    Frames hold whatever a model said. They stand in the page as JSON with no ``<`` in it, so that nothing in them can
+    end the element that holds them; the player puts their text into the page as text.
+    """
+    return json.dumps(frames).replace("<", "\\u003c").join(halves())
+
+
+def saved_page(_: object = None) -> tuple[str, str]:
+    """``halves``, as the player asks for them: it fills in the frames that it holds, so that they need no way back."""
+    return halves()
+
+
+def _static(name: str) -> str:
+    return (STATIC / name).read_text(encoding="utf-8")
