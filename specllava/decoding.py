@@ -139,13 +139,26 @@ class Request:
         )
 
     def propose(self) -> DraftTree:
-        """Let the drafter grow a tree below the root; deeper than the room that is left would be wasted."""
+        """Let the drafter grow a tree below the root; deeper than the room that is left would be wasted.
+
+        Raises:
+            ValueError: a drafter whose tree stands below another token, or holds what is no token.
+        """
         assert self._session is not None, "prefill comes first"
         device = self.lane.prompt.input_ids.device
         started = now(device)
         self._tree = self._session.propose(self.root, min(self.lane.config.depth, self.room - 1))
         self._draft_seconds = now(device) - started
+        self._check_tree(self._tree)
         return self._tree
+
+    def _check_tree(self, tree: DraftTree) -> None:
+        vocabulary = self._target.config.get_text_config().vocab_size
+        name, tokens = self._drafter.name, tree.tokens
+        if tokens[0] != self.root:
+            raise ValueError(f"the drafter {name} proposed a tree below token {tokens[0]}, but the root is {self.root}")
+        if min(tokens) < 0 or max(tokens) >= vocabulary:
+            raise ValueError(f"the drafter {name} proposed token {max(tokens)}: ids go from 0 to {vocabulary - 1}")
 
     def verify(self) -> StepTrace:
         """Verify the proposed tree in one target pass, and keep the accepted branch in both caches.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -81,25 +81,33 @@ class Pair:
         return cls.load(preset.target, draft or preset.draft, name=name, **options)
 
     @classmethod
-    def load(cls, target: Source, draft: Source | None = None, name: str | None = None, **options: Any) -> Pair:
+    def load(
+        cls,
+        target: Source,
+        draft: Source | None = None,
+        name: str | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+        **options: Any,
+    ) -> Pair:
         """Load any target, and a draft for it, each from a directory or by an id of the hub.
 
         Args:
             draft: without one, only ``prompt-lookup`` and ``none`` can draft.
             name: of the pair; by default the target's.
-            options: fields of :class:`~specllava.models.loading.LoadOptions`, and ``tell``, which is given a line on
-                the memory that is needed.
+            tell: is given a line on the memory that is needed, before anything is loaded.
+            options: fields of :class:`~specllava.models.loading.LoadOptions`.
 
         Raises:
             ValueError: no model there, more memory needed than there is, or models that do not fit each other; one
                 line with the numbers.
         """
         name = name or Path(target).name
-        told = {"tell": options.pop("tell")} if "tell" in options else {}
         chosen = LoadOptions(**options)
-        loaded = load_target(name, target, draft, chosen, **told)
-        options = {"quantization": chosen.quantization, "context_limit": chosen.context}
-        pair = cls(name, loaded.model, None, loaded.processor, loaded.name, NO_DRAFT, **options)
+        loaded = load_target(name, target, draft, chosen, tell)
+        models = (loaded.model, None, loaded.processor)
+        pair = cls(
+            name, *models, loaded.name, NO_DRAFT, quantization=chosen.quantization, context_limit=chosen.context
+        )
         return pair if draft is None else pair.with_draft(draft)
 
     def with_draft(self, draft: Source) -> Pair:
@@ -109,9 +117,8 @@ class Pair:
             ValueError: no model there, or one that does not fit the target.
         """
         loaded = load_draft(draft, self.target, self.processor)
-        return replace(
-            self, draft=loaded.model, draft_name=loaded.name, draft_processor=loaded.processor, costs=None
-        )
+        drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
+        return replace(self, **drafting, costs=None)
 
     def undistilled(self) -> Pair:
         """Return the same target with its draft as it was before distillation.
@@ -166,13 +173,11 @@ class Pair:
         Raises:
             ValueError: the pair has no draft.
         """
-        if sampling not in self._cost_models:
-            self._cost_models[sampling] = CostModel(self.measured_costs)
         return self._cost_models[sampling]
 
     @cached_property
-    def _cost_models(self) -> dict[bool, CostModel]:
-        return {}
+    def _cost_models(self) -> tuple[CostModel, CostModel]:
+        return CostModel(self.measured_costs), CostModel(self.measured_costs)
 
     @cached_property
     def info(self) -> RunInfo:
@@ -182,14 +187,6 @@ class Pair:
     @cached_property
     def detokenizer(self) -> Detokenizer:
         return Detokenizer(self.processor.tokenizer)
-
-    def text_of(self, token: int) -> str:
-        """Return what one token adds to a text."""
-        return self.detokenizer.text_of(token)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the answer that token ids spell."""
-        return self.detokenizer.decode(list(ids))
 
     @cached_property
     def prompt_builder(self) -> PromptBuilder:

@@ -79,7 +79,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 class Loaded:
     """In the place of a pair."""
 
-    setting = SETTING
+    info = SETTING
 
 
 @pytest.mark.parametrize("index", ["{", "[1]", '[{"name": "1-easy"}]', "\udcff"])

@@ -328,10 +328,10 @@ def test_all_ways_to_run_agree():
     assert all(isinstance(step, StepTrace) for step in streamed[1:])
     trace = pair.generate(picture, chat, config)
     assert tuple(tokens_of(streamed)) == trace.token_ids == expected(0, 0, 10)
-    assert trace.text == pair.decode(trace.token_ids)
+    assert trace.text == pair.detokenizer.decode(trace.token_ids)
     assert trace.lane == SPECULATIVE
     assert pair.generate(picture, chat, replace(config, drafter="none")).lane == TARGET_ONLY
-    assert all(trace.texts[token] == pair.text_of(token) for token in trace.texts)
+    assert all(trace.texts[token] == pair.detokenizer.text_of(token) for token in trace.texts)
 
 
 def test_nobody_proposes_nothing():

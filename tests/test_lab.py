@@ -210,7 +210,7 @@ def test_options_are_other_tokens_with_the_chances_that_both_models_give(lab: La
         assert options and said not in {option.token for option in options}
         for option in options:
             assert option.target == pytest.approx(float(target[place, option.token]))
-            assert option.text == lab.pair.text_of(option.token)
+            assert option.text == lab.pair.detokenizer.text_of(option.token)
 
 
 @pytest.mark.parametrize(

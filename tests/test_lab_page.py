@@ -126,6 +126,6 @@ def test_the_page_can_do_without_a_lab():
     import app
     from visual.page.app_state import AppState
 
-    backend = SimpleNamespace(setting=None)
+    backend = SimpleNamespace(info=None)
     page = app.build_page(AppState(lambda: backend))
     assert not [block for block in page.blocks.values() if getattr(block, "elem_id", None) == "lab"]

@@ -80,7 +80,7 @@ def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, 
 
 def test_a_lane_may_run_alone_and_the_page_says_why(open_site: Open, tmp_path: Path) -> None:
     """First without a draft, then from a file of one lane, which opens with the models as they are."""
-    backend = FakeBackend(pace=0.004, setting=replace(SETTING, draft=NO_DRAFT))
+    backend = FakeBackend(pace=0.004, info=replace(SETTING, draft=NO_DRAFT))
     tab = open_site(AppState(lambda: backend, synthetic_recorded(tmp_path)))
     tab.page.wait_for_selector(".tree .main-svg")
     tab.run("What is there?")

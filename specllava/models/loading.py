@@ -76,7 +76,7 @@ def load_target(
     target: Source,
     draft: Source | None,
     options: LoadOptions,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Callable[[str], None],
 ) -> LoadedTarget:
     """Load a target, once it is known that it and its draft fit the memory.
 

@@ -219,7 +219,7 @@ class FakeBackend:
     """
 
     pace: float = 0.0
-    setting: RunInfo = SETTING
+    info: RunInfo = SETTING
     closed: list[str] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
 
