@@ -103,6 +103,7 @@ class Request:
         """Tokens that may still be emitted."""
         return self.lane.config.max_new_tokens - len(self.emitted)
 
+    @torch.inference_mode()
     def prefill(self) -> Prefill:
         """Read the prompt with both models; the target's first token becomes the root.
 
@@ -124,7 +125,7 @@ class Request:
         opening = now(device)
         self._session = self._drafter.open(context)
         opened = now(device)
-        own_vision = prompt.draft_prompt.vision_seconds if prompt.draft_prompt and self._rule is not None else 0.0
+        own_vision = prompt.draft_prompt.vision_seconds if prompt.draft_prompt and self._drafter.needs_draft else 0.0
         best = output.logits.topk(2).values.double()
         self._emit([first])
         return Prefill(
@@ -138,33 +139,42 @@ class Request:
             finished=self.finished,
         )
 
+    @torch.inference_mode()
     def propose(self) -> DraftTree:
         """Let the drafter grow a tree below the root; deeper than the room that is left would be wasted.
 
         Raises:
-            ValueError: a drafter whose tree stands below another token, or holds what is no token.
+            ValueError: a tree that is none of this answer's, or larger than the configuration allows; the draft's logits
+                are no numbers.
         """
         assert self._session is not None, "prefill comes first"
         device = self.lane.prompt.input_ids.device
         started = now(device)
-        self._tree = self._session.propose(self.root, min(self.lane.config.depth, self.room - 1))
+        tree = self._session.propose(self.root, min(self.lane.config.depth, self.room - 1))
         self._draft_seconds = now(device) - started
-        self._check_tree(self._tree)
-        return self._tree
+        self._check_tree(tree)
+        self._tree = tree
+        return tree
 
     def _check_tree(self, tree: DraftTree) -> None:
+        name, limit = self._drafter.name, self.lane.config.nodes
         vocabulary = self._target.config.get_text_config().vocab_size
-        name, tokens = self._drafter.name, tree.tokens
-        if tokens[0] != self.root:
-            raise ValueError(f"the drafter {name} proposed a tree below token {tokens[0]}, but the root is {self.root}")
-        if min(tokens) < 0 or max(tokens) >= vocabulary:
-            raise ValueError(f"the drafter {name} proposed token {max(tokens)}: ids go from 0 to {vocabulary - 1}")
+        if tree.tokens[0] != self.root:
+            raise ValueError(f"the drafter {name} proposes a tree below token {tree.tokens[0]}, not below {self.root}")
+        if tree.drafted > limit:
+            raise ValueError(f"the drafter {name} proposes {tree.drafted} nodes, at most {limit} are allowed")
+        if stray := [token for token in tree.tokens if not 0 <= token < vocabulary]:
+            raise ValueError(f"the drafter {name} proposes token {stray[0]}: ids go from 0 to {vocabulary - 1}")
 
+    @torch.inference_mode()
     def verify(self) -> StepTrace:
         """Verify the proposed tree in one target pass, and keep the accepted branch in both caches.
 
         Each node attends to the context and to its own ancestors. The longest branch that the target agrees with is
         accepted, and its own bonus token behind it becomes the new root, which is in neither cache.
+
+        Raises:
+            ValueError: the target's logits are no numbers.
         """
         assert self._session is not None, "prefill comes first"
         assert self._tree is not None, "propose comes first"
@@ -179,6 +189,7 @@ class Request:
         self._engine.keep(base, path)
         session.keep(path, None if output.states is None else output.states[list(path)])
         kept = now(device)
+        check_finite(output.logits, "target")  # here too: an overflow, or one damaged row, may come late
         seconds = StepSeconds(draft=self._draft_seconds, verify=verified - started, keep=kept - verified)
         session.observe(seconds.draft, seconds.verify + seconds.keep)
         self._tree = None
@@ -209,7 +220,6 @@ def clip(tokens: Sequence[int], room: int, eos: frozenset[int]) -> tuple[int, ..
     return tuple(tokens[:end])
 
 
-@torch.inference_mode()
 def stream(request: Request) -> Generator[Event]:
     """Decode one answer: a :class:`Prefill`, then a :class:`StepTrace` per target pass. Close it to stop early.
 

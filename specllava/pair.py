@@ -219,8 +219,8 @@ class Pair:
             learn: the pair's cost model learns from this answer; not so where the draft is shown something else.
 
         Raises:
-            ValueError: prompt and limit do not fit the context, no draft to draft with, or a rule for a drafter that
-                grows no trees.
+            ValueError: prompt and limit do not fit the context, no draft to draft with, a rule for a drafter that grows
+                no trees, or drawn children for a rule that drops guesses for what they are.
         """
         config, prompt = lane.config, lane.prompt
         check_room(self.context, prompt.length, config.max_new_tokens, prompt.turn)
@@ -229,6 +229,11 @@ class Pair:
             raise ValueError(f'the pair {self.name} has no draft: use drafter "prompt-lookup" or "none"')
         if lane.rule is not None and not drafter.grows:
             raise ValueError(f"the drafter {drafter.name} grows no trees, so the rule {lane.rule.name} has no use")
+        if lane.rule is not None and config.children == "drawn" and not lane.rule.drawable:
+            raise ValueError(
+                f"the rule {lane.rule.name} is not drawable: set children to best, or drawable if its trees do not"
+                " depend on which tokens are guessed"
+            )
         rule = lane.rule or self._rule(config, learn) if drafter.grows else None
         length = prompt.length + config.max_new_tokens if caches is None else self.context
         models, eos = (self.target, self.draft), self.eos_token_ids

@@ -284,6 +284,8 @@ def _check_possible(trace: DecodeTrace, place: str) -> None:
         return
     for number, step in enumerate(trace.steps):
         verdict = step.verification
+        if step.target is None:
+            continue
         said = (*(step.tree.tokens[node] for node in verdict.accepted), verdict.bonus_token)
         for node, token in zip(verdict.path, said, strict=True):
             if token != step.view.choices[node]:

@@ -142,7 +142,10 @@ class _Drawing:
         if 0 in nodes:
             self._rows = {}
         drawn = []
-        for node, row, entropy in zip(nodes, probs, torch.special.entr(probs).sum(-1).tolist(), strict=True):
+        entropies = torch.special.entr(probs).sum(-1).tolist()
+        if any(map(math.isnan, entropies)):
+            check_finite(logits, "draft")
+        for node, row, entropy in zip(nodes, probs, entropies, strict=True):
             self._rows[node] = row
             tokens = draw_children(row, count, self._random)
             drawn.append(TopTokens(tokens, row[tokens].log().tolist(), entropy))
@@ -164,9 +167,12 @@ def top_tokens(logits: Tensor, count: int, nodes: Sequence[int] = ()) -> list[To
     """
     log_probs = torch.log_softmax(logits.float(), dim=-1)
     entropies = (-(log_probs.exp() * log_probs).sum(-1)).tolist()
+    possible = log_probs.shape[-1]
     if any(map(math.isnan, entropies)):
         check_finite(logits, "draft")
-    top = log_probs.topk(min(count, log_probs.shape[-1]), dim=-1)
+        entropies = torch.special.entr(log_probs.exp()).sum(-1).tolist()  # of suppressed tokens, whose logits are -inf
+        possible = int((log_probs > -torch.inf).sum(-1).min())
+    top = log_probs.topk(min(count, possible), dim=-1)
     return [
         TopTokens(tokens, values, entropy)
         for tokens, values, entropy in zip(top.indices.tolist(), top.values.tolist(), entropies, strict=True)

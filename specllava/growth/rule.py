@@ -9,13 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specllava.growth.tree_builder import TopTokens, TreeBuilder
 from specllava.tree import DraftTree
-
-if TYPE_CHECKING:
-    pass
 
 COST_MODEL = "cost_model"  # the field of a rule that goes by measured costs
 
@@ -25,6 +22,9 @@ class GrowthRule(ABC):
 
     The limits of ``DecodingConfig`` (depth, nodes, width) bind every rule; ``grow`` refuses what exceeds them.
     """
+
+    drawable: bool = False
+    """Its trees do not depend on which tokens are guessed, so children may be drawn from the draft."""
 
     @property
     def name(self) -> str:
@@ -66,7 +66,6 @@ class RuleInfo:
         build: the rule's dataclass; its fields are the options that the rule reads.
         help: one clause for ``--help`` and the page.
         colour, symbol: of its point in charts.
-        drawable: its trees do not depend on which tokens are guessed, so children may be drawn from the draft.
         tuned: options that suit it best in the benchmark, from a configuration (``docs/defaults.md``).
     """
 
@@ -75,13 +74,17 @@ class RuleInfo:
     help: str
     colour: str
     symbol: str
-    drawable: bool = False
     tuned: Callable[[Any], Mapping[str, Any]] = lambda config: {}
 
     @property
     def options(self) -> tuple[str, ...]:
         """Fields of ``DecodingConfig`` that the rule reads."""
         return tuple(name for name in self._fields if name != COST_MODEL)
+
+    @property
+    def drawable(self) -> bool:
+        """Whether children may be drawn from the draft, see :attr:`GrowthRule.drawable`."""
+        return bool(getattr(self.build, "drawable", False))
 
     @property
     def costed(self) -> bool:

@@ -12,6 +12,8 @@ GROWING_ROPES: Final = ("dynamic", "longrope")  # rotary angles depend on how lo
 
 def layer_types(config: PretrainedConfig) -> tuple[str, ...]:
     """The attention of each decoder layer: its ``layer_types``, or one for all by its ``sliding_window``."""
+    if config.model_type == "llama":  # which attends to everything, whatever else its configuration carries along
+        return (FULL,) * int(config.num_hidden_layers)
     named: Any = getattr(config, "layer_types", None)
     if named:
         return tuple(named)

@@ -7,6 +7,7 @@ target keeps the layers that transformers gives it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,8 +55,21 @@ class FusedLayer(nn.Module):
             _stacked(mlp.gate_proj, mlp.up_proj),
             mlp.down_proj.weight.data.t(),
         )
-        self.weights = weights  # at hand as they are: to ask a module for a parameter takes as long as to add
         self.held = nn.ParameterList(nn.Parameter(weight, requires_grad=False) for weight in weights)
+        self.weights = _raw(self)
+        self.register_load_state_dict_post_hook(_refresh)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FusedLayer:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.weights = _raw(self)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "weights"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.weights = _raw(self)
 
     def forward(
         self,
@@ -100,6 +114,15 @@ class FusedLayer(nn.Module):
         normed = F.rms_norm(states, self.hidden, second_gain, self.eps)
         gate, up = torch.mm(normed, widening).chunk(2, -1)
         return torch.addmm(states, self.activation(gate) * up, narrowing)[None]
+
+
+def _raw(layer: FusedLayer) -> tuple[Tensor, ...]:
+    """Its weights at hand as they are: to ask a module for a parameter takes as long as to add."""
+    return tuple(weight.data for weight in layer.held)
+
+
+def _refresh(layer: FusedLayer, _: object) -> None:
+    layer.weights = _raw(layer)
 
 
 def _turned(parts: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:

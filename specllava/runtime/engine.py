@@ -144,7 +144,7 @@ class Engine:
         rotated, are a good part of a pass on a CPU.
         """
         states = self.decoder.embed_tokens(ids)
-        if self._rotations is None:
+        if self._rotations is None or self._offset:
             rotation = self.decoder.rotary_emb(states, position_ids=self._position_ids(at))
         else:
             rotation = tuple(self._rotations[:, :, at])

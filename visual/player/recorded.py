@@ -173,6 +173,8 @@ def _check_drawable(parts: _Parts) -> None:
             if count > most:
                 raise ValueError(f"{lane} has {count:,.0f} {what}, and at most {most:,.0f} can be shown")
         for number, step in enumerate(trace.steps, start=1):
+            if step.target is None:
+                raise ValueError(f"{lane}, step {number}: it did not record what the target thought of every node")
             guesses = (*step.tree.log_probs, *(guess.log_prob for guess in step.pruned))
             entropies = [entropy for entropy in step.tree.entropies if entropy is not None]
             for what, values, (low, high) in (

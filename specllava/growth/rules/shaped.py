@@ -17,6 +17,7 @@ BENCH_DEPTH, BENCH_NODES, BENCH_WIDTH = 10, 8, 4  # without a floor sequoia goes
 class ShapedRule(GrowthRule):
     """Grow the tree of :attr:`shape`, whatever the tokens are."""
 
+    drawable = True
     shape: Shape = field(init=False)  # below the root
     _shapes: dict[int, Shape] = field(default_factory=dict, init=False, repr=False)  # below each node of the tree
 
@@ -79,7 +80,7 @@ def _tuned(config: Any) -> dict[str, Any]:
 
 
 FIXED: Final = RuleInfo(
-    "fixed", FixedRule, "so many children per level (Medusa)", colour="#009E73", symbol="diamond", drawable=True
+    "fixed", FixedRule, "so many children per level (Medusa)", colour="#009E73", symbol="diamond"
 )
 SEQUOIA: Final = RuleInfo(
     "sequoia",
@@ -87,6 +88,5 @@ SEQUOIA: Final = RuleInfo(
     "the best shape for measured acceptance",
     colour="#56B4E9",
     symbol="x",
-    drawable=True,
     tuned=_tuned,
 )
