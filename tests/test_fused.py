@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -55,3 +57,43 @@ def test_several_rows_are_refused() -> None:
 def test_layers_that_are_not_plain_stay_as_they_are(changed: dict[str, object]) -> None:
     model = fuse(_llama(0, **changed))
     assert not any(isinstance(layer, FusedLayer) for layer in model.model.layers)
+
+
+def _logits(model: LlamaForCausalLM) -> torch.Tensor:
+    """Of a prompt, by whole passes."""
+    with torch.inference_mode():
+        return model(torch.arange(9)[None], use_cache=False).logits[0]
+
+
+def _other_weights(model: LlamaForCausalLM) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in fuse(_llama(1)).state_dict().items() if name in model.state_dict()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_fused_draft_in_another_precision_computes_in_it(dtype: torch.dtype) -> None:
+    """It kept multiplying by the weights of the precision that it was made in, which fails."""
+    model = fuse(_llama(0)).to(dtype)
+    assert {weight.dtype for layer in model.model.layers for weight in layer.weights} == {dtype}
+    close = 1e-4 if dtype is torch.float64 else 0.2
+    torch.testing.assert_close(_logits(model).float(), _logits(_llama(0)), rtol=0, atol=close)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_fused_draft_computes_with_weights_that_are_loaded_into_it(assign: bool) -> None:
+    model = fuse(_llama(0))
+    model.load_state_dict(_other_weights(model), assign=assign)
+    torch.testing.assert_close(_logits(model), _logits(fuse(_llama(1))), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copied_fused_draft_has_weights_of_its_own(clone: Callable[[LlamaForCausalLM], LlamaForCausalLM]) -> None:
+    """A copy held them twice, and computed with those that nothing could change any more."""
+    model, before = fuse(_llama(0)), _logits(fuse(_llama(0)))
+    twin = clone(model)
+    torch.testing.assert_close(_logits(twin), before, rtol=0, atol=0)
+    twin.load_state_dict(_other_weights(twin))
+    torch.testing.assert_close(_logits(twin), _logits(fuse(_llama(1))), rtol=0, atol=0)
+    torch.testing.assert_close(_logits(model), before, rtol=0, atol=0)
+    for layer in (*model.model.layers, *twin.model.layers):
+        held = [weight.data_ptr() for weight in layer.held]
+        assert [weight.data_ptr() for weight in layer.weights] == held
