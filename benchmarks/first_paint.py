@@ -21,6 +21,7 @@ from playwright.sync_api import sync_playwright
 import app
 from visual.page.app_state import AppState
 from visual.page.first_paint import race_digest
+from visual.page.layout import build_page
 from visual.page.serving import serve
 from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded
@@ -69,7 +70,7 @@ def main(output: Path = app.FIRST_PAINT) -> None:
     assert site.first is not None
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         os.environ["GRADIO_TEMP_DIR"] = folder  # a page that closes takes pictures of another in the same folder along
-        blocks = app.build_page(site)
+        blocks = build_page(site)
         address = serve(blocks, "127.0.0.1", free_port(), block=False)
         flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)

@@ -6,33 +6,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from itertools import cycle
 from pathlib import Path
 
 import plotly.graph_objects as go
 import tyro
 
 from benchmarks.png import write_png
+from specllava.growth.rules import RULE_INFOS
 
 WIDTH, HEIGHT = 980, 520
-# Okabe and Ito's colours with a symbol each, so that colour never tells apart alone.
-LOOKS = {
-    "chain": ("#0072B2", "circle"),
-    "entropy": ("#D55E00", "diamond"),
-    "topk": ("#009E73", "square"),
-    "sequoia": ("#CC79A7", "triangle-up"),
-    "fixed": ("#56B4E9", "cross"),
-    "cost-aware": ("#000000", "star"),
-    "prompt-lookup": ("#E69F00", "x"),
-}
+TARGET_ONLY = "target-only"
+OTHER_COLOUR = "#000000"  # of lanes that no rule grows: prompt-lookup, other programs
+OTHER_SYMBOLS = ("cross", "hexagon", "star-square", "hourglass", "bowtie")
+
+
+def markers(lanes: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return colour and symbol for the first word of every lane's name but the target's own, rules first."""
+    groups = dict.fromkeys(name.split()[0] for name in lanes if name != TARGET_ONLY)
+    rules = {name: (info.colour, info.symbol) for name, info in RULE_INFOS.items() if name in groups}
+    others = [name for name in groups if name not in RULE_INFOS]
+    return rules | {name: (OTHER_COLOUR, symbol) for name, symbol in zip(others, cycle(OTHER_SYMBOLS), strict=False)}
 
 
 def figure(lanes: dict[str, dict[str, float]], title: str) -> go.Figure:
-    """A point per setting; the first word of a lane's name is its rule. The legend has the fastest setting of each."""
+    """Draw a point per lane; the first word of a lane's name is its rule. The legend has the fastest lane of each."""
     drawn = go.Figure()
-    for rule, (colour, symbol) in LOOKS.items():
+    for rule, (colour, symbol) in markers(lanes).items():
         points = sorted((row["speedup"], row["tau"], name) for name, row in lanes.items() if name.split()[0] == rule)
-        if not points:
-            continue
         speedup, tau, best = points[-1]
         told = f"{best.removeprefix(rule).strip()}: " if best != rule else ""
         drawn.add_scatter(

@@ -9,7 +9,8 @@ from support.visual_traces import first_steps, retexted, synthetic_race
 
 from specllava.config import DecodingConfig
 from specllava.metrics import summarise
-from visual.figures.charts import FUNCTION_WORDS, Chart, charts
+from visual.figures.charts import Chart, charts
+from visual.figures.labels import FUNCTION_WORDS
 
 SEEDS = range(6)
 

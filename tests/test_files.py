@@ -27,8 +27,10 @@ from specllava.cli.main import main
 from specllava.cli.options import write_json
 from specllava.trace import race_json
 from specllava.whole_file import write_whole
+from visual.figures.labels import token_label
+from visual.page.replays import open_race_file
 from visual.player import recorded, standalone
-from visual.player.explanations import path_text, token_label
+from visual.player.explanations import path_text
 from visual.player.frames import MODULES, recorded_frames
 from visual.player.link import follow_link
 from visual.player.picture import data_address
@@ -221,7 +223,7 @@ def test_a_race_that_took_no_time_at_all_is_drawn_at_its_step(tmp_path: Path) ->
                 times.update({key: 0.0 for key in times if key in ("draft", "verify", "rest") or "_seconds" in key})
 
     race = read_recorded(written(tmp_path, timeless))
-    assert race.led.decode_seconds == race.led.prefill.total == 0
+    assert race.lead.decode_seconds == race.lead.prefill.total == 0
     run, *_, end = map(json.loads, recorded_frames(race.target_only, race.speculative))
     assert (run["kind"], end["kind"]) == ("run", "end")
 
@@ -241,7 +243,7 @@ def test_the_trace_of_one_lane_is_shown_by_itself(tmp_path: Path, lane: str) -> 
     missing.write_text(race_json(*parts), encoding="utf-8")
     races = read_recorded(bare), read_recorded(missing)
     for race in races:
-        assert race.led == LANES[lane] and (race.target_only, race.speculative) == parts
+        assert race.lead == LANES[lane] and (race.target_only, race.speculative) == parts
         run, *frames, end = map(json.loads, recorded_frames(race.target_only, race.speculative))
         assert run["led"] == lane and list(run["absent"]) == [other for other in LANES if other != lane]
         assert {frame["lane"] for frame in frames} == {lane}
@@ -250,7 +252,7 @@ def test_the_trace_of_one_lane_is_shown_by_itself(tmp_path: Path, lane: str) -> 
         assert end["totals"]["speedup"] == "–" and end["totals"]["passes"] == str(len(steps))
         again = tmp_path / "again.json"
         again.write_bytes(gzip.decompress(base64.b64decode(end["file"])))
-        assert read_recorded(again).led == LANES[lane]
+        assert read_recorded(again).lead == LANES[lane]
 
 
 @pytest.mark.parametrize("data", [b"", b"no json", b"[1, 2]", b"[" * 100_000, b"\xff\xfe\x00"])
@@ -400,7 +402,6 @@ def test_a_link_that_leads_nowhere_is_answered_in_words(races: list[Recorded]) -
 def test_a_refused_file_changes_nothing_and_an_opened_one_stops_only_its_visitor(
     tmp_path: Path, races: list[Recorded]
 ) -> None:
-    import app
     from visual.page.app_state import AppState
     from visual.page.race import RACE
     from visual.page.runs import RunRequest
@@ -411,19 +412,19 @@ def test_a_refused_file_changes_nothing_and_an_opened_one_stops_only_its_visitor
         site.requests.request((session, RACE), request)
     bad = tmp_path / "bad.json"
     bad.write_text("{}")
-    *parts, notice = app.opened(site, str(bad), "me")
+    *parts, notice = open_race_file(site, str(bad), "me")
     assert all(part["__type__"] == "update" and "value" not in part for part in parts)
     said = json.loads(notice)
     assert said["kind"] == "error" and said["text"].startswith("This file cannot be opened: bad.json is not a recorded")
     assert [request.state for request in requests.values()] == ["on", "on"]
-    picture, image, question, frames, notice = app.opened(site, str(written(tmp_path)), "me")
+    picture, image, question, frames, notice = open_race_file(site, str(written(tmp_path)), "me")
     assert (picture, image, notice) == (None, None, "")
     assert question == LANES["speculative"].prompt
     run = json.loads(frames[0])
     assert (run["source"], run["example"], run["live"]) == ("from race.json", None, False)
     assert [request.state for request in requests.values()] == ["left", "on"]
     older = written(tmp_path, lambda parts: parts["speculative"]["config"].pop("ngram"))
-    *_, notice = app.opened(site, str(older), "me")
+    *_, notice = open_race_file(site, str(older), "me")
     said = json.loads(notice)
     assert said["kind"] == "info" and said["text"].startswith("speculative does not say ngram (now 3)")
 

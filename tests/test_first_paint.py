@@ -21,8 +21,10 @@ from test_page import HOSTILE, PATIENCE, Server, Visit, browser  # noqa: F401 - 
 import app
 from benchmarks.first_paint import record, shipped_site
 from specllava.trace import race_json
+from visual.page import serving
 from visual.page.app_state import AppState
 from visual.page.first_paint import FirstPaint, FirstPaintMiddleware, race_digest
+from visual.page.layout import build_page
 from visual.player.recorded import read_recorded
 
 AGAIN = "the page shows something else than its first paint: run python -m benchmarks.first_paint"
@@ -59,12 +61,12 @@ def serve() -> Iterator[Callable[[AppState], str]]:
     pages = []
 
     def serve_site(site: AppState) -> str:
-        page = app.build_page(site)
+        page = build_page(site)
         pages.append(page)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        return app.serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
+        return serving.serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
 
     yield serve_site
     for page in pages:

@@ -17,7 +17,7 @@ from specllava.findings.fork import Fork
 from specllava.findings.reading import Reading
 from specllava.findings.sweep import KNOBS, Sweep
 from specllava.lab import Lab
-from specllava.lab.contrast import Setup, contrast, telling_places, with_closeups
+from specllava.lab.contrast import Setup, contrast, telling_places, with_tree_comparisons
 from specllava.lab.sweep import knob_values
 from specllava.metrics import drafted_tokens, summarise
 from specllava.pair import Pair
@@ -124,15 +124,15 @@ def test_drafts_are_compared_on_one_answer_with_trees_of_the_same_places(tiny: P
     assert max(perfect.reading.divergences) < 1e-9
     assert bad.reading.divergence > mixed.reading.divergence > perfect.reading.divergence
     assert perfect.reading.guesses == perfect.trace.token_ids and perfect.tau > bad.tau
-    done = last(with_closeups(found, setups, SHORT))
+    done = last(with_tree_comparisons(found, setups, SHORT))
     answer = bad.trace.token_ids
-    assert done.closeups and tuple(one.place for one in done.closeups) == telling_places(found)
-    for closeup in done.closeups:
-        for trace in closeup.traces:
-            assert trace.forced_prefix == answer[: closeup.place - 1]
-            assert len(trace.steps) == 1 and trace.steps[0].tree.tokens[0] == answer[closeup.place - 1]
-        assert closeup.traces[2].steps[0].emitted[0] == answer[closeup.place]
-    assert list(with_closeups(found, setups, replace(SHORT, temperature=0.5))) == [found]
+    assert done.comparisons and tuple(one.position for one in done.comparisons) == telling_places(found)
+    for comparison in done.comparisons:
+        for trace in comparison.traces:
+            assert trace.forced_prefix == answer[: comparison.position - 1]
+            assert len(trace.steps) == 1 and trace.steps[0].tree.tokens[0] == answer[comparison.position - 1]
+        assert comparison.traces[2].steps[0].emitted[0] == answer[comparison.position]
+    assert list(with_tree_comparisons(found, setups, replace(SHORT, temperature=0.5))) == [found]
 
 
 def test_places_are_where_drafts_differ_most_and_not_side_by_side(tiny: Pair):

@@ -15,6 +15,7 @@ from test_runs import DEFAULTS, Picture, said
 from visual.page.controls import FIELDS
 from visual.page.experiments import EXPERIMENTS, Experiment
 from visual.page.lab import LabState, chosen, experiment_kind
+from visual.page.layout import build_page
 from visual.page.runs import RunRequest, RunRequests, Update, run_updates
 
 RULES = EXPERIMENTS[0]
@@ -123,9 +124,8 @@ def test_a_click_brings_whole_numbers_or_nothing():
 
 
 def test_the_page_can_do_without_a_lab():
-    import app
     from visual.page.app_state import AppState
 
     backend = SimpleNamespace(info=None)
-    page = app.build_page(AppState(lambda: backend))
+    page = build_page(AppState(lambda: backend))
     assert not [block for block in page.blocks.values() if getattr(block, "elem_id", None) == "lab"]

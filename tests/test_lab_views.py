@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from PIL import Image
-from support.lab_traces import FakeLab, synthetic_contrast, synthetic_fork, synthetic_sweep, with_closeup
+from support.lab_traces import FakeLab, synthetic_contrast, synthetic_fork, synthetic_sweep, with_tree_comparison
 from support.visual_traces import first_steps
 
 from specllava.config import RULES, DecodingConfig
@@ -114,11 +114,11 @@ def test_the_table_and_the_words_have_an_entry_per_token():
 
 
 def test_trees_of_one_place_are_drawn_for_every_side():
-    found = with_closeup(compared("before distillation", "after distillation"))
+    found = with_tree_comparison(compared("before distillation", "after distillation"))
     _, view = distillation_view(found)
-    (closeup,) = view["closeups"]
-    assert [tree["name"] for tree in closeup["trees"]] == ["before distillation", "after distillation"]
-    assert all({"data", "layout"} <= set(tree["figure"]) for tree in closeup["trees"])
+    (comparison,) = view["closeups"]
+    assert [tree["name"] for tree in comparison["trees"]] == ["before distillation", "after distillation"]
+    assert all({"data", "layout"} <= set(tree["figure"]) for tree in comparison["trees"])
 
 
 @pytest.mark.parametrize("end", [1, 5])
@@ -139,7 +139,7 @@ def test_a_sweep_that_is_stopped_tells_how_far_each_run_came():
     runs = tuple((value, first_steps(run, 2)) for value, run in found.runs)
     chart = rules_chart(replace(found, alone=first_steps(found.alone, 9), runs=runs))
     assert "token for token" in chart.answer and {row[-1] for row in chart.rows} == {"yes"}
-    assert rules_view(replace(found, runs=runs))[0] == "0 of 6 rules"
+    assert rules_view(replace(found, runs=runs))[0] == f"0 of {len(RULES)} rules"
     assert rules_chart(replace(found, alone=first_steps(found.alone, 0))).rows == ()
 
 
@@ -157,7 +157,7 @@ def test_a_word_is_named_whole_though_it_has_parts():
 
 def test_progress_is_in_words():
     found = list(synthetic_sweep("rule", RULES, CONFIG))
-    assert [rules_view(one)[0] for one in found[:3]] == ["0 of 6 rules", "1 of 6 rules", "2 of 6 rules"]
+    assert [rules_view(one)[0] for one in found[:3]] == [f"{done} of {len(RULES)} rules" for done in range(3)]
     assert rules_view(found[-1])[0] == ""
     assert knob_view(next(synthetic_sweep("depth", (2, 10), CONFIG)))[0] == "0 of 2 values"
 

@@ -9,43 +9,43 @@ from pathlib import Path
 import pytest
 from support.visual_traces import synthetic_recorded
 
-from visual.player.explanations import token_label
+from visual.figures.labels import token_label
 from visual.player.lessons import Lesson, load_lessons
 
 SHIPPED = load_lessons(Path(__file__).resolve().parent.parent / "assets" / "lessons")
 
 
 def by_name(name: str) -> Lesson:
-    return next(lesson for lesson in SHIPPED if lesson.told.name == name)
+    return next(lesson for lesson in SHIPPED if lesson.text.name == name)
 
 
 def test_six_lessons_are_shipped_in_order() -> None:
-    assert [lesson.told.name[0] for lesson in SHIPPED] == list("123456")
-    assert all(lesson.told.question.endswith("?") and len(lesson.told.answer) > 100 for lesson in SHIPPED)
+    assert [lesson.text.name[0] for lesson in SHIPPED] == list("123456")
+    assert all(lesson.text.question.endswith("?") and len(lesson.text.answer) > 100 for lesson in SHIPPED)
 
 
-@pytest.mark.parametrize("lesson", SHIPPED, ids=lambda lesson: lesson.told.name)
+@pytest.mark.parametrize("lesson", SHIPPED, ids=lambda lesson: lesson.text.name)
 def test_both_lanes_of_a_lesson_say_the_same(lesson: Lesson) -> None:
     assert lesson.race.target_only.token_ids == lesson.race.speculative.token_ids
     assert lesson.race.image is not None
 
 
-@pytest.mark.parametrize("lesson", SHIPPED, ids=lambda lesson: lesson.told.name)
+@pytest.mark.parametrize("lesson", SHIPPED, ids=lambda lesson: lesson.text.name)
 def test_words_that_a_lesson_quotes_are_in_its_step(lesson: Lesson) -> None:
     trace = lesson.race.speculative
-    step = trace.steps[lesson.told.step]
+    step = trace.steps[lesson.text.step]
     seen = {token_label(trace, token) for token in (*step.tree.tokens, step.verification.bonus_token)}
-    quoted = re.findall("“([^”]+)”", lesson.told.question + lesson.told.answer)
+    quoted = re.findall("“([^”]+)”", lesson.text.question + lesson.text.answer)
     emitted = "".join(trace.texts[token] for token in step.emitted)
     assert all(words in seen or words in emitted for words in quoted)
 
 
 def test_the_easy_stretch_is_long_and_the_colour_branches() -> None:
     easy, colour = by_name("1-easy"), by_name("2-colour")
-    step = easy.race.speculative.steps[easy.told.step]
-    assert f"{len(step.verification.accepted)} of its guesses" in easy.told.question
+    step = easy.race.speculative.steps[easy.text.step]
+    assert f"{len(step.verification.accepted)} of its guesses" in easy.text.question
     trace = colour.race.speculative
-    step = trace.steps[colour.told.step]
+    step = trace.steps[colour.text.step]
     branched = [n for n, family in enumerate(step.tree.children()) if len(family) > 1]
     doubts = [step.tree.entropies[n] for n in branched if set(step.tree.children()[n]) & {*step.verification.accepted}]
     assert any(doubt is not None and doubt > trace.config.entropy_threshold for doubt in doubts)

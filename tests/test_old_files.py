@@ -92,7 +92,7 @@ def test_a_link_to_a_shipped_example_is_followed_as_ever(address: str, name: str
     """Names of shipped examples stand in links that people keep, so they must stay."""
     link = follow_link(dict(parse_qsl(address)), load_recorded(EXAMPLES))
     assert link is not None
-    last = len(link.race.led.steps) - 1
+    last = len(link.race.lead.steps) - 1
     assert (link.race.name, link.show, link.notice) == (name, last if show == -1 else show, "")
     end = json.loads(frames_of(link.race, link.race.name, link.show)[-1])
     assert show is None or end["show"] == link.show

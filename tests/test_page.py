@@ -81,16 +81,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     import app
     from visual.page.app_state import AppState
     from visual.page.first_paint import FirstPaint
+    from visual.page.layout import build_page
+    from visual.page.serving import serve
 
     backend = FakeBackend(pace=0.012, texts={})
     recorded = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2)
     lessons = synthetic_lessons(recorded)
     site = AppState(lambda: backend, recorded, lessons=lessons, lab=lambda: FakeLab(backend.texts))
-    page = app.build_page(site)
+    page = build_page(site)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    yield Server(app.serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT)), backend)
+    yield Server(serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT)), backend)
     page.close()
 
 

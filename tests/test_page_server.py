@@ -19,18 +19,20 @@ from PIL import ExifTags, Image
 from support.lab_traces import FakeLab
 from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
-import app
+from visual.page import replays as replays_module
 from visual.page.app_state import AppState
 from visual.page.controls import FIELDS, decoding_config, settings_card
 from visual.page.experiments import EXPERIMENTS
 from visual.page.lab import LabState, experiment_kind
+from visual.page.layout import build_page
 from visual.page.notices import refusal_notice
+from visual.page.pictures import Picture, read_upload
 from visual.page.race import race_kind
+from visual.page.replays import MAX_REPLAYS, Replays, follow_address, open_race_file, race_values
 from visual.page.runs import RunRequest, RunRequests, run_updates
-from visual.page.serving import SESSIONS
+from visual.page.serving import SESSIONS, serve
 from visual.player.link import follow_link
 from visual.player.question import LONGEST_QUESTION, kept
-from visual.player.replays import MOST, Replays
 
 DEFAULTS = [", ".join(map(str, i.default)) if isinstance(i.default, tuple) else i.default for i in FIELDS.values()]
 
@@ -43,11 +45,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> AppState:
 
 @pytest.fixture(scope="module")
 def served(site: AppState) -> Iterator[tuple[gr.Blocks, str]]:
-    page = app.build_page(site)
+    page = build_page(site)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    yield page, app.serve(page, "127.0.0.1", port, block=False)
+    yield page, serve(page, "127.0.0.1", port, block=False)
     page.close()
 
 
@@ -115,24 +117,24 @@ def test_an_upload_is_decoded_once_and_kept_small(tmp_path: Path) -> None:
     file, orientation = tmp_path / "photo.jpg", Image.Exif()
     orientation[ExifTags.Base.Orientation] = 6
     Image.new("RGB", (4000, 3000), "red").save(file, exif=orientation)
-    picture, image, notice = app.uploaded(str(file))
+    picture, image, notice = read_upload(str(file))
     assert notice == "" and image.size == (1008, 1344)
     file.unlink()
     assert picture.open() is picture.shown() is image
-    assert hash(picture) != hash(app.Picture(upload=image)), "Gradio tells states apart by their hash"
+    assert hash(picture) != hash(Picture(upload=image)), "Gradio tells states apart by their hash"
 
 
 @pytest.mark.parametrize("path", [None, "/none.png", __file__])
 def test_what_is_no_upload_changes_nothing(path: str | None, site: AppState) -> None:
     """A raw call without a file once drew a scene in its place, and left a stack trace in the log."""
-    *parts, notice = app.uploaded(path)
+    *parts, notice = read_upload(path)
     assert all(part == gr.skip() for part in parts) and said(notice).startswith("This picture cannot be used: ")
-    *parts, notice = app.opened(site, path, "me")
+    *parts, notice = open_race_file(site, path, "me")
     assert all(part == gr.skip() for part in parts) and said(notice).startswith("This file cannot be opened: ")
 
 
 def test_no_file_is_no_failure_of_drawing(site: AppState, caplog: pytest.LogCaptureFixture) -> None:
-    assert said(app.opened(site, None, "me")[-1]) == "This file cannot be opened: no file came"
+    assert said(open_race_file(site, None, "me")[-1]) == "This file cannot be opened: no file came"
     assert not caplog.records
 
 
@@ -142,9 +144,9 @@ def test_no_file_is_no_failure_of_drawing(site: AppState, caplog: pytest.LogCapt
 def test_a_race_is_drawn_once_however_often_it_is_shown(site: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every click on an example once drew all of its figures anew, beside races that are timed."""
     drawn: list[str] = []
-    frames = app.recorded_frames
-    monkeypatch.setattr(app, "recorded_frames", lambda *given: drawn.append("") or frames(*given))
-    replays = Replays(lambda race, step, lesson: app.as_shown(site, race, step, lesson))
+    frames = replays_module.recorded_frames
+    monkeypatch.setattr(replays_module, "recorded_frames", lambda *given: drawn.append("") or frames(*given))
+    replays = Replays(lambda race, step, lesson: race_values(site, race, step, lesson))
     race, lesson = site.recorded[0], site.lessons[0]
     first, again = replays.show(race), replays.show(race)
     assert len(drawn) == 1 and first[:-1] == again[:-1] and first[-1][1:] == again[-1][1:]
@@ -165,17 +167,17 @@ def test_a_bounded_number_of_shown_races_is_held(site: AppState) -> None:
         return (['{"kind": "run"}'],)
 
     replays = Replays(make)
-    for step in range(3 * MOST):
+    for step in range(3 * MAX_REPLAYS):
         replays.show(site.recorded[0], step)
-        assert len(replays._made) <= MOST
-    assert made == list(range(3 * MOST))
+        assert len(replays._made) <= MAX_REPLAYS
+    assert made == list(range(3 * MAX_REPLAYS))
 
 
 def test_a_link_shows_its_step(site: AppState) -> None:
-    replays, query = Replays(lambda *given: app.as_shown(site, *given)), {"example": "race-1", "step": "3"}
+    replays, query = Replays(lambda *given: race_values(site, *given)), {"example": "race-1", "step": "3"}
     link = follow_link(query, site.recorded)
     assert link is not None
-    *_, frames, notice = app.linked(site, replays, query)
+    *_, frames, notice = follow_address(site, replays, query)
     assert notice == "" and json.loads(frames[-1])["show"] == link.show == 2
 
 
@@ -201,12 +203,12 @@ def test_a_question_of_any_length_is_neither_kept_nor_run(site: AppState) -> Non
     question = kept("why? " * 1_000_000)
     assert len(question) == LONGEST_QUESTION + 1 and kept(None) == ""
     refused = "This cannot run: the question has more than 20,000 characters: shorten it"
-    for kind in (race_kind(site), experiment_kind(LabState(FakeLab, app.Picture, RunRequests()), EXPERIMENTS[0])):
+    for kind in (race_kind(site), experiment_kind(LabState(FakeLab, Picture, RunRequests()), EXPERIMENTS[0])):
         requests = RunRequests()
-        requests.request(("me", kind.name), RunRequest(app.Picture(), question, DEFAULTS))
+        requests.request(("me", kind.name), RunRequest(Picture(), question, DEFAULTS))
         ((value, notice),) = run_updates(requests, kind, ("me", kind.name))
         assert value is None and said(notice) == refused
-        requests.request(("me", kind.name), RunRequest(app.Picture(), "w" * LONGEST_QUESTION, DEFAULTS))
+        requests.request(("me", kind.name), RunRequest(Picture(), "w" * LONGEST_QUESTION, DEFAULTS))
         assert len(list(run_updates(requests, kind, ("me", kind.name)))) > 1
 
 
@@ -221,7 +223,7 @@ def test_the_chip_answers_at_once_and_beside_the_queue(tmp_path: Path) -> None:
         assert loaded.wait(60)
         return FakeBackend()
 
-    page = app.build_page(AppState(backend, synthetic_recorded(tmp_path)))
+    page = build_page(AppState(backend, synthetic_recorded(tmp_path)))
     parts = {part["id"]: part for part in page.config["components"]}
     chips = [i for i, part in parts.items() if part["props"].get("elem_id") == "running"]
     fills = [d for d in page.config["dependencies"] if d["outputs"][:1] == chips]

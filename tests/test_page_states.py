@@ -18,7 +18,9 @@ from specllava.config import DecodingConfig
 from specllava.trace import NO_DRAFT
 from visual.page.app_state import AppState
 from visual.page.first_paint import FirstPaint
+from visual.page.layout import build_page
 from visual.page.race import speculation_off
+from visual.page.serving import serve
 
 Open = Callable[[AppState], Visit]
 
@@ -29,11 +31,11 @@ def open_site(browser: Any) -> Iterator[Open]:  # noqa: F811
     left: list[Callable[[], None]] = []
 
     def serve_and_visit(site: AppState) -> Visit:
-        page = app.build_page(site)
+        page = build_page(site)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        address = app.serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
+        address = serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
         tab = Visit(browser.new_page(viewport={"width": 1280, "height": 900}))
         left.extend((tab.page.close, page.close))
         tab.page.goto(address)

@@ -26,14 +26,15 @@ from specllava.decoding import clip
 from specllava.trace import DecodeTrace, Prefill, StepSeconds, StepTrace, TargetView, Verification
 from specllava.tree import DraftTree, Pruned
 from visual.figures import theme
+from visual.figures.labels import END_MARK, token_label
 from visual.figures.layout import ordered_tree, tidy_heights
 from visual.figures.reasons import reasons
-from visual.figures.step_layout import BETWEEN, CHARACTER, PlacedStep
+from visual.figures.step_layout import BETWEEN, CHARACTER, StepLayout
 from visual.figures.tree_figure import MARKERS, rows_with_pruned, tree_figure
 from visual.player import explanations as words
-from visual.player.explanations import END_MARK, node_reasons, step_sentence, token_label
-from visual.player.frames import Reel, component_arguments, picture, playing_speed, recorded_frames
-from visual.player.headline import headline, headline_at, until
+from visual.player.explanations import node_reasons, step_sentence
+from visual.player.frames import FrameList, component_arguments, picture, playing_speed, recorded_frames
+from visual.player.headline import headline, headline_at, truncated_at
 from visual.player.node_cards import node_cards
 from visual.player.recorded import load_recorded
 
@@ -88,10 +89,10 @@ def test_edges_never_cross_and_nodes_keep_their_distance(choices: list[float]) -
 
 def test_the_emitted_branch_is_a_straight_line() -> None:
     for trace, step in speculative_steps():
-        placed = PlacedStep(trace, step)
-        spine = (*step.verification.path, placed.next_node)
-        assert {placed.heights[node] for node in spine} == {0.0}
-        assert [placed.depths[node] for node in spine] == list(range(len(spine)))
+        layout = StepLayout(trace, step)
+        spine = (*step.verification.path, layout.next_node)
+        assert {layout.heights[node] for node in spine} == {0.0}
+        assert [layout.depths[node] for node in spine] == list(range(len(spine)))
 
 
 # --- figure ---------------------------------------------------------------------------------------------------------
@@ -99,12 +100,12 @@ def test_the_emitted_branch_is_a_straight_line() -> None:
 
 def test_the_figure_shows_every_node_once_with_its_verdict() -> None:
     for trace, step in speculative_steps():
-        placed = PlacedStep(trace, step)
+        layout = StepLayout(trace, step)
         figure = tree_figure(trace, step)
         shown = {node: points.name for points in figure.data for node in points.customdata or ()}
         assert sorted(shown) == list(range(len(step.tree) + 1))
         for node, name in shown.items():
-            assert name == {"root": "accepted"}.get(placed.verdicts[node], placed.verdicts[node])
+            assert name == {"root": "accepted"}.get(layout.verdicts[node], layout.verdicts[node])
         edges = {shape.name: shape for shape in figure.layout.shapes}
         if step.verification.accepted:
             assert edges["branch"].line.color == theme.ACCEPTED
@@ -113,10 +114,10 @@ def test_the_figure_shows_every_node_once_with_its_verdict() -> None:
 
 def test_every_node_has_an_edge_from_its_parent() -> None:
     for trace, step in speculative_steps():
-        placed, figure = PlacedStep(trace, step), tree_figure(trace, step)
+        layout, figure = StepLayout(trace, step), tree_figure(trace, step)
         ends = sorted(end for shape in figure.layout.shapes for end in edge_ends(shape.path))
-        place = [(placed.columns[depth], height) for depth, height in zip(placed.depths, placed.heights, strict=True)]
-        assert ends == sorted((place[placed.parents[node]], place[node]) for node in range(1, placed.next_node + 1))
+        place = [(layout.columns[depth], height) for depth, height in zip(layout.depths, layout.heights, strict=True)]
+        assert ends == sorted((place[layout.parents[node]], place[node]) for node in range(1, layout.next_node + 1))
 
 
 def edge_ends(path: str) -> list[tuple[tuple[float, float], tuple[float, float]]]:
@@ -160,20 +161,20 @@ def with_pruned(trace: DecodeTrace, step: StepTrace) -> StepTrace:
 def test_pruned_guesses_are_hidden_until_asked_for_and_nothing_crosses_then() -> None:
     for trace, plain in speculative_steps(range(3)):
         step = with_pruned(trace, plain)
-        placed, figure = PlacedStep(trace, step), tree_figure(trace, step)
+        layout, figure = StepLayout(trace, step), tree_figure(trace, step)
         drawn = {points.uid: points for points in figure.data}
         assert drawn["pruned"].visible is False
         assert "pruned-edges" not in {shape.name for shape in figure.layout.shapes}
-        assert placed.heights == PlacedStep(trace, plain).heights
-        moved: Any = rows_with_pruned(placed)
+        assert layout.heights == StepLayout(trace, plain).heights
+        moved: Any = rows_with_pruned(layout)
         ends = {node: y for uid, ys in moved["y"].items() if drawn[uid].customdata
                 for node, y in zip(drawn[uid].customdata, ys, strict=True)}  # fmt: skip
-        assert sorted(ends) == list(range(len(placed.parents)))
-        place = [(placed.columns[placed.depths[node]], ends[node]) for node in sorted(ends)]
+        assert sorted(ends) == list(range(len(layout.parents)))
+        place = [(layout.columns[layout.depths[node]], ends[node]) for node in sorted(ends)]
         edges = sorted(end for shape in moved["shapes"] for end in edge_ends(shape["path"]))
-        assert edges == sorted((place[placed.parents[node]], place[node]) for node in range(1, len(place)))
-        for depth in range(1, max(placed.depths) + 1):
-            level = sorted((ends[n], ends[placed.parents[n]]) for n in ends if placed.depths[n] == depth)
+        assert edges == sorted((place[layout.parents[node]], place[node]) for node in range(1, len(place)))
+        for depth in range(1, max(layout.depths) + 1):
+            level = sorted((ends[n], ends[layout.parents[n]]) for n in ends if layout.depths[n] == depth)
             for (low, low_parent), (high, high_parent) in itertools.pairwise(level):
                 assert high - low >= 1 and low_parent <= high_parent
 
@@ -184,17 +185,17 @@ def test_labels_never_overlap(seed: int, depth: int, letters: list[int]) -> None
     trace = synthetic_race(seed, DecodingConfig(depth=depth, nodes=60))["speculative"]
     trace = retexted(trace, {token: " " + "m" * letters[token % 5] for token in trace.texts if token != 2})
     for step in trace.steps[:4]:
-        placed = PlacedStep(trace, step)
+        layout = StepLayout(trace, step)
         rows: dict[int, list[tuple[float, float]]] = {}
-        for node in range(placed.next_node + 1):
-            half = len(placed.labels[node]) * CHARACTER / 2
-            middle = placed.columns[placed.depths[node]]
-            rows.setdefault(placed.heights[node], []).append((middle - half, middle + half))
+        for node in range(layout.next_node + 1):
+            half = len(layout.labels[node]) * CHARACTER / 2
+            middle = layout.columns[layout.depths[node]]
+            rows.setdefault(layout.heights[node], []).append((middle - half, middle + half))
         for row in rows.values():
             spans = sorted(span for span in row if span[0] < span[1])
             for (_, right), (left, _) in itertools.pairwise(spans):
                 assert left - right >= BETWEEN - 2, "two labels touch"
-        assert all(b > a for a, b in itertools.pairwise(placed.columns)), "depth goes to the right"
+        assert all(b > a for a, b in itertools.pairwise(layout.columns)), "depth goes to the right"
 
 
 def test_a_long_run_that_nothing_happens_in_is_folded() -> None:
@@ -202,10 +203,10 @@ def test_a_long_run_that_nothing_happens_in_is_folded() -> None:
     tree = DraftTree(tokens, tuple(range(-1, 24)), (0.0, *[-0.01] * 24), (0.1,) * 25)
     trace = hand_made(tree, tuple(range(1, 21)), 4)
     trace = replace(trace, config=DecodingConfig(depth=24))
-    placed = PlacedStep(trace, trace.steps[0])
-    assert "+18" in placed.labels, "the accepted run, its ends apart"
-    assert placed.columns[-1] < 24 * 30
-    labelled = [label for label in placed.labels[:25] if label]
+    layout = StepLayout(trace, trace.steps[0])
+    assert "+18" in layout.labels, "the accepted run, its ends apart"
+    assert layout.columns[-1] < 24 * 30
+    labelled = [label for label in layout.labels[:25] if label]
     assert labelled[0] == "a" and len(labelled) < 14
 
 
@@ -316,7 +317,7 @@ def test_reasons_are_found_once_for_all_nodes_of_a_step(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(words, "reasons", counting)
     trace = synthetic_race(1)["speculative"]
-    node_cards(PlacedStep(trace, trace.steps[0]))
+    node_cards(StepLayout(trace, trace.steps[0]))
     assert counted == [trace.steps[0]]
 
 
@@ -373,9 +374,9 @@ def test_a_difference_is_shown_with_its_margin() -> None:
 
 def test_the_clock_cuts_a_lane_where_its_steps_end() -> None:
     trace = synthetic_race(1)["target-only"]
-    assert len(until(trace, 0.0).steps) == 0
-    assert len(until(trace, trace.prefill.total + trace.steps[0].seconds.total).steps) == 1
-    assert len(until(trace, 1e9).steps) == len(trace.steps)
+    assert len(truncated_at(trace, 0.0).steps) == 0
+    assert len(truncated_at(trace, trace.prefill.total + trace.steps[0].seconds.total).steps) == 1
+    assert len(truncated_at(trace, 1e9).steps) == len(trace.steps)
 
 
 # --- player ---------------------------------------------------------------------------------------------------------
@@ -383,16 +384,16 @@ def test_the_clock_cuts_a_lane_where_its_steps_end() -> None:
 
 def test_a_reel_only_appends_and_ends_like_the_recorded_one() -> None:
     lanes = synthetic_race(1)
-    reel, before = Reel("live run", live=True), list[str]()
+    frame_list, before = FrameList("live run", live=True), list[str]()
     for count in range(0, 70, 7):
         traces = {
             "target-only": first_steps(lanes["target-only"], count),
             "speculative": first_steps(lanes["speculative"], count // 5),
         }
-        frames = list(reel.update(traces))
+        frames = list(frame_list.update(traces))
         assert frames[: len(before)] == before
         before = frames
-    live = [json.loads(frame) for frame in reel.update(lanes, "finished")]
+    live = [json.loads(frame) for frame in frame_list.update(lanes, "finished")]
     recorded = [json.loads(frame) for frame in recorded_frames(lanes["target-only"], lanes["speculative"])]
     for lane in ("target-only", "speculative"):
         assert [f["tokens"] for f in live if f.get("lane") == lane] == [

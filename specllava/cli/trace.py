@@ -65,4 +65,4 @@ class Export:
         picture = data_address(open_image(race.image)) if race.image else None
         frames = recorded_frames(race.target_only, race.speculative, "saved run", picture)
         write_whole(self.html, standalone_page(frames))
-        console.print(f"{self.html}: {len(race.led.steps)} steps", markup=False, highlight=False)
+        console.print(f"{self.html}: {len(race.lead.steps)} steps", markup=False, highlight=False)

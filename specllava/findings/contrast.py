@@ -30,15 +30,15 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Closeup:
-    """The trees that all sides grow at one place of the answer.
+class TreeComparison:
+    """The trees that all sides grow at one position of the answer.
 
     Args:
-        place: of the token that the trees guess first, counted from 0.
+        position: of the token that the trees guess first, counted from 0.
         traces: one per side, in order, with a first step that starts there.
     """
 
-    place: int
+    position: int
     traces: tuple[DecodeTrace, ...]
 
 
@@ -49,12 +49,12 @@ class Contrast:
     Args:
         names: of all sides to come.
         sides: those that are there.
-        closeups: where to look closely, the most telling place first; only once every side is there.
+        comparisons: where to look closely, the most telling place first; only once every side is there.
     """
 
     names: tuple[str, ...]
     sides: tuple[Side, ...] = ()
-    closeups: tuple[Closeup, ...] = ()
+    comparisons: tuple[TreeComparison, ...] = ()
 
     def __post_init__(self) -> None:
         for side in self.sides:

@@ -15,7 +15,7 @@ from specllava.config import RULES, DecodingConfig
 from specllava.findings.contrast import Contrast
 from specllava.findings.fork import Fork
 from specllava.findings.sweep import Sweep
-from specllava.lab.contrast import Setup, contrast, with_closeups
+from specllava.lab.contrast import Setup, contrast, with_tree_comparisons
 from specllava.lab.fork import open_fork, take_fork
 from specllava.lab.sweep import knob_values, sweep
 from specllava.pair import Pair, Picture
@@ -91,7 +91,7 @@ def _closely(setups: Sequence[Setup], config: DecodingConfig) -> Generator[Contr
     found = Contrast(())
     for found in contrast(setups, config):
         yield found
-    yield from with_closeups(found, setups, config)
+    yield from with_tree_comparisons(found, setups, config)
 
 
 def _comparable(config: DecodingConfig | None) -> DecodingConfig:

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from specllava.config import DecodingConfig
-from specllava.findings.contrast import Closeup, Contrast, Side
+from specllava.findings.contrast import Contrast, Side, TreeComparison
 from specllava.lab.run import run_lane
 from specllava.lane import Lane
 from specllava.pair import Pair
@@ -52,7 +52,7 @@ def contrast(setups: Sequence[Setup], config: DecodingConfig) -> Generator[Contr
         yield found
 
 
-def with_closeups(found: Contrast, setups: Sequence[Setup], config: DecodingConfig) -> Generator[Contrast]:
+def with_tree_comparisons(found: Contrast, setups: Sequence[Setup], config: DecodingConfig) -> Generator[Contrast]:
     """Yield, last, the finished contrast with the trees of all sides where their drafts differ most from each other.
 
     Before it the unchanged finding, after each decode step. Where tokens are drawn by chance there are no trees to
@@ -62,7 +62,7 @@ def with_closeups(found: Contrast, setups: Sequence[Setup], config: DecodingConf
         yield found
         return
     answer = found.sides[0].trace.token_ids
-    closeups = []
+    comparisons = []
     for place in telling_places(found):
         kept = answer[: place - 1]  # the root is the token before the place, decoded as the prompt's own first token
         short = replace(config, max_new_tokens=min(config.depth + 2, config.max_new_tokens - len(kept)))
@@ -70,8 +70,8 @@ def with_closeups(found: Contrast, setups: Sequence[Setup], config: DecodingConf
         for setup in setups:
             lane = Lane(setup.name, short, with_prefix(setup.prompt, kept))
             traces.append((yield from run_lane(setup.pair, lane, found, max_steps=1)))
-        closeups.append(Closeup(place, tuple(traces)))
-    yield replace(found, closeups=tuple(closeups))
+        comparisons.append(TreeComparison(place, tuple(traces)))
+    yield replace(found, comparisons=tuple(comparisons))
 
 
 def telling_places(found: Contrast, most: int = CLOSEUPS) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from PIL import Image
 
 from specllava.config import RULES, DecodingConfig
-from specllava.findings.contrast import Closeup, Contrast, Side
+from specllava.findings.contrast import Contrast, Side, TreeComparison
 from specllava.findings.fork import Fork, Option
 from specllava.findings.reading import Reading
 from specllava.findings.sweep import KNOBS, Sweep, Value
@@ -48,11 +48,12 @@ def synthetic_contrast(
         yield found
 
 
-def with_closeup(found: Contrast, place: int = 1) -> Contrast:
+def with_tree_comparison(found: Contrast, place: int = 1) -> Contrast:
     """The trees of all sides where the answer begins, if it has a step."""
     if not all(side.trace.steps for side in found.sides):
         return found
-    return replace(found, closeups=(Closeup(place, tuple(first_steps(side.trace, 1) for side in found.sides)),))
+    traces = tuple(first_steps(side.trace, 1) for side in found.sides)
+    return replace(found, comparisons=(TreeComparison(place, traces),))
 
 
 def synthetic_fork(
@@ -107,7 +108,7 @@ class FakeLab:
         self._ask(messages)
         *found, end = synthetic_contrast(("before distillation", "after distillation"), config, self.texts)
         yield from found
-        yield with_closeup(end)
+        yield with_tree_comparison(end)
 
     def fork(self, image: Image.Image, messages: str, given: Sequence[int], config: DecodingConfig) -> Generator[Fork]:
         self._ask(messages)

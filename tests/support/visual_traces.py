@@ -31,7 +31,7 @@ from specllava.trace import (
     Verification,
 )
 from specllava.tree import DraftTree, Pruned
-from visual.player.lessons import Lesson, Told
+from visual.player.lessons import Lesson, LessonText
 from visual.player.recorded import Recorded, read_recorded
 
 ANSWER = (
@@ -275,5 +275,5 @@ def synthetic_recorded(folder: Path, count: int = 1) -> list[Recorded]:
 
 def synthetic_lessons(races: Sequence[Recorded]) -> list[Lesson]:
     """One lesson about the third step of the first race."""
-    told = Told(races[0].name, "Synthetic", "Why is this a question?", "Because it ends like one.", 2)
-    return [Lesson(told, races[0])]
+    text = LessonText(races[0].name, "Synthetic", "Why is this a question?", "Because it ends like one.", 2)
+    return [Lesson(text, races[0])]

@@ -22,21 +22,11 @@ from specllava.metrics import (
 )
 from specllava.trace import DecodeTrace
 from visual.figures import theme
-from visual.player.explanations import token_label
+from visual.figures.labels import FUNCTION_WORDS, token_label
 
 DOUBTS = (0.1, 0.3, 0.7, 1.2)  # inner bounds of the entropy bins, in nats
 RELIABILITY_BINS = 5
 HARDEST = 10  # words that the draft missed most often
-# Words that carry grammar rather than content, as far as answers about pictures use them.
-FUNCTION_WORDS = frozenset({
-    "a", "all", "also", "an", "and", "any", "are", "as", "at", "be", "been", "behind", "being", "beside",
-    "between", "both", "but", "by", "can", "could", "did", "do", "does", "each", "every", "for", "from", "had",
-    "has", "have", "he", "her", "here", "his", "how", "i", "in", "into", "is", "it", "its", "may", "might",
-    "must", "near", "no", "nor", "not", "of", "off", "on", "one", "onto", "or", "our", "out", "over", "shall",
-    "she", "should", "so", "some", "than", "that", "the", "their", "them", "then", "there", "these", "they",
-    "this", "those", "to", "under", "up", "us", "was", "we", "were", "what", "when", "where", "which", "who",
-    "will", "with", "would", "yes", "you", "your",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,15 @@ import plotly.graph_objects as go
 
 from specllava.findings.contrast import Contrast, Side
 from specllava.findings.sweep import Point, Sweep
+from specllava.growth.rule import RuleInfo
+from specllava.growth.rules import RULE_INFOS
 from specllava.metrics import drafted_tokens
 from specllava.trace import DecodeTrace
 from visual.figures import theme
-from visual.figures.charts import FUNCTION_WORDS, Chart, panel
-from visual.player.explanations import token_label
+from visual.figures.charts import Chart, panel
+from visual.figures.labels import FUNCTION_WORDS, token_label
 
 ONE_RUN = "Times are of one run each: on a machine that does other things too, trust the tokens a pass more."
-SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross", "hexagon")
-# Okabe-Ito without black and yellow, which vanish on a dark or a light card.
-COLOURS: Final = (theme.ACCEPTED, theme.REJECTED, theme.TARGET, "#CC79A7", theme.DRAFTING, "#E69F00")
 UNITS: Final = {"entropy_threshold": " nats", "max_branches": " branches", "depth": " levels", "nodes": " nodes"}
 TELLING = 3  # words that an answer names
 
@@ -28,9 +27,7 @@ def rules_chart(found: Sweep) -> Chart:
     """Every rule as a point: what it guesses right, and what that is worth."""
     figure = panel("tokens per target pass (τ)", "times as fast as the target alone")
     for point in found.points:
-        number = found.values.index(point.value)
-        look = COLOURS[number % len(COLOURS)], SYMBOLS[number % len(SYMBOLS)]
-        _add_point(figure, point, str(point.value), *look, point.value == found.current)
+        _add_point(figure, point, RULE_INFOS[str(point.value)], point.value == found.current)
     if found.alone is not None:
         figure.add_scatter(
             x=[1], y=[1], mode="markers", name="target alone",
@@ -42,12 +39,12 @@ def rules_chart(found: Sweep) -> Chart:
     return Chart("Rules side by side", _rules_answer(found), (figure,), ("Rule", *_POINT_COLUMNS), _point_rows(found))
 
 
-def _add_point(figure: go.Figure, point: Point, name: str, colour: str, symbol: str, current: bool) -> None:
+def _add_point(figure: go.Figure, point: Point, info: RuleInfo, current: bool) -> None:
     line = {"width": 3 if current else 0, "color": "#f0b400"}
     figure.add_scatter(
         x=[round(point.summary.tau, 3)], y=[_finite(point.speedup)], mode="markers",
-        name=f"{name} (yours)" if current else name, hovertemplate="τ %{x:.2f}, %{y:.2f}×",
-        marker={"symbol": symbol, "size": 16 if current else 13, "color": colour, "line": line, "opacity": 1},
+        name=f"{info.name} (yours)" if current else info.name, hovertemplate="τ %{x:.2f}, %{y:.2f}×",
+        marker={"symbol": info.symbol, "size": 16 if current else 13, "color": info.colour, "line": line, "opacity": 1},
     )  # fmt: skip
 
 

@@ -12,9 +12,9 @@ from functools import cached_property
 from itertools import groupby, pairwise
 
 from specllava.trace import DecodeTrace, StepTrace
+from visual.figures.labels import token_label
 from visual.figures.layout import ordered_tree, tidy_heights
 from visual.figures.theme import Verdict, verdicts
-from visual.player.explanations import token_label
 
 LABEL_CHARACTERS = 10
 CHARACTER = 7.4  # pixels of a bold letter, on the wide side
@@ -27,7 +27,7 @@ CROWDED = 22  # rows beyond which never-reached nodes lose their label
 
 
 @dataclass(frozen=True)
-class PlacedStep:
+class StepLayout:
     """A step with the place of every node."""
 
     trace: DecodeTrace

@@ -1,6 +1,6 @@
 """One step's tree as a Plotly figure: left to right, few traces, legible on light and dark.
 
-Nodes are points of a trace for each verdict; their ids (``customdata``) are those of ``PlacedStep``. ``marked`` holds
+Nodes are points of a trace for each verdict; their ids (``customdata``) are those of ``StepLayout``. ``marked`` holds
 halos. Edges are shapes, a path for all of one style, named ``edges``, ``branch``, ``next-edge`` and ``pruned-edges``;
 as traces they would take Plotly a quarter longer to draw. Player, stylesheet and tests refer to these names.
 """
@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 
 from specllava.trace import DecodeTrace, StepTrace
 from visual.figures import theme
-from visual.figures.step_layout import PlacedStep
+from visual.figures.step_layout import StepLayout
 from visual.figures.theme import Verdict
 
 SLOTS = 9.5  # rows that the figure shows at its natural scale; the page makes room for a bushier tree
@@ -42,39 +42,39 @@ FONTS: dict[Verdict, dict[str, object]] = {
 
 def tree_figure(trace: DecodeTrace, step: StepTrace) -> go.Figure:
     """The figure of one step; ranges and colours depend on the run's configuration, not on the step."""
-    return go.Figure(tree_drawing(PlacedStep(trace, step))).update_layout(template="none")
+    return go.Figure(tree_drawing(StepLayout(trace, step))).update_layout(template="none")
 
 
-def tree_drawing(placed: PlacedStep) -> Drawing:
+def tree_drawing(layout: StepLayout) -> Drawing:
     """The same as plain data, ``{"data", "layout"}``: Plotly's own objects take three times as long to make."""
     marker = {"color": "rgba(240,180,0,0.42)", "opacity": 1, "line": {"width": 0}}
     marked = {
         "type": "scatter", "name": "marked", "uid": "marked", "x": [None], "y": [None], "mode": "markers",
         "hoverinfo": "skip", "marker": marker,
     }  # fmt: skip
-    traces = [_nodes(placed, verdict, nodes) for verdict, nodes in _groups(placed)]
-    return {"data": [marked, *traces], "layout": _layout(placed)}
+    traces = [_nodes(layout, verdict, nodes) for verdict, nodes in _groups(layout)]
+    return {"data": [marked, *traces], "layout": _layout(layout)}
 
 
-def _groups(placed: PlacedStep) -> list[tuple[Verdict, list[int]]]:
+def _groups(layout: StepLayout) -> list[tuple[Verdict, list[int]]]:
     """Nodes by trace, in the order of drawing; the root looks like what is accepted."""
     groups: dict[Verdict, list[int]] = {verdict: [] for verdict in MARKERS}
-    for node, verdict in enumerate(placed.verdicts):
+    for node, verdict in enumerate(layout.verdicts):
         groups["accepted" if verdict == "root" else verdict].append(node)
     return [(verdict, nodes) for verdict, nodes in groups.items() if nodes]
 
 
-def rows_with_pruned(placed: PlacedStep) -> dict[str, object]:
+def rows_with_pruned(layout: StepLayout) -> dict[str, object]:
     """What changes in a step's figure when its pruned guesses are switched on: ``y`` by trace uid, edges, rows."""
-    heights = placed.heights_with_pruned
-    moved = {verdict: [heights[node] for node in nodes] for verdict, nodes in _groups(placed)}
-    return {"y": moved, "shapes": _edges(placed, heights, pruned=True), **_extent(heights)}
+    heights = layout.heights_with_pruned
+    moved = {verdict: [heights[node] for node in nodes] for verdict, nodes in _groups(layout)}
+    return {"y": moved, "shapes": _edges(layout, heights, pruned=True), **_extent(heights)}
 
 
-def _layout(placed: PlacedStep) -> dict[str, Any]:
+def _layout(layout: StepLayout) -> dict[str, Any]:
     hidden = {"visible": False, "zeroline": False, "showgrid": False}
-    extent = _extent(placed.heights)
-    right = max(placed.width, placed.columns[-1]) + MARGIN[1]
+    extent = _extent(layout.heights)
+    right = max(layout.width, layout.columns[-1]) + MARGIN[1]
     return {
         "showlegend": False, "hovermode": "closest", "dragmode": False, "autosize": True,
         "margin": {"l": 4, "r": 4, "t": 4, "b": 4},
@@ -83,7 +83,7 @@ def _layout(placed: PlacedStep) -> dict[str, Any]:
         "font": {"size": 12, "color": theme.QUIET, "family": "system-ui, sans-serif"},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": theme.QUIET, "activecolor": theme.ACCEPTED},
         "xaxis": {**hidden, "range": [-MARGIN[0], right]}, "yaxis": {**hidden, "range": extent["range"]},
-        "shapes": _edges(placed, placed.heights),
+        "shapes": _edges(layout, layout.heights),
     }  # fmt: skip
 
 
@@ -94,63 +94,63 @@ def _extent(heights: Sequence[int]) -> dict[str, object]:
     return {"rows": round(rows, 1), "range": [round(middle - rows / 2, 2), round(middle + rows / 2 + 0.3, 2)]}
 
 
-def _edges(placed: PlacedStep, heights: Sequence[int], pruned: bool = False) -> list[dict[str, Any]]:
+def _edges(layout: StepLayout, heights: Sequence[int], pruned: bool = False) -> list[dict[str, Any]]:
     """Edges by style, in the order of drawing; those to the pruned guesses only where these are drawn."""
-    branch = placed.step.verification.accepted
+    branch = layout.step.verification.accepted
     taken = set(branch)
-    drafted = [n for n in range(1, placed.next_node) if n not in taken]
+    drafted = [n for n in range(1, layout.next_node) if n not in taken]
     lines: list[tuple[str, Sequence[int], dict[str, object]]] = []
     floor = 0.0
     for limit, width in WIDTHS:
-        chosen = [n for n in drafted if floor <= math.exp(placed.log_probs[n]) < limit]
+        chosen = [n for n in drafted if floor <= math.exp(layout.log_probs[n]) < limit]
         lines.append(("edges", chosen, {"color": "rgba(139,144,150,0.55)", "width": width}))
         floor = limit
     if pruned:
-        lines.append(("pruned-edges", placed.pruned, {"color": "rgba(139,144,150,0.7)", "width": 1, "dash": "1px,3px"}))
+        lines.append(("pruned-edges", layout.pruned, {"color": "rgba(139,144,150,0.7)", "width": 1, "dash": "1px,3px"}))
     lines.append(("branch", branch, {"color": theme.ACCEPTED, "width": 5}))
-    lines.append(("next-edge", [placed.next_node], {"color": theme.TARGET, "width": 3, "dash": "4px,4px"}))
+    lines.append(("next-edge", [layout.next_node], {"color": theme.TARGET, "width": 3, "dash": "4px,4px"}))
     return [
         {"type": "path", "name": name, "layer": "below", "line": style,
-         "path": " ".join(_edge(placed, heights, node) for node in nodes)}
+         "path": " ".join(_edge(layout, heights, node) for node in nodes)}
         for name, nodes, style in lines if nodes
     ]  # fmt: skip
 
 
-def _edge(placed: PlacedStep, heights: Sequence[int], node: int) -> str:
+def _edge(layout: StepLayout, heights: Sequence[int], node: int) -> str:
     """From the parent to ``node``, as a piece of an SVG path: level at both ends."""
-    start, end = (placed.columns[depth] for depth in (placed.depths[node] - 1, placed.depths[node]))
-    low, high = heights[placed.parents[node]], heights[node]
+    start, end = (layout.columns[depth] for depth in (layout.depths[node] - 1, layout.depths[node]))
+    low, high = heights[layout.parents[node]], heights[node]
     if low == high:
         return f"M{start},{low}L{end},{low}"
     middle = round((start + end) / 2)
     return f"M{start},{low}C{middle},{low} {middle},{high} {end},{high}"
 
 
-def _nodes(placed: PlacedStep, verdict: Verdict, nodes: Sequence[int]) -> dict[str, Any]:
+def _nodes(layout: StepLayout, verdict: Verdict, nodes: Sequence[int]) -> dict[str, Any]:
     pruned = verdict == "pruned"
-    heights = placed.heights_with_pruned if pruned else placed.heights
-    labels = [_label(placed, n) for n in nodes]
+    heights = layout.heights_with_pruned if pruned else layout.heights
+    labels = [_label(layout, n) for n in nodes]
     return {
         "type": "scatter", "name": verdict, "uid": verdict, "mode": "markers+text" if any(labels) else "markers",
         "hoverinfo": "none", "cliponaxis": False, "visible": not pruned,
         "customdata": list(nodes), "text": [label or EMPTY for label in labels],
-        "x": [placed.columns[placed.depths[n]] for n in nodes], "y": [heights[n] for n in nodes],
+        "x": [layout.columns[layout.depths[n]] for n in nodes], "y": [heights[n] for n in nodes],
         "textposition": "top center", "textfont": FONTS[verdict],
-        "marker": {**MARKERS[verdict], "opacity": 1, "color": _fill(placed, verdict, nodes)},
+        "marker": {**MARKERS[verdict], "opacity": 1, "color": _fill(layout, verdict, nodes)},
     }  # fmt: skip
 
 
-def _fill(placed: PlacedStep, verdict: Verdict, nodes: Sequence[int]) -> str | list[str]:
+def _fill(layout: StepLayout, verdict: Verdict, nodes: Sequence[int]) -> str | list[str]:
     fixed = {"next": theme.TARGET, "pruned": theme.QUIET}
     if verdict in fixed:
         return fixed[verdict]
-    ceiling = theme.entropy_ceiling(placed.trace.config)
-    return [theme.entropy_colour(placed.step.tree.entropies[n], ceiling) for n in nodes]
+    ceiling = theme.entropy_ceiling(layout.trace.config)
+    return [theme.entropy_colour(layout.step.tree.entropies[n], ceiling) for n in nodes]
 
 
-def _label(placed: PlacedStep, node: int) -> str:
+def _label(layout: StepLayout, node: int) -> str:
     """Plotly reads labels as a kind of HTML, so a token's own text is escaped."""
-    label = placed.labels[node]
-    if placed.verdicts[node] == "pruned" and len(label) > PRUNED_CHARACTERS:
+    label = layout.labels[node]
+    if layout.verdicts[node] == "pruned" and len(label) > PRUNED_CHARACTERS:
         label = label[: PRUNED_CHARACTERS - 1] + "…"
     return html.escape(label)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from specllava.config import DecodingConfig
 from specllava.trace import DecodeTrace, RunInfo
-from visual.page import widgets as pieces
+from visual.page import widgets
 from visual.page.experiments import Experiments
 from visual.page.runs import RunRequests
 from visual.player.lessons import Lesson
@@ -70,5 +70,5 @@ def running(state: AppState) -> str:
         setting = state.backend().info
     except Exception:
         log.exception("the models could not be loaded")
-        return pieces.chip_value("failed", "recorded races only: the models could not be loaded")
-    return pieces.chip_value("ready", f"{setting.pair} · {setting.device.upper()} · {setting.dtype}")
+        return widgets.chip_value("failed", "recorded races only: the models could not be loaded")
+    return widgets.chip_value("ready", f"{setting.pair} · {setting.device.upper()} · {setting.dtype}")

@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
 from specllava.config import DecodingConfig
-from visual.page import widgets as pieces
+from visual.page import widgets
 
 FIELDS: dict[str, FieldInfo] = dict(vars(DecodingConfig)["__pydantic_fields__"])
 LONGEST_SLIDER = 10_000  # above it a number is typed
@@ -35,7 +35,7 @@ def settings_card() -> list[Any]:
         with gr.Accordion("Sampling and special rules", open=False):
             made |= {name: _control(name, info) for name, info in FIELDS.items() if name not in FIRST}
         now = SUMMARY.format(**{name: info.default for name, info in FIELDS.items()})
-        summary = gr.HTML(**pieces.text_arguments(now, pieces.SUMMARY))
+        summary = gr.HTML(**widgets.text_arguments(now, widgets.SUMMARY))
     controls = [made[name] for name in FIELDS]
     changes = [control.change for control in controls]
     gr.on(changes, None, controls, summary, js=_summary_js(), show_progress="hidden", api_visibility="private")

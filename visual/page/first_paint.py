@@ -20,9 +20,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specllava.trace import race_json
-from visual.page import markup
+from visual.figures.labels import strip_bidi
 from visual.page.app_state import AppState
-from visual.player.explanations import calm
+from visual.player import markup
 from visual.player.frames import MODULES, PLOTLY_JS, STATIC, instructive_step, static_version
 from visual.player.link import follow_link
 from visual.player.recorded import Recorded
@@ -38,20 +38,20 @@ def race_digest(race: Recorded) -> str:
 
 
 class FirstPaint:
-    """What the document of a site begins its body with.
+    """What the document of a page begins its body with.
 
     Args:
-        snapshot: file of the recorded columns; a site that shows another race first, or other things beside it, does
+        snapshot: file of the recorded columns; a page that shows another race first, or other things beside it, does
             not use it.
     """
 
-    def __init__(self, site: AppState, snapshot: Path) -> None:
-        self._site, self._file = site, snapshot
+    def __init__(self, state: AppState, snapshot: Path) -> None:
+        self._state, self._file = state, snapshot
 
     def markup(self, query: Mapping[str, str]) -> str:
         """For what the page's address asks for; empty if there is no race to show."""
-        link = follow_link(query, self._site.recorded)
-        race, step = (link.race, link.show) if link else (self._site.first, None)
+        link = follow_link(query, self._state.recorded)
+        race, step = (link.race, link.show) if link else (self._state.first, None)
         if race is None:
             return ""
         if link is None and self._snapshot:
@@ -60,12 +60,12 @@ class FirstPaint:
 
     @cached_property
     def _snapshot(self) -> str:
-        """The recorded columns; empty if they are not this site's."""
-        site = self._site
-        if not (site.toy and site.lab and site.lessons and site.recorded and site.first is site.recorded[0]):
+        """The recorded columns; empty if they are not this page's."""
+        state = self._state
+        if not (state.toy and state.lab and state.lessons and state.recorded and state.first is state.recorded[0]):
             return ""
         mark, _, columns = self._file.read_text(encoding="utf-8").partition("\n")
-        if race_digest(site.first) not in mark:
+        if race_digest(state.first) not in mark:
             log.warning("%s shows another race: run python -m benchmarks.first_paint", self._file.name)
             return ""
         return columns
@@ -83,10 +83,10 @@ def _document(columns: str) -> str:
 
 
 def _skeleton(race: Recorded, step: int | None) -> str:
-    steps = len(race.led.steps)
-    shown = instructive_step(race.led) if step is None else step
+    steps = len(race.lead.steps)
+    shown = instructive_step(race.lead) if step is None else step
     name = f"Step {shown + 1} of {steps}" if steps else "Step"  # as in step.js
-    return _filled("first_paint_skeleton.html", {"asked": escape(calm(race.prompt)), "step": name})
+    return _filled("first_paint_skeleton.html", {"asked": escape(strip_bidi(race.prompt)), "step": name})
 
 
 def _filled(name: str, parts: Mapping[str, str]) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 import gradio as gr
 
-from visual.page import widgets as pieces
+from visual.page import widgets
 from visual.page.runs import QUICK
+from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 
 SHOWN_EXAMPLES = 6
@@ -79,7 +80,7 @@ def picture_card(
 def question_card(first: str, suggestions: Sequence[str], notice: gr.HTML) -> QuestionCard:
     """The question, with suggestions that fill it in."""
     with gr.Column(elem_classes="card question-card"):
-        gr.HTML(**pieces.constant_arguments('<h2 class="eyebrow">Question</h2>'))
+        gr.HTML(**widgets.constant_arguments('<h2 class="eyebrow">Question</h2>'))
         question = gr.Textbox(
             first, label="Question", show_label=False, container=False, lines=1,
             max_lines=5, max_length=2000, placeholder="Ask about the picture", elem_id="question",
@@ -93,3 +94,15 @@ def question_card(first: str, suggestions: Sequence[str], notice: gr.HTML) -> Qu
             stop = gr.Button("Stop", interactive=False, elem_id="stop", min_width=60)
         notice.render()
     return QuestionCard(question, run, stop)
+
+
+def lessons_card(lessons: Sequence[Lesson]) -> list[gr.Button]:
+    """Build a card with a button per lesson, in order; nothing if there are none."""
+    if not lessons:
+        return []
+    with gr.Column(elem_classes="card learn-card"):
+        gr.HTML(**widgets.constant_arguments('<h2 class="eyebrow">Learn</h2>'))
+        return [
+            gr.Button(f"{number}  {lesson.text.title}", size="sm", elem_classes="teach")
+            for number, lesson in enumerate(lessons, start=1)
+        ]

@@ -12,7 +12,7 @@ import gradio as gr
 from PIL import Image
 
 from specllava.findings.sweep import KNOBS
-from visual.page import widgets as pieces
+from visual.page import widgets
 from visual.page.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.page.notices import info, notice_arguments
 from visual.page.runs import (
@@ -27,7 +27,7 @@ from visual.page.runs import (
 )
 from visual.player.frames import PLOTLY_JS, STATIC, Ending, static_version
 from visual.player.picture import PictureSource
-from visual.player.question import kept
+from visual.player.question import shorten_question
 
 MODULES = ("charts.js", "player.js", "lab.js")
 MOUNT = """
@@ -89,7 +89,8 @@ def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
     def request(
         event: gr.EventData, picture: PictureSource | None, question: str | None, more: Any, *values: Any
     ) -> RunRequest:
-        return RunRequest(picture, kept(question), values, chosen(event) if experiment.name == "fork" else more)
+        own = chosen(event) if experiment.name == "fork" else more
+        return RunRequest(picture, shorten_question(question), values, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
         image, lab_of_pair = inputs.picture.open(), lab.experiments()
@@ -127,7 +128,7 @@ class Inputs:
 def lab_section(lab: LabState, inputs: Inputs) -> None:
     """All five cards. Nothing is computed before a visitor asks."""
     with gr.Column(elem_id="lab"):
-        gr.HTML(**pieces.constant_arguments(_heading()), elem_id="lab-heading")
+        gr.HTML(**widgets.constant_arguments(_heading()), elem_id="lab-heading")
         for experiment in EXPERIMENTS:
             _card(lab, experiment, inputs)
 
@@ -140,7 +141,7 @@ def _heading() -> str:
 def _card(lab: LabState, experiment: Experiment, inputs: Inputs) -> None:
     title = f"<h3>{html.escape(experiment.title)}</h3><p>{html.escape(experiment.about)}</p>"
     with gr.Column(elem_classes="card experiment", elem_id=f"lab-{experiment.name}"):
-        gr.HTML(**pieces.constant_arguments(title), elem_classes="about")
+        gr.HTML(**widgets.constant_arguments(title), elem_classes="about")
         with gr.Row(elem_classes="lab-controls"):
             more = _more(lab, experiment)
             run = gr.Button(experiment.button, size="sm", elem_classes="lab-run")

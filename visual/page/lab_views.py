@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from plotly.colors import sample_colorscale
 
-from specllava.findings.contrast import Closeup, Contrast
+from specllava.findings.contrast import Contrast, TreeComparison
 from specllava.findings.fork import Fork, Option
 from specllava.findings.sweep import Sweep
 from specllava.metrics import drafted_tokens, summarise
 from specllava.trace import DecodeTrace
 from visual.figures.charts import Chart
 from visual.figures.lab_charts import distillation_chart, knob_chart, rules_chart, seeing_chart
-from visual.figures.step_layout import PlacedStep
+from visual.figures.labels import token_label
+from visual.figures.step_layout import StepLayout
 from visual.figures.theme import COLOURSCALE
 from visual.figures.tree_figure import tree_figure
-from visual.player.explanations import step_sentence, token_label
+from visual.player.explanations import step_sentence
 from visual.player.headline import number
 
 DOUBT_CEILING, DISTANCE_CEILING = 2.0, 1.0  # nats at the bright end of the scale
@@ -49,8 +50,8 @@ def distillation_view(found: Contrast) -> tuple[str, View]:
     view = distillation_chart(found).as_json()
     if found.sides:
         view["gloss"] = _gloss(found, "divergences", DISTANCE_CEILING, "how far the draft was from the target (KL)")
-    if found.closeups:
-        view["closeups"] = [_closeup(found, closeup) for closeup in found.closeups]
+    if found.comparisons:
+        view["closeups"] = [_tree_comparison(found, comparison) for comparison in found.comparisons]
     return _progress(len(found.sides), len(found.names), "drafts"), view
 
 
@@ -86,20 +87,20 @@ def _glued(trace: DecodeTrace, token: int) -> bool:
     return token not in trace.eos_token_ids and not trace.texts[token].startswith(" ")
 
 
-def _closeup(found: Contrast, closeup: Closeup) -> View:
+def _tree_comparison(found: Contrast, comparison: TreeComparison) -> View:
     answer = found.sides[0].trace
-    start = max(0, closeup.place - BEFORE)
-    before = "".join(answer.texts[token] for token in answer.token_ids[start : closeup.place]).strip()
+    start = max(0, comparison.position - BEFORE)
+    before = "".join(answer.texts[token] for token in answer.token_ids[start : comparison.position]).strip()
     trees = []
-    for side, trace in zip(found.sides, closeup.traces, strict=True):
+    for side, trace in zip(found.sides, comparison.traces, strict=True):
         step = trace.steps[0]
         figure = tree_figure(trace, step)
-        heights = PlacedStep(trace, step).heights
+        heights = StepLayout(trace, step).heights
         rows = max(heights) - min(heights) + 2 * ROOM
         figure.update_yaxes(range=[min(heights) - ROOM, max(heights) + ROOM])
         figure.layout.meta = {**figure.layout.meta, "rows": rows}
         trees.append({"name": side.name, "say": step_sentence(trace, step), "figure": figure.to_plotly_json()})
-    word = token_label(answer, answer.token_ids[closeup.place])
+    word = token_label(answer, answer.token_ids[comparison.position])
     return {"name": f"at {word}", "before": f"… {before}", "trees": trees}
 
 

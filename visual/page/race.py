@@ -13,9 +13,9 @@ from specllava.config import DecodingConfig
 from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.runs import RunInputs, RunKind, RunRequest, Update
-from visual.player.frames import ALONE, TOGETHER, Ending, Reel
+from visual.player.frames import ALONE, TOGETHER, Ending, FrameList
 from visual.player.picture import PictureSource, data_address
-from visual.player.question import kept
+from visual.player.question import shorten_question
 
 RACE = "race"
 SECONDS_PER_UPDATE = 0.5  # a browser on the same machine slows the lanes whenever it draws, and the longer one more
@@ -41,7 +41,7 @@ class RaceRun:
         lanes = (ALONE, TOGETHER) if alone is None else (ALONE,)
         self.events = events
         self._collect = collect
-        self._reel = Reel("live run", live=True, picture=picture, lanes=lanes, absent=alone)
+        self._frame_list = FrameList("live run", live=True, picture=picture, lanes=lanes, absent=alone)
         self._seen: list[Any] = []
         self._shown = time.monotonic()
 
@@ -52,18 +52,18 @@ class RaceRun:
         if now - self._shown < SECONDS_PER_UPDATE:
             return None
         self._shown = now
-        return self._reel.update(self._collect(self._seen)) or None, ""
+        return self._frame_list.update(self._collect(self._seen)) or None, ""
 
     def end(self, ending: Ending) -> list[str] | None:
         """All frames, the last of them with charts and totals; ``None`` if no lane has begun."""
-        return self._reel.update(self._collect(self._seen), ending) or None
+        return self._frame_list.update(self._collect(self._seen), ending) or None
 
 
 def race_kind(state: AppState) -> RunKind:
     """Races as the page runs them: the visitor's settings against the target alone."""
 
     def request(event: gr.EventData, picture: PictureSource | None, question: str | None, *values: Any) -> RunRequest:
-        return RunRequest(picture, kept(question), values)
+        return RunRequest(picture, shorten_question(question), values)
 
     def start(inputs: RunInputs) -> RaceRun:
         backend = state.backend()

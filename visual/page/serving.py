@@ -5,9 +5,9 @@ from __future__ import annotations
 import gradio as gr
 from starlette.middleware import Middleware
 
-from visual.page import markup
-from visual.page import widgets as pieces
+from visual.page import widgets
 from visual.page.first_paint import FirstPaint, FirstPaintMiddleware
+from visual.player import markup
 
 WAITING = 16  # runs, over all visitors; who comes behind them is told to come again
 SESSIONS = 100  # whose last frames and pictures are kept, at up to 10 MB each; the one longest away is forgotten
@@ -30,7 +30,7 @@ def serve(
         server_name=host, server_port=port, root_path=root_path, prevent_thread_lock=not block, quiet=not block,
         show_error=False, ssr_mode=False, run_history=False, enable_monitoring=False, footer_links=[],
         state_session_capacity=SESSIONS, max_file_size="20mb", favicon_path=str(markup.FAVICON),
-        theme=pieces.page_theme(), css=markup.stylesheet(), head=pieces.HEAD,
+        theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
         app_kwargs={"middleware": [Middleware(FirstPaintMiddleware, paint=paint)] if paint else []},
     )  # fmt: skip
     return address

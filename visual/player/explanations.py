@@ -11,39 +11,18 @@ from collections.abc import Sequence
 
 from specllava.trace import DecodeTrace, StepTrace
 from specllava.tree import Pruned
+from visual.figures.labels import END_MARK, strip_bidi, token_label
 from visual.figures.reasons import Reason, reasons
 
 Segments = list[list[str]]
-# Characters that turn the direction of the text around them, and so could rewrite the page's own words.
-TURNING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "�")
 LONGEST_PATH = 80
-VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
-END_MARK = "■ end"
 NAMED = 3  # pruned guesses that are named
-
-
-def token_label(trace: DecodeTrace, token: int, most: int = 24) -> str:
-    """A token as a short label: trimmed, whitespace made visible, the end of the answer named."""
-    if token in trace.eos_token_ids:
-        return END_MARK
-    text = trace.texts[token]
-    start = text.strip()[: most + 1]  # a token may be long, and only this much of it is ever seen
-    if start:
-        shown = "".join(c if c.isprintable() else VISIBLE.get(c, "�") for c in start)
-    else:
-        shown = "".join(VISIBLE.get(c, f"U+{ord(c):04X}") for c in text[: most + 1]) or "∅"
-    return shown if len(shown) <= most else shown[: most - 1] + "…"
-
-
-def calm(text: str) -> str:
-    """A text as it is, but for characters that would turn the direction of what stands around it."""
-    return text.translate(TURNING)
 
 
 def path_text(trace: DecodeTrace, step: StepTrace, node: int, words: int = 4) -> str:
     """The last tokens of the branch down to ``node``, as running text."""
     path = step.tree.path(node)[-words:]
-    text = calm("".join(trace.texts[step.tree.tokens[n]] for n in path)).strip()
+    text = strip_bidi("".join(trace.texts[step.tree.tokens[n]] for n in path)).strip()
     text = text if len(text) <= LONGEST_PATH else "…" + text[1 - LONGEST_PATH :]
     return text.lstrip(".,;: ") or text or token_label(trace, step.tree.tokens[node])
 

@@ -27,11 +27,12 @@ import plotly
 from specllava.metrics import summarise
 from specllava.trace import DecodeTrace, StepTrace, race_json
 from visual.figures.charts import charts
-from visual.figures.step_layout import PlacedStep
+from visual.figures.labels import strip_bidi
+from visual.figures.step_layout import StepLayout
 from visual.figures.theme import entropy_ceiling
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing
-from visual.player.explanations import calm, step_sentence, unused_next
-from visual.player.headline import Headline, headline, headline_at, headline_of_one, until
+from visual.player.explanations import step_sentence, unused_next
+from visual.player.headline import Headline, headline, headline_at, headline_of_one, truncated_at
 from visual.player.node_cards import node_cards
 
 ALONE, TOGETHER = "target-only", "speculative"
@@ -55,7 +56,7 @@ ABSENT = {
 }
 
 
-class Reel:
+class FrameList:
     """One race on its way to the player. ``frames`` only ever grows.
 
     Args:
@@ -75,14 +76,14 @@ class Reel:
     ) -> None:  # fmt: skip
         self._opening = {"source": source, "live": live, "picture": picture, "example": example, "lesson": lesson}
         self._show = show
-        self._lanes, self._led = tuple(lanes), lanes[-1]
+        self._lanes, self._lead_lane = tuple(lanes), lanes[-1]
         self._absent = {lane: absent or ABSENT[lane] for lane in ABSENT if lane not in lanes}
         self._steps = dict.fromkeys(lanes, 0)
         self._clock = dict.fromkeys(lanes, 0.0)
         self.frames: list[str] = []
 
     def update(self, traces: Mapping[str, DecodeTrace], ending: Ending | None = None) -> list[str]:
-        """Append what is new in the traces; the whole list so far. ``ending`` closes the reel."""
+        """Append what is new in the traces; the whole list so far. ``ending`` closes the list."""
         if any(lane not in traces for lane in self._lanes):
             return []
         if not self.frames:
@@ -99,11 +100,11 @@ class Reel:
         self.frames.append(_json({"kind": kind, **data}))
 
     def _open(self, traces: Mapping[str, DecodeTrace]) -> None:
-        led = traces[self._led]
-        config, setting = led.config, led.setting
+        lead = traces[self._lead_lane]
+        config, setting = lead.config, lead.setting
         self._add(
-            "run", id=uuid.uuid4().hex, **self._opening, prompt=calm(led.prompt), led=self._led, absent=self._absent,
-            setting=calm(f"{setting.pair} · {setting.device} · {setting.dtype}"),
+            "run", id=uuid.uuid4().hex, **self._opening, prompt=strip_bidi(lead.prompt), led=self._lead_lane,
+            absent=self._absent, setting=strip_bidi(f"{setting.pair} · {setting.device} · {setting.dtype}"),
             speed=playing_speed(traces[self._lanes[0]]),
             threshold=config.entropy_threshold, ceiling=entropy_ceiling(config),
         )  # fmt: skip
@@ -120,7 +121,7 @@ class Reel:
             self._clock[lane] += step.seconds.total
             times = [step.seconds.draft, step.seconds.verify, step.seconds.keep]
             words = _words(trace, step.emitted, len(step.verification.accepted) if lane == TOGETHER else None)
-            if lane == self._led:
+            if lane == self._lead_lane:
                 totals = self._headline_at(traces, self._clock[lane])
                 drawn = _packed(_json(picture(trace, step)))
                 self._add(
@@ -131,19 +132,19 @@ class Reel:
 
     def _headline_at(self, traces: Mapping[str, DecodeTrace], clock: float) -> Headline:
         if self._absent:
-            return headline_of_one(until(traces[self._led], clock), self._led)
+            return headline_of_one(truncated_at(traces[self._lead_lane], clock), self._lead_lane)
         return headline_at(traces[ALONE], traces[TOGETHER], clock)
 
     def _close(self, traces: Mapping[str, DecodeTrace], ending: Ending) -> None:
-        alone, together, led = traces.get(ALONE), traces.get(TOGETHER), traces[self._led]
+        alone, together, lead = traces.get(ALONE), traces.get(TOGETHER), traces[self._lead_lane]
         if alone and together:
             totals = headline(alone, together, ending == "finished")
         else:
-            totals = headline_of_one(led, self._led)
+            totals = headline_of_one(lead, self._lead_lane)
         self._add(
-            "end", ending=ending, totals=totals, show=instructive_step(led) if self._show is None else self._show,
-            image=led.image, charts=[chart.as_json() for chart in charts(alone, together)],
-            file=_packed(race_json(alone, together, led.image)),
+            "end", ending=ending, totals=totals, show=instructive_step(lead) if self._show is None else self._show,
+            image=lead.image, charts=[chart.as_json() for chart in charts(alone, together)],
+            file=_packed(race_json(alone, together, lead.image)),
         )  # fmt: skip
 
 
@@ -151,14 +152,14 @@ def recorded_frames(
     alone: DecodeTrace | None, together: DecodeTrace | None, source: str = "recorded run", picture: str | None = None,
     example: str | None = None, show: int | None = None, lesson: Mapping[str, str] | None = None,
 ) -> list[str]:  # fmt: skip
-    """A race that was run before, to its end or not, as the player's whole list; arguments as of ``Reel``.
+    """A race that was run before, to its end or not, as the player's whole list; arguments as of ``FrameList``.
 
     Either lane may be missing, but not both.
     """
     traces = {lane: trace for lane, trace in ((ALONE, alone), (TOGETHER, together)) if trace is not None}
     stopped = any(trace.finish_reason == "stopped" for trace in traces.values())
-    reel = Reel(source, False, picture, example, show, lesson, lanes=tuple(traces))
-    return reel.update(traces, "stopped" if stopped else "finished")
+    frame_list = FrameList(source, False, picture, example, show, lesson, lanes=tuple(traces))
+    return frame_list.update(traces, "stopped" if stopped else "finished")
 
 
 def shown_anew(frames: Sequence[str]) -> list[str]:
@@ -169,23 +170,23 @@ def shown_anew(frames: Sequence[str]) -> list[str]:
 
 def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
     """What the page draws of one step: figure, sentence, nodes, the node to look at first."""
-    placed = PlacedStep(trace, step)
+    layout = StepLayout(trace, step)
     return {
-        "figure": tree_drawing(placed),
-        "pruned": rows_with_pruned(placed) if step.pruned else None,
+        "figure": tree_drawing(layout),
+        "pruned": rows_with_pruned(layout) if step.pruned else None,
         "say": step_sentence(trace, step),
-        "nodes": node_cards(placed),
-        "focus": _focus(placed),
+        "nodes": node_cards(layout),
+        "focus": _focus(layout),
     }
 
 
-def _focus(placed: PlacedStep) -> int:
+def _focus(layout: StepLayout) -> int:
     """Where a step was decided: the word that ended the answer, the best rejected guess, or the target's own."""
-    step = placed.step
+    step = layout.step
     if unused_next(step):
         return step.verification.path[len(step.emitted)]
     rivals = step.tree.children()[step.verification.path[-1]]
-    return max(rivals, key=lambda node: step.tree.log_probs[node]) if rivals else placed.next_node
+    return max(rivals, key=lambda node: step.tree.log_probs[node]) if rivals else layout.next_node
 
 
 def instructive_step(trace: DecodeTrace) -> int:
@@ -242,9 +243,10 @@ def static_version(modules: Sequence[str]) -> str:
 def _words(trace: DecodeTrace, tokens: tuple[int, ...], accepted: int | None) -> list[list[str]]:
     """``[text, source]`` of each emitted token; ``accepted`` of them come from the draft, ``None``: no draft at all."""
     words = []
-    for place, token in enumerate(tokens):
-        source = "plain" if accepted is None else "accepted" if place < accepted else "target"
-        words.append(["", f"{source} end"] if token in trace.eos_token_ids else [calm(trace.texts[token]), source])
+    for position, token in enumerate(tokens):
+        source = "plain" if accepted is None else "accepted" if position < accepted else "target"
+        end = token in trace.eos_token_ids
+        words.append(["", f"{source} end"] if end else [strip_bidi(trace.texts[token]), source])
     return words
 
 

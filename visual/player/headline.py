@@ -46,10 +46,10 @@ def headline_of_one(trace: DecodeTrace, lane: str) -> Headline:
 
 def headline_at(alone: DecodeTrace, together: DecodeTrace, clock: float) -> Headline:
     """The same numbers as they stood when both lanes' clocks showed ``clock`` seconds."""
-    return headline(until(alone, clock), until(together, clock), finished=False)
+    return headline(truncated_at(alone, clock), truncated_at(together, clock), finished=False)
 
 
-def until(trace: DecodeTrace, clock: float) -> DecodeTrace:
+def truncated_at(trace: DecodeTrace, clock: float) -> DecodeTrace:
     """The steps that a lane had finished at ``clock`` seconds on its own clock, the prefill included."""
     now, count = trace.prefill.total, 0
     for step in trace.steps:

@@ -16,7 +16,7 @@ from visual.player.recorded import Recorded, read_recorded
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LessonText:
     """What a lesson says. ``step`` counts from 0."""
 
     name: str
@@ -30,16 +30,16 @@ class Told:
 class Lesson:
     """One guided example."""
 
-    told: Told
+    text: LessonText
     race: Recorded
 
     @property
     def words(self) -> dict[str, str]:
         """As the player shows them."""
-        return {"title": self.told.title, "question": self.told.question, "answer": self.told.answer}
+        return {"title": self.text.title, "question": self.text.question, "answer": self.text.answer}
 
 
-_INDEX: TypeAdapter[tuple[Told, ...]] = TypeAdapter(tuple[Told, ...])
+_INDEX: TypeAdapter[tuple[LessonText, ...]] = TypeAdapter(tuple[LessonText, ...])
 
 
 def load_lessons(folder: Path) -> tuple[Lesson, ...]:
@@ -52,15 +52,15 @@ def load_lessons(folder: Path) -> tuple[Lesson, ...]:
     if not index.is_file():
         return ()
     try:
-        told = _INDEX.validate_json(index.read_bytes())
+        text = _INDEX.validate_json(index.read_bytes())
     except ValidationError as error:
         raise ValueError(f"{index.name} is not a list of lessons: {one_line(error)}") from error
-    return tuple(_lesson(folder, one) for one in told)
+    return tuple(_lesson(folder, one) for one in text)
 
 
-def _lesson(folder: Path, told: Told) -> Lesson:
-    race = read_recorded(folder / f"{told.name}.json")
-    steps = len(race.led.steps)
-    if not 0 <= told.step < steps:
-        raise ValueError(f"the lesson {told.name} is about step {told.step} of a race of {steps} steps")
-    return Lesson(told, race)
+def _lesson(folder: Path, text: LessonText) -> Lesson:
+    race = read_recorded(folder / f"{text.name}.json")
+    steps = len(race.lead.steps)
+    if not 0 <= text.step < steps:
+        raise ValueError(f"the lesson {text.name} is about step {text.step} of a race of {steps} steps")
+    return Lesson(text, race)

@@ -39,7 +39,7 @@ def follow_link(query: Mapping[str, str], races: Sequence[Recorded]) -> Linked |
     step = query.get("step")
     if step is None:
         return Linked(race, None, "")
-    last = len(race.led.steps)
+    last = len(race.lead.steps)
     if not re.fullmatch(r"-?[0-9]{1,9}", step):
         return Linked(race, None, f"The link asks for step {step[:40]!r}; steps are numbers from 1 to {last}.")
     return Linked(race, min(max(int(step), 1), last) - 1, "")

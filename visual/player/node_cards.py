@@ -1,58 +1,59 @@
 """What the page tells about each node of a step, column by column: names once per step, not once per node.
 
-Ids are those of ``PlacedStep``. The player makes a card and a table of it; a reason that many nodes share is sent once.
+Ids are those of ``StepLayout``. The player makes a card and a table of it; a reason that many nodes share is sent once.
 """
 
 from __future__ import annotations
 
 import math
 
-from visual.figures.step_layout import PlacedStep
+from visual.figures.labels import token_label
+from visual.figures.step_layout import StepLayout
 from visual.figures.theme import Verdict
-from visual.player.explanations import next_reason, node_reasons, pruned_reason, token_label
+from visual.player.explanations import next_reason, node_reasons, pruned_reason
 
 CODES: dict[Verdict, str] = {
     "root": "o", "accepted": "a", "rejected": "r", "unreached": "u", "next": "n", "pruned": "p",
 }  # fmt: skip
 
 
-def node_cards(placed: PlacedStep) -> dict[str, object]:
+def node_cards(layout: StepLayout) -> dict[str, object]:
     """One entry per node in every column; probabilities, ranks from 1, cumulative log-probs and entropies in nats."""
-    tree, seen = placed.step.tree, placed.step.view
-    own, pruned = placed.next_node, len(placed.pruned)
-    last = placed.step.verification.path[-1]
+    tree, seen = layout.step.tree, layout.step.view
+    own, pruned = layout.next_node, len(layout.pruned)
+    last = layout.step.verification.path[-1]
     ranks, blank = tree.sibling_ranks(), [None] * pruned
-    texts = _reasons(placed)
+    texts = _reasons(layout)
     reasons = {text: index for index, text in enumerate(dict.fromkeys(texts))}
     return {
-        "label": [_label(placed, node) for node in range(len(placed.parents))],
-        "token": list(placed.tokens),
-        "parent": list(placed.parents),
-        "verdict": "".join(CODES[verdict] for verdict in placed.verdicts),
-        "draft": [None if node in (0, own) else round(math.exp(p), 3) for node, p in enumerate(placed.log_probs)],
+        "label": [_label(layout, node) for node in range(len(layout.parents))],
+        "token": list(layout.tokens),
+        "parent": list(layout.parents),
+        "verdict": "".join(CODES[verdict] for verdict in layout.verdicts),
+        "draft": [None if node in (0, own) else round(math.exp(p), 3) for node, p in enumerate(layout.log_probs)],
         "rank": [None, *(rank + 1 for rank in ranks[1:]), None, *blank],
         "score": [None, *(round(score, 2) for score in tree.scores()[1:]), None, *blank],
         "entropy": [*(None if e is None else round(e, 2) for e in tree.entropies), None, *blank],
         "target": [None, *(round(p, 3) for p in seen.token_probs[1:]), round(seen.choice_probs[last], 3), *blank],
         "target_rank": [None, *(rank + 1 for rank in seen.token_ranks[1:]), 1, *blank],
-        "choice": [*(token_label(placed.trace, token) for token in seen.choices), None, *blank],
+        "choice": [*(token_label(layout.trace, token) for token in seen.choices), None, *blank],
         "choice_prob": [*(round(p, 3) for p in seen.choice_probs), None, *blank],
         "reasons": list(reasons),
         "reason": [reasons[text] for text in texts],
     }
 
 
-def _label(placed: PlacedStep, node: int) -> str:
+def _label(layout: StepLayout, node: int) -> str:
     """With a space before it where the token begins a word, so that a branch can be read as text."""
-    token = placed.tokens[node]
-    label = token_label(placed.trace, token)
-    starts = placed.trace.texts[token][:1].isspace() or token in placed.trace.eos_token_ids
+    token = layout.tokens[node]
+    label = token_label(layout.trace, token)
+    starts = layout.trace.texts[token][:1].isspace() or token in layout.trace.eos_token_ids
     return f" {label}" if starts else label
 
 
-def _reasons(placed: PlacedStep) -> list[str]:
+def _reasons(layout: StepLayout) -> list[str]:
     """Why each node fared as it did, by its id."""
-    trace, step = placed.trace, placed.step
+    trace, step = layout.trace, layout.step
     return [
         *node_reasons(trace, step),
         next_reason(step),

@@ -7,7 +7,7 @@ from visual.player.recorded import MAX_PROMPT_CHARACTERS
 LONGEST_QUESTION = MAX_PROMPT_CHARACTERS
 
 
-def kept(question: str | None) -> str:
+def shorten_question(question: str | None) -> str:
     """As much of a question as is held until its turn comes; :func:`check_question` refuses what was cut."""
     return (question or "")[: LONGEST_QUESTION + 1]
 

@@ -51,13 +51,13 @@ class Recorded:
     filled: str = ""
 
     @property
-    def led(self) -> DecodeTrace:
+    def lead(self) -> DecodeTrace:
         """The lane whose steps are looked at."""
-        return _led(self.target_only, self.speculative)
+        return _lead_trace(self.target_only, self.speculative)
 
     @property
     def prompt(self) -> str:
-        return self.led.prompt
+        return self.lead.prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class _Parts:
     filled: str = ""
 
     @property
-    def led(self) -> DecodeTrace:
-        return _led(self.target_only, self.speculative)
+    def lead(self) -> DecodeTrace:
+        return _lead_trace(self.target_only, self.speculative)
 
     @property
     def lanes(self) -> dict[str, DecodeTrace]:
@@ -80,10 +80,10 @@ class _Parts:
         return {name: trace for name, trace in both.items() if trace is not None}
 
 
-def _led(target_only: DecodeTrace | None, speculative: DecodeTrace | None) -> DecodeTrace:
-    led = speculative or target_only
-    assert led is not None  # a file without lanes is refused
-    return led
+def _lead_trace(target_only: DecodeTrace | None, speculative: DecodeTrace | None) -> DecodeTrace:
+    lead = speculative or target_only
+    assert lead is not None  # a file without lanes is refused
+    return lead
 
 
 def load_recorded(folder: Path) -> tuple[Recorded, ...]:
@@ -187,7 +187,7 @@ def _check_drawable(parts: _Parts) -> None:
 
 
 def _picture_beside(path: Path, parts: _Parts) -> Path | None:
-    named = parts.image or parts.led.image
+    named = parts.image or parts.lead.image
     if named is None or len(named) > MAX_NAME_CHARACTERS or not named.isprintable():
         return None
     picture = path.parent / Path(named).name

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 
-from visual.page import markup
+from visual.player import markup
 from visual.player.frames import MODULES, PLOTLY_JS, STATIC
 
 

@@ -1,0 +1,40 @@
+"""Short labels of tokens, and texts of models made safe to stand beside the page's own words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from specllava.trace import DecodeTrace
+
+# Characters that change the direction of the text around them, and so could rewrite the page's own words.
+BIDI_CONTROLS: Final = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "�")
+VISIBLE: Final = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+END_MARK: Final = "■ end"
+# Words that carry grammar rather than content, as far as answers about pictures use them.
+FUNCTION_WORDS: Final = frozenset({
+    "a", "all", "also", "an", "and", "any", "are", "as", "at", "be", "been", "behind", "being", "beside",
+    "between", "both", "but", "by", "can", "could", "did", "do", "does", "each", "every", "for", "from", "had",
+    "has", "have", "he", "her", "here", "his", "how", "i", "in", "into", "is", "it", "its", "may", "might",
+    "must", "near", "no", "nor", "not", "of", "off", "on", "one", "onto", "or", "our", "out", "over", "shall",
+    "she", "should", "so", "some", "than", "that", "the", "their", "them", "then", "there", "these", "they",
+    "this", "those", "to", "under", "up", "us", "was", "we", "were", "what", "when", "where", "which", "who",
+    "will", "with", "would", "yes", "you", "your",
+})  # fmt: skip
+
+
+def token_label(trace: DecodeTrace, token: int, max_characters: int = 24) -> str:
+    """Return a token as a short label: trimmed, whitespace made visible, the end of the answer named."""
+    if token in trace.eos_token_ids:
+        return END_MARK
+    text = trace.texts[token]
+    start = text.strip()[: max_characters + 1]  # a token may be long, and only this much of it is ever drawn
+    if start:
+        label = "".join(c if c.isprintable() else VISIBLE.get(c, "�") for c in start)
+    else:
+        label = "".join(VISIBLE.get(c, f"U+{ord(c):04X}") for c in text[: max_characters + 1]) or "∅"
+    return label if len(label) <= max_characters else label[: max_characters - 1] + "…"
+
+
+def strip_bidi(text: str) -> str:
+    """Replace every character of :data:`BIDI_CONTROLS` in a text by a replacement character."""
+    return text.translate(BIDI_CONTROLS)

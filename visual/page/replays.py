@@ -1,0 +1,94 @@
+"""Races that were run before, as the page shows them: examples, lessons, a visitor's file, a link."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from specllava.models.images import open_image
+from visual.page.app_state import AppState
+from visual.page.notices import error, info, warning
+from visual.page.pictures import Picture
+from visual.page.race import RACE
+from visual.player.frames import recorded_frames, shown_anew
+from visual.player.link import follow_link
+from visual.player.picture import data_address
+from visual.player.recorded import Recorded, read_recorded
+
+log = logging.getLogger("specllava.page")
+LessonWords = Mapping[str, str]
+Values = tuple[Any, ...]  # of the page's picture state, image, question and player, in this order
+MAX_REPLAYS = 64  # held at once: links may ask for any step of a race
+
+
+def race_values(
+    state: AppState, race: Recorded, step: int | None = None, lesson: LessonWords | None = None
+) -> Values:
+    """Make the page's values of a race that was run before.
+
+    Args:
+        step: the one to open with, from 0; the most instructive one if it is not given.
+        lesson: what it is to teach.
+    """
+    own = any(race is one for one in state.recorded)
+    source = "recorded run" if own or lesson else f"from {race.name}.json"
+    image = str(race.image) if race.image else None
+    drawn = data_address(open_image(race.image)) if race.image else None
+    name = race.name if own else None
+    frames = recorded_frames(race.target_only, race.speculative, source, drawn, name, step, lesson)
+    return Picture(file=image) if image else None, image, race.prompt, frames
+
+
+class Replays:
+    """A cache of the page's values by race, step and lesson, so that a click makes none anew. Threads share it.
+
+    Args:
+        make: :func:`race_values` of a page.
+    """
+
+    def __init__(self, make: Callable[[Recorded, int | None, LessonWords | None], Values]) -> None:
+        self._make = make
+        self._made: dict[tuple[int, int | None, str | None], tuple[Recorded, Values]] = {}
+
+    def show(self, race: Recorded, step: int | None = None, lesson: LessonWords | None = None) -> Values:
+        """Return the values of a race, with frames of a new id, so that the player begins anew."""
+        key = (id(race), step, lesson["title"] if lesson else None)
+        made = self._made.get(key)
+        if made is None:
+            made = race, self._make(race, step, lesson)  # the race is held, so that no other gets its id
+            if len(self._made) >= MAX_REPLAYS:
+                self._made.clear()
+            self._made[key] = made
+        *before, frames = made[1]
+        return *before, shown_anew(frames)
+
+
+def open_race_file(state: AppState, path: str | None, session: str) -> tuple[Any, ...]:
+    """Read a visitor's race file. Returns the page's values and a notice, and cancels the session's own race.
+
+    A file that cannot be shown changes only the notice.
+    """
+    try:
+        if path is None:
+            raise ValueError("no file came")
+        race = read_recorded(Path(path))
+        parts = race_values(state, race)
+    except ValueError as refusal:
+        return *(gr.skip() for _ in range(4)), error(f"This file cannot be opened: {refusal}")
+    except Exception:
+        log.exception("a race file could not be drawn")
+        return *(gr.skip() for _ in range(4)), error("This file cannot be opened: it could not be drawn.")
+    state.requests.cancel((session, RACE))
+    return *parts, info(race.filled)
+
+
+def follow_address(state: AppState, replays: Replays, query: Mapping[str, str]) -> tuple[Any, ...]:
+    """Return values and notice for the example that the page's address names; nothing changes if it names none."""
+    link = follow_link(query, state.recorded)
+    if link is None:
+        return tuple(gr.skip() for _ in range(5))
+    return *replays.show(link.race, link.show), warning(link.notice)
