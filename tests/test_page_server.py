@@ -19,9 +19,12 @@ from PIL import ExifTags, Image
 from support.lab_traces import FakeLab
 from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
+from specllava.config import DecodingConfig
+from specllava.drafters import DRAFTER_INFOS
+from specllava.growth.rules import RULE_INFOS
 from visual.page import replays as replays_module
 from visual.page.app_state import AppState
-from visual.page.controls import FIELDS, decoding_config, settings_card
+from visual.page.controls import FIELDS, decoding_config, folds, settings_card
 from visual.page.experiments import EXPERIMENTS
 from visual.page.lab import LabState, experiment_kind
 from visual.page.layout import build_page
@@ -32,8 +35,9 @@ from visual.page.replays import MAX_REPLAYS, Replays, follow_address, open_race_
 from visual.page.runs import RunRequest, RunRequests, run_updates
 from visual.page.serving import SESSIONS, serve
 from visual.player.link import follow_link
-from visual.player.question import LONGEST_QUESTION, kept
+from visual.player.question import LONGEST_QUESTION, shorten_question
 
+INFOS = (*RULE_INFOS.values(), *DRAFTER_INFOS.values())
 DEFAULTS = [", ".join(map(str, i.default)) if isinstance(i.default, tuple) else i.default for i in FIELDS.values()]
 
 
@@ -181,6 +185,16 @@ def test_a_link_shows_its_step(site: AppState) -> None:
     assert notice == "" and json.loads(frames[-1])["show"] == link.show == 2
 
 
+def test_every_option_has_a_control_and_those_of_the_defaults_come_first() -> None:
+    """A list kept by hand decided which controls came first: a new option of the default rule came last."""
+    first, general, others = folds().values()
+    assert sorted([*first, *general, *others]) == sorted(FIELDS)
+    default = DecodingConfig()
+    assert {"drafter", "rule", *RULE_INFOS[default.rule].options} <= set(first)
+    assert all(any(name in info.options for info in INFOS) for name in others)
+    assert not any(name in info.options for name in general for info in INFOS)
+
+
 # --- what is refused, in words --------------------------------------------------------------------------------------
 
 
@@ -200,8 +214,8 @@ def test_a_wrong_seed_is_answered_in_words(typed: float) -> None:
 
 def test_a_question_of_any_length_is_neither_kept_nor_run(site: AppState) -> None:
     """100 MB were taken by a raw call, kept, and handed to the models."""
-    question = kept("why? " * 1_000_000)
-    assert len(question) == LONGEST_QUESTION + 1 and kept(None) == ""
+    question = shorten_question("why? " * 1_000_000)
+    assert len(question) == LONGEST_QUESTION + 1 and shorten_question(None) == ""
     refused = "This cannot run: the question has more than 20,000 characters: shorten it"
     for kind in (race_kind(site), experiment_kind(LabState(FakeLab, Picture, RunRequests()), EXPERIMENTS[0])):
         requests = RunRequests()

@@ -35,7 +35,7 @@ DRAFTER_INFOS: Final = MappingProxyType(
     {
         info.name: info
         for info in (
-            DrafterInfo("model", "specllava.drafters.model:ModelDrafter", "the draft", ("rule", "children")),
+            DrafterInfo("model", "specllava.drafters.model:ModelDrafter", "the draft", ("rule", "depth", "children")),
             DrafterInfo(
                 "prompt-lookup",
                 "specllava.drafters.lookup:LookupDrafter",

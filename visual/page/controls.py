@@ -1,4 +1,4 @@
-"""The options of decoding as controls of the page: made from the fields of ``DecodingConfig``, no second list."""
+"""Options of decoding as controls of the page, made from the fields of ``DecodingConfig``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
 from specllava.config import DecodingConfig
+from specllava.drafters import DRAFTER_INFOS
+from specllava.growth.rules import RULE_INFOS
 from visual.page import widgets
 
 FIELDS: dict[str, FieldInfo] = dict(vars(DecodingConfig)["__pydantic_fields__"])
@@ -20,20 +22,29 @@ SUMMARY = (
 )
 
 
-# What every visitor may want at hand; the other fields are for certain rules, and for sampling.
-FIRST = (
-    "drafter", "rule", "max_new_tokens", "depth", "nodes", "entropy_threshold", "max_branches", "width", "min_log_prob",
-)  # fmt: skip
+def folds() -> dict[str, list[str]]:
+    """Group the fields by title: of the default drafter and rule, of any other, and of neither; in field order."""
+    default = DecodingConfig()
+    first = {"drafter", *DRAFTER_INFOS[default.drafter].options, *RULE_INFOS[default.rule].options}
+    bound = {name for info in (*RULE_INFOS.values(), *DRAFTER_INFOS.values()) for name in info.options}
+    return {
+        "Who drafts, and how the tree grows": [name for name in FIELDS if name in first],
+        "Length and sampling": [name for name in FIELDS if name not in first | bound],
+        "Other rules and drafters": [name for name in FIELDS if name in bound - first],
+    }
 
 
 def settings_card() -> list[Any]:
-    """A card with one control per field in two folds, and a summary that stays in view; the controls in field order."""
+    """Build a card with a control per field in folds, and a summary that stays in view.
+
+    Returns:
+        The controls in field order.
+    """
     made: dict[str, Any] = {}
     with gr.Column(elem_classes="card settings-card"):
-        with gr.Accordion("Who drafts, and how the tree grows", open=False):
-            made |= {name: _control(name, FIELDS[name]) for name in FIRST}
-        with gr.Accordion("Sampling and special rules", open=False):
-            made |= {name: _control(name, info) for name, info in FIELDS.items() if name not in FIRST}
+        for title, names in folds().items():
+            with gr.Accordion(title, open=False):
+                made |= {name: _control(name, FIELDS[name]) for name in names}
         now = SUMMARY.format(**{name: info.default for name, info in FIELDS.items()})
         summary = gr.HTML(**widgets.text_arguments(now, widgets.SUMMARY))
     controls = [made[name] for name in FIELDS]
@@ -43,17 +54,18 @@ def settings_card() -> list[Any]:
 
 
 def decoding_config(values: Sequence[Any]) -> DecodingConfig:
-    """The controls' values as a configuration. The sliders are a courtesy; this is the check.
+    """Make a configuration of the controls' values in field order. Bounds are checked here, not by the sliders.
 
     Raises:
         pydantic.ValidationError: a value outside its bounds.
     """
-    given = dict(zip(FIELDS, values, strict=True))
-    listed = {name: [part.strip() for part in str(given[name]).split(",")] for name in FIELDS if _is_list(FIELDS[name])}
-    return DecodingConfig(**(given | listed))
+    named = dict(zip(FIELDS, values, strict=True))
+    listed = {name: [part.strip() for part in str(named[name]).split(",")] for name in FIELDS if _is_list(FIELDS[name])}
+    return DecodingConfig(**(named | listed))
 
 
 def _control(name: str, info: FieldInfo) -> Any:
+    """Build the control of a field: typed, chosen or slid, as its annotation and bounds allow."""
     label = name.replace("_", " ")
     if _is_list(info):
         return gr.Textbox(", ".join(map(str, info.default)), label=label, info=info.description, max_lines=1)
@@ -68,11 +80,11 @@ def _control(name: str, info: FieldInfo) -> Any:
 
 
 def _is_list(info: FieldInfo) -> bool:
-    """Typed as values with commas between them."""
+    """Return whether a field is typed as values with commas between them."""
     return get_origin(info.annotation) is tuple
 
 
 def _summary_js() -> str:
-    """Fills the summary in the browser; its arguments are the controls' values in field order."""
+    """Return the browser's function from the controls' values, in field order, to the summary."""
     template, names = json.dumps(SUMMARY, ensure_ascii=False), json.dumps(list(FIELDS))
     return f"(...values) => {template}.replace(/{{(\\w+)}}/g, (_, name) => values[{names}.indexOf(name)])"
