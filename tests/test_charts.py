@@ -7,7 +7,9 @@ import json
 import pytest
 from support.visual_traces import first_steps, retexted, synthetic_race
 
+from benchmarks import picture
 from specllava.config import DecodingConfig
+from specllava.growth.rules import RULE_INFOS
 from specllava.metrics import summarise
 from visual.figures.charts import Chart, charts
 from visual.figures.labels import FUNCTION_WORDS
@@ -86,3 +88,13 @@ def test_words_of_the_model_are_escaped_in_figures():
     for one in charts(lanes["target-only"], hostile):
         for figure in one.figures:
             assert "<b onload" not in figure.to_json().replace("\\u003c", "<")
+
+
+def test_the_picture_of_a_benchmark_has_every_lane_and_marks_of_its_own_for_each():
+    """Lanes of rules that a list beside it did not name were left out without a word."""
+    row = {"speedup": 1.2, "tau": 2.0}
+    names = [*RULE_INFOS, "entropy deep", "my-rule", "prompt-lookup", "target-only"]
+    drawn = picture.figure(dict.fromkeys(names, row), "title").data
+    assert sum(len(trace.x) for trace in drawn) == len(names) - 1
+    marks = [(trace.marker.color, trace.marker.symbol) for trace in drawn]
+    assert len(set(marks)) == len(marks) and set(marks) > {(i.colour, i.symbol) for i in RULE_INFOS.values()}

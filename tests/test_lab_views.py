@@ -14,6 +14,7 @@ from support.visual_traces import first_steps
 from specllava.config import RULES, DecodingConfig
 from specllava.findings.contrast import Contrast
 from specllava.findings.sweep import Sweep
+from specllava.growth.rules import RULE_INFOS
 from specllava.metrics import drafted_tokens
 from visual.figures.lab_charts import distillation_chart, knob_chart, rules_chart, seeing_chart
 from visual.page.experiments import EXPERIMENTS
@@ -132,6 +133,13 @@ def test_a_forced_token_shows_both_answers(end: int):
     assert view["fork"]["place"] == 4 and view["fork"]["rejoined"] == taken.rejoined == end
     assert len(view["fork"]["other"]) == 5 + end and len(view["rows"]) == 2
     assert "gave 0.20" in view["answer"] and "nan" not in view["answer"]
+
+
+def test_a_rule_is_drawn_with_the_colour_and_symbol_that_it_registers():
+    """A list beside the chart gave them by position, and began anew with the seventh rule."""
+    points = rules_chart(swept("rule", RULES)).figures[0].data[: len(RULES)]
+    looks = [(info.colour, info.symbol) for info in RULE_INFOS.values()]
+    assert [(point.marker.color, point.marker.symbol) for point in points] == looks
 
 
 def test_a_sweep_that_is_stopped_tells_how_far_each_run_came():
