@@ -13,6 +13,7 @@ test: .venv/.dev
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 
 bench: .venv/.demo

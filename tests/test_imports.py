@@ -1,127 +1,88 @@
-"""Imports flow one way, and what draws traces does so without torch."""
+"""Imports flow one way, and what draws traces does so without torch.
+
+The arrows are contracts of import-linter in ``pyproject.toml``, which ``make lint`` checks. Here: that each contract
+refuses what it is there for, and what only a fresh interpreter tells.
+"""
 
 from __future__ import annotations
 
-import ast
+import os
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-
-# Lower layers first: a module may use its own layer and those before it. What is not named here is a way in
-# (command line, benchmark, page) and may use everything, while nothing named here may use it.
-LAYERS = (
-    {"config", "trace_fields", "tree", "trace", "metrics", "reasons", "findings", "shipped"},
-    {"growth", "shapes", "costs", "rules", "verify", "sampling", "judges", "cache"},
-    {"models", "drafters"},
-    {"decoding"},
-    {"pair"},
-    {"chat", "lab"},
-)
-RECORDS = LAYERS[0]
-TRAINING = {"toyworld", "distill"}
-ALLOWED = {
-    **{name: set().union(*LAYERS[: rank + 1]) for rank, layer in enumerate(LAYERS) for name in layer},
-    "distill": {*RECORDS, "models", "distill"},
-}
-# Consumers of the finished pair that live beside the toy world: they may use everything, and only the command line
-# and each other may use them, so that the world and its training never come to depend on decoding.
-WAYS_IN = {f"specllava.toyworld.{name}" for name in ("commands", "evaluate", "examples", "lessons")}
-# The same for training: what measures a draft by decoding with it, and the command around that. The toy world's recipe
-# uses the parts below, and those depend on no decoding.
-DISTILLING = {f"specllava.distill.{name}" for name in ("answers", "commands", "run", "validation")}
 NO_TORCH = (
     "specllava", "specllava.config", "specllava.tree", "specllava.trace", "specllava.metrics", "specllava.cli.main",
     "specllava.distill.config", "specllava.models.presets",
 )  # fmt: skip
+LINT = "from importlinter.cli import lint_imports_command as main; main()"
+# A contract, a module, and an import that the contract refuses in it.
+REFUSED = (
+    ("Every module of the package has its layer", "specllava/tree.py", "specllava.trace"),
+    ("Every module of the package has its layer", "specllava/growth/shapes.py", "specllava.config"),
+    ("Every module of the package has its layer", "specllava/chat.py", "specllava.lab"),
+    ("Every module of the package has its layer", "specllava/unplaced.py", "specllava.tree"),
+    ("The list of drafters imports no drafter", "specllava/drafters/__init__.py", "specllava.drafters.lookup"),
+    ("Drafters share an interface and do not import each other", "specllava/drafters/lookup.py",
+     "specllava.drafters.model"),
+    ("Distillation has layers", "specllava/distill/losses.py", "specllava.distill.batches"),
+    ("Only the command line measures and records with the toy pair", "specllava/toyworld/train.py",
+     "specllava.toyworld.evaluate"),
+    ("Only the command line distils", "specllava/toyworld/train.py", "specllava.distill.run"),
+    ("Imports have no cycle", "specllava/toyworld/scene.py", "specllava.toyworld.corpus"),
+    ("Training does not decode", "specllava/toyworld/corpus.py", "specllava.pair"),
+    ("Training does not decode", "specllava/distill/batches.py", "specllava.runtime.prompt"),
+    ("The page has layers", "visual/figures/theme.py", "visual.page.widgets"),
+    ("Figures, player and page import options, traces and findings only", "visual/page/runs.py", "specllava.pair"),
+    ("Figures, player and page import options, traces and findings only", "visual/page/race.py", "torch"),
+    ("Figures, player and page import options, traces and findings only", "visual/page/race.py", "specllava"),
+    ("Only two commands draw", "specllava/bench.py", "visual.figures.theme"),
+    ("Only two commands draw", "specllava/cli/options.py", "plotly"),
+    ("Only the page imports Gradio", "visual/player/frames.py", "gradio"),
+    ("No package imports the app, the benchmarks or the tests", "visual/page/race.py", "app"),
+    ("No package imports the app, the benchmarks or the tests", "specllava/bench.py", "benchmarks.worth"),
+)  # fmt: skip
 
 
-def modules(package: str) -> dict[str, Path]:
+def modules(package: str) -> list[str]:
     """Dotted names of a package's modules."""
-    names = {}
-    for path in sorted((ROOT / package).rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return names
+    paths = (path.relative_to(ROOT).with_suffix("") for path in sorted((ROOT / package).rglob("*.py")))
+    return [".".join(path.parts).removesuffix(".__init__") for path in paths]
 
 
-def imported(path: Path) -> set[str]:
-    """Dotted names that a file imports, wherever in the file it does."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Check the contracts of a checkout."""
+    command = [sys.executable, "-c", LINT, "--no-cache", "--no-logo"]
+    wide = os.environ | {"COLUMNS": "200"}  # a contract's name and its state on one line
+    return subprocess.run(command, cwd=folder, env=wide, capture_output=True, text=True)
 
 
-def parts_used(path: Path, package: str) -> set[str]:
-    """First name below ``package`` of everything that a file imports from it."""
-    return {name.split(".")[1] for name in imported(path) if name.startswith(f"{package}.")}
+def test_the_contracts_are_kept():
+    run = lint_imports(ROOT)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
-SOURCES = {name: path for name, path in modules("specllava").items() if name != "specllava"}  # whose names are lazy
+@pytest.mark.parametrize(("contract", "file", "name"), REFUSED)
+def test_a_contract_refuses_what_it_is_there_for(tmp_path: Path, contract: str, file: str, name: str):
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for package in ("specllava", "visual"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "static"))
+    with (tmp_path / file).open("a", encoding="utf-8") as source:
+        source.write(f"\n\nimport {name}\n")
+    run = lint_imports(tmp_path)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert re.search(rf"^{re.escape(contract)} BROKEN", run.stdout, re.MULTILINE), run.stdout
 
 
-def own_part(name: str) -> str:
-    return name.split(".")[1]
-
-
-@pytest.mark.parametrize("name", [n for n in SOURCES if own_part(n) in ALLOWED and n not in DISTILLING])
-def test_a_module_uses_its_own_layer_and_those_below(name: str):
-    assert parts_used(SOURCES[name], "specllava") <= ALLOWED[own_part(name)]
-
-
-@pytest.mark.parametrize("name", [n for n in SOURCES if own_part(n) == "toyworld" and n not in WAYS_IN])
-def test_the_toy_world_uses_models_and_training_only(name: str):
-    assert parts_used(SOURCES[name], "specllava") <= {*RECORDS, *TRAINING, "models"}
-
-
-@pytest.mark.parametrize("name", sorted(DISTILLING))
-def test_what_distils_uses_decoding_and_no_toy_world(name: str):
-    assert parts_used(SOURCES[name], "specllava") <= {*ALLOWED["pair"], "distill", "options"} - {"pair"}
-    tops = {module.split(".")[0] for module in imported(SOURCES[name])}
-    assert not tops & {"gradio", "plotly", *(set() if name.endswith(".commands") else {"visual"})}
-
-
-@pytest.mark.parametrize("name", [n for n in SOURCES if n not in {*DISTILLING, "specllava.cli.main"}])
-def test_only_the_command_line_uses_what_distils(name: str):
-    assert not imported(SOURCES[name]) & DISTILLING
-
-
-@pytest.mark.parametrize("name", [n for n in SOURCES if n not in {*WAYS_IN, "specllava.cli.main"}])
-def test_only_the_command_line_uses_the_toy_worlds_ways_in(name: str):
-    assert not imported(SOURCES[name]) & WAYS_IN
-
-
-@pytest.mark.parametrize("name", list(SOURCES))
-def test_nothing_in_the_package_uses_the_page(name: str):
-    tops = {module.split(".")[0] for module in imported(SOURCES[name])}
-    assert not tops & {"app", "tests", "benchmarks"}
-    if own_part(name) in ALLOWED and name not in DISTILLING:
-        assert not tops & {"visual", "gradio", "plotly"}
-
-
-@pytest.mark.parametrize("name", list(modules("visual")))
-def test_drawing_knows_traces_only(name: str):
-    path = modules("visual")[name]
-    assert parts_used(path, "specllava") <= RECORDS
-    assert "specllava" not in {module for module in imported(path) if "." not in module}
-    assert not {module.split(".")[0] for module in imported(path)} & {"torch", "transformers", "app"}
-
-
-def test_no_module_imports_itself_in_a_circle():
-    names = set(SOURCES)
-    uses = {name: (imported(path) & names) - {name} for name, path in SOURCES.items()}
-    while leaves := {name for name, needs in uses.items() if not needs}:
-        uses = {name: needs - leaves for name, needs in uses.items() if name not in leaves}
-    assert not uses
+def test_every_contract_is_tried():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert {contract["name"] for contract in contracts} == {contract for contract, _, _ in REFUSED}
 
 
 def loaded_after(*names: str) -> set[str]:
