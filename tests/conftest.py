@@ -1,24 +1,29 @@
-"""What all tests share: the same examples on every machine, tiny random models, and the shipped pair.
+"""What all tests share: the same examples on every machine, tiny random models, the shipped pair, and the page.
 
 Models are imported where they are used: the process that only hands out tests has no use for torch, and the others
-start behind it.
+start behind it. So is the browser: a machine without it skips the tests that need it and says so; in CI they fail.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.browser import Server, Visit, Visitor
 
 if TYPE_CHECKING:
     from specllava.models.loading import DTypeName
     from specllava.pair import Pair
+    from visual.page.app_state import AppState
 
 settings.register_profile(
     "specllava",
@@ -58,3 +63,96 @@ def shipped() -> Callable[[DTypeName], Pair]:
         return replace(pair, costs=models.COSTS)  # in place of a measurement, as for the tiny pairs
 
     return load
+
+
+@pytest.fixture(scope="module")
+def serve() -> Iterator[Callable[[AppState], str]]:
+    """Serve sites, each with its first paint; their addresses."""
+    import app
+    from visual.page.first_paint import FirstPaint
+
+    pages = []
+
+    def serve_site(site: AppState) -> str:
+        page = app.build_page(site)
+        pages.append(page)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        return app.serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
+
+    yield serve_site
+    for page in pages:
+        page.close()
+
+
+@pytest.fixture(scope="module")
+def server(serve: Callable[[AppState], str], tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """The page over a stand-in; for real models give ``Pair.from_preset("toy")`` to ``AppState`` instead."""
+    from support.lab_traces import FakeLab
+    from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
+
+    from visual.page.app_state import AppState
+
+    backend = FakeBackend(pace=0.012, texts={})
+    recorded = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2)
+    lessons = synthetic_lessons(recorded)
+    site = AppState(lambda: backend, recorded, lessons=lessons, lab=lambda: FakeLab(backend.texts))
+    return Server(serve(site), backend)
+
+
+@pytest.fixture(scope="module")
+def shipped_page(serve: Callable[[AppState], str]) -> Server:
+    """The page as it ships, over a stand-in for the models."""
+    from support.visual_traces import FakeBackend
+
+    from benchmarks.first_paint import shipped_site
+
+    backend = FakeBackend(pace=0.012)
+    return Server(serve(replace(shipped_site(), backend=lambda: backend)), backend)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, as the machine has it."""
+    in_ci = bool(os.environ.get("CI"))
+    if not in_ci:
+        pytest.importorskip(
+            "playwright.sync_api", reason="playwright is not installed: the page was not tested in a browser"
+        )
+    from playwright import sync_api  # in CI a missing playwright is an error, not a skip
+
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        message = "no Chromium on this machine: the page was not tested in a browser"
+        pytest.fail(message) if in_ci else pytest.skip(message)
+    with sync_api.sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
+        chromium = playwright.chromium.launch(executable_path=path, args=flags)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(server: Server, browser: Any) -> Iterator[Visitor]:
+    """Open the page as a new visitor; at the end no tab may have asked another host or logged an error."""
+    made: list[Visit] = []
+
+    def open_page(query: str = "", **context: Any) -> Visit:
+        context.setdefault("viewport", {"width": 1280, "height": 900})
+        page = browser.new_context(**context).new_page()
+        tab = Visit(page)
+        made.append(tab)
+        page.on("console", lambda message: tab.errors.extend([message.text] if message.type == "error" else []))
+        page.on("pageerror", lambda error: tab.errors.append(str(error)))
+        page.on("request", lambda request: tab.hosts.add(urlsplit(request.url).netloc))
+        page.on("request", lambda request: tab.calls.append(request.url))
+        page.goto(server.address + query)
+        page.wait_for_selector(".tree .main-svg")
+        return tab
+
+    yield open_page
+    for tab in made:
+        tab.page.context.close()
+        assert not tab.errors, tab.errors
+        assert tab.hosts <= {urlsplit(server.address).netloc, ""}, f"asked another host: {tab.hosts}"

@@ -15,13 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from test_page import FINISHED, Visit, browser  # noqa: F401 - a fixture is used by its name
+from support.browser import FINISHED, Visit
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
-def address(browser: Any) -> Iterator[str]:  # noqa: F811 - without a browser no server is started
+def address(browser: Any) -> Iterator[str]:  # without a browser no server is started
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -45,7 +45,7 @@ def address(browser: Any) -> Iterator[str]:  # noqa: F811 - without a browser no
             process.kill()
 
 
-def test_the_shipped_pair_races_on_the_page(browser: Any, address: str) -> None:  # noqa: F811
+def test_the_shipped_pair_races_on_the_page(browser: Any, address: str) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     errors: list[str] = []
     hosts: set[str] = set()

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from support.browser import Visit, Visitor
 from test_files import hostile_race
-from test_page import Visit, Visitor, browser, server, visit  # noqa: F401 - fixtures are used by their names
 
 from specllava.trace import race_json
 from visual.player.frames import recorded_frames
@@ -36,7 +36,7 @@ def shows_hostile_texts_as_text(tab: Visit) -> None:
     assert tab.page.locator(".player img").count() == 0
 
 
-def test_a_link_opens_an_example_at_a_step_and_the_menu_saves_what_is_shown(visit: Visitor, tmp_path: Path) -> None:  # noqa: F811
+def test_a_link_opens_an_example_at_a_step_and_the_menu_saves_what_is_shown(visit: Visitor, tmp_path: Path) -> None:
     tab = visit("?example=race-1&step=3", permissions=["clipboard-write", "clipboard-read"])
     tab.wait("document.querySelector('.step-name').textContent.startsWith('Step 3 ')")
     tab.wait("document.querySelector('#picture img').src.includes('race-1')")
@@ -61,7 +61,7 @@ def test_a_link_opens_an_example_at_a_step_and_the_menu_saves_what_is_shown(visi
     assert tab.page.evaluate("navigator.clipboard.readText()").endswith("?example=race-1&step=4")
 
 
-def test_a_trace_is_opened_as_data_and_a_refused_one_changes_nothing(visit: Visitor, tmp_path: Path) -> None:  # noqa: F811
+def test_a_trace_is_opened_as_data_and_a_refused_one_changes_nothing(visit: Visitor, tmp_path: Path) -> None:
     tab = visit("?example=nope")
     tab.wait("document.querySelector('#notice').textContent.includes('no example')")
     race, good, bad = hostile_race(), tmp_path / "good.json", tmp_path / "bad.json"
@@ -79,7 +79,7 @@ def test_a_trace_is_opened_as_data_and_a_refused_one_changes_nothing(visit: Visi
     shows_hostile_texts_as_text(tab)
 
 
-def test_a_saved_page_plays_with_no_server(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_saved_page_plays_with_no_server(browser: Any, tmp_path: Path) -> None:
     race, path = hostile_race(), tmp_path / "race.html"
     frames = recorded_frames(race["target-only"], race["speculative"], "saved run")
     path.write_text(standalone_page(frames), encoding="utf-8")

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.browser import HOSTILE, PATIENCE, Server, Visit
 from support.visual_traces import FakeBackend, retexted, synthetic_race, synthetic_recorded
-from test_page import HOSTILE, PATIENCE, Server, Visit, browser  # noqa: F401 - fixtures
 
 import app
 from benchmarks.first_paint import record, shipped_site
@@ -53,31 +52,6 @@ READ = """(parts) => {
 }"""
 NO_GRADIO = re.compile(r"/assets/index-.*\.js")
 LINK = "?example=2-story&step=3"
-
-
-@pytest.fixture(scope="module")
-def serve() -> Iterator[Callable[[AppState], str]]:
-    """Serve sites, each with its first paint; their addresses."""
-    pages = []
-
-    def serve_site(site: AppState) -> str:
-        page = build_page(site)
-        pages.append(page)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        return serving.serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
-
-    yield serve_site
-    for page in pages:
-        page.close()
-
-
-@pytest.fixture(scope="module")
-def shipped(serve: Callable[[AppState], str]) -> Server:
-    """The page as it ships, over a stand-in for the models."""
-    backend = FakeBackend(pace=0.012)
-    return Server(serve(replace(shipped_site(), backend=lambda: backend)), backend)
 
 
 def hostile_site(folder: Path) -> AppState:
@@ -182,19 +156,19 @@ def test_a_page_whose_first_paint_fails_comes_without_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1000, "dark"), (375, "light")])
-def test_the_player_takes_over_without_a_jump(shipped: Server, browser: Any, width: int, scheme: str) -> None:  # noqa: F811
+def test_the_player_takes_over_without_a_jump(shipped_page: Server, browser: Any, width: int, scheme: str) -> None:
     shape: dict[str, Any] = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
     context = browser.new_context(**shape)
     page = context.new_page()
     page.route(NO_GRADIO, lambda route: route.abort())
-    page.goto(shipped.address)
+    page.goto(shipped_page.address)
     early = page.evaluate(READ, PARTS)
     assert page.locator("#first-paint .still .textpoint text").first.is_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     context.close()
     context = browser.new_context(**shape)
     tab = Visit(context.new_page())
-    tab.page.goto(shipped.address)
+    tab.page.goto(shipped_page.address)
     tab.page.wait_for_selector(".tree .main-svg .textpoint")
     assert tab.page.locator("#first-paint, .still").count() == 0
     tab.wait("!document.querySelector('.progress-text')")  # the library's clock is text too, though unseen
@@ -206,29 +180,29 @@ def test_the_player_takes_over_without_a_jump(shipped: Server, browser: Any, wid
         assert before["box"] == pytest.approx(after["box"], abs=2), f"{before['part']} {before['text']}: {AGAIN}"
 
 
-def test_without_scripts_the_first_paint_is_seen(shipped: Server, browser: Any) -> None:  # noqa: F811
+def test_without_scripts_the_first_paint_is_seen(shipped_page: Server, browser: Any) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, java_script_enabled=False)
     page = context.new_page()
-    page.goto(shipped.address)
+    page.goto(shipped_page.address)
     assert page.locator("#first-paint .still .textpoint text").first.is_visible()
     context.close()
 
 
 def test_what_models_and_asker_say_is_text_in_a_recording(
-    serve: Callable[[AppState], str], browser: Any, tmp_path: Path  # noqa: F811
+    serve: Callable[[AppState], str], browser: Any, tmp_path: Path
 ) -> None:  # fmt: skip
     recorded = record(browser, serve(hostile_site(tmp_path)))
     assert "&lt;img src=x" in recorded and "<img src=x" not in recorded
     assert "<script>alert" not in recorded and "&lt;script&gt;alert" in recorded
 
 
-def test_until_it_is_drawn_the_tree_stays_as_it_was_recorded(shipped: Server, browser: Any) -> None:  # noqa: F811
+def test_until_it_is_drawn_the_tree_stays_as_it_was_recorded(shipped_page: Server, browser: Any) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
     held: list[Any] = []
     page.route("**/plotly.min.js", lambda route: held.append(route))
-    page.goto(shipped.address)
+    page.goto(shipped_page.address)
     page.wait_for_selector(".tree .still[aria-hidden=true]")
     assert page.locator("#first-paint").count() == 0 and page.locator("#run").is_enabled()
     page.wait_for_function("document.fonts.status === 'loaded'")
@@ -241,7 +215,7 @@ def test_until_it_is_drawn_the_tree_stays_as_it_was_recorded(shipped: Server, br
     context.close()
 
 
-def test_a_link_opens_with_its_own_run_and_nothing_else(shipped: Server, browser: Any) -> None:  # noqa: F811
+def test_a_link_opens_with_its_own_run_and_nothing_else(shipped_page: Server, browser: Any) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
@@ -256,7 +230,7 @@ def test_a_link_opens_with_its_own_run_and_nothing_else(shipped: Server, browser
         };
         requestAnimationFrame(look);"""
     )
-    page.goto(shipped.address + LINK)
+    page.goto(shipped_page.address + LINK)
     page.wait_for_selector(".tree .main-svg")
     page.wait_for_selector("#first-paint", state="detached")
     page.wait_for_timeout(500)
@@ -268,7 +242,7 @@ def test_a_link_opens_with_its_own_run_and_nothing_else(shipped: Server, browser
 @pytest.mark.parametrize("query", ["", LINK])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_violation_in_the_first_paint(
-    shipped: Server, browser: Any, scheme: str, query: str  # noqa: F811
+    shipped_page: Server, browser: Any, scheme: str, query: str
 ) -> None:  # fmt: skip
     from axe_playwright_python.sync_playwright import Axe
 
@@ -276,7 +250,7 @@ def test_axe_finds_no_serious_violation_in_the_first_paint(
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
     page.route(NO_GRADIO, lambda route: route.abort())
-    page.goto(shipped.address + query)
+    page.goto(shipped_page.address + query)
     tab = Visit(page)
     assert tab.text("#first-paint .step-name").startswith("STEP")
     assert page.locator("#first-paint main.dark").count() == (scheme == "dark")

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from test_page import Visitor, browser, server, visit  # noqa: F401 - fixtures
+from support.browser import Visitor
 
 from visual.page import notices
 
@@ -45,7 +45,7 @@ def test_a_notice_names_its_kind_and_no_text_is_no_notice() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_kinds_differ_in_word_line_and_colour_and_can_be_read(visit: Visitor, scheme: str) -> None:  # noqa: F811
+def test_kinds_differ_in_word_line_and_colour_and_can_be_read(visit: Visitor, scheme: str) -> None:
     tab = visit(color_scheme=scheme)
     shown = {kind: tab.page.evaluate(COLOURS, {"kind": kind, "word": word}) for kind, word in notices.WORDS.items()}
     for kind, look in shown.items():
@@ -57,7 +57,7 @@ def test_kinds_differ_in_word_line_and_colour_and_can_be_read(visit: Visitor, sc
         assert one["word"] != other["word"] and one["line"] != other["line"]
 
 
-def test_what_happens_decides_the_kind(visit: Visitor, tmp_path: Path) -> None:  # noqa: F811
+def test_what_happens_decides_the_kind(visit: Visitor, tmp_path: Path) -> None:
     tab = visit("?example=nope")
     tab.wait(f"{SHOWN} === 'warning'")
     bad = tmp_path / "bad.json"

@@ -7,137 +7,10 @@ them and says so; in CI that is a failure.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import socket
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-from support.lab_traces import FakeLab
-from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
-
-IN_CI = bool(os.environ.get("CI"))
-if not IN_CI:
-    pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: the page was not tested in a browser"
-    )
-from playwright import sync_api  # noqa: E402 - in CI a missing playwright is an error, not a skip
-
-PATIENCE = 90_000  # milliseconds; a busy machine is slow, and only a failure waits for so long
-DRAWN = "JSON.stringify(document.querySelector('.tree').data.map(({name, x, y, text}) => ({name, x, y, text})))"
-HOSTILE = {5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}", 11: " `<b>x</b>"}
-
-
-@dataclass
-class Server:
-    """A page that is being served, and the backend behind it."""
-
-    address: str
-    backend: FakeBackend
-
-
-@dataclass
-class Visit:
-    """One visitor's tab, with everything that went wrong in it."""
-
-    page: Any
-    errors: list[str] = field(default_factory=list)
-    hosts: set[str] = field(default_factory=set)
-    calls: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.page.set_default_timeout(PATIENCE)
-
-    def text(self, selector: str) -> str:
-        return str(self.page.inner_text(selector))
-
-    def step(self) -> int:
-        return int(self.text(".step-name").split()[1])
-
-    def tree(self) -> list[dict[str, Any]]:
-        """The figure's data as Plotly holds it."""
-        return list(json.loads(self.page.evaluate(DRAWN)))
-
-    def wait(self, condition: str) -> None:
-        """Until an expression holds. Playwright gives up at once where it throws: what is absent is waited for too."""
-        patient = f"(() => {{ try {{ return {condition}; }} catch (absent) {{ return false; }} }})()"
-        self.page.wait_for_function(patient)
-
-    def run(self, question: str) -> None:
-        self.page.fill("#question textarea", question)
-        self.page.click("#run")
-
-
-Visitor = Callable[..., Visit]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The page over a stand-in; for real models give ``Pair.from_preset("toy")`` to ``AppState`` instead."""
-    import app
-    from visual.page.app_state import AppState
-    from visual.page.first_paint import FirstPaint
-    from visual.page.layout import build_page
-    from visual.page.serving import serve
-
-    backend = FakeBackend(pace=0.012, texts={})
-    recorded = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2)
-    lessons = synthetic_lessons(recorded)
-    site = AppState(lambda: backend, recorded, lessons=lessons, lab=lambda: FakeLab(backend.texts))
-    page = build_page(site)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    yield Server(serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT)), backend)
-    page.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        message = "no Chromium on this machine: the page was not tested in a browser"
-        pytest.fail(message) if IN_CI else pytest.skip(message)
-    with sync_api.sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
-        chromium = playwright.chromium.launch(executable_path=path, args=flags)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def visit(server: Server, browser: Any) -> Iterator[Visitor]:
-    """Open the page as a new visitor; at the end no tab may have asked another host or logged an error."""
-    made: list[Visit] = []
-
-    def open_page(query: str = "", **context: Any) -> Visit:
-        context.setdefault("viewport", {"width": 1280, "height": 900})
-        page = browser.new_context(**context).new_page()
-        tab = Visit(page)
-        made.append(tab)
-        page.on("console", lambda message: tab.errors.extend([message.text] if message.type == "error" else []))
-        page.on("pageerror", lambda error: tab.errors.append(str(error)))
-        page.on("request", lambda request: tab.hosts.add(urlsplit(request.url).netloc))
-        page.on("request", lambda request: tab.calls.append(request.url))
-        page.goto(server.address + query)
-        page.wait_for_selector(".tree .main-svg")
-        return tab
-
-    yield open_page
-    for tab in made:
-        tab.page.context.close()
-        assert not tab.errors, tab.errors
-        assert tab.hosts <= {urlsplit(server.address).netloc, ""}, f"asked another host: {tab.hosts}"
-
-
-FINISHED = (
-    "document.querySelector('.same').dataset.state === 'same'"
-    " && document.querySelector('.origin').textContent.includes('live')"
-)
+from support.browser import DRAWN, FINISHED, HOSTILE, LAB_READY, Server, Visitor
 
 
 def test_the_first_paint_teaches_without_a_click(visit: Visitor) -> None:
@@ -313,9 +186,6 @@ def test_the_trace_on_show_can_be_saved(visit: Visitor, tmp_path: Path) -> None:
     parts = json.loads(saved.read_text())
     (tmp_path / parts["image"]).write_bytes(b"")
     assert read_recorded(saved).speculative.prompt == parts["speculative"]["prompt"]
-
-
-LAB_READY = "document.querySelector('#lab-{name} .lab-run').disabled === false"
 
 
 def test_an_experiment_runs_when_asked_and_answers_in_words_picture_and_table(visit: Visitor) -> None:

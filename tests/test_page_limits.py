@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.browser import Server, Visitor
 from support.visual_traces import synthetic_race, synthetic_steps
-from test_first_paint import serve, shipped  # noqa: F401 - fixtures
-from test_page import Server, Visitor, browser, server, visit  # noqa: F401 - fixtures
 
 from benchmarks.page import DRAWN, first_trees, step_seconds
 from specllava.config import DecodingConfig
@@ -23,7 +22,7 @@ ROUNDS = 5
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_serious_violation(visit: Visitor, scheme: str) -> None:  # noqa: F811
+def test_axe_finds_no_serious_violation(visit: Visitor, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     tab = visit(color_scheme=scheme)
@@ -36,7 +35,7 @@ def test_axe_finds_no_serious_violation(visit: Visitor, scheme: str) -> None:  #
     assert not serious, [(violation["id"], violation["nodes"][0]["html"][:200]) for violation in serious]
 
 
-def test_a_lesson_asks_first_and_answers_on_request(visit: Visitor) -> None:  # noqa: F811
+def test_a_lesson_asks_first_and_answers_on_request(visit: Visitor) -> None:
     tab = visit()
     assert not tab.page.locator(".lesson").is_visible()
     tab.page.locator("button.teach").first.click()
@@ -57,7 +56,7 @@ def test_a_lesson_asks_first_and_answers_on_request(visit: Visitor) -> None:  # 
     tab.page.wait_for_selector(".number.pointed-at")
 
 
-def test_pruned_guesses_are_drawn_when_switched_on(visit: Visitor) -> None:  # noqa: F811
+def test_pruned_guesses_are_drawn_when_switched_on(visit: Visitor) -> None:
     tab = visit()
     points = "document.querySelectorAll('.tree .tracepruned .point').length"
     assert tab.page.evaluate(points) == 0
@@ -67,7 +66,7 @@ def test_pruned_guesses_are_drawn_when_switched_on(visit: Visitor) -> None:  # n
     assert "pruned" in tab.text(".step .table tbody")
 
 
-def test_a_rejected_guess_can_be_forced_from_its_card(visit: Visitor) -> None:  # noqa: F811
+def test_a_rejected_guess_can_be_forced_from_its_card(visit: Visitor) -> None:
     tab = visit()
     for _ in range(30):
         if tab.page.locator(".node-go").is_visible():
@@ -97,7 +96,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written_run(tmp_path_factory.mktemp("long") / "run.html", STEPS)
 
 
-def test_steps_are_timed_from_the_first_on_wherever_the_run_opens(tmp_path: Path, browser: object) -> None:  # noqa: F811
+def test_steps_are_timed_from_the_first_on_wherever_the_run_opens(tmp_path: Path, browser: object) -> None:
     """It once waited for ever for a step behind the last."""
     run = written_run(tmp_path / "run.html", DRAWN + 1, show=DRAWN)
     assert len(step_seconds(browser, run.as_uri(), 1)) == 1
@@ -106,14 +105,14 @@ def test_steps_are_timed_from_the_first_on_wherever_the_run_opens(tmp_path: Path
 
 
 @pytest.mark.alone
-def test_a_long_run_steps_smoothly(long_run: Path, browser: object) -> None:  # noqa: F811
+def test_a_long_run_steps_smoothly(long_run: Path, browser: object) -> None:
     """Under 50 ms a step on the thread that draws, in its processor time."""
     spent = step_seconds(browser, long_run.as_uri(), ROUNDS)
     assert 0 < min(spent) < 0.050, spent
 
 
 @pytest.mark.alone
-def test_the_recorded_tree_is_seen_within_a_second(shipped: Server, browser: object) -> None:  # noqa: F811
+def test_the_recorded_tree_is_seen_within_a_second(shipped_page: Server, browser: object) -> None:
     """By a visitor who was never here, while the server has served the page before."""
-    seen = first_trees(browser, shipped.address, VISITS + 1)[1:]
+    seen = first_trees(browser, shipped_page.address, VISITS + 1)[1:]
     assert 0 < statistics.median(seen) < 1, seen

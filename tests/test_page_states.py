@@ -10,8 +10,8 @@ from threading import Event
 from typing import Any
 
 import pytest
+from support.browser import Visit
 from support.visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_recorded
-from test_page import Visit, browser  # noqa: F401 - a fixture is used by its name
 
 import app
 from specllava.config import DecodingConfig
@@ -26,7 +26,7 @@ Open = Callable[[AppState], Visit]
 
 
 @pytest.fixture
-def open_site(browser: Any) -> Iterator[Open]:  # noqa: F811
+def open_site(browser: Any) -> Iterator[Open]:
     """Serve a site, and visit it."""
     left: list[Callable[[], None]] = []
 

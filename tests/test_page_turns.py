@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from test_page import FINISHED, LAB_READY, PATIENCE, Server, Visit, Visitor, browser, server, visit  # noqa: F401
+from support.browser import FINISHED, LAB_READY, PATIENCE, Server, Visit, Visitor
 
 
 def until(tab: Visit, holds: Callable[[], bool]) -> None:
@@ -22,7 +22,7 @@ def line(tab: Visit, address: str) -> int:
     return int(tab.page.request.get(f"{address}gradio_api/queue/status").json()["queue_size"])
 
 
-def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: Server) -> None:  # noqa: F811
+def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: Server) -> None:
     tab = visit()
     tab.run("slowly, to be stopped")
     tab.wait("document.querySelector('.asked').textContent.includes('to be stopped')")
@@ -37,7 +37,7 @@ def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: 
     tab.wait("!document.querySelector('[data-file=race]').disabled")
 
 
-def test_a_race_follows_one_that_has_not_quite_stopped(visit: Visitor) -> None:  # noqa: F811
+def test_a_race_follows_one_that_has_not_quite_stopped(visit: Visitor) -> None:
     """The second was once forgotten: its click came while the first still had a word to say."""
     tab = visit()
     tab.run("slowly, to be stopped and followed")
@@ -49,7 +49,7 @@ def test_a_race_follows_one_that_has_not_quite_stopped(visit: Visitor) -> None: 
 
 
 @pytest.mark.parametrize("button", ["button.example", "button.teach"])
-def test_what_is_chosen_during_a_race_takes_its_place_for_good(visit: Visitor, server: Server, button: str) -> None:  # noqa: F811
+def test_what_is_chosen_during_a_race_takes_its_place_for_good(visit: Visitor, server: Server, button: str) -> None:
     """The race once came back with its last word, over the example that had been clicked."""
     tab = visit()
     question = f"slowly, to be left for {button}"
@@ -64,7 +64,7 @@ def test_what_is_chosen_during_a_race_takes_its_place_for_good(visit: Visitor, s
     assert not tab.text("#notice").strip()
 
 
-def test_a_visitor_who_waits_can_stop_and_ask_something_else(visit: Visitor, server: Server) -> None:  # noqa: F811
+def test_a_visitor_who_waits_can_stop_and_ask_something_else(visit: Visitor, server: Server) -> None:
     """A stopped race once went on saying that it waits, and ran in place of the next one when its turn came."""
     first, second = visit(), visit()
     first.run("slowly, before the others")
@@ -84,7 +84,7 @@ def test_a_visitor_who_waits_can_stop_and_ask_something_else(visit: Visitor, ser
     assert second.page.locator("[data-file=race]").is_enabled() and second.page.locator("#run").is_enabled()
 
 
-def test_a_race_stopped_before_its_turn_leaves_everything_as_it_was(visit: Visitor, server: Server) -> None:  # noqa: F811
+def test_a_race_stopped_before_its_turn_leaves_everything_as_it_was(visit: Visitor, server: Server) -> None:
     first, second = visit(), visit()
     before = second.text(".asked")
     first.run("slowly, before the other")
@@ -102,7 +102,7 @@ def test_a_race_stopped_before_its_turn_leaves_everything_as_it_was(visit: Visit
     assert "never to be seen" not in server.backend.closed
 
 
-def test_a_visitor_for_whom_there_is_no_room_reads_so_and_can_try_again(visit: Visitor, server: Server) -> None:  # noqa: F811
+def test_a_visitor_for_whom_there_is_no_room_reads_so_and_can_try_again(visit: Visitor, server: Server) -> None:
     first, late = visit(), visit()
     first.run("slowly, while many wait")
     first.wait("document.querySelector('.asked').textContent.includes('many wait')")
@@ -123,7 +123,7 @@ def test_a_visitor_for_whom_there_is_no_room_reads_so_and_can_try_again(visit: V
     late.errors.clear()
 
 
-def test_a_run_that_cannot_begin_says_so_and_can_be_tried_again(visit: Visitor) -> None:  # noqa: F811
+def test_a_run_that_cannot_begin_says_so_and_can_be_tried_again(visit: Visitor) -> None:
     """Run was once dead without a word where a setting could not be read."""
     tab = visit()
     before = tab.text(".asked")
@@ -140,7 +140,7 @@ def test_a_run_that_cannot_begin_says_so_and_can_be_tried_again(visit: Visitor) 
     tab.errors.clear()
 
 
-def test_a_run_that_finds_no_server_is_not_dead_without_a_word(visit: Visitor) -> None:  # noqa: F811
+def test_a_run_that_finds_no_server_is_not_dead_without_a_word(visit: Visitor) -> None:
     tab = visit()
     tab.page.route("**/run/predict*", lambda route: route.abort())
     tab.run("What is there, if anybody answers?")
@@ -150,8 +150,8 @@ def test_a_run_that_finds_no_server_is_not_dead_without_a_word(visit: Visitor) -
 
 
 def test_an_experiment_behind_a_race_says_that_it_waits_and_starts_by_itself(
-    visit: Visitor,  # noqa: F811
-    server: Server,  # noqa: F811
+    visit: Visitor,
+    server: Server,
 ) -> None:
     """It once said nothing: races and experiments did not know of each other."""
     first, second = visit(), visit()
@@ -167,7 +167,7 @@ def test_an_experiment_behind_a_race_says_that_it_waits_and_starts_by_itself(
     assert "tokens a pass" in second.text("#lab-seeing .answer")
 
 
-def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:  # noqa: F811
+def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:
     one, two = visit(), visit()
     for tab in (one, two):
         tab.page.select_option(".speed", "1")
@@ -180,7 +180,7 @@ def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:  # noqa: F8
     assert "the other" in two.text(".asked")
 
 
-def test_an_experiment_stopped_before_its_turn_leaves_its_answer(visit: Visitor, server: Server) -> None:  # noqa: F811
+def test_an_experiment_stopped_before_its_turn_leaves_its_answer(visit: Visitor, server: Server) -> None:
     """Its answer once vanished when the turn came."""
     first, second = visit(), visit()
     second.page.click("#lab-seeing .lab-run")

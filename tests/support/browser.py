@@ -1,0 +1,63 @@
+"""What browser tests of the page share: a tab, and expressions and texts for it. Their fixtures are in conftest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from support.visual_traces import FakeBackend
+
+PATIENCE = 90_000  # milliseconds; a busy machine is slow, and only a failure waits for so long
+DRAWN = "JSON.stringify(document.querySelector('.tree').data.map(({name, x, y, text}) => ({name, x, y, text})))"
+HOSTILE = {5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}", 11: " `<b>x</b>"}
+FINISHED = (
+    "document.querySelector('.same').dataset.state === 'same'"
+    " && document.querySelector('.origin').textContent.includes('live')"
+)
+LAB_READY = "document.querySelector('#lab-{name} .lab-run').disabled === false"
+
+
+@dataclass
+class Server:
+    """A page that is being served, and the backend behind it."""
+
+    address: str
+    backend: FakeBackend
+
+
+@dataclass
+class Visit:
+    """One visitor's tab, with everything that went wrong in it."""
+
+    page: Any
+    errors: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(PATIENCE)
+
+    def text(self, selector: str) -> str:
+        return str(self.page.inner_text(selector))
+
+    def step(self) -> int:
+        return int(self.text(".step-name").split()[1])
+
+    def tree(self) -> list[dict[str, Any]]:
+        """The figure's data as Plotly holds it."""
+        return list(json.loads(self.page.evaluate(DRAWN)))
+
+    def wait(self, condition: str) -> None:
+        """Until an expression holds. Playwright gives up at once where it throws: what is absent is waited for too."""
+        patient = f"(() => {{ try {{ return {condition}; }} catch (absent) {{ return false; }} }})()"
+        self.page.wait_for_function(patient)
+
+    def run(self, question: str) -> None:
+        self.page.fill("#question textarea", question)
+        self.page.click("#run")
+
+
+Visitor = Callable[..., Visit]
