@@ -47,4 +47,4 @@ space-check: .venv/.dev
 	touch $@ .venv/.demo
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
