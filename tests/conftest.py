@@ -70,16 +70,18 @@ def serve() -> Iterator[Callable[[AppState], str]]:
     """Serve sites, each with its first paint; their addresses."""
     import app
     from visual.page.first_paint import FirstPaint
+    from visual.page.layout import build_page
+    from visual.page.serving import serve as serve_page
 
     pages = []
 
     def serve_site(site: AppState) -> str:
-        page = app.build_page(site)
+        page = build_page(site)
         pages.append(page)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        return app.serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
+        return serve_page(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
 
     yield serve_site
     for page in pages:

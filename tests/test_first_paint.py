@@ -20,10 +20,8 @@ from support.visual_traces import FakeBackend, retexted, synthetic_race, synthet
 import app
 from benchmarks.first_paint import record, shipped_site
 from specllava.trace import race_json
-from visual.page import serving
 from visual.page.app_state import AppState
 from visual.page.first_paint import FirstPaint, FirstPaintMiddleware, race_digest
-from visual.page.layout import build_page
 from visual.player.recorded import read_recorded
 
 AGAIN = "the page shows something else than its first paint: run python -m benchmarks.first_paint"

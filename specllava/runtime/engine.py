@@ -20,7 +20,6 @@ from specllava.models.family import Features, find_family
 from specllava.models.vision import merge_features, num_image_tokens
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache, Content
-from specllava.runtime.head import OutputHead
 from specllava.runtime.passes import PassInput, PassOutput, PrefillOutput
 
 
@@ -36,7 +35,7 @@ class Engine:
 
     def __init__(self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = ()) -> None:
         self.model = model
-        self.decoder, self.head = model.get_decoder(), OutputHead(model)
+        self.decoder, self.head = model.get_decoder(), model.get_output_embeddings()
         self.device = input_device(model)
         self.dtype = model.dtype
         self.state_layers = tuple(state_layers)
