@@ -144,7 +144,7 @@ class Request:
         """Let the drafter grow a tree below the root; deeper than the room that is left would be wasted.
 
         Raises:
-            ValueError: a tree that is none of this answer's, or larger than the configuration allows; the draft's logits
+            ValueError: a tree below another token, or larger than the configuration allows; the draft's logits
                 are no numbers.
         """
         assert self._session is not None, "prefill comes first"

@@ -97,7 +97,6 @@ def test_through_a_window_speculative_is_target_only_is_the_reference(kind: str,
 def test_the_window_matters(kind: str):
     """Guards the test above: without its window the same target answers something else."""
     windowed = target(kind, 0)
-    build, options = KINDS[kind]
     config = copy.deepcopy(windowed.config)
     config.text_config.sliding_window = None
     config.text_config.layer_types = [FULL] * config.text_config.num_hidden_layers

@@ -1,0 +1,249 @@
+"""Rules and drafters of one's own change no token, are named in traces, and are refused where they break limits."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import models
+from support.models import expected
+
+from specllava.config import DecodingConfig
+from specllava.decoding import stream
+from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
+from specllava.growth.rule import GrowthRule
+from specllava.growth.rules.shaped import FixedRule
+from specllava.growth.tree_builder import TopTokens, TreeBuilder
+from specllava.lane import Lane
+from specllava.runtime.kv_caches import KVCaches
+from specllava.trace import DecodeTrace
+from specllava.tree import DraftTree
+
+CHATS = st.integers(0, len(models.CHATS) - 1)
+CONFIG = DecodingConfig(max_new_tokens=16, depth=4, nodes=8, width=3)
+
+
+class AnyRule(GrowthRule):
+    """Make random choices, all of them legal."""
+
+    max_children = 4
+
+    def __init__(self, seed: int, config: DecodingConfig) -> None:
+        self._random, self._config = random.Random(seed), config
+
+    def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
+        return self._random.randint(0, self.max_children)
+
+    def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
+        count = self._random.randint(0, min(len(level), self._config.width))
+        return self._random.sample(list(level), count)  # in any order
+
+    def select(self, builder: TreeBuilder) -> list[int]:
+        chosen = {0}
+        for node in range(1, len(builder.tokens)):
+            wanted = len(chosen) <= self._config.nodes and self._random.random() < 0.7
+            if wanted and builder.parents[node] in chosen:
+                chosen.add(node)
+        return sorted(chosen - {0})
+
+
+class AnyDrafter(Drafter):
+    """Propose random trees, with the target's own answer now and then."""
+
+    def __init__(self, seed: int, answer: Sequence[int], nodes: int) -> None:
+        self.random, self.answer, self.nodes = random.Random(seed), answer, nodes
+
+    def open(self, context: DraftContext) -> DraftSession:
+        return _AnySession(self)
+
+
+class _AnySession(DraftSession):
+    def __init__(self, drafter: AnyDrafter) -> None:
+        self._drafter, self._emitted = drafter, 1
+
+    def propose(self, root: int, depth: int) -> DraftTree:
+        drafter, source = self._drafter, self._drafter.random
+        tokens, parents, levels = [root], [-1], [0]
+        for _ in range(source.randint(0, drafter.nodes)):
+            parent = source.randrange(len(tokens))
+            right = drafter.answer[self._emitted + levels[parent] :][:1]
+            token = right[0] if right and source.random() < 0.5 else source.randrange(10, 200)
+            if (parent, token) not in zip(parents, tokens, strict=True):
+                tokens.append(token)
+                parents.append(parent)
+                levels.append(levels[parent] + 1)
+        self._depths, count = levels, len(tokens)
+        return DraftTree(tuple(tokens), tuple(parents), (0.0,) + (-1.0,) * (count - 1), (None,) * count)
+
+    def keep(self, path: Sequence[int], states: object = None) -> None:
+        self._emitted += len(path)
+
+
+@given(CHATS, st.sampled_from(models.SEEDS), st.sampled_from(models.KINDS), st.integers(0, 10_000), st.integers(1, 20))
+@settings(max_examples=12)
+def test_a_rule_of_ones_own_changes_no_token(chat: int, seed: int, kind: models.DraftKind, choices: int, limit: int):
+    config = DecodingConfig(max_new_tokens=limit, depth=4, nodes=8, width=3)
+    lane = Lane("own", config, models.prompt(chat, seed), rule=AnyRule(choices, config))
+    assert models.pair(kind, seed).run(lane).token_ids == expected(chat, seed, limit)
+
+
+@given(CHATS, st.sampled_from(models.SEEDS), st.integers(0, 10_000), st.sampled_from((0.0, 0.9)))
+@settings(max_examples=12)
+def test_a_drafter_of_ones_own_changes_no_token(chat: int, seed: int, choices: int, temperature: float):
+    """Its trees may be deeper than the room that is left."""
+    config = DecodingConfig(max_new_tokens=16, nodes=8, temperature=temperature, seed=choices)
+    pair, prompt = models.pair(None, seed), models.prompt(chat, seed)
+    alone = pair.run(Lane("alone", DecodingConfig(
+        max_new_tokens=16, drafter="none", temperature=temperature, seed=choices), prompt)).token_ids  # fmt: skip
+    drafter = AnyDrafter(choices, alone, config.nodes)
+    trace = pair.run(Lane("own", config, prompt, drafter=drafter))
+    assert trace.token_ids == alone
+    assert temperature or alone == expected(chat, seed, 16)
+
+
+def test_a_random_drafter_is_right_now_and_then():
+    """Guards the test above."""
+    drafter = AnyDrafter(0, models.reference(0), 8)
+    trace = models.pair(None).run(Lane("own", CONFIG, models.prompt(0), drafter=drafter))
+    assert sum(len(step.verification.accepted) for step in trace.steps) > 3
+
+
+def test_a_trace_bears_the_names_of_what_served_it():
+    pair, prompt = models.pair("mixed"), models.prompt(0)
+    by_rule = pair.run(Lane("own", CONFIG, prompt, rule=AnyRule(0, CONFIG)))
+    by_drafter = pair.run(Lane("own", CONFIG, prompt, drafter=AnyDrafter(0, (), 4)))
+    ordinary = pair.run(Lane("own", CONFIG, prompt))
+    assert (by_rule.rule, by_rule.drafter) == ("AnyRule", None)
+    assert (by_drafter.rule, by_drafter.drafter) == (None, "AnyDrafter")
+    for trace in (by_rule, by_drafter, ordinary):
+        document = json.loads(trace.to_json())
+        own = {name: value for name in ("rule", "drafter") if (value := getattr(trace, name)) is not None}
+        assert {name: document[name] for name in ("rule", "drafter") if name in document} == own
+        assert DecodeTrace.from_json(trace.to_json()) == trace
+        assert DecodeTrace.from_json(trace.to_json()).to_json() == trace.to_json()
+
+
+def test_every_way_to_run_takes_objects_of_ones_own():
+    pair, picture, chat = models.pair("mixed"), models.picture(0), models.messages(0)
+    events = list(pair.stream(picture, chat, CONFIG, rule=AnyRule(1, CONFIG)))
+    said = [events[0].first_token, *(token for step in events[1:] for token in step.emitted)]
+    trace = pair.generate(picture, chat, CONFIG, rule=AnyRule(1, CONFIG))
+    assert tuple(said) == trace.token_ids == expected(0, 0, 16)
+    assert [step.tree for step in events[1:]] == [step.tree for step in trace.steps]
+    lanes = pair.compare(picture, chat, CONFIG, drafter=AnyDrafter(1, (), 4))
+    assert {name: lane.drafter for name, lane in lanes.items()} == {"target-only": None, "speculative": "AnyDrafter"}
+
+
+Break = Callable[[TreeBuilder, list[int]], list[int]]
+SELECTIONS: dict[str, Break] = {
+    "selects 9 nodes, at most 8 are allowed": lambda builder, legal: list(range(1, 10)),
+    "without its parent": lambda builder, legal: [builder.parents.index(1)],
+    "not different nodes from 1 to": lambda builder, legal: [len(builder.tokens)],
+    "selects [-1]: not different nodes from 1 to": lambda builder, legal: [-1],
+    "selects [1, 1]: not different nodes from 1 to": lambda builder, legal: [1, 1],
+    "selects [0]: not different nodes from 1 to": lambda builder, legal: [0],
+    "selects node 5 without its parent 1 before it": lambda builder, legal: [5, 1],
+}
+FRONTIERS: dict[str, Break] = {
+    "expands [0]: not different nodes of the level": lambda builder, level: [0],
+    "expands [1, 1]: not different nodes of the level": lambda builder, level: [1, 1],
+    "expands [99]: not different nodes of the level": lambda builder, level: [99],
+    "expands 20 nodes of one tree, at most 12 are allowed": lambda builder, level: list(level),
+}
+
+
+class Breaking(AnyRule):
+    """Grow four children everywhere; then break one limit."""
+
+    name = "mine"
+
+    def __init__(self, frontier: Break | None, select: Break | None) -> None:
+        self._frontier, self._select = frontier, select
+
+    def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
+        return 4
+
+    def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
+        return self._frontier(builder, list(level)) if self._frontier else list(level)[:1]
+
+    def select(self, builder: TreeBuilder) -> list[int]:
+        return self._select(builder, []) if self._select else [1]
+
+
+@pytest.mark.parametrize("message", [*SELECTIONS, *FRONTIERS])
+def test_a_rule_that_breaks_a_limit_is_refused_and_the_caches_live_on(message: str):
+    """Nothing of the failed answer stays behind: the next one is what it is alone."""
+    pair, prompt, caches = models.pair("mixed"), models.prompt(0), KVCaches()
+    rule = Breaking(FRONTIERS.get(message), SELECTIONS.get(message))
+    list(models.events(pair, prompt, CONFIG, caches))
+    with pytest.raises(ValueError) as refused:
+        for _ in pair.stream(models.picture(0), models.messages(0), CONFIG, rule=rule):
+            pass
+    line = str(refused.value)
+    assert line.startswith("the rule mine ") and message in line and "\n" not in line
+    with pytest.raises(ValueError, match="the rule mine"):
+        list(stream(pair.request(Lane("own", CONFIG, prompt, rule=rule), caches)))
+    events = list(models.events(pair, prompt, CONFIG, caches))
+    said = [events[0].first_token, *(token for step in events[1:] for token in step.emitted)]
+    assert tuple(said) == expected(0, 0, 16)
+
+
+@pytest.mark.parametrize("drafter", ["none", "prompt-lookup"])
+def test_a_rule_without_a_tree_to_grow_is_refused(drafter: str):
+    config = DecodingConfig(drafter=drafter)
+    lane = Lane("own", config, models.prompt(0), rule=AnyRule(0, config))
+    with pytest.raises(ValueError, match=f"^the drafter {drafter} grows no trees, so the rule AnyRule has no use$"):
+        models.pair("mixed").request(lane)
+
+
+def test_drawn_children_need_a_rule_that_says_its_trees_do_not_depend_on_them():
+    """A rule that drops drawn guesses for what they are bends the distribution of the answer."""
+    config = DecodingConfig(rule="fixed", children="drawn", temperature=1.0, max_new_tokens=8)
+    pair, prompt = models.pair("mixed"), models.prompt(0)
+    with pytest.raises(ValueError, match="^the rule AnyRule is not drawable: set children to best"):
+        pair.request(Lane("own", config, prompt, rule=AnyRule(0, config)))
+    rule = FixedRule(branching=config.branching, depth=config.depth, nodes=config.nodes)
+    own = pair.run(Lane("own", config, prompt, rule=rule))
+    assert own.token_ids == pair.run(Lane("own", config, prompt)).token_ids
+
+
+class Wrong(Drafter):
+    """Propose one tree, whatever the root."""
+
+    name = "wrong"
+
+    def __init__(self, tree: Callable[[int], DraftTree]) -> None:
+        self.tree = tree
+
+    def open(self, context: DraftContext) -> DraftSession:
+        session = _WrongSession()
+        session.tree = self.tree
+        return session
+
+
+class _WrongSession(DraftSession):
+    tree: Callable[[int], DraftTree]
+
+    def propose(self, root: int, depth: int) -> DraftTree:
+        return self.tree(root)
+
+
+def _chain(root: int, count: int) -> DraftTree:
+    return DraftTree((root,) * (count + 1), tuple(range(-1, count)), (0.0,) * (count + 1), (None,) * (count + 1))
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (lambda root: _chain(root, 9), "^the drafter wrong proposes 9 nodes, at most 8 are allowed$"),
+        (lambda root: _chain(root + 1, 2), "^the drafter wrong proposes a tree below token [0-9]+, not below [0-9]+$"),
+    ],
+)
+def test_a_drafter_that_proposes_no_tree_of_this_answer_is_refused(tree: Callable[[int], DraftTree], message: str):
+    """A tree below another token was verified as if the target had said that token."""
+    with pytest.raises(ValueError, match=message):
+        models.pair(None).run(Lane("own", CONFIG, models.prompt(0), drafter=Wrong(tree)))
