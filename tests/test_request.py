@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -114,7 +113,7 @@ def test_two_requests_by_turns_say_what_each_says_alone():
 
 def test_lanes_of_one_race_have_different_names(tiny: Pair):
     lanes = [Lane("same", CONFIG, models.prompt(0)), Lane("other", CONFIG, models.prompt(0))]
-    with pytest.raises(ValueError, match="^two lanes of one race are called same: give each a name of its own$"):
+    with pytest.raises(ValueError, match=r"^two lanes of one race are called same: give each a name of its own$"):
         next(race([tiny.request(lane) for lane in (*lanes, lanes[0])]))
     assert {event.lane.name for event in tiny.race_lanes(lanes)} == {"same", "other"}
 
@@ -129,17 +128,17 @@ def test_events_that_are_no_run_are_refused(tiny: Pair):
 
 def test_a_shape_is_made_before_the_clock(monkeypatch: pytest.MonkeyPatch):
     """Working out sequoia's shape may take seconds, once; no prefill was slower for it."""
-    calls = []
+    seconds = [0.0]
 
     def slow(*arguments: object) -> tuple[tuple[()], ...]:
-        calls.append(arguments)
-        time.sleep(1.0)
+        seconds[0] += 100.0
         return ((), ())
 
     monkeypatch.setattr("specllava.growth.rules.shaped.best_shape", slow)
-    prefill = next(models.events(models.pair("mixed"), models.prompt(0), DecodingConfig(rule="sequoia")))
-    assert len(calls) == 1 and isinstance(prefill, Prefill)
-    assert prefill.draft_seconds < 0.9
+    monkeypatch.setattr("specllava.decoding.now", lambda device: seconds[0])
+    events = list(models.events(models.pair("mixed"), models.prompt(0), DecodingConfig(rule="sequoia")))
+    assert seconds == [100.0] and isinstance(events[0], Prefill)
+    assert events[0].total == models.prompt(0).vision_seconds
 
 
 # ---------------------------------------------------------------------------------------------- recording
@@ -229,10 +228,14 @@ def test_damage_that_the_prompt_does_not_touch_is_refused_where_it_shows(config:
     def one_row(model: torch.nn.Module) -> None:
         model.get_input_embeddings().weight[rare] = torch.nan
 
-    pair, said = damaged("mixed", "target", one_row), []
+    said: list[int] = []
+
+    def listen() -> None:
+        for event in models.events(damaged("mixed", "target", one_row), models.prompt(0), config):
+            said.extend([event.first_token] if isinstance(event, Prefill) else event.emitted)
+
     with pytest.raises(ValueError, match="the target's logits are not numbers"):
-        for event in models.events(pair, models.prompt(0), config):
-            said += [event.first_token] if isinstance(event, Prefill) else event.emitted
+        listen()
     assert tuple(said) == expected(0, 0, len(said)) and len(said) <= 5
 
 
@@ -253,7 +256,10 @@ def suppressed(model: torch.nn.Module) -> None:
     model.lm_head.register_forward_hook(lambda module, inputs, output: output.index_fill(-1, never, -torch.inf))
 
 
-@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, rule="topk", width=6), DRAWN, replace(DRAWN, rule="sequoia")])
+WIDE = replace(CONFIG, rule="topk", width=6)
+
+
+@pytest.mark.parametrize("config", [CONFIG, WIDE, DRAWN, replace(DRAWN, rule="sequoia")])
 def test_suppressed_tokens_are_no_damage(config: DecodingConfig):
     """The entropy of such a draft was no number, and the entropy rule failed; impossible tokens are no guesses."""
     pair = damaged("mixed", "draft", suppressed)
