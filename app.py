@@ -57,13 +57,13 @@ class Serving:
 
 
 def _from(*names: str) -> str:
-    """The first of these environment variables that is set."""
+    """Return the first of these environment variables that is set."""
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
 def main() -> int:
-    """Serve the page until it is stopped. The exit code; whatever goes wrong is told in one line on stderr."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a container's stop ends like Ctrl-C: visitors are told
+    """Serve the page until it is stopped. Return the exit code; a failure is one line on stderr."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a container's stop ends like Ctrl-C, with one line
     try:
         _start(tyro.cli(Serving, description=Serving.__doc__))
     except KeyboardInterrupt:
@@ -72,7 +72,7 @@ def main() -> int:
         return _ended(one_line(error))
     except (ValueError, OSError) as error:
         return _ended(str(error))
-    except Exception as error:  # noqa: BLE001 - told, and the end of everything
+    except Exception as error:  # noqa: BLE001 - one line, and the process ends
         return _ended(f"{type(error).__name__}: {error}")
     return 0
 
@@ -83,7 +83,7 @@ def _ended(why: str, code: int = 1) -> int:
 
 
 def _start(options: Serving) -> None:
-    """Read what is shown before any model, load the models in the background, serve."""
+    """Read the recorded races, load the models in the background, serve."""
     race = read_recorded(options.open) if options.open else None
     recorded, lessons = load_recorded(EXAMPLES), load_lessons(LESSONS)
     for one in (*([race] if race else []), *recorded, *(lesson.race for lesson in lessons)):

@@ -1,1 +1,1 @@
-"""What the page shows: colours, tree layout, figures, words, the player. Knows traces, never torch."""
+"""The page in three rooms: figures, the player that is made of them, and the page around it. No torch."""

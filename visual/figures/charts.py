@@ -24,14 +24,14 @@ from specllava.trace import DecodeTrace
 from visual.figures import theme
 from visual.figures.labels import FUNCTION_WORDS, token_label
 
-DOUBTS = (0.1, 0.3, 0.7, 1.2)  # inner bounds of the entropy bins, in nats
+NATS = (0.1, 0.3, 0.7, 1.2)  # inner bounds of the entropy bins, in nats
 RELIABILITY_BINS = 5
 HARDEST = 10  # words that the draft missed most often
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A question about a run and its answer, three times over: words, picture, table."""
+    """A question about a run, with its answer in words, figures and a table."""
 
     question: str
     answer: str
@@ -40,20 +40,22 @@ class Chart:
     rows: tuple[tuple[str, ...], ...]
 
     def as_json(self) -> dict[str, object]:
+        """Return the chart as plain data for ``charts.js``."""
         figures = [figure.to_plotly_json() for figure in self.figures]
         return {"question": self.question, "answer": self.answer, "figures": figures, "columns": self.columns,
                 "rows": self.rows}  # fmt: skip
 
 
 def charts(alone: DecodeTrace | None, together: DecodeTrace | None) -> list[Chart]:
-    """Every chart that a race has an answer for; none if nothing was drafted."""
+    """Make every chart that a race has an answer for; none if nothing was drafted."""
     if together is None or not any(step.tree.drafted for step in together.steps):
         return []
-    return [_how_far(together), _doubt(together), _where_it_breaks(together), _hard_words(together),
+    return [_how_far(together), _entropy(together), _where_it_breaks(together), _hard_words(together),
             _time(alone, together)]  # fmt: skip
 
 
 def _how_far(trace: DecodeTrace) -> Chart:
+    """Chart the accepted length of every step."""
     lengths, drafted = accepted_lengths(trace), [step.tree.drafted for step in trace.steps]
     counts = Counter(lengths)
     steps = list(range(1, len(lengths) + 1))
@@ -71,37 +73,38 @@ def _how_far(trace: DecodeTrace) -> Chart:
     return Chart("How far did each guess go?", answer, (by_step, how_often), ("Step", "Drafted", "Accepted"), rows)
 
 
-def _doubt(trace: DecodeTrace) -> Chart:
-    doubts = acceptance_by_entropy([trace], DOUBTS)
-    names = [*(f"≤ {edge:g}" for edge in DOUBTS), f"> {DOUBTS[-1]:g}"]
+def _entropy(trace: DecodeTrace) -> Chart:
+    """Chart the acceptance by the draft's entropy and by its probability."""
+    by_entropy = acceptance_by_entropy([trace], NATS)
+    names = [*(f"≤ {edge:g}" for edge in NATS), f"> {NATS[-1]:g}"]
     bins = [b for b in reliability([trace], RELIABILITY_BINS) if b.tested]
-    by_doubt = panel("entropy, nats", "a guess was right")
-    by_doubt.add_bar(x=names, y=[_share(*d) for d in doubts], marker_color=theme.ACCEPTED)
-    promise = panel("probability that the draft gave", "share that the target took")
-    promise.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line={"color": theme.QUIET, "dash": "dot", "width": 1.5})
-    promise.add_scatter(
+    acceptance = panel("entropy, nats", "a guess was right")
+    acceptance.add_bar(x=names, y=[_share(*d) for d in by_entropy], marker_color=theme.ACCEPTED)
+    calibration = panel("probability that the draft gave", "share that the target took")
+    calibration.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line={"color": theme.QUIET, "dash": "dot", "width": 1.5})
+    calibration.add_scatter(
         x=[b.promised / b.tested for b in bins], y=[b.accepted / b.tested for b in bins], mode="lines+markers",
         line={"color": theme.REJECTED, "width": 2},
         marker={"size": [6 + 1.5 * math.sqrt(b.tested) for b in bins], "opacity": 1},
     )  # fmt: skip
-    for figure in (by_doubt, promise):
+    for figure in (acceptance, calibration):
         figure.update_yaxes(range=[0, 1.04], tickformat=".0%")
-    promise.update_xaxes(range=[0, 1.04], tickformat=".0%")
-    sure, unsure = doubts[0], (sum(d[0] for d in doubts[-2:]), sum(d[1] for d in doubts[-2:]))
+    calibration.update_xaxes(range=[0, 1.04], tickformat=".0%")
+    sure, unsure = by_entropy[0], (sum(d[0] for d in by_entropy[-2:]), sum(d[1] for d in by_entropy[-2:]))
     answer = (
-        f"Below {DOUBTS[0]:g} nats a guess was right {_of(*sure)}, above {DOUBTS[-2]:g} nats {_of(*unsure)}. "
+        f"Below {NATS[0]:g} nats a guess was right {_of(*sure)}, above {NATS[-2]:g} nats {_of(*unsure)}. "
         f"What the draft promises and what the target takes lie {calibration_error(bins):.2f} apart on average."
     )
     rows = (
-        *((f"entropy {name}", str(t), percent(_share(a, t))) for name, (a, t) in zip(names, doubts, strict=True)),
+        *((f"entropy {name}", str(t), percent(_share(a, t))) for name, (a, t) in zip(names, by_entropy, strict=True)),
         *((f"probability {b.promised / b.tested:.2f}", str(b.tested), percent(b.accepted / b.tested)) for b in bins),
     )
-    return Chart(
-        "Does doubt predict rejection?", answer, (by_doubt, promise), ("Where the draft gave", "Tested", "Right"), rows
-    )
+    columns = ("Where the draft gave", "Tested", "Right")
+    return Chart("Does doubt predict rejection?", answer, (acceptance, calibration), columns, rows)
 
 
 def _where_it_breaks(trace: DecodeTrace) -> Chart:
+    """Chart the acceptance by depth and by rank among siblings."""
     depths, ranks = acceptance_by_depth([trace]), acceptance_by_rank([trace])
     by_depth = panel("depth of the guess", "share accepted")
     by_depth.add_bar(x=list(depths), y=[_share(*d) for d in depths.values()], marker_color=theme.ACCEPTED)
@@ -123,6 +126,7 @@ def _where_it_breaks(trace: DecodeTrace) -> Chart:
 
 
 def _hard_words(trace: DecodeTrace) -> Chart:
+    """Chart the tokens that the draft missed most often."""
     right: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     for step in trace.steps:
@@ -147,6 +151,7 @@ def _hard_words(trace: DecodeTrace) -> Chart:
 
 
 def _time(alone: DecodeTrace | None, together: DecodeTrace) -> Chart:
+    """Chart the milliseconds of every step by phase."""
     seconds = [step.seconds for step in together.steps]
     steps = list(range(1, len(seconds) + 1))
     pace = 1e3 * summarise([alone]).seconds_per_token if alone else math.nan  # nan: stopped before its first step
@@ -177,7 +182,7 @@ def _time(alone: DecodeTrace | None, together: DecodeTrace) -> Chart:
 
 
 def panel(across: str, up: str | None) -> go.Figure:
-    """An empty figure with named axes, legible on light and dark."""
+    """Make an empty figure with named axes, legible on light and dark."""
     figure = go.Figure()
     figure.update_layout(
         template="none", showlegend=False, autosize=True, height=300, bargap=0.18, dragmode=False,
@@ -199,5 +204,5 @@ def _of(accepted: int, tested: int) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share for a table; a dash if there is none."""
+    """Format a share for a table; a dash if there is none."""
     return "–" if share is None or math.isnan(share) else f"{100 * share:.0f} %"

@@ -1,4 +1,4 @@
-"""One picture of a distillation: KL and τ against steps, from its report."""
+"""Figure of a distillation: KL and τ against steps, from its report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMOOTH = 25  # points that the line of the training's own KL has at most
 
 
 def figure(report: Report, title: str | None = None) -> go.Figure:
-    """KL falls (left axis, log), τ rises (right axis); the draft that is kept is ringed."""
+    """Draw KL (left axis, logarithmic) and τ (right axis) by step; the draft that is kept has a ring."""
     drawn = make_subplots(specs=[[{"secondary_y": True}]])
     steps = [check.step for check in report.checks]
     trained = _smoothed(report)
@@ -50,14 +50,14 @@ def figure(report: Report, title: str | None = None) -> go.Figure:
 
 
 def write_page(report: Report, file: Path) -> None:
-    """The picture as a page that needs no network."""
+    """Write the figure as a page that needs no network."""
     beside = file.with_name(file.name + ".writing")
     figure(report).write_html(beside, include_plotlyjs=True)
     beside.replace(file)
 
 
 def _smoothed(report: Report) -> list[tuple[float, float]]:
-    """Mean step and KL of stretches of the training."""
+    """Return mean step and mean KL of at most about ``SMOOTH`` stretches of the training."""
     points = [(point["step"], point["kl"]) for point in report.curve if "kl" in point]
     size = max(1, len(points) // SMOOTH)
     stretches = [points[start : start + size] for start in range(0, len(points), size)]

@@ -1,4 +1,4 @@
-"""What experiments found, in words, pictures and tables: pure functions of findings."""
+"""Charts of the lab's experiments: pure functions of findings."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from visual.figures.labels import FUNCTION_WORDS, token_label
 
 ONE_RUN = "Times are of one run each: on a machine that does other things too, trust the tokens a pass more."
 UNITS: Final = {"entropy_threshold": " nats", "max_branches": " branches", "depth": " levels", "nodes": " nodes"}
-TELLING = 3  # words that an answer names
+NAMED_WORDS = 3  # words that an answer names
 
 
 def rules_chart(found: Sweep) -> Chart:
-    """Every rule as a point: what it guesses right, and what that is worth."""
+    """Chart every rule as a point: tokens per target pass against speed-up."""
     figure = panel("tokens per target pass (τ)", "times as fast as the target alone")
     for point in found.points:
         _add_point(figure, point, RULE_INFOS[str(point.value)], point.value == found.current)
@@ -65,7 +65,7 @@ def _rules_answer(found: Sweep) -> str:
 
 
 def knob_chart(found: Sweep) -> Chart:
-    """A curve per measure; the present setting is a point on both."""
+    """Chart τ and speed-up against a setting's values; the present value is a point on both curves."""
     name, unit = found.field.replace("_", " "), UNITS.get(found.field, "")
     measures = (
         ("tokens per target pass (τ)", lambda point: round(point.summary.tau, 3), theme.TARGET),
@@ -130,7 +130,7 @@ def _sameness(found: Sweep) -> str:
 
 
 def seeing_chart(found: Contrast) -> Chart:
-    """Acceptance and doubt of one draft that sees three pictures."""
+    """Chart acceptance and entropy of one draft that is given three pictures."""
     answer = _pending(found)
     if not answer:
         seeing, blank, *_ = found.sides
@@ -140,14 +140,14 @@ def seeing_chart(found: Contrast) -> Chart:
             f"{helped}: {_each(found, 'with {name} {tau:.1f}')} tokens a pass. The draft's doubt per token:"
             f" {_each(found, '{entropy:.2f}')} nats, in that order; its best guess was the target's word"
             f" {_each(found, '{right}')} times of {len(seeing.reading)}."
-            f" {_mattered(found, seeing, blank)}{_told(found)}"
+            f" {_mattered(found, seeing, blank)}{_same_answer(found)}"
         )
-    figures = (_tau_bars(found), _doubt_bars(found)) if found.sides else ()
+    figures = (_tau_bars(found), _entropy_bars(found)) if found.sides else ()
     return Chart("Does seeing help?", answer, figures, *_token_table(found, "entropy, nats", "entropies"))
 
 
 def distillation_chart(found: Contrast) -> Chart:
-    """Acceptance and distance from the target of two drafts."""
+    """Chart acceptance and KL from the target of two drafts."""
     answer = _pending(found)
     if not answer:
         before, after = found.sides
@@ -156,14 +156,15 @@ def distillation_chart(found: Contrast) -> Chart:
             f"{helped}: from {before.tau:.1f} to {after.tau:.1f} tokens a pass. The draft stands"
             f" {after.reading.divergence:.3f} nats from the target on average (KL), before distillation"
             f" {before.reading.divergence:.3f}; its best guess was the target's word {_right(found, after)} instead of"
-            f" {_right(found, before)} times of {len(after.reading)}. {_mattered(found, after, before)}{_told(found)}"
+            f" {_right(found, before)} times of {len(after.reading)}."
+            f" {_mattered(found, after, before)}{_same_answer(found)}"
         )
     figures = (_tau_bars(found), _distance_bars(found)) if found.sides else ()
     return Chart("Does distillation help?", answer, figures, *_token_table(found, "KL, nats", "divergences"))
 
 
 def _pending(found: Contrast) -> str:
-    """Why there is no answer (yet); empty if there is one."""
+    """Return why there is no answer (yet); empty if there is one."""
     if len(found.sides) < len(found.names):
         return f"{len(found.sides)} of {len(found.names)} runs are finished."
     if any(not side.trace.steps for side in found.sides):
@@ -172,36 +173,36 @@ def _pending(found: Contrast) -> str:
 
 
 def _each(found: Contrast, form: str) -> str:
-    """The sides in one phrase: ``a, b and c``."""
+    """Join the sides in one phrase: ``a, b and c``."""
     said = [form.format(name=s.name, tau=s.tau, entropy=s.reading.entropy, right=_right(found, s)) for s in found.sides]
     return ", ".join(said[:-1]) + f" and {said[-1]}"
 
 
 def _right(found: Contrast, side: Side) -> int:
-    """How often the draft's likeliest token is the one that the target said."""
+    """Count the positions at which the draft's likeliest token is the target's."""
     return sum(a == b for a, b in zip(side.reading.guesses, found.sides[0].trace.token_ids, strict=True))
 
 
 def _mattered(found: Contrast, better: Side, worse: Side) -> str:
-    """The words that the better side gave a much larger chance."""
+    """Name the words to which the better side gave a much larger probability."""
     trace = found.sides[0].trace
     gains = [a - b for a, b in zip(better.reading.probs, worse.reading.probs, strict=True)]
-    order = sorted(range(len(gains)), key=lambda place: -gains[place])
-    words = dict.fromkeys(_word_around(trace, place) for place in order if gains[place] > 0.2)
-    return f"It mattered most in: {', '.join(list(words)[:TELLING])}. " if words else ""
+    order = sorted(range(len(gains)), key=lambda position: -gains[position])
+    words = dict.fromkeys(_word_around(trace, position) for position in order if gains[position] > 0.2)
+    return f"It mattered most in: {', '.join(list(words)[:NAMED_WORDS])}. " if words else ""
 
 
-def _word_around(trace: DecodeTrace, place: int) -> str:
-    """The whole word that a token is a part of; the tokens of a word after its first have no space before them."""
-    tokens, first, last = trace.token_ids, place, place + 1
+def _word_around(trace: DecodeTrace, position: int) -> str:
+    """Return the whole word of a token; only the first token of a word has a space before it."""
+    tokens, first, last = trace.token_ids, position, position + 1
     while first > 0 and trace.texts[tokens[first]][:1].isalnum():
         first -= 1
     while last < len(tokens) and trace.texts[tokens[last]][:1].isalnum():
         last += 1
-    return "".join(trace.texts[token] for token in tokens[first:last]).strip() or token_label(trace, tokens[place])
+    return "".join(trace.texts[token] for token in tokens[first:last]).strip() or token_label(trace, tokens[position])
 
 
-def _told(found: Contrast) -> str:
+def _same_answer(found: Contrast) -> str:
     if all(same.identical for same in found.sameness):
         return "The answer is the same every time: a draft only guesses."
     return "Not every run said the same tokens; the first one's are shown."
@@ -229,8 +230,8 @@ def _distance_bars(found: Contrast) -> go.Figure:
     return figure
 
 
-def _doubt_bars(found: Contrast) -> go.Figure:
-    """Entropy on small words and on all others: grammar needs no picture."""
+def _entropy_bars(found: Contrast) -> go.Figure:
+    """Draw the mean entropy on function words and on all others: grammar needs no picture."""
     trace = found.sides[0].trace
     labels = [token_label(trace, token).lower() for token in trace.token_ids]
     small = [label in FUNCTION_WORDS or not any(map(str.isalnum, label)) for label in labels]
@@ -252,7 +253,7 @@ def _doubt_bars(found: Contrast) -> go.Figure:
 
 
 def _token_table(found: Contrast, what: str, field: str) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Columns and rows of a table with a row per token of the answer."""
+    """Make columns and rows of a table with a row per token of the answer."""
     if not found.sides:
         return ("Token",), ()
     trace = found.sides[0].trace
@@ -265,12 +266,12 @@ def _token_table(found: Contrast, what: str, field: str) -> tuple[tuple[str, ...
         for side, same in zip(found.sides, found.sameness, strict=True)
     ]
     rows = []
-    for place, token in enumerate(trace.token_ids):
+    for position, token in enumerate(trace.token_ids):
         row = [token_label(trace, token)]
         for side, accepted in zip(found.sides, taken, strict=True):
             value: Sequence[float] = getattr(side.reading, field)
-            verdict = "–" if not place or place not in accepted else "yes" if accepted[place] else "no"
-            row += [f"{value[place]:.2f}", f"{side.reading.probs[place]:.2f}", verdict]
+            verdict = "–" if not position or position not in accepted else "yes" if accepted[position] else "no"
+            row += [f"{value[position]:.2f}", f"{side.reading.probs[position]:.2f}", verdict]
         rows.append(tuple(row))
     return tuple(columns), tuple(rows)
 

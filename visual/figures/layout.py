@@ -1,4 +1,4 @@
-"""Where the nodes of a tree stand: depth to the right, a straight spine, no two edges crossing.
+"""Heights of a tree's nodes: depth to the right, a straight spine, no two edges crossing.
 
 Every node has a favourite child, which stands level with it; other children's subtrees are moved above
 or below as whole blocks, just far enough that no two nodes of one depth are closer than one slot. Blocks keep
@@ -22,7 +22,7 @@ class _Block:
 
 
 def ordered_tree(children: Sequence[Sequence[int]]) -> nx.DiGraph:
-    """Children lists, favourite first, as a graph whose successors keep that order. Node 0 is the root."""
+    """Make a graph of children lists, favourite first, whose successors keep that order. Node 0 is the root."""
     tree = nx.DiGraph()
     tree.add_nodes_from(range(len(children)))
     tree.add_edges_from((node, child) for node, family in enumerate(children) for child in family)
@@ -30,7 +30,7 @@ def ordered_tree(children: Sequence[Sequence[int]]) -> nx.DiGraph:
 
 
 def tidy_heights(tree: nx.DiGraph) -> tuple[int, ...]:
-    """Height of every node of an ordered tree in slots, upwards positive, the root 0 at 0."""
+    """Compute the height of every node of an ordered tree in slots, upwards positive, the root 0 at 0."""
     depths = nx.single_source_shortest_path_length(tree, 0)
     blocks: dict[int, _Block] = {}
     for node in nx.dfs_postorder_nodes(tree, 0):
@@ -43,6 +43,7 @@ def tidy_heights(tree: nx.DiGraph) -> tuple[int, ...]:
 
 
 def _assemble(family: Iterable[int], depth: int, blocks: Mapping[int, _Block]) -> _Block:
+    """Move the children's blocks apart and join them to the block of their parent at ``depth``."""
     whole = _Block({}, [])
     for child in family:
         block = blocks[child]
@@ -52,7 +53,7 @@ def _assemble(family: Iterable[int], depth: int, blocks: Mapping[int, _Block]) -
         offset = up if up <= -down else down
         whole.offsets.append((child, offset))
         for d, (low, high) in block.room.items():
-            known = whole.room.get(d, (low + offset, high + offset))
-            whole.room[d] = (min(known[0], low + offset), max(known[1], high + offset))
+            taken = whole.room.get(d, (low + offset, high + offset))
+            whole.room[d] = (min(taken[0], low + offset), max(taken[1], high + offset))
     whole.room[depth] = (0, 0)
     return whole

@@ -1,4 +1,4 @@
-"""Why each guess fared as it did, as codes; the page's sentences come from them. No torch."""
+"""Codes for the verdict on each node; the page's sentences come from them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Reason = Literal["root", "accepted", "another-wanted", "chance-against", "parent
 
 
 def reasons(step: StepTrace, sampled: bool) -> tuple[Reason, ...]:
-    """One code per node.
+    """Return one code per node.
 
     ``another-wanted``: the target's choice was another token. ``chance-against``: the target gave it some probability
     (``step.view.token_probs``), the draft another (``exp`` of the tree's log-prob), and the draw went against it, or
-    fell on another token. ``parent-rejected``: the branch had been left above it, so it was never judged.
+    fell on another token. ``parent-rejected``: the branch had been left above it, so it was never verified.
     A guess that was pruned before the target saw it is no node and has no code: ``step.pruned`` lists it.
 
     Args:

@@ -1,4 +1,4 @@
-"""Where everything of one step stands: a column per depth, a row per branch. Columns in pixels, rows in slots.
+"""Layout of one step: a column per depth, a row per branch. Columns in pixels, rows in slots.
 
 Ids are those of the ``DraftTree``; the target's own next token is one more, ``len(tree)``, and the guesses that
 were pruned before the target saw them come after it.
@@ -28,13 +28,14 @@ CROWDED = 22  # rows beyond which never-reached nodes lose their label
 
 @dataclass(frozen=True)
 class StepLayout:
-    """A step with the place of every node."""
+    """A step with column, row and label of every node."""
 
     trace: DecodeTrace
     step: StepTrace
 
     @property
     def next_node(self) -> int:
+        """Id of the target's own token."""
         return len(self.step.tree)
 
     @cached_property
@@ -70,7 +71,7 @@ class StepLayout:
 
     @cached_property
     def heights(self) -> tuple[int, ...]:
-        """Row of every node but the pruned ones. The emitted branch is the spine: it runs straight through."""
+        """Rows of all nodes but the pruned ones. The emitted branch is the spine: it runs straight through."""
         return self._heights(self.next_node + 1)
 
     @cached_property
@@ -147,7 +148,7 @@ class StepLayout:
         return tuple(run for run in runs if len(run) >= SHORTEST_FOLD)
 
     def _plain(self, node: int, children: Sequence[Sequence[int]]) -> bool:
-        """Inside a run: one way in, one way out, and the same verdict before and after."""
+        """Return whether a node lies inside a run: one child, no siblings, the same verdict before and after."""
         if node == 0 or len(children[node]) != 1 or len(children[self.parents[node]]) != 1:
             return False
         run = (self.parents[node], node, children[node][0])

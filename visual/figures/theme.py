@@ -1,4 +1,4 @@
-"""Colours and verdicts of the page: one table that figures, legend and stylesheet share.
+"""Colours and verdicts that figures, legend and stylesheet share.
 
 Okabe-Ito colours, each paired with a symbol or a line style, so that no meaning hangs on colour alone. The
 stylesheet reads them as custom properties (``css_variables``); figures use them as they are, because they have
@@ -32,24 +32,24 @@ COLOURS: Final[dict[str, str]] = {
     "quiet": QUIET,
 }
 COLOURSCALE: Final = "cividis"
-UNKNOWN: Final = "rgba(139,144,150,0.18)"  # the draft was never asked what follows this node
+UNKNOWN: Final = "rgba(139,144,150,0.18)"  # the draft has no entropy here: it never expanded this node
 SHADES: Final = 200  # of the entropy scale
 
 
 def css_variables() -> str:
-    """The colours and the entropy scale as a ``:root`` rule for the stylesheet."""
+    """Return the colours and the entropy scale as a ``:root`` rule for the stylesheet."""
     stops = ", ".join(sample_colorscale(COLOURSCALE, [i / 6 for i in range(7)]))
     lines = [f"--{name}: {colour};" for name, colour in COLOURS.items()]
     return ":root { " + " ".join([*lines, f"--entropy-scale: linear-gradient(90deg, {stops});"]) + " }"
 
 
 def entropy_ceiling(config: DecodingConfig) -> float:
-    """Nats at the bright end of the scale: fixed for a run, with its threshold in the left half."""
+    """Return the nats at the bright end of the scale: fixed for a run, with its threshold in the left half."""
     return max(2.0, math.ceil(2 * config.entropy_threshold))
 
 
 def entropy_colour(entropy: float | None, ceiling: float) -> str:
-    """Fill of a node: a place on the legend's scale, or a pale grey where the draft was not asked.
+    """Return the fill of a node: a colour of the legend's scale, or a pale grey without an entropy.
 
     A plain colour and not a number for Plotly's own colour axis, which costs a tenth of every step that is drawn.
     """
@@ -61,12 +61,12 @@ def entropy_colour(entropy: float | None, ceiling: float) -> str:
 
 @cache
 def _shades() -> tuple[str, ...]:
-    """The scale in steps too fine to be seen."""
+    """Return ``SHADES + 1`` colours of the scale, in steps too fine to be seen."""
     stops = sample_colorscale(COLOURSCALE, [i / SHADES for i in range(SHADES + 1)], colortype="tuple")
     return tuple("#" + "".join(f"{round(255 * part):02x}" for part in stop) for stop in stops)
 
 
 def verdicts(step: StepTrace) -> tuple[Verdict, ...]:
-    """One verdict per node, as it is drawn."""
+    """Return the verdict of every node, as it is drawn."""
     drawn: dict[Reason, Verdict] = {"root": "root", "accepted": "accepted", "parent-rejected": "unreached"}
     return tuple(drawn.get(reason, "rejected") for reason in reasons(step, sampled=False))

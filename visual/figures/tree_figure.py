@@ -1,4 +1,4 @@
-"""One step's tree as a Plotly figure: left to right, few traces, legible on light and dark.
+"""Plotly figure of one step's tree: left to right, few traces, legible on light and dark.
 
 Nodes are points of a trace for each verdict; their ids (``customdata``) are those of ``StepLayout``. ``marked`` holds
 halos. Edges are shapes, a path for all of one style, named ``edges``, ``branch``, ``next-edge`` and ``pruned-edges``;
@@ -41,12 +41,12 @@ FONTS: dict[Verdict, dict[str, object]] = {
 
 
 def tree_figure(trace: DecodeTrace, step: StepTrace) -> go.Figure:
-    """The figure of one step; ranges and colours depend on the run's configuration, not on the step."""
+    """Draw one step; ranges and colours depend on the run's configuration, not on the step."""
     return go.Figure(tree_drawing(StepLayout(trace, step))).update_layout(template="none")
 
 
 def tree_drawing(layout: StepLayout) -> Drawing:
-    """The same as plain data, ``{"data", "layout"}``: Plotly's own objects take three times as long to make."""
+    """Draw the same as plain data, ``{"data", "layout"}``: Plotly's own objects take three times as long to make."""
     marker = {"color": "rgba(240,180,0,0.42)", "opacity": 1, "line": {"width": 0}}
     marked = {
         "type": "scatter", "name": "marked", "uid": "marked", "x": [None], "y": [None], "mode": "markers",
@@ -57,7 +57,7 @@ def tree_drawing(layout: StepLayout) -> Drawing:
 
 
 def _groups(layout: StepLayout) -> list[tuple[Verdict, list[int]]]:
-    """Nodes by trace, in the order of drawing; the root looks like what is accepted."""
+    """Group nodes by trace, in the order of drawing; the root looks like an accepted node."""
     groups: dict[Verdict, list[int]] = {verdict: [] for verdict in MARKERS}
     for node, verdict in enumerate(layout.verdicts):
         groups["accepted" if verdict == "root" else verdict].append(node)
@@ -65,7 +65,7 @@ def _groups(layout: StepLayout) -> list[tuple[Verdict, list[int]]]:
 
 
 def rows_with_pruned(layout: StepLayout) -> dict[str, object]:
-    """What changes in a step's figure when its pruned guesses are switched on: ``y`` by trace uid, edges, rows."""
+    """Return what changes in the figure when pruned guesses are switched on: ``y`` by trace uid, edges, rows."""
     heights = layout.heights_with_pruned
     moved = {verdict: [heights[node] for node in nodes] for verdict, nodes in _groups(layout)}
     return {"y": moved, "shapes": _edges(layout, heights, pruned=True), **_extent(heights)}
@@ -88,14 +88,14 @@ def _layout(layout: StepLayout) -> dict[str, Any]:
 
 
 def _extent(heights: Sequence[int]) -> dict[str, object]:
-    """Rows to make room for, and the range of the axis, labels on top included."""
+    """Return the rows to make room for and the range of the axis, labels on top included."""
     rows = max(SLOTS, max(heights) - min(heights) + 2)
     middle = (max(heights) + min(heights)) / 2
     return {"rows": round(rows, 1), "range": [round(middle - rows / 2, 2), round(middle + rows / 2 + 0.3, 2)]}
 
 
 def _edges(layout: StepLayout, heights: Sequence[int], pruned: bool = False) -> list[dict[str, Any]]:
-    """Edges by style, in the order of drawing; those to the pruned guesses only where these are drawn."""
+    """Make the edges by style, in the order of drawing; those to pruned guesses only where these are drawn."""
     branch = layout.step.verification.accepted
     taken = set(branch)
     drafted = [n for n in range(1, layout.next_node) if n not in taken]
@@ -117,7 +117,7 @@ def _edges(layout: StepLayout, heights: Sequence[int], pruned: bool = False) -> 
 
 
 def _edge(layout: StepLayout, heights: Sequence[int], node: int) -> str:
-    """From the parent to ``node``, as a piece of an SVG path: level at both ends."""
+    """Make the edge from the parent to ``node`` as a piece of an SVG path, level at both ends."""
     start, end = (layout.columns[depth] for depth in (layout.depths[node] - 1, layout.depths[node]))
     low, high = heights[layout.parents[node]], heights[node]
     if low == high:
@@ -149,7 +149,7 @@ def _fill(layout: StepLayout, verdict: Verdict, nodes: Sequence[int]) -> str | l
 
 
 def _label(layout: StepLayout, node: int) -> str:
-    """Plotly reads labels as a kind of HTML, so a token's own text is escaped."""
+    """Return a node's label, escaped: Plotly reads labels as a kind of HTML."""
     label = layout.labels[node]
     if layout.verdicts[node] == "pruned" and len(label) > PRUNED_CHARACTERS:
         label = label[: PRUNED_CHARACTERS - 1] + "…"

@@ -21,24 +21,24 @@ log = logging.getLogger("specllava.page")
 
 
 class Backend(Protocol):
-    """What the page needs of a pair of models: ``specllava.Pair``, or a stand-in in tests."""
+    """Interface that the page needs of a pair of models: ``specllava.Pair``, or a stand-in in tests."""
 
     @property
     def info(self) -> RunInfo: ...
 
     def race(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
-        """Events of both lanes, or of the target's if nobody drafts.
+        """Yield events of both lanes, or of the target's if nobody drafts.
 
         Bad input raises a ``ValueError`` that a visitor can read.
         """
 
     def collect_race(self, events: Iterable[Any]) -> dict[str, DecodeTrace]:
-        """The traces so far, by lane."""
+        """Collect the traces so far, by lane."""
 
 
 @dataclass(frozen=True)
 class AppState:
-    """One running page: the models, the recorded races, and the runs that visitors have asked for.
+    """What the visitors of one page share: the models, the recorded races, and the runs that visitors have asked for.
 
     Args:
         backend: waits for the models; raises if they could not be loaded.
@@ -60,15 +60,15 @@ class AppState:
 
     @property
     def first(self) -> Recorded | None:
-        """What a visitor sees before anything runs."""
+        """The race that the page opens with."""
         return self.opened or next(iter(self.recorded), None)
 
 
 def running(state: AppState) -> str:
-    """What is running, once the models are there."""
+    """Wait for the models and return the chip's value."""
     try:
-        setting = state.backend().info
+        info = state.backend().info
     except Exception:
         log.exception("the models could not be loaded")
         return widgets.chip_value("failed", "recorded races only: the models could not be loaded")
-    return widgets.chip_value("ready", f"{setting.pair} · {setting.device.upper()} · {setting.dtype}")
+    return widgets.chip_value("ready", f"{info.pair} · {info.device.upper()} · {info.dtype}")

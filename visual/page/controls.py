@@ -11,8 +11,7 @@ from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
 from specllava.config import DecodingConfig
-from specllava.drafters import DRAFTER_INFOS, DrafterInfo
-from specllava.growth.rule import RuleInfo
+from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
 from visual.page import widgets
 
@@ -27,8 +26,8 @@ def folds() -> dict[str, list[str]]:
     """Group the fields by title: of the default drafter and rule, of any other, and of neither; in field order."""
     default = DecodingConfig()
     first = {"drafter", *DRAFTER_INFOS[default.drafter].options, *RULE_INFOS[default.rule].options}
-    infos: tuple[RuleInfo | DrafterInfo, ...] = (*RULE_INFOS.values(), *DRAFTER_INFOS.values())
-    bound = {name for info in infos for name in info.options}
+    bound = {name for rule in RULE_INFOS.values() for name in rule.options}
+    bound |= {name for drafter in DRAFTER_INFOS.values() for name in drafter.options}
     return {
         "Who drafts, and how the tree grows": [name for name in FIELDS if name in first],
         "Length and sampling": [name for name in FIELDS if name not in first | bound],

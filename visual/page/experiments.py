@@ -1,4 +1,4 @@
-"""The experiments of the lab: what each asks, runs and shows."""
+"""The experiments of the lab: titles, how each is started, and its view."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from visual.page.lab_views import View, distillation_view, fork_view, knob_view,
 
 
 class Experiments(Protocol):
-    """What the lab needs of a pair of models: ``specllava.lab.Lab``, or a stand-in in tests.
+    """Interface that the lab needs of a pair of models: ``specllava.lab.Lab``, or a stand-in in tests.
 
     A generator yields after each decode step, the same finding again where there is no new one, so that it can be
     closed there. Bad input raises a ``ValueError`` that a visitor can read.
@@ -57,29 +57,31 @@ EXPERIMENTS = (
     Experiment(
         "rules", "Rules side by side",
         "The same question with every way to grow a tree: what a rule guesses right, and what that saves.",
-        "Compare the rules", lambda lab, image, asked, _, config: lab.rules(image, asked, config), rules_view,
+        "Compare the rules", lambda lab, image, question, _, config: lab.rules(image, question, config), rules_view,
     ),
     Experiment(
         "seeing", "Does seeing help?",
         "The large model always looks at your picture, so the answer stays the same. The small one guesses it three"
         " times: with your picture, with a grey one, and with this other one.",
         "Blindfold the draft",
-        lambda lab, image, asked, other, config: lab.seeing(image, asked, other.open(), config), seeing_view,
+        lambda lab, image, question, other, config: lab.seeing(image, question, other.open(), config),
+        seeing_view,
     ),
     Experiment(
         "distillation", "Does distillation help?",
         "The small model learnt first from texts and then from the large one. Both stages guess the same answer.",
         "Compare before and after",
-        lambda lab, image, asked, _, config: lab.distillation(image, asked, config), distillation_view,
+        lambda lab, image, question, _, config: lab.distillation(image, question, config), distillation_view,
     ),
     Experiment(
         "knob", "Turn the knob",
         "One number of your settings, turned from one end to the other while all else stays.",
-        "Turn it", lambda lab, image, asked, field, config: lab.knob(image, asked, field, config), knob_view,
+        "Turn it", lambda lab, image, question, field, config: lab.knob(image, question, field, config), knob_view,
     ),
     Experiment(
         "fork", "Force a token",
         "Put another word into the answer: what stands before it stays, and the large model goes on from there.",
-        "Show the answer", lambda lab, image, asked, given, config: lab.fork(image, asked, given, config), fork_view,
+        "Show the answer",
+        lambda lab, image, question, tokens, config: lab.fork(image, question, tokens, config), fork_view,
     ),
 )  # fmt: skip

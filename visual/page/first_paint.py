@@ -1,4 +1,4 @@
-"""The page's first paint: what a visitor sees before a script has run, in the document itself.
+"""The page's first paint: markup in the document itself, before a script has run.
 
 For the first example it is the live player as ``python -m benchmarks.first_paint`` recorded it; for anything else,
 cards that are empty but for the question and the step. It comes in front of Gradio's place, in a shadow root in which
@@ -31,14 +31,14 @@ log = logging.getLogger("specllava.page")
 
 
 def race_digest(race: Recorded) -> str:
-    """Changes with anything that the race's file or its picture says."""
+    """Hash a race and its picture."""
     picture = race.image.read_bytes() if race.image else b""
-    told = race_json(race.target_only, race.speculative, race.image.name if race.image else None)
-    return hashlib.sha256(told.encode() + picture).hexdigest()[:16]
+    document = race_json(race.target_only, race.speculative, race.image.name if race.image else None)
+    return hashlib.sha256(document.encode() + picture).hexdigest()[:16]
 
 
 class FirstPaint:
-    """What the document of a page begins its body with.
+    """The markup that a page's body begins with.
 
     Args:
         snapshot: file of the recorded columns; a page that shows another race first, or other things beside it, does
@@ -49,7 +49,7 @@ class FirstPaint:
         self._state, self._file = state, snapshot
 
     def markup(self, query: Mapping[str, str]) -> str:
-        """For what the page's address asks for; empty if there is no race to show."""
+        """Make the markup for the page's query; empty if there is no race to show."""
         link = follow_link(query, self._state.recorded)
         race, step = (link.race, link.show) if link else (self._state.first, None)
         if race is None:
@@ -83,25 +83,26 @@ def _document(columns: str) -> str:
 
 
 def _skeleton(race: Recorded, step: int | None) -> str:
+    """Fill the skeleton of the columns with a race's question and step."""
     steps = len(race.lead.steps)
-    shown = instructive_step(race.lead) if step is None else step
-    name = f"Step {shown + 1} of {steps}" if steps else "Step"  # as in step.js
+    index = instructive_step(race.lead) if step is None else step
+    name = f"Step {index + 1} of {steps}" if steps else "Step"  # as in step.js
     return _filled("first_paint_skeleton.html", {"asked": escape(strip_bidi(race.prompt)), "step": name})
 
 
 def _filled(name: str, parts: Mapping[str, str]) -> str:
-    return re.sub(r"<!-- (\w+) -->", lambda found: parts[found[1]], _static(name))
+    return re.sub(r"<!-- (\w+) -->", lambda match: parts[match[1]], _static(name))
 
 
 @cache
 def _stylesheet() -> str:
-    """The page's own, as it is read inside a shadow root: there the root is the host."""
+    """Return the page's CSS for a shadow root, whose root is the host."""
     return _static("first_paint.css") + markup.stylesheet().replace(":root", ":host")
 
 
 @cache
 def _links() -> str:
-    """What the player will import, to be fetched while Gradio is still starting; Plotly behind everything else."""
+    """Make links by which the browser fetches the player's scripts while Gradio is starting; Plotly last."""
     version = static_version(MODULES)
     modules = (_address(f"{STATIC.as_posix()}/{name}") + f"?v={version}" for name in MODULES)
     links = [f'<link rel="modulepreload" href="{address}">' for address in modules]

@@ -1,4 +1,4 @@
-"""The column in which a visitor asks: a picture, a question, Run and Stop. What they do is given. Gradio, no torch."""
+"""Cards of the column with the visitor's inputs: picture, question, Run and Stop, lessons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN_EXAMPLES = 6
 
 @dataclass(frozen=True)
 class PictureCard:
-    """The picture that is asked about, as the page's state and as the visitor sees it, and where races come from."""
+    """Components of the picture's card: the picture as state and as image, and where races come from."""
 
     state: gr.State
     shown: gr.Image
@@ -29,7 +29,7 @@ class PictureCard:
 
 @dataclass(frozen=True)
 class QuestionCard:
-    """The question, and the two buttons that start and stop its race."""
+    """Components of the question's card: the question, Run and Stop."""
 
     question: gr.Textbox
     run: gr.Button
@@ -44,12 +44,12 @@ def picture_card(
     upload: Callable[..., Any],
     scene: Callable[..., Any] | None,
 ) -> PictureCard:
-    """The picture and where to get another: drawn, uploaded, or with a race to it, recorded or from a file.
+    """Build the card with the picture and ways to another: drawn, uploaded, or with a recorded race or a race file.
 
     Args:
-        state: what ``image``, a file, is to the page; both ``None`` if there is no picture yet.
-        upload: takes a file; gives state, image and notice.
-        scene: takes whether the mix should be new to training; gives state and image. ``None``: scenes are not offered.
+        state: of the page for the file ``image``; both ``None`` if there is no picture yet.
+        upload: takes a file; returns state, image and notice.
+        scene: takes whether the mix should be new to training; returns state and image. ``None``: no scenes.
     """
     picture = gr.State(state)
     with gr.Column(elem_classes="card picture-card"):
@@ -78,7 +78,7 @@ def picture_card(
 
 
 def question_card(first: str, suggestions: Sequence[str], notice: gr.HTML) -> QuestionCard:
-    """The question, with suggestions that fill it in."""
+    """Build the card with the question and suggestions that fill it in."""
     with gr.Column(elem_classes="card question-card"):
         gr.HTML(**widgets.constant_arguments('<h2 class="eyebrow">Question</h2>'))
         question = gr.Textbox(

@@ -1,4 +1,4 @@
-"""The lab below the player: a card per experiment, computed only when asked. Layout and handlers; no torch."""
+"""The lab below the player: a card per experiment, its handlers and its run."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ Promise.all(props.modules.map(load)).then(([charts, player, lab]) =>
 
 @dataclass(frozen=True)
 class LabState:
-    """What the visitors of one lab share.
+    """State that the visitors of one lab share.
 
     Args:
         experiments: waits for the models; raises if they could not be loaded.
-        another: a picture that is not the visitor's.
+        another: makes a picture that is not the visitor's.
         requests: races and experiments that wait or run, on the whole page.
     """
 
@@ -52,11 +52,11 @@ class LabState:
     requests: RunRequests
 
 
-# --- what the lab does --------------------------------------------------------------------------------------------
+# --- runs of experiments --------------------------------------------------------------------------------------------
 
 
 class ExperimentRun:
-    """An experiment that is running: findings in, views out.
+    """An experiment that is running, from findings to views.
 
     Args:
         experiment: turns a finding into a view.
@@ -70,7 +70,7 @@ class ExperimentRun:
         self._view: str | None = None
 
     def show(self, event: Any) -> Update | None:
-        """Take in a finding. Returns its view and how far the experiment is, if the finding is new."""
+        """Take in a finding. Return its view and the progress, if the finding is new."""
         if event is self._finding:
             return None
         self._finding = event
@@ -79,12 +79,12 @@ class ExperimentRun:
         return self._view, info(progress)
 
     def end(self, ending: Ending) -> str | None:
-        """The view of the last finding, whatever the ending; ``None`` if there was no finding."""
+        """Return the view of the last finding, whatever the ending; ``None`` if there was no finding."""
         return self._view
 
 
 def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
-    """An experiment as the page runs it. ``more`` is its card's own control; for forks, a click's tokens."""
+    """Make the kind of run of an experiment. ``more`` is its card's own control; for forks, a click's tokens."""
 
     def request(
         event: gr.EventData, picture: PictureSource | None, question: str | None, more: Any, *values: Any
@@ -93,31 +93,31 @@ def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
         return RunRequest(picture, shorten_question(question), values, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
-        image, lab_of_pair = inputs.picture.open(), lab.experiments()
-        findings = experiment.start(lab_of_pair, image, inputs.question, inputs.more, inputs.config)
+        image, experiments = inputs.picture.open(), lab.experiments()
+        findings = experiment.start(experiments, image, inputs.question, inputs.more, inputs.config)
         return ExperimentRun(experiment, findings)
 
     return RunKind(experiment.name, "the experiment", "What was found so far stays here.", request, start)
 
 
 def chosen(event: gr.EventData) -> list[int]:
-    """The tokens that a visitor's click asks to go on from; none for the button.
+    """Return the prefix of token ids that a click on the player or view chose; none for the button.
 
     Raises:
         gr.Error: what came is no list of whole numbers.
     """
-    given = (event._data or {}).get("given", [])
-    if not isinstance(given, list) or not all(type(token) is int for token in given):
+    tokens = (event._data or {}).get("given", [])
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
         raise gr.Error("tokens to go on from must be whole numbers")
-    return given
+    return tokens
 
 
-# --- what it looks like -------------------------------------------------------------------------------------------
+# --- layout -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What experiments run on, chosen elsewhere on the page."""
+    """Components that experiments take their inputs from."""
 
     picture: gr.State
     question: gr.Textbox
@@ -126,7 +126,7 @@ class Inputs:
 
 
 def lab_section(lab: LabState, inputs: Inputs) -> None:
-    """All five cards. Nothing is computed before a visitor asks."""
+    """Build the cards of all experiments. Nothing is computed before a click."""
     with gr.Column(elem_id="lab"):
         gr.HTML(**widgets.constant_arguments(_heading()), elem_id="lab-heading")
         for experiment in EXPERIMENTS:
@@ -154,7 +154,7 @@ def _card(lab: LabState, experiment: Experiment, inputs: Inputs) -> None:
 
 
 def _more(lab: LabState, experiment: Experiment) -> Any:
-    """The control that only this experiment has; a state without a face where there is none."""
+    """Build the control that only this experiment has; an empty state where there is none."""
     if experiment.name == "knob":
         fields = [(name.replace("_", " "), name) for name in KNOBS]
         return gr.Radio(fields, value=fields[0][1], show_label=False, container=False, label="Knob", elem_id="knob")
@@ -177,7 +177,7 @@ def _more(lab: LabState, experiment: Experiment) -> Any:
 
 
 def result_arguments() -> dict[str, Any]:
-    """Arguments of a ``gr.HTML`` that shows a view; its value is JSON, empty until something was found."""
+    """Return the arguments of a ``gr.HTML`` that shows a view; its value is JSON, empty before the first finding."""
     return {
         "value": "",
         "html_template": (STATIC / "lab.html").read_text(encoding="utf-8"),

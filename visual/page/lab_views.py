@@ -1,4 +1,4 @@
-"""What an experiment shows beside its chart: the answer word by word, trees of one place, two answers that part.
+"""Views of experiments: a chart, and the answer word by word, trees of one position, or two answers that differ.
 
 Plain data for ``static/lab.js``, which puts every text into the page as text.
 """
@@ -21,35 +21,35 @@ from visual.figures.tree_figure import tree_figure
 from visual.player.explanations import step_sentence
 from visual.player.headline import number
 
-DOUBT_CEILING, DISTANCE_CEILING = 2.0, 1.0  # nats at the bright end of the scale
-BEFORE = 6  # words before a place that say where it is
+ENTROPY_CEILING, KL_CEILING = 2.0, 1.0  # nats at the bright end of the scale
+CONTEXT_TOKENS = 6  # tokens before a position that are named
 ROOM = 0.8  # rows above and below a tree, for labels
 View = dict[str, object]
 
 
 def rules_view(found: Sweep) -> tuple[str, View]:
-    """Progress in words, and what to show."""
+    """Return the progress in words and the view: the chart."""
     return _progress(found.finished, len(found.values), "rules"), rules_chart(found).as_json()
 
 
 def knob_view(found: Sweep) -> tuple[str, View]:
-    """Progress in words, and what to show."""
+    """Return the progress in words and the view: the chart."""
     return _progress(found.finished, len(found.values), "values"), knob_chart(found).as_json()
 
 
 def seeing_view(found: Contrast) -> tuple[str, View]:
-    """Progress in words, and what to show: the chart, and the answer with the draft's doubt at each word."""
+    """Return the progress in words and the view: the chart, the answer with the draft's entropy at each word."""
     view = seeing_chart(found).as_json()
     if found.sides:
-        view["gloss"] = _gloss(found, "entropies", DOUBT_CEILING, "how unsure the draft was (entropy)")
+        view["gloss"] = _gloss(found, "entropies", ENTROPY_CEILING, "how unsure the draft was (entropy)")
     return _progress(len(found.sides), len(found.names), "pictures"), view
 
 
 def distillation_view(found: Contrast) -> tuple[str, View]:
-    """Progress in words, and what to show: the chart, the answer, the trees where the drafts differ most."""
+    """Return the progress in words and the view: the chart, the answer, the trees where the drafts differ most."""
     view = distillation_chart(found).as_json()
     if found.sides:
-        view["gloss"] = _gloss(found, "divergences", DISTANCE_CEILING, "how far the draft was from the target (KL)")
+        view["gloss"] = _gloss(found, "divergences", KL_CEILING, "how far the draft was from the target (KL)")
     if found.comparisons:
         view["closeups"] = [_tree_comparison(found, comparison) for comparison in found.comparisons]
     return _progress(len(found.sides), len(found.names), "drafts"), view
@@ -60,36 +60,36 @@ def _progress(done: int, total: int, noun: str) -> str:
 
 
 def _gloss(found: Contrast, field: str, ceiling: float, scale: str) -> View:
-    """The answer's words, and below each a mark per side: how it read the word, and whether its guess was taken."""
+    """Return the answer's words with a mark per side: its entropy or KL, and the verdict on its guess."""
     trace = found.sides[0].trace
     words: list[View] = []
     taken = [
         drafted_tokens(side.trace)[: None if same.identical else same.position]
         for side, same in zip(found.sides, found.sameness, strict=True)
     ]
-    for place, token in enumerate(trace.token_ids):
+    for position, token in enumerate(trace.token_ids):
         marks = []
         for side, accepted in zip(found.sides, taken, strict=True):
-            value = getattr(side.reading, field)[place]
-            judged = 0 < place < len(accepted)
-            verdict = "first" if not judged else "drafted" if accepted[place] else "target"
-            chance = side.reading.probs[place]
+            value = getattr(side.reading, field)[position]
+            verified = 0 < position < len(accepted)
+            verdict = "first" if not verified else "drafted" if accepted[position] else "target"
+            prob = side.reading.probs[position]
             marks.append({
                 "fill": sample_colorscale(COLOURSCALE, [min(value / ceiling, 1.0)])[0], "bright": value > ceiling / 2,
-                "verdict": verdict, "title": f"{side.name}: {value:.2f} nats, gave this token {chance:.2f}",
+                "verdict": verdict, "title": f"{side.name}: {value:.2f} nats, gave this token {prob:.2f}",
             })  # fmt: skip
         words.append({"text": token_label(trace, token), "glued": _glued(trace, token), "marks": marks})
     return {"names": [side.name for side in found.sides], "scale": scale, "ceiling": ceiling, "words": words}
 
 
 def _glued(trace: DecodeTrace, token: int) -> bool:
-    """It goes on with the word before."""
+    """Return whether a token continues the word before it."""
     return token not in trace.eos_token_ids and not trace.texts[token].startswith(" ")
 
 
 def _tree_comparison(found: Contrast, comparison: TreeComparison) -> View:
     answer = found.sides[0].trace
-    start = max(0, comparison.position - BEFORE)
+    start = max(0, comparison.position - CONTEXT_TOKENS)
     before = "".join(answer.texts[token] for token in answer.token_ids[start : comparison.position]).strip()
     trees = []
     for side, trace in zip(found.sides, comparison.traces, strict=True):
@@ -105,7 +105,7 @@ def _tree_comparison(found: Contrast, comparison: TreeComparison) -> View:
 
 
 def fork_view(found: Fork) -> tuple[str, View]:
-    """Progress in words, and what to show: the answer to choose a word of, or both answers."""
+    """Return no progress and the view: the answer to choose a word of, or both answers."""
     original = found.original
     words = [
         {"text": "■" if t in original.eos_token_ids else original.texts[t], "options": [_option(o) for o in options]}
@@ -118,11 +118,11 @@ def fork_view(found: Fork) -> tuple[str, View]:
 
 
 def _option(option: Option) -> View:
-    chances = f"target {_chance(option.target)}, draft {_chance(option.draft)}"
+    chances = f"target {_prob_text(option.target)}, draft {_prob_text(option.draft)}"
     return {"token": option.token, "text": option.text.strip() or repr(option.text), "chances": chances}
 
 
-def _chance(value: float) -> str:
+def _prob_text(value: float) -> str:
     return f"{value:.2f}" if value >= 0.005 else "under 0.01"
 
 
@@ -147,7 +147,7 @@ def _fork_answer(found: Fork) -> str:
     place, forced, original = found.place, found.forced, found.original
     said, instead = token_label(original, original.token_ids[place]), token_label(forced, forced.forced_prefix[-1])
     chance = next((o.target for o in found.options[place] if o.token == forced.forced_prefix[-1]), None)
-    liked = "" if chance is None else f", to which the target gave {_chance(chance)},"
+    liked = "" if chance is None else f", to which the target gave {_prob_text(chance)},"
     answer = f"With “{instead}”{liked} in place of “{said}”, at token {place + 1}, "
     behind = len(found.whole) - place - 1
     if found.rejoined == behind:

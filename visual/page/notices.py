@@ -1,4 +1,4 @@
-"""What the page says beside a button: information, a warning or an error, each with a word and a colour of its own.
+"""Notices beside a button: information, a warning or an error, each with a word and a colour of its own.
 
 A notice is the value of one kind of component (``notice_arguments``), made by ``info``, ``warning`` or ``error``; the
 empty string is no notice. Words stand here, colours in ``page.css`` under the same names.
@@ -30,22 +30,22 @@ show();
 
 
 def info(text: str) -> str:
-    """Something goes on, or ended as it was asked to; nothing if there is no text."""
+    """Make a notice of progress or of an end that was wanted; empty without a text."""
     return _notice("info", text)
 
 
 def warning(text: str) -> str:
-    """Something else happens than was asked for; nothing if there is no text."""
+    """Make a notice that something else happens than was requested; empty without a text."""
     return _notice("warning", text)
 
 
 def error(text: str) -> str:
-    """What was asked for does not happen."""
+    """Make a notice that what was requested does not happen."""
     return _notice("error", text)
 
 
 def refusal_notice(refusal: ValueError) -> str:
-    """What a visitor reads who asked for something that cannot be done as it is."""
+    """Make the notice of a refused request."""
     if isinstance(refusal, ValidationError):
         return error(f"Please change the settings: {one_line(refusal)}")
     return error(f"This cannot run: {refusal}")
@@ -56,5 +56,5 @@ def _notice(kind: Kind, text: str) -> str:
 
 
 def notice_arguments() -> dict[str, Any]:
-    """Arguments of a ``gr.HTML`` that shows a notice; no template and no markup ever sees its text."""
+    """Return the arguments of a ``gr.HTML`` that shows a notice; its text never passes through markup."""
     return {"value": "", "html_template": TEMPLATE, "js_on_load": SHOW, "apply_default_css": False}

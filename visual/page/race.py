@@ -1,4 +1,4 @@
-"""A race on the page: decode events of both lanes in, frames for the player out, bundled in time. No torch."""
+"""A race on the page: from decode events of both lanes to frames of the player, bundled in time."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class RaceRun:
     """A race that is running.
 
     Args:
-        events: what the lanes do; only held here, to be drawn from and closed by others.
-        collect: the traces that events amount to so far.
-        picture: what the models look at, as a data address.
-        alone: only the target runs; why nobody drafts for it.
+        events: of both lanes; drawn from and closed by the caller.
+        collect: makes traces of the events so far.
+        picture: of the race, as a data address.
+        absent: why only the target runs; ``None`` if both lanes run.
     """
 
     def __init__(
@@ -36,52 +36,53 @@ class RaceRun:
         events: Generator[Any],
         collect: Callable[[list[Any]], dict[str, DecodeTrace]],
         picture: str | None = None,
-        alone: str | None = None,
+        absent: str | None = None,
     ) -> None:
-        lanes = (ALONE, TOGETHER) if alone is None else (ALONE,)
+        lanes = (ALONE, TOGETHER) if absent is None else (ALONE,)
         self.events = events
         self._collect = collect
-        self._frame_list = FrameList("live run", live=True, picture=picture, lanes=lanes, absent=alone)
-        self._seen: list[Any] = []
+        self._frame_list = FrameList("live run", live=True, picture=picture, lanes=lanes, absent=absent)
+        self._past: list[Any] = []
         self._shown = time.monotonic()
 
     def show(self, event: Any) -> Update | None:
-        """Take in an event. Returns the frames so far if it is time for an update."""
-        self._seen.append(event)
+        """Take in an event. Return the frames so far if it is time for an update."""
+        self._past.append(event)
         now = time.monotonic()
         if now - self._shown < SECONDS_PER_UPDATE:
             return None
         self._shown = now
-        return self._frame_list.update(self._collect(self._seen)) or None, ""
+        return self._frame_list.update(self._collect(self._past)) or None, ""
 
     def end(self, ending: Ending) -> list[str] | None:
-        """All frames, the last of them with charts and totals; ``None`` if no lane has begun."""
-        return self._frame_list.update(self._collect(self._seen), ending) or None
+        """Return all frames, the last of them with charts and totals; ``None`` if no lane has begun."""
+        return self._frame_list.update(self._collect(self._past), ending) or None
 
 
 def race_kind(state: AppState) -> RunKind:
-    """Races as the page runs them: the visitor's settings against the target alone."""
+    """Make the kind of run of a race: the visitor's settings against the target alone."""
 
     def request(event: gr.EventData, picture: PictureSource | None, question: str | None, *values: Any) -> RunRequest:
         return RunRequest(picture, shorten_question(question), values)
 
     def start(inputs: RunInputs) -> RaceRun:
         backend = state.backend()
-        alone = speculation_off(backend.info, inputs.config)
-        config = replace(inputs.config, drafter="none") if alone else inputs.config
-        shown = data_address(inputs.picture.shown())
-        return RaceRun(backend.race(inputs.picture.open(), inputs.question, config), backend.collect_race, shown, alone)
+        absent = speculation_off(backend.info, inputs.config)
+        config = replace(inputs.config, drafter="none") if absent else inputs.config
+        picture = data_address(inputs.picture.shown())
+        events = backend.race(inputs.picture.open(), inputs.question, config)
+        return RaceRun(events, backend.collect_race, picture, absent)
 
     return RunKind(RACE, "the race", "What is shown so far stays here.", request, start)
 
 
-def speculation_off(setting: RunInfo, config: DecodingConfig) -> str | None:
-    """Why only the target will run; ``None`` if somebody drafts for it."""
+def speculation_off(info: RunInfo, config: DecodingConfig) -> str | None:
+    """Return why only the target will run; ``None`` if a drafter runs."""
     if config.drafter == "none":
         return "Speculation is off because Settings say that nobody drafts."
-    if config.drafter == "model" and setting.draft == NO_DRAFT:
+    if config.drafter == "model" and info.draft == NO_DRAFT:
         return (
-            f"Speculation is off because the pair {setting.pair} has no draft model. Under Settings, prompt-lookup"
+            f"Speculation is off because the pair {info.pair} has no draft model. Under Settings, prompt-lookup"
             " drafts without one."
         )
     return None

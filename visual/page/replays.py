@@ -14,7 +14,7 @@ from visual.page.app_state import AppState
 from visual.page.notices import error, info, warning
 from visual.page.pictures import Picture
 from visual.page.race import RACE
-from visual.player.frames import recorded_frames, shown_anew
+from visual.player.frames import recorded_frames, with_new_id
 from visual.player.link import follow_link
 from visual.player.picture import data_address
 from visual.player.recorded import Recorded, read_recorded
@@ -25,9 +25,7 @@ Values = tuple[Any, ...]  # of the page's picture state, image, question and pla
 MAX_REPLAYS = 64  # held at once: links may ask for any step of a race
 
 
-def race_values(
-    state: AppState, race: Recorded, step: int | None = None, lesson: LessonWords | None = None
-) -> Values:
+def race_values(state: AppState, race: Recorded, step: int | None = None, lesson: LessonWords | None = None) -> Values:
     """Make the page's values of a race that was run before.
 
     Args:
@@ -64,7 +62,7 @@ class Replays:
                 self._made.clear()
             self._made[key] = made
         *before, frames = made[1]
-        return *before, shown_anew(frames)
+        return *before, with_new_id(frames)
 
 
 def open_race_file(state: AppState, path: str | None, session: str) -> tuple[Any, ...]:

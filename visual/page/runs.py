@@ -1,4 +1,4 @@
-"""Runs that visitors ask for, races and experiments alike: one waiting line, Stop, the deadline, errors. No torch.
+"""Runs that visitors request, races and experiments alike: one waiting line, Stop, the deadline, errors. No torch.
 
 The way of one click on Run:
 
@@ -56,13 +56,13 @@ Update = tuple[Any, str]  # a value for what shows the run, ``None`` to leave it
 
 @dataclass(eq=False)
 class RunRequest:
-    """A run that a visitor asked for, with the page as it stood at the click.
+    """A run that a visitor requested, with the page as it stood at the click.
 
     Args:
         picture: to ask about; refused when the run begins if there is none.
         question: about the picture.
         values: of the settings, in their order.
-        more: what only this kind of run is given.
+        more: inputs of this kind of run only.
 
     ``state`` is set by :class:`RunRequests` alone: ``on`` from the click, ``stopped`` by the visitor, who keeps what is
     there, ``left`` for something else.
@@ -83,14 +83,14 @@ class RunRequests:
         self._lock = Lock()
 
     def request(self, key: RunKey, request: RunRequest) -> int:
-        """Put a request in place of the one before, which is left. Returns how many others are waiting or running."""
+        """Put a request in place of the one before, which is left. Return how many others are waiting or running."""
         with self._lock:
             self._leave(key)
             self._latest[key] = request
             return sum(other.state == "on" for holder, other in self._latest.items() if holder != key)
 
     def stop(self, key: RunKey) -> bool:
-        """Stop the latest request, begun or not. Returns whether there was one."""
+        """Stop the latest request, begun or not. Return whether there was one."""
         with self._lock:
             request = self._latest.get(key)
             if request is not None:
@@ -115,11 +115,11 @@ class RunRequests:
                 del self._latest[key]
 
     def latest(self, key: RunKey) -> RunRequest | None:
-        """The last request, if that is not over."""
+        """Return the last request, if that is not over."""
         return self._latest.get(key)
 
     def is_on(self, key: RunKey) -> bool:
-        """Whether a run is waiting or running that nobody has stopped."""
+        """Return whether a run is waiting or running that nobody has stopped."""
         request = self.latest(key)
         return request is not None and request.state == "on"
 
@@ -149,10 +149,10 @@ class Run(Protocol):
     def events(self) -> Generator[Any]: ...
 
     def show(self, event: Any) -> Update | None:
-        """Take in an event. Returns what the page shows by now, ``None`` if that is what it shows already."""
+        """Take in an event. Return an update of the page, ``None`` if nothing changes."""
 
     def end(self, ending: Ending) -> Any:
-        """The last value for what shows the run, ``None`` if there is none."""
+        """Return the last value for what shows the run, ``None`` if there is none."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class RunKind:
     start: Callable[[RunInputs], Run]
 
     def notice(self, ending: Ending) -> str:
-        """What is said when a run has ended."""
+        """Make the notice of a run that has ended."""
         if ending == "finished":
             return ""
         if ending == "stopped":
@@ -227,7 +227,7 @@ def check_request(request: RunRequest) -> RunInputs:
 
 
 def waiting_notice(others: int) -> str:
-    """What a visitor reads who has to wait; nothing if nobody comes first."""
+    """Make the notice of a run that has to wait; empty if no other comes first."""
     if not others:
         return ""
     return info(f"{others} other run{'s' if others > 1 else ''} before this one; it starts by itself.")
@@ -235,7 +235,7 @@ def waiting_notice(others: int) -> str:
 
 @dataclass(frozen=True)
 class RunControls:
-    """Where one kind of run is asked for and seen: two buttons, a notice, and what shows it."""
+    """Components of one kind of run: two buttons, a notice, and what shows it."""
 
     run: gr.Button
     stop: gr.Button
@@ -244,7 +244,7 @@ class RunControls:
 
 
 def session_of(request: gr.Request) -> str:
-    """The session that a call belongs to.
+    """Return the session that a call belongs to.
 
     Raises:
         gr.Error: it belongs to none, so that nobody could be told what became of its run, nor stop it.
@@ -260,7 +260,7 @@ def connect_run(
     """Connect a kind of run with its controls.
 
     Args:
-        clicks: the events that ask for a run.
+        clicks: the events that request a run.
         values: of the page, for ``kind.request``.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Serving a page that was built: limits, files and looks that Gradio is told at its launch. No torch."""
+"""Serving of a page that was built: limits, files and looks that Gradio gets at its launch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SESSIONS = 100  # whose last frames and pictures are kept, at up to 10 MB each; 
 def serve(
     page: gr.Blocks, host: str, port: int, paint: FirstPaint | None = None, block: bool = True, root_path: str = ""
 ) -> str:
-    """Serve the page, to everybody who can reach ``host``; gives its address.
+    """Serve the page to everybody who can reach ``host`` and return its address.
 
     Args:
         page: the whole page.
         host, port: where to listen.
-        paint: what the document shows before any script has run.
+        paint: markup of the document before any script has run.
         block: return only when the server has been stopped.
         root_path: path or address under which a proxy shows the page.
     """

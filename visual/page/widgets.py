@@ -1,4 +1,4 @@
-"""How Gradio's own widgets look on this page, and what its HTML components are made with. Imports gradio, not torch."""
+"""Theme of Gradio's own widgets, and arguments of the page's HTML components."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SUMMARY = '<p class="summary" data-text></p>'
 
 
 def page_theme() -> gr.themes.Base:
-    """System fonts only (a web font would be a request to another host), quiet surfaces, one loud button."""
+    """Make the theme; system fonts only, since a web font would be a request to another host."""
     system = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
     theme = gr.themes.Base(
         primary_hue=gr.themes.colors.blue, neutral_hue=gr.themes.colors.gray, radius_size=gr.themes.sizes.radius_lg,
@@ -58,7 +58,7 @@ def page_theme() -> gr.themes.Base:
 
 
 def text_arguments(value: str, template: str) -> dict[str, Any]:
-    """Arguments of a ``gr.HTML`` that shows its value as text: no template and no markup ever sees it.
+    """Return the arguments of a ``gr.HTML`` that shows its value as text, never as markup.
 
     ``template`` is constant HTML with one element marked ``data-text``.
     """
@@ -66,16 +66,16 @@ def text_arguments(value: str, template: str) -> dict[str, Any]:
 
 
 def chip_arguments() -> dict[str, Any]:
-    """Arguments of the ``gr.HTML`` that says what is running; its value is a :func:`chip_value`."""
+    """Return the arguments of the ``gr.HTML`` that says what is running; its value is a :func:`chip_value`."""
     loading = chip_value("loading", "models are loading")
     return {"value": loading, "html_template": CHIP, "js_on_load": SHOW_STATE, "apply_default_css": False}
 
 
 def chip_value(state: Literal["loading", "ready", "failed"], text: str) -> str:
-    """What is running, and whether it is there yet."""
+    """Make the chip's value: what is running, and whether it is loaded."""
     return json.dumps({"state": state, "text": text})
 
 
 def constant_arguments(template: str) -> dict[str, Any]:
-    """Arguments of a ``gr.HTML`` that never changes."""
+    """Return the arguments of a ``gr.HTML`` that never changes."""
     return {"value": "", "html_template": template, "js_on_load": None, "apply_default_css": False}

@@ -1,4 +1,4 @@
-"""What the page says about a step, in words: plain sentences made from a trace, as styled segments.
+"""Sentences about a step, made from its trace as styled segments.
 
 A segment is ``[style, text]``; the page puts its text into the document as text, never as markup. Styles are
 ``plain``, ``strong``, ``em``, ``rejected`` and ``target``.
@@ -20,7 +20,7 @@ NAMED = 3  # pruned guesses that are named
 
 
 def path_text(trace: DecodeTrace, step: StepTrace, node: int, words: int = 4) -> str:
-    """The last tokens of the branch down to ``node``, as running text."""
+    """Join the last tokens of the branch down to ``node`` as running text."""
     path = step.tree.path(node)[-words:]
     text = strip_bidi("".join(trace.texts[step.tree.tokens[n]] for n in path)).strip()
     text = text if len(text) <= LONGEST_PATH else "…" + text[1 - LONGEST_PATH :]
@@ -28,7 +28,7 @@ def path_text(trace: DecodeTrace, step: StepTrace, node: int, words: int = 4) ->
 
 
 def step_sentence(trace: DecodeTrace, step: StepTrace) -> Segments:
-    """What happened in this step and why the branch ended where it did."""
+    """Explain what was drafted and accepted in a step, and why the accepted branch ended there."""
     tree, accepted = step.tree, step.verification.accepted
     if tree.drafted == 0:
         said = token_label(trace, step.verification.bonus_token)
@@ -43,7 +43,7 @@ def step_sentence(trace: DecodeTrace, step: StepTrace) -> Segments:
 
 
 def unused_next(step: StepTrace) -> bool:
-    """The answer ended, or reached its limit, within the accepted branch: the target's own token came too late."""
+    """Return whether the answer ended or reached its limit within the accepted branch: no bonus token was used."""
     return len(step.emitted) <= len(step.verification.accepted)
 
 
@@ -73,22 +73,22 @@ def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
 
 
 def node_reasons(trace: DecodeTrace, step: StepTrace) -> list[str]:
-    """Why each node fared as it did, and what was pruned below it."""
+    """Explain the verdict on each node, and what was pruned below it."""
     codes = reasons(step, trace.config.temperature > 0)
     children, left = step.tree.children(), _left_at(step)
     below: list[list[Pruned]] = [[] for _ in children]
     for guess in step.pruned:
         below[guess.parent].append(guess)
-    told = []
+    sentences = []
     for node, code in enumerate(codes):
         siblings = len(children[step.tree.parents[node]]) if node else 0
-        fate = _fate(trace, step, node, code, siblings, left[node])
-        told.append(fate + _pruned_below(trace, step, node, below[node]))
-    return told
+        verdict = _verdict_sentence(trace, step, node, code, siblings, left[node])
+        sentences.append(verdict + _pruned_below(trace, step, node, below[node]))
+    return sentences
 
 
 def _left_at(step: StepTrace) -> list[int]:
-    """For every node the one at which its branch leaves the accepted one; the node itself where it does not."""
+    """Return for every node where its branch leaves the accepted one; the node itself where it does not."""
     path, left = set(step.verification.path), list(range(len(step.tree)))
     for node, parent in enumerate(step.tree.parents[1:], start=1):
         if parent not in path:
@@ -96,24 +96,24 @@ def _left_at(step: StepTrace) -> list[int]:
     return left
 
 
-def _fate(trace: DecodeTrace, step: StepTrace, node: int, reason: Reason, siblings: int, left: int) -> str:
+def _verdict_sentence(trace: DecodeTrace, step: StepTrace, node: int, reason: Reason, siblings: int, left: int) -> str:
     tree, threshold = step.tree, trace.config.entropy_threshold
     if reason == "root":
         return "The last token of the step before, chosen by the target. The tree grows from here."
     parent = tree.parents[node]
-    doubt = _doubt(tree.entropies[parent], siblings, threshold) if trace.config.rule == "entropy" else ""
+    spread = _spread(tree.entropies[parent], siblings, threshold) if trace.config.rule == "entropy" else ""
     if trace.config.temperature > 0 and reason in ("accepted", "chance-against"):
-        return doubt + _by_chance(trace, step, node)
+        return spread + _draw_sentence(trace, step, node)
     if reason == "accepted":
-        return doubt + "It is the target's own choice, so it stands."
+        return spread + "It is the target's own choice, so it stands."
     if reason == "another-wanted":
         wanted = token_label(trace, step.view.choices[parent])
-        return doubt + f"The target wanted {wanted} ({step.view.choice_probs[parent]:.2f})."
+        return spread + f"The target wanted {wanted} ({step.view.choice_probs[parent]:.2f})."
     return f"Never judged: its branch had already been left at {token_label(trace, tree.tokens[left])}."
 
 
 def _pruned_below(trace: DecodeTrace, step: StepTrace, node: int, below: Sequence[Pruned]) -> str:
-    """The guesses after a node that the target was not shown, the likeliest by name."""
+    """Name the pruned guesses after a node, the likeliest first."""
     if not below:
         return ""
     named = [f"{token_label(trace, guess.token)} ({math.exp(guess.log_prob):.2f})" for guess in below[:NAMED]]
@@ -125,7 +125,7 @@ def _pruned_below(trace: DecodeTrace, step: StepTrace, node: int, below: Sequenc
 
 
 def pruned_reason(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> str:
-    """Why the target never saw this guess."""
+    """Explain why a guess was pruned."""
     wanted = guess.token == step.view.choices[guess.parent]
     paid = trace.config.rule == "cost-aware"
     kept = "it would not have paid" if paid else "the tree keeps only its likeliest guesses"
@@ -133,8 +133,8 @@ def pruned_reason(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> str:
     return f"The draft thought of it, but {kept}, so the target was not asked.{regret}"
 
 
-def _doubt(entropy: float | None, siblings: int, threshold: float) -> str:
-    """What the entropy rule made of the draft's uncertainty, where it alone decided."""
+def _spread(entropy: float | None, siblings: int, threshold: float) -> str:
+    """Explain how many children the entropy rule gave a node, where its threshold alone decided."""
     if siblings > 1 and entropy is not None and entropy > threshold:
         return f"The draft was unsure here ({entropy:.2f} nats), so it tried {siblings} words. "
     if siblings == 1 and entropy is not None and entropy <= threshold:
@@ -142,21 +142,19 @@ def _doubt(entropy: float | None, siblings: int, threshold: float) -> str:
     return ""
 
 
-def _by_chance(trace: DecodeTrace, step: StepTrace, node: int) -> str:
-    """How a guess fared where the target's next token was drawn; its parent stands."""
+def _draw_sentence(trace: DecodeTrace, step: StepTrace, node: int) -> str:
+    """Explain the verdict on a node with an accepted parent, where the target's next token was drawn."""
     path, accepted = step.verification.path, step.verification.accepted
-    odds = (
-        f"The target gives it {step.view.token_probs[node]:.2f}, the draft {math.exp(step.tree.log_probs[node]):.2f}"
-    )
+    odds = f"The target gives it {step.view.token_probs[node]:.2f}, the draft {math.exp(step.tree.log_probs[node]):.2f}"
     if not trace.config.exact:
         return f"{odds}; chance decided {'for' if node in accepted else 'against'} it."
-    place = path.index(step.tree.parents[node])
-    drawn = step.tree.tokens[accepted[place]] if place < len(accepted) else step.verification.bonus_token
+    depth = path.index(step.tree.parents[node])
+    drawn = step.tree.tokens[accepted[depth]] if depth < len(accepted) else step.verification.bonus_token
     return f"{odds}; the target's draw fell on {'it' if node in accepted else token_label(trace, drawn)}."
 
 
 def next_reason(step: StepTrace) -> str:
-    """Why the target's own token is there."""
+    """Explain the bonus token."""
     if unused_next(step):
         return "The answer had already ended or reached its limit, so this token was not used."
     return "The target's own word: the same pass that judges the tree also says what comes next."

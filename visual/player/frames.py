@@ -1,4 +1,4 @@
-"""The player's material: one race as a growing list of JSON strings, and how its component is made.
+"""Frames of the player: one race as a growing list of JSON strings, and the arguments of its component.
 
 The list is the value of a single ``gr.HTML``. Strings are only ever appended, so that each update sends the new ones;
 the browser parses them once and never asks the server while it plays. The elements, by their ``kind``:
@@ -57,16 +57,16 @@ ABSENT = {
 
 
 class FrameList:
-    """One race on its way to the player. ``frames`` only ever grows.
+    """The frames of one race. ``frames`` only ever grows.
 
     Args:
         source: words for where the run comes from, such as ``recorded run``.
-        live: the run is happening now, so the player follows it.
+        live: the race is running, so the player follows it.
         picture: what the models look at, as a data address, for the run saved as a page.
-        example: name of the recorded example that this is, so that a link can lead to it.
+        example: name of the recorded example, for links.
         show: the step to open with, from 0; the most instructive one if it is not given.
         lesson: what the run is to teach, with ``title``, ``question`` and ``answer``.
-        lanes: who runs; the last of them is the one whose steps are looked at.
+        lanes: names of the lanes; the steps of the last are drawn.
         absent: what to say in the place of a lane that does not run; :data:`ABSENT` if it is not given.
     """
 
@@ -83,7 +83,7 @@ class FrameList:
         self.frames: list[str] = []
 
     def update(self, traces: Mapping[str, DecodeTrace], ending: Ending | None = None) -> list[str]:
-        """Append what is new in the traces; the whole list so far. ``ending`` closes the list."""
+        """Append what is new in the traces and return the whole list so far. ``ending`` closes it."""
         if any(lane not in traces for lane in self._lanes):
             return []
         if not self.frames:
@@ -152,7 +152,7 @@ def recorded_frames(
     alone: DecodeTrace | None, together: DecodeTrace | None, source: str = "recorded run", picture: str | None = None,
     example: str | None = None, show: int | None = None, lesson: Mapping[str, str] | None = None,
 ) -> list[str]:  # fmt: skip
-    """A race that was run before, to its end or not, as the player's whole list; arguments as of ``FrameList``.
+    """Make all frames of a race that was run before, finished or not; arguments as of ``FrameList``.
 
     Either lane may be missing, but not both.
     """
@@ -162,14 +162,14 @@ def recorded_frames(
     return frame_list.update(traces, "stopped" if stopped else "finished")
 
 
-def shown_anew(frames: Sequence[str]) -> list[str]:
-    """The same list as another run of the player, which begins anew where the id is not the one that it shows."""
+def with_new_id(frames: Sequence[str]) -> list[str]:
+    """Return the frames with a new id, at which the player begins anew."""
     run, *others = frames
     return [_json(json.loads(run) | {"id": uuid.uuid4().hex}), *others]
 
 
 def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
-    """What the page draws of one step: figure, sentence, nodes, the node to look at first."""
+    """Draw one step: figure, sentence, nodes, the node to select first."""
     layout = StepLayout(trace, step)
     return {
         "figure": tree_drawing(layout),
@@ -181,7 +181,7 @@ def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
 
 
 def _focus(layout: StepLayout) -> int:
-    """Where a step was decided: the word that ended the answer, the best rejected guess, or the target's own."""
+    """Return the node that decided a step: the end of the answer, the best rejected guess, or the bonus token."""
     step = layout.step
     if unused_next(step):
         return step.verification.path[len(step.emitted)]
@@ -190,7 +190,7 @@ def _focus(layout: StepLayout) -> int:
 
 
 def instructive_step(trace: DecodeTrace) -> int:
-    """The step to open a recorded run with: some words accepted, a rival rejected, branches to look at."""
+    """Return the step to open a recorded run with: some tokens accepted, a rival rejected, several branches."""
 
     def interest(index: int) -> float:
         step = trace.steps[index]
@@ -203,7 +203,7 @@ def instructive_step(trace: DecodeTrace) -> int:
 
 
 def playing_speed(alone: DecodeTrace) -> float:
-    """The fastest speed at which one can still watch: a target step lasts long enough to be seen."""
+    """Return the fastest of ``SPEEDS`` at which a target step lasts ``WATCHABLE`` seconds."""
     pace = summarise([alone]).seconds_per_token
     if math.isnan(pace):
         return 1.0
@@ -211,11 +211,11 @@ def playing_speed(alone: DecodeTrace) -> float:
 
 
 def component_arguments(frames: list[str], forks: bool = False) -> dict[str, Any]:
-    """Arguments of the ``gr.HTML`` that is the player; every file it needs is in ``static_paths``.
+    """Return the arguments of the player's ``gr.HTML``; every file it needs is in ``static_paths``.
 
     Args:
         forks: somebody listens to its ``select`` event, whose ``given`` are ids to go on from: the answer's beginning
-            and, last, a token that the visitor would rather have.
+            and, last, the token to force.
     """
     return {
         "value": frames,
@@ -231,17 +231,17 @@ def component_arguments(frames: list[str], forks: bool = False) -> dict[str, Any
 
 
 def static_paths() -> list[Path]:
-    """Files that the browser may fetch: our own, and Plotly as its wheel ships it."""
+    """List the files that the browser may fetch: our own, and Plotly as its wheel ships it."""
     return [STATIC, PLOTLY_JS]
 
 
 def static_version(modules: Sequence[str]) -> str:
-    """Changes with any of these scripts, so that no browser runs an old one against a new page."""
+    """Hash these scripts, so that no browser runs an old one against a new page."""
     return hashlib.sha256(b"".join((STATIC / name).read_bytes() for name in modules)).hexdigest()[:12]
 
 
 def _words(trace: DecodeTrace, tokens: tuple[int, ...], accepted: int | None) -> list[list[str]]:
-    """``[text, source]`` of each emitted token; ``accepted`` of them come from the draft, ``None``: no draft at all."""
+    """Return ``[text, source]`` of each token; ``accepted`` of them come from the draft, ``None``: no draft at all."""
     words = []
     for position, token in enumerate(tokens):
         source = "plain" if accepted is None else "accepted" if position < accepted else "target"
@@ -255,5 +255,5 @@ def _json(data: dict[str, object]) -> str:
 
 
 def _packed(text: str) -> str:
-    """A long text as base64 of gzip, which the browser takes apart: a tree's picture is five times larger than that."""
+    """Pack a text as base64 of gzip, which the browser unpacks: a tree's figure becomes five times smaller."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

@@ -1,4 +1,4 @@
-"""The four numbers above a race, as the strings that the page shows. All arithmetic is ``specllava.metrics``."""
+"""The four numbers above a race, as strings. All arithmetic is ``specllava.metrics``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DASH = "–"
 
 
 def headline(alone: DecodeTrace, together: DecodeTrace, finished: bool) -> Headline:
-    """Speed-up, tau, target passes and sameness of a race that is running, stopped or finished."""
+    """Return speed-up, tau, target passes and sameness of a race, running or over."""
     reference, candidate = summarise([alone]), summarise([together])
     big, small, state = _sameness(compare(alone, together), together, finished)
     return {
@@ -30,7 +30,7 @@ def headline(alone: DecodeTrace, together: DecodeTrace, finished: bool) -> Headl
 
 
 def headline_of_one(trace: DecodeTrace, lane: str) -> Headline:
-    """Of a lane that runs by itself: there is nothing to be faster than, and nothing to compare with."""
+    """Return tau and target passes of a lane that runs by itself, with nothing to compare it with."""
     summary = summarise([trace])
     return {
         "speedup": DASH,
@@ -45,12 +45,12 @@ def headline_of_one(trace: DecodeTrace, lane: str) -> Headline:
 
 
 def headline_at(alone: DecodeTrace, together: DecodeTrace, clock: float) -> Headline:
-    """The same numbers as they stood when both lanes' clocks showed ``clock`` seconds."""
+    """Return the headline at ``clock`` seconds of both lanes' own clocks."""
     return headline(truncated_at(alone, clock), truncated_at(together, clock), finished=False)
 
 
 def truncated_at(trace: DecodeTrace, clock: float) -> DecodeTrace:
-    """The steps that a lane had finished at ``clock`` seconds on its own clock, the prefill included."""
+    """Cut a trace to the steps that its lane had finished at ``clock`` seconds, the prefill included."""
     now, count = trace.prefill.total, 0
     for step in trace.steps:
         now += step.seconds.total
@@ -76,5 +76,5 @@ def _sameness(result: Comparison, together: DecodeTrace, finished: bool) -> tupl
 
 
 def number(value: float, form: str) -> str:
-    """A number in words; a dash where there is none yet."""
+    """Format a number; a dash where there is none yet."""
     return DASH if math.isnan(value) or math.isinf(value) else form.format(value)

@@ -1,4 +1,4 @@
-"""The guided examples that come with the project: a recorded race each, a question about one step, and the answer.
+"""Guided examples: a recorded race each, a question about one step, and the answer.
 
 ``lessons.json`` lists them in order, ``[{"name", "title", "question", "answer", "step"}]``, with steps from 0; the race
 of each is the race file of that name beside it.
@@ -17,7 +17,7 @@ from visual.player.recorded import Recorded, read_recorded
 
 @dataclass(frozen=True, slots=True)
 class LessonText:
-    """What a lesson says. ``step`` counts from 0."""
+    """The words of a lesson. ``step`` counts from 0."""
 
     name: str
     title: str
@@ -28,14 +28,14 @@ class LessonText:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """One guided example."""
+    """A guided example: its words and its race."""
 
     text: LessonText
     race: Recorded
 
     @property
     def words(self) -> dict[str, str]:
-        """As the player shows them."""
+        """Title, question and answer, for the player."""
         return {"title": self.text.title, "question": self.text.question, "answer": self.text.answer}
 
 
@@ -43,7 +43,7 @@ _INDEX: TypeAdapter[tuple[LessonText, ...]] = TypeAdapter(tuple[LessonText, ...]
 
 
 def load_lessons(folder: Path) -> tuple[Lesson, ...]:
-    """Every lesson of a folder, in order; none if there is no such folder.
+    """Load the lessons of a folder, in order; none if there is no such folder.
 
     Raises:
         ValueError: an index or a race that cannot be read, or a step that the race has not; one line that names it.

@@ -10,8 +10,8 @@ from visual.player.recorded import Recorded
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
-    """What a link leads to.
+class ExampleLink:
+    """A link to a recorded example.
 
     Args:
         race: the recorded example.
@@ -24,22 +24,22 @@ class Linked:
     notice: str
 
 
-def follow_link(query: Mapping[str, str], races: Sequence[Recorded]) -> Linked | None:
-    """The example and step that an address asks for; ``None`` if it names no example.
+def follow_link(query: Mapping[str, str], races: Sequence[Recorded]) -> ExampleLink | None:
+    """Parse the example and step that an address names; ``None`` if it names no example.
 
     A name that no example bears leads to the first one, a step outside the run to its first or last.
     """
-    wanted = query.get("example")
-    if wanted is None or not races:
+    name = query.get("example")
+    if name is None or not races:
         return None
-    race = next((race for race in races if race.name == wanted), None)
+    race = next((race for race in races if race.name == name), None)
     if race is None:
         names = ", ".join(race.name for race in races)
-        return Linked(races[0], None, f"There is no example {wanted[:40]!r}; there are {names}.")
+        return ExampleLink(races[0], None, f"There is no example {name[:40]!r}; there are {names}.")
     step = query.get("step")
     if step is None:
-        return Linked(race, None, "")
+        return ExampleLink(race, None, "")
     last = len(race.lead.steps)
     if not re.fullmatch(r"-?[0-9]{1,9}", step):
-        return Linked(race, None, f"The link asks for step {step[:40]!r}; steps are numbers from 1 to {last}.")
-    return Linked(race, min(max(int(step), 1), last) - 1, "")
+        return ExampleLink(race, None, f"The link asks for step {step[:40]!r}; steps are numbers from 1 to {last}.")
+    return ExampleLink(race, min(max(int(step), 1), last) - 1, "")

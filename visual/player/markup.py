@@ -17,19 +17,19 @@ LEGEND = (
 
 
 def stylesheet() -> str:
-    """The page's whole CSS: the shared colours, then ``page.css`` and ``lab.css``."""
+    """Return the page's whole CSS: the shared colours, then ``page.css`` and ``lab.css``."""
     own = ((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in ("page", "lab"))
     return "\n".join([css_variables(), *own])
 
 
 def masthead() -> str:
-    """Name and claim."""
+    """Return the page's name and claim as HTML."""
     claim = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."
     return f"<h1>specllava</h1><p>{html.escape(claim)}</p>"
 
 
 def legend() -> str:
-    """What the symbols and the fill mean; the player moves the threshold mark."""
+    """Return the legend of symbols and fill as HTML; the player moves the threshold mark."""
     items = "".join(f'<li><i class="mark mark-{name}"></i>{html.escape(text)}</li>' for name, text in LEGEND)
     return (
         f'<section class="card"><h2 class="eyebrow">Legend</h2><ul class="marks">{items}</ul>'

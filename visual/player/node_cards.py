@@ -1,4 +1,4 @@
-"""What the page tells about each node of a step, column by column: names once per step, not once per node.
+"""Numbers and words about each node of a step, column by column: names once per step, not once per node.
 
 Ids are those of ``StepLayout``. The player makes a card and a table of it; a reason that many nodes share is sent once.
 """
@@ -18,8 +18,11 @@ CODES: dict[Verdict, str] = {
 
 
 def node_cards(layout: StepLayout) -> dict[str, object]:
-    """One entry per node in every column; probabilities, ranks from 1, cumulative log-probs and entropies in nats."""
-    tree, seen = layout.step.tree, layout.step.view
+    """Return a column per quantity, with an entry per node.
+
+    Probabilities, ranks from 1, cumulative log-probabilities and entropies in nats.
+    """
+    tree, view = layout.step.tree, layout.step.view
     own, pruned = layout.next_node, len(layout.pruned)
     last = layout.step.verification.path[-1]
     ranks, blank = tree.sibling_ranks(), [None] * pruned
@@ -34,17 +37,17 @@ def node_cards(layout: StepLayout) -> dict[str, object]:
         "rank": [None, *(rank + 1 for rank in ranks[1:]), None, *blank],
         "score": [None, *(round(score, 2) for score in tree.scores()[1:]), None, *blank],
         "entropy": [*(None if e is None else round(e, 2) for e in tree.entropies), None, *blank],
-        "target": [None, *(round(p, 3) for p in seen.token_probs[1:]), round(seen.choice_probs[last], 3), *blank],
-        "target_rank": [None, *(rank + 1 for rank in seen.token_ranks[1:]), 1, *blank],
-        "choice": [*(token_label(layout.trace, token) for token in seen.choices), None, *blank],
-        "choice_prob": [*(round(p, 3) for p in seen.choice_probs), None, *blank],
+        "target": [None, *(round(p, 3) for p in view.token_probs[1:]), round(view.choice_probs[last], 3), *blank],
+        "target_rank": [None, *(rank + 1 for rank in view.token_ranks[1:]), 1, *blank],
+        "choice": [*(token_label(layout.trace, token) for token in view.choices), None, *blank],
+        "choice_prob": [*(round(p, 3) for p in view.choice_probs), None, *blank],
         "reasons": list(reasons),
         "reason": [reasons[text] for text in texts],
     }
 
 
 def _label(layout: StepLayout, node: int) -> str:
-    """With a space before it where the token begins a word, so that a branch can be read as text."""
+    """Label a node, with a space before it where the token begins a word, so that a branch reads as text."""
     token = layout.tokens[node]
     label = token_label(layout.trace, token)
     starts = layout.trace.texts[token][:1].isspace() or token in layout.trace.eos_token_ids
@@ -52,7 +55,7 @@ def _label(layout: StepLayout, node: int) -> str:
 
 
 def _reasons(layout: StepLayout) -> list[str]:
-    """Why each node fared as it did, by its id."""
+    """Explain the verdict on each node, by its id."""
     trace, step = layout.trace, layout.step
     return [
         *node_reasons(trace, step),

@@ -1,4 +1,4 @@
-"""The picture of a run: where it comes from, and small enough to travel inside a page."""
+"""Picture of a run: its interface, and its form inside a page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PictureSource(Protocol):
 
 
 def data_address(picture: Image.Image) -> str:
-    """A ``data:`` address of the picture, scaled down where a side is longer than ``LONGEST_SIDE`` pixels."""
+    """Encode a picture as a ``data:`` address, scaled down where a side is longer than ``LONGEST_SIDE`` pixels."""
     small = picture.convert("RGB")
     small.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     buffer = io.BytesIO()

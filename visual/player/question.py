@@ -1,4 +1,4 @@
-"""How long a question may be, also of who asks without a browser."""
+"""Bounds on a question, which hold for calls without a browser too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LONGEST_QUESTION = MAX_PROMPT_CHARACTERS
 
 
 def shorten_question(question: str | None) -> str:
-    """As much of a question as is held until its turn comes; :func:`check_question` refuses what was cut."""
+    """Cut a question to one character beyond the bound, at which :func:`check_question` refuses it."""
     return (question or "")[: LONGEST_QUESTION + 1]
 
 

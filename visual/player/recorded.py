@@ -1,4 +1,4 @@
-"""Race files: the races that come with the project, that a visitor opens, and that the command line shows.
+"""Race files, as examples, visitors and the command line have them.
 
 A race file is one JSON document, ``{"image": "picture.png", "target_only": trace, "speculative": trace}``. The page
 and ``compare --trace`` write it. One lane may be missing, and the bare trace of one lane is read as well. ``image`` may
@@ -36,7 +36,7 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One race that was run before, or one lane of it.
+    """A race that was run before, or one lane of it.
 
     Args:
         name: of its file, without the ending.
@@ -52,7 +52,7 @@ class Recorded:
 
     @property
     def lead(self) -> DecodeTrace:
-        """The lane whose steps are looked at."""
+        """The lane whose steps are drawn: the speculative one, if there is one."""
         return _lead_trace(self.target_only, self.speculative)
 
     @property
@@ -62,7 +62,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What stands in a race file."""
+    """The contents of a race file."""
 
     target_only: DecodeTrace | None = None
     speculative: DecodeTrace | None = None
@@ -87,7 +87,7 @@ def _lead_trace(target_only: DecodeTrace | None, speculative: DecodeTrace | None
 
 
 def load_recorded(folder: Path) -> tuple[Recorded, ...]:
-    """Every recorded race of a folder, by file name, with its picture; none if there is no such folder.
+    """Load the recorded races of a folder, by file name, with their pictures; none if there is no such folder.
 
     Raises:
         ValueError: a file that is not a recorded race, or has no picture beside it; one line that names it.
@@ -100,7 +100,7 @@ def load_recorded(folder: Path) -> tuple[Recorded, ...]:
 
 
 def read_recorded(path: Path) -> Recorded:
-    """One race file, checked; its picture is optional.
+    """Read and check a race file; its picture is optional.
 
     Raises:
         ValueError: unreadable, too large, not JSON, a part is missing, unknown or inconsistent, or more than can be
@@ -143,17 +143,17 @@ def _parse(data: bytes) -> _Parts:
 
 
 def _filled(lanes: Mapping[str, Any]) -> str:
-    """The options that lanes do not name, in words; ``lanes`` are valid."""
-    told = []
+    """Name the options that lanes leave open; ``lanes`` are valid."""
+    parts = []
     for lane, document in lanes.items():
         missing = [f for f in fields(DecodingConfig) if f.name not in document["config"]]
         if missing:
-            told.append(f"{lane} does not say {', '.join(f'{f.name} (now {f.default})' for f in missing)}")
-    return f"{'; '.join(told)}: today's defaults stand in their place" if told else ""
+            parts.append(f"{lane} does not say {', '.join(f'{f.name} (now {f.default})' for f in missing)}")
+    return f"{'; '.join(parts)}: today's defaults stand in their place" if parts else ""
 
 
 def _check_drawable(parts: _Parts) -> None:
-    """Bounds on what a well-formed file may ask of whoever draws it."""
+    """Refuse a well-formed file that holds more than can be drawn."""
     if len({trace.prompt for trace in parts.lanes.values()}) > 1:
         raise ValueError("its two lanes answer different prompts")
     for lane, trace in parts.lanes.items():

@@ -1,4 +1,4 @@
-"""A run as one page that needs nothing else: no server, no network, no other file.
+"""Saved pages: a run as one file that needs no server, no network and no other file.
 
 It is the same player with the same stylesheet and scripts as on the page, and Plotly as its wheel ships it; only
 the frames differ from run to run. A policy inside the page forbids it to ask any host.
@@ -17,7 +17,7 @@ from visual.player.frames import MODULES, PLOTLY_JS, STATIC
 
 @cache
 def halves() -> tuple[str, str]:
-    """The page before its frames and behind them, about 5 MB in all."""
+    """Return the page before its frames and behind them, about 5 MB in all."""
     modules = (f'<script type="text/plain" data-module="{name}">\n{_static(name)}</script>' for name in MODULES)
     parts = {
         "favicon": "data:image/png;base64," + base64.b64encode(markup.FAVICON.read_bytes()).decode(),
@@ -37,7 +37,7 @@ def halves() -> tuple[str, str]:
 
 
 def standalone_page(frames: Sequence[str]) -> str:
-    """The whole page of a run, given as the player's list of frames.
+    """Make the page of a run from the player's list of frames.
 
     Frames hold whatever a model said. They stand in the page as JSON with no ``<`` in it, so that nothing in them can
     end the element that holds them; the player puts their text into the page as text.
@@ -46,7 +46,7 @@ def standalone_page(frames: Sequence[str]) -> str:
 
 
 def saved_page(_: object = None) -> tuple[str, str]:
-    """``halves``, as the player asks for them: it fills in the frames that it holds, so that they need no way back."""
+    """Return :func:`halves` to the player in the browser, which fills in the frames that it holds."""
     return halves()
 
 
