@@ -31,7 +31,7 @@ SIZE = {"width": 1280, "height": 1300}
 PATIENCE = 60_000  # milliseconds
 
 
-def shipped_site() -> AppState:
+def shipped_state() -> AppState:
     """The page as it ships, on a machine whose models never load."""
     races, lessons = load_recorded(app.EXAMPLES), load_lessons(app.LESSONS)
     return AppState(_no_models, races, toy=True, lessons=lessons, lab=_no_models)
@@ -66,18 +66,18 @@ def main(output: Path = app.FIRST_PAINT) -> None:
         output: HTML file to write.
     """
     logging.getLogger("specllava.page").setLevel(logging.CRITICAL)  # that no models load is meant
-    site = shipped_site()
-    assert site.first is not None
+    state = shipped_state()
+    assert state.first is not None
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         os.environ["GRADIO_TEMP_DIR"] = folder  # a page that closes takes pictures of another in the same folder along
-        blocks = build_page(site)
+        blocks = build_page(state)
         address = serve(blocks, "127.0.0.1", free_port(), block=False)
         flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
         markup = record(browser, address)
         browser.close()
         blocks.close(verbose=False)
-    output.write_text(f"<!-- race {race_digest(site.first)} -->\n{markup}", encoding="utf-8")
+    output.write_text(f"<!-- race {race_digest(state.first)} -->\n{markup}", encoding="utf-8")
     print(f"{output}: {output.stat().st_size} bytes")
 
 

@@ -108,10 +108,10 @@ def shipped_page(serve: Callable[[AppState], str]) -> Server:
     """The page as it ships, over a stand-in for the models."""
     from support.visual_traces import FakeBackend
 
-    from benchmarks.first_paint import shipped_site
+    from benchmarks.first_paint import shipped_state
 
     backend = FakeBackend(pace=0.012)
-    return Server(serve(replace(shipped_site(), backend=lambda: backend)), backend)
+    return Server(serve(replace(shipped_state(), backend=lambda: backend)), backend)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from support.browser import HOSTILE, PATIENCE, Server, Visit
 from support.visual_traces import FakeBackend, retexted, synthetic_race, synthetic_recorded
 
 import app
-from benchmarks.first_paint import record, shipped_site
+from benchmarks.first_paint import record, shipped_state
 from specllava.trace import race_json
 from visual.page.app_state import AppState
 from visual.page.first_paint import FirstPaint, FirstPaintMiddleware, race_digest
@@ -58,14 +58,14 @@ def hostile_site(folder: Path) -> AppState:
     race = {lane: replace(trace, prompt="</template><script>alert(1)</script>") for lane, trace in race.items()}
     file = folder / "hostile.json"
     file.write_text(race_json(race["target-only"], race["speculative"], None), encoding="utf-8")
-    return replace(shipped_site(), opened=read_recorded(file))
+    return replace(shipped_state(), opened=read_recorded(file))
 
 
 # --- what is in the document ----------------------------------------------------------------------------------------
 
 
 def test_the_first_example_is_shown_as_it_was_recorded() -> None:
-    site = shipped_site()
+    site = shipped_state()
     markup = FirstPaint(site, app.FIRST_PAINT).markup({})
     assert markup == FirstPaint(site, app.FIRST_PAINT).markup({"__theme": "dark"})
     recorded = app.FIRST_PAINT.read_text(encoding="utf-8")
@@ -82,7 +82,7 @@ def test_the_recording_is_small_and_asks_for_nothing() -> None:
 
 
 def test_what_was_not_recorded_is_a_plain_page_with_its_question_and_step(tmp_path: Path) -> None:
-    site, other = shipped_site(), synthetic_recorded(tmp_path, 1)[0]
+    site, other = shipped_state(), synthetic_recorded(tmp_path, 1)[0]
     asked = {"example": "2-story", "step": "3"}
     linked = FirstPaint(site, app.FIRST_PAINT).markup(asked)
     assert ">Tell me a story about this picture.</p>" in linked and ">Step 3 of 6</h2>" in linked
@@ -99,7 +99,7 @@ def test_what_was_not_recorded_is_a_plain_page_with_its_question_and_step(tmp_pa
 def test_a_recording_of_another_race_is_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "first_paint.html"
     file.write_text("<!-- race 0123456789abcdef -->\n<p>of before</p>")
-    assert "of before" not in FirstPaint(shipped_site(), file).markup({})
+    assert "of before" not in FirstPaint(shipped_state(), file).markup({})
     assert "run python -m benchmarks.first_paint" in caplog.text
 
 
@@ -146,7 +146,7 @@ def test_only_the_pages_own_document_gets_a_first_paint() -> None:
 
 
 def test_a_page_whose_first_paint_fails_comes_without_one(tmp_path: Path) -> None:
-    broken = FirstPaint(shipped_site(), tmp_path / "absent.html")
+    broken = FirstPaint(shipped_state(), tmp_path / "absent.html")
     assert response("/", paint=broken) == b'<html><body style="a">the page</body>'
 
 

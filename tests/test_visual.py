@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from plotly.colors import sample_colorscale
 from support.visual_traces import SETTING, first_steps, retexted, synthetic_race, synthetic_recorded
 
+import visual
 from specllava.config import DecodingConfig
 from specllava.decoding import clip
 from specllava.trace import DecodeTrace, Prefill, StepSeconds, StepTrace, TargetView, Verification
@@ -445,3 +446,18 @@ def test_drawing_needs_no_torch() -> None:
         "assert 'torch' not in sys.modules and 'gradio' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+# --- rooms ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("room", "above"), [("figures", {"visual.player", "visual.page"}), ("player", {"visual.page"})]
+)
+def test_figures_lie_below_the_player_and_the_player_below_the_page(room: str, above: set[str]):
+    """Figures once took labels from the player, and saved pages their markup from the page."""
+    folder = Path(visual.__file__).with_name(room)
+    names = ", ".join(f"visual.{room}.{path.stem}" for path in sorted(folder.glob("*.py")) if path.stem != "__init__")
+    code = f"import sys, {names}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {*loaded} & {"gradio", "torch", *above}
