@@ -92,3 +92,26 @@ class Drafter(ABC):
     @abstractmethod
     def open(self, context: DraftContext) -> DraftSession:
         """Begin an answer, behind the target's prefill."""
+
+
+def check_proposal(name: str, tree: DraftTree, root: int, depth: int, nodes: int, vocabulary: int) -> None:
+    """Refuse a tree that the target cannot verify below ``root``, the last emitted token.
+
+    Args:
+        name: of the drafter.
+        depth, nodes: levels and guesses that are allowed; the target's KV cache has columns for no more.
+        vocabulary: token ids that the target knows.
+
+    Raises:
+        ValueError: another root, a token that the target does not know, or more levels or guesses; one line.
+    """
+    about = f"the drafter {name} proposes"
+    if tree.tokens[0] != root:
+        raise ValueError(f"{about} a tree below token {tree.tokens[0]}, not below the last token {root}")
+    if tree.drafted > nodes:
+        raise ValueError(f"{about} {tree.drafted} tokens, at most {nodes} are allowed")
+    if (levels := max(tree.depths())) > depth:
+        raise ValueError(f"{about} {levels} levels, at most {depth} are allowed")
+    unknown = next((token for token in tree.tokens if not 0 <= token < vocabulary), None)
+    if unknown is not None:
+        raise ValueError(f"{about} token {unknown}, of a vocabulary of {vocabulary}")
