@@ -70,6 +70,45 @@ def test_every_file_that_the_readme_names_exists():
     assert [name for name in (*links, *paths) if not (ROOT / name).exists()] == []
 
 
+GUIDES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "README.md"]
+ROOMS = (ROOT, ROOT / "specllava", ROOT / "visual")  # paths are written from one of these
+TOPS = {path.name for room in ROOMS for path in room.iterdir() if path.is_dir()}
+
+
+def _named(guide):
+    """Paths in a guide that begin in a folder of the project, each with what is said to be in it, if anything."""
+    text = guide.read_text(encoding="utf-8")
+    for path, name in re.findall(r"`(\w+/[\w./-]*?)(?::([\w.]+))?`", text):
+        if path.split("/")[0] in TOPS:
+            yield path, name
+    for dotted in re.findall(r"`((?:specllava|visual|benchmarks)(?:\.\w+)+)`", text):
+        parts = dotted.split(".")
+        folders = next(n for n in range(1, len(parts) + 1) if not ROOT.joinpath(*parts[:n]).is_dir())
+        module = ROOT.joinpath(*parts[:folders]).with_suffix(".py")
+        rest = parts[folders:] if module.exists() else parts[folders - 1 :]
+        yield (
+            str((module if module.exists() else ROOT.joinpath(*parts[: folders - 1])).relative_to(ROOT)),
+            ".".join(rest),
+        )
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_what_a_guide_names_exists(guide):
+    """Files had moved, and the guides still sent readers to where they were."""
+    text = guide.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(((?!http)[^)#]+)\)", text)
+    missing = [link for link in links if not (guide.parent / link).exists()]
+    for path, name in _named(guide):
+        places = [room / path for room in ROOMS if (room / path).exists()]
+        if not places:
+            missing.append(path)
+        elif name:
+            inside = places[0] / "__init__.py" if places[0].is_dir() else places[0]
+            source = inside.read_text(encoding="utf-8")
+            missing += [f"{path}:{name}" for part in name.split(".") if not re.search(rf"\b{part}\b", source)]
+    assert missing == []
+
+
 def test_the_readme_opens_as_a_space_does():
     front = README.split("---\n")[1]
     assert "sdk: gradio" in front and "app_file: app.py" in front
