@@ -18,7 +18,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio i
 import tyro
 from pydantic import ValidationError
 
-from specllava.cli.options import Place, load
+from specllava.cli.options import PairOptions, load_pair
 from specllava.config import one_line
 from specllava.models.images import open_image
 from specllava.shipped import shipped
@@ -39,7 +39,7 @@ FIRST_PAINT = shipped("assets") / "first_paint.html"
 class Serving:
     """Watch lossless tree speculative decoding of a vision-language model."""
 
-    running: Place
+    running: PairOptions
 
     host: str = field(
         default_factory=lambda: _from("GRADIO_SERVER_NAME") or ("0.0.0.0" if _from("SPACE_ID") else "127.0.0.1")
@@ -89,7 +89,7 @@ def _start(options: Serving) -> None:
     for one in (*([race] if race else []), *recorded, *(lesson.race for lesson in lessons)):
         if one.image:
             open_image(one.image)  # a picture that cannot be read is refused before the page is up
-    loading = ThreadPoolExecutor(1, "models").submit(load, options.running)
+    loading = ThreadPoolExecutor(1, "models").submit(load_pair, options.running)
     toy = options.running.preset.startswith("toy") and options.running.target is None
     state = AppState(
         loading.result, recorded, toy=toy, opened=race, lessons=lessons, lab=lambda: _lab(loading.result())

@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 
 from specllava.bench import run_transformers
 from specllava.chat import Chat
-from specllava.cli.options import Options, Place, Running, drafting, load, write_json
+from specllava.cli.options import DecodingOptions, PairOptions, load_pair, with_fallback_drafter, write_json
 from specllava.config import DecodingConfig
 from specllava.lane import lane_of
 from specllava.metrics import Comparison, compare, compare_ids, summarise
@@ -41,7 +41,7 @@ QUESTIONS = (
     "Tell me a story.",
 )
 CHAT_EVERY = 3
-RUNNING, DECODING = Running(), DecodingConfig(max_new_tokens=64)
+RUNNING, DECODING = PairOptions(), DecodingConfig(max_new_tokens=64)
 MUST_AGREE = ("float32", "float64")
 
 
@@ -69,8 +69,8 @@ class Lane:
 def main(
     prompts: int = 50,
     json: Path | None = None,
-    running: Place = RUNNING,
-    decoding: Options = DECODING,
+    running: PairOptions = RUNNING,
+    decoding: DecodingOptions = DECODING,
 ) -> None:
     """Compare tokens on one pair of checkpoints.
 
@@ -81,8 +81,8 @@ def main(
     Raises:
         ValueError: an answer differs that must not, after everything was compared.
     """
-    pair = load(running)
-    lanes = run_checks(pair, prompts, drafting(pair, decoding, instead="prompt-lookup"))
+    pair = load_pair(running)
+    lanes = run_checks(pair, prompts, with_fallback_drafter(pair, decoding, fallback="prompt-lookup"))
     table = Table("lane", "answers", "identical", "near-ties", "differ", "largest margin", title=str(pair.info.pair))
     for name, lane in lanes.items():
         margins = [one.margin for one in lane.comparisons if one.margin is not None]

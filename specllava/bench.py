@@ -31,12 +31,14 @@ WARM_UP = 2
 
 @dataclass(frozen=True, slots=True)
 class LaneResult:
-    """A lane against the reference.
+    """A lane's totals, compared with the reference's.
 
     Args:
         mismatches, ties: runs whose tokens differ, by whether the target's margin at the first difference is that
             of a near-tie.
         margins: the target's margins there, ``None`` where one answer is the beginning of the other.
+        wall_seconds: seconds of all runs from start to end, measured outside the loop: prefill, all bookkeeping, and
+            the recording of what the target computed for every node, which no lane's own clock counts.
     """
 
     summary: Summary
@@ -45,13 +47,16 @@ class LaneResult:
     mismatches: int
     ties: int
     margins: tuple[float | None, ...]
+    wall_seconds: float
 
     def as_json(self) -> dict[str, Any]:
+        """Return the lane's row of ``bench --json``; times in milliseconds."""
         return {
             "tau": self.summary.tau,
             "ms_per_token": 1e3 * self.summary.seconds_per_token,
             "ms_prefill": 1e3 * self.summary.prefill_seconds / self.summary.runs,
             "ms_per_token_end_to_end": 1e3 * self.summary.end_to_end_seconds_per_token,
+            "ms_per_token_wall": 1e3 * self.wall_seconds / self.summary.tokens,
             "speedup": self.speedup,
             "efficiency": self.efficiency,
             "mismatches": self.mismatches,
@@ -71,10 +76,10 @@ class BenchStopped(KeyboardInterrupt):
 
 
 def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
-    """What is compared: nobody drafting, every tree rule with the options that suit it best, and prompt lookup.
+    """Return the lanes: target-only, every tree rule with the options that suit it best, and prompt lookup.
 
     Raises:
-        ValueError: guesses drawn by chance; lanes then say different things, which cannot be compared.
+        ValueError: guesses drawn by chance; the lanes' answers differ then and cannot be compared.
     """
     if not config.exact:
         raise ValueError(f"children are {config.children}: the benchmark compares tokens, so they must be best")
@@ -86,7 +91,7 @@ def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
 
 
 def toy_prompts(pair: Pair, split: Split, count: int) -> Iterable[Prompt]:
-    """Scenes with a request for a description or, every fourth time, a question."""
+    """Yield prompts of toy scenes: a request for a description or, every fourth time, a question."""
     for number, scene in enumerate(scenes(split, BENCH_START, count)):
         rng = random.Random(number)
         text = rng.choice(SUGGESTIONS) if number % 4 == 3 else rng.choice(DETAIL_PROMPTS)
@@ -98,12 +103,12 @@ def run_bench(
     prompts: int,
     config: DecodingConfig,
     split: Split = "held-out",
-    foreign: bool = True,
+    with_transformers: bool = True,
     only: Sequence[str] = (),
 ) -> dict[str, LaneResult]:
-    """The ordinary lanes and, if ``foreign``, ``transformers``, on ``prompts`` prompts.
+    """Run the ordinary lanes and, if ``with_transformers``, that of ``transformers``, on ``prompts`` prompts.
 
-    With a temperature ``transformers`` is left out: it draws otherwise, so its tokens are others. Lanes that need a
+    With a temperature ``transformers`` is left out: it draws from another random stream. Lanes that need a
     draft are left out where the pair has none.
 
     Args:
@@ -113,29 +118,29 @@ def run_bench(
         ValueError: a name that no lane bears.
     """
     lanes = {name: c for name, c in bench_lanes(config).items() if pair.draft or c.drafter != "model"}
-    known = [*lanes, TRANSFORMERS]
-    if unknown := [name for name in only if name not in known]:
-        raise ValueError(f"there is no lane {unknown[0]}: choose among {', '.join(known)}")
-    foreign = foreign and config.temperature == 0 and (not only or TRANSFORMERS in only)
+    names = [*lanes, TRANSFORMERS]
+    if unknown := [name for name in only if name not in names]:
+        raise ValueError(f"there is no lane {unknown[0]}: choose among {', '.join(names)}")
+    with_transformers = with_transformers and config.temperature == 0 and (not only or TRANSFORMERS in only)
     lanes = {name: c for name, c in lanes.items() if not only or name in (REFERENCE, *only)}
-    return run_lanes(pair, prompts, lanes, split, foreign)
+    return run_lanes(pair, prompts, lanes, split, with_transformers)
 
 
 def run_lanes(
-    pair: Pair, prompts: int, lanes: dict[str, DecodingConfig], split: Split, foreign: bool = False
+    pair: Pair, prompts: int, lanes: dict[str, DecodingConfig], split: Split, with_transformers: bool = False
 ) -> dict[str, LaneResult]:
     """Run every lane on the same prompts, one after the other; the order rotates, so that none is always first.
 
     Args:
         lanes: what to compare; ``target-only`` must be among them, the others are measured against it.
-        foreign: also time ``transformers``' own ``generate`` on the same target.
+        with_transformers: also time ``transformers``' own ``generate`` on the same target.
 
     Raises:
         BenchStopped: Ctrl-C, once there is something to tell.
     """
-    names = [*lanes, TRANSFORMERS] if foreign else list(lanes)
-    traces: dict[str, list[DecodeTrace]] = {name: [] for name in lanes}
-    others: list[ForeignRun] = []
+    names = [*lanes, TRANSFORMERS] if with_transformers else list(lanes)
+    runs: dict[str, list[TimedRun]] = {name: [] for name in lanes}
+    transformers_runs: list[TransformersRun] = []
     limit, total = lanes[REFERENCE], prompts + WARM_UP
     bar = tqdm(toy_prompts(pair, split, total), total=total, disable=None)
     try:
@@ -143,42 +148,69 @@ def run_lanes(
             start = number % len(names)
             for name in names[start:] + names[:start]:
                 if name == TRANSFORMERS:
-                    others.append(run_transformers(pair, prompt, limit))
+                    transformers_runs.append(run_transformers(pair, prompt, limit))
                 else:
-                    traces[name].append(pair.run(Lane(name, lanes[name], prompt)))
+                    runs[name].append(run_timed(pair, Lane(name, lanes[name], prompt)))
     except KeyboardInterrupt:
-        done = min([len(runs) for runs in traces.values()] + ([len(others)] if foreign else []))
+        done = min([len(own) for own in runs.values()] + ([len(transformers_runs)] if with_transformers else []))
         if done <= WARM_UP:
             raise
-        raise BenchStopped(_pooled({n: t[:done] for n, t in traces.items()}, others[:done])) from None
-    return _pooled(traces, others)
+        finished = {name: own[:done] for name, own in runs.items()}
+        raise BenchStopped(_pool(finished, transformers_runs[:done])) from None
+    return _pool(runs, transformers_runs)
 
 
-def _pooled(traces: dict[str, list[DecodeTrace]], others: list[ForeignRun]) -> dict[str, LaneResult]:
-    """Every lane against the reference, without the prompts that warm up."""
-    kept = {name: runs[WARM_UP:] for name, runs in traces.items()}
-    reference = summarise(kept[REFERENCE])
-    results = {
-        name: _result(reference, summarise(runs), [compare(a, b) for a, b in zip(kept[REFERENCE], runs, strict=True)])
-        for name, runs in kept.items()
-    }
-    if others:
-        results[TRANSFORMERS] = _foreign_result(reference, kept[REFERENCE], others[WARM_UP:])
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """A lane's trace and the seconds that the whole run took."""
+
+    trace: DecodeTrace
+    wall_seconds: float
+
+
+def run_timed(pair: Pair, lane: Lane) -> TimedRun:
+    """Decode a lane and time the whole run.
+
+    The towers' passes, which are shared by all lanes because a prompt is encoded once, are added to the time of each
+    lane that reads their features, as in its prefill.
+    """
+    started = now(pair.device)
+    trace = pair.run(lane)
+    seconds = now(pair.device) - started + lane.prompt.vision_seconds
+    if lane.config.drafter == "model" and lane.prompt.draft_prompt is not None:
+        seconds += lane.prompt.draft_prompt.vision_seconds
+    return TimedRun(trace, seconds)
+
+
+def _pool(runs: dict[str, list[TimedRun]], transformers_runs: list[TransformersRun]) -> dict[str, LaneResult]:
+    """Pool every lane's runs, without the warm-up prompts, and compare them with the reference's."""
+    timed = {name: own[WARM_UP:] for name, own in runs.items()}
+    reference_traces = [run.trace for run in timed[REFERENCE]]
+    reference = summarise(reference_traces)
+    results = {}
+    for name, own in timed.items():
+        traces = [run.trace for run in own]
+        comparisons = [compare(a, b) for a, b in zip(reference_traces, traces, strict=True)]
+        results[name] = _result(reference, summarise(traces), comparisons, sum(run.wall_seconds for run in own))
+    if transformers_runs:
+        results[TRANSFORMERS] = _transformers_result(reference, reference_traces, transformers_runs[WARM_UP:])
     return results
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignRun:
-    """What ``transformers``' own generate said and took."""
+class TransformersRun:
+    """Answer and times of ``transformers``' own ``generate``."""
 
     token_ids: tuple[int, ...]
     prefill_seconds: float
     decode_seconds: float
+    wall_seconds: float
 
 
 @torch.inference_mode()
-def run_transformers(pair: Pair, prompt: Prompt, config: DecodingConfig) -> ForeignRun:
-    """Greedy ``generate`` of the same target on the same prompt; its prefill ends when the first token comes."""
+def run_transformers(pair: Pair, prompt: Prompt, config: DecodingConfig) -> TransformersRun:
+    """Run greedy ``generate`` of the same target on the same prompt; its prefill ends when the first token comes."""
+    entered = now(pair.device)
     target, device = pair.target, pair.device
     ids = prompt.input_ids
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
@@ -187,14 +219,15 @@ def run_transformers(pair: Pair, prompt: Prompt, config: DecodingConfig) -> Fore
         inputs |= pair.family.inputs(prompt.pixel_values, sizes)
     times: list[float] = []
     started = now(device)
-    output = target.generate(**inputs, max_new_tokens=config.max_new_tokens, streamer=_Clock(device, times))
+    output = target.generate(**inputs, max_new_tokens=config.max_new_tokens, streamer=_ArrivalTimes(device, times))
     ended = now(device)
     first = times[1]  # the streamer is first handed the prompt, then token after token
-    return ForeignRun(tuple(output[0, ids.shape[1] :].tolist()), first - started, ended - first)
+    tokens = tuple(output[0, ids.shape[1] :].tolist())
+    return TransformersRun(tokens, first - started, ended - first, now(device) - entered)
 
 
-class _Clock(BaseStreamer):
-    """Notes when each piece of an answer arrives."""
+class _ArrivalTimes(BaseStreamer):
+    """Streamer that records when each piece of an answer arrives."""
 
     def __init__(self, device: torch.device, times: list[float]) -> None:
         self.device, self.times = device, times
@@ -206,7 +239,7 @@ class _Clock(BaseStreamer):
         pass
 
 
-def _result(reference: Summary, summary: Summary, comparisons: Sequence[Comparison]) -> LaneResult:
+def _result(reference: Summary, summary: Summary, comparisons: Sequence[Comparison], wall_seconds: float) -> LaneResult:
     differing = [c for c in comparisons if not c.identical]
     ties = sum(c.near_tie for c in differing)
     return LaneResult(
@@ -216,10 +249,13 @@ def _result(reference: Summary, summary: Summary, comparisons: Sequence[Comparis
         len(differing) - ties,
         ties,
         tuple(c.margin for c in differing),
+        wall_seconds,
     )
 
 
-def _foreign_result(reference: Summary, ours: Sequence[DecodeTrace], runs: Sequence[ForeignRun]) -> LaneResult:
+def _transformers_result(
+    reference: Summary, ours: Sequence[DecodeTrace], runs: Sequence[TransformersRun]
+) -> LaneResult:
     tokens = sum(len(run.token_ids) for run in runs)
     summary = Summary(
         runs=len(runs),
@@ -230,4 +266,5 @@ def _foreign_result(reference: Summary, ours: Sequence[DecodeTrace], runs: Seque
         decode_seconds=sum(run.decode_seconds for run in runs),
         prefill_seconds=sum(run.prefill_seconds for run in runs),
     )
-    return _result(reference, summary, [compare_ids(a, b.token_ids) for a, b in zip(ours, runs, strict=True)])
+    comparisons = [compare_ids(a, b.token_ids) for a, b in zip(ours, runs, strict=True)]
+    return _result(reference, summary, comparisons, sum(run.wall_seconds for run in runs))

@@ -19,7 +19,7 @@ from test_bad_input import complaint
 
 from specllava.chat import Chat
 from specllava.cli.main import main
-from specllava.cli.options import Running, drafting
+from specllava.cli.options import PairOptions, with_fallback_drafter
 from specllava.config import DecodingConfig
 from specllava.models import memory_estimate as weighing
 from specllava.models.checkpoint import Checkpoint
@@ -111,11 +111,11 @@ def test_a_target_and_a_draft_by_their_directories(root: Path, tmp_path: Path, c
 def test_only_a_missing_draft_changes_who_drafts(capsys):
     chosen = DecodingConfig()
     alone, whole = models.pair(None), models.pair("bad")
-    assert drafting(whole, chosen, "none") is chosen
+    assert with_fallback_drafter(whole, chosen, "none") is chosen
     lookup = replace(chosen, drafter="prompt-lookup")
-    assert drafting(alone, lookup, "none") is lookup
+    assert with_fallback_drafter(alone, lookup, "none") is lookup
     assert capsys.readouterr().err == ""
-    assert drafting(alone, chosen, "none").drafter == "none"
+    assert with_fallback_drafter(alone, chosen, "none").drafter == "none"
     assert capsys.readouterr().err == OFF.format("tiny") + "\n"
 
 
@@ -417,7 +417,7 @@ def test_options_name_the_schemes_that_there_are():
 
     from specllava.models.quantization import SCHEMES
 
-    assert get_args(get_type_hints(Running)["quantization"]) == SCHEMES
+    assert get_args(get_type_hints(PairOptions)["quantization"]) == SCHEMES
 
 
 def test_a_target_of_eight_bits_gives_its_own_tokens_with_a_draft_and_without():

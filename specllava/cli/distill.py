@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from specllava.cli.options import DTypeName, quiet_bars, tell_loading
+from specllava.cli.options import DTypeName, announce_loading, hide_progress_bars
 from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig
 
@@ -50,22 +50,24 @@ class Distill:
     """How validation drafts."""
 
     def run(self, console: Console) -> None:
-        tell_loading(f"{self.target} and {self.draft}")
+        announce_loading(f"{self.target} and {self.draft}")
         from specllava.distill.job import Job
         from specllava.distill.run import distil_files
         from visual.figures.distillation import write_page
 
-        quiet_bars()
-        job = Job(**{one.name: getattr(self, one.name) for one in fields(Job)})
+        hide_progress_bars()
+        job = Job(**{part.name: getattr(self, part.name) for part in fields(Job)})
 
-        def tell(line: str) -> None:
+        def print_line(line: str) -> None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-        report = distil_files(job, tell)
-        if report is None:  # another process tells
+        report = distil_files(job, print_line)
+        if report is None:  # another process prints it
             return
         write_page(report, self.output / "curve.html")
         if report.best.step == 0:
-            tell(f"no validation was better than the first: {self.output / 'draft'} is the draft that it began with")
+            print_line(
+                f"no validation was better than the first: {self.output / 'draft'} is the draft that it began with"
+            )
         else:
-            tell(f"{report.state}: {self.output / 'draft'} is the draft of step {report.best.step}")
+            print_line(f"{report.state}: {self.output / 'draft'} is the draft of step {report.best.step}")

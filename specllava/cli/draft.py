@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from specllava.cli.options import quiet_bars, tell_loading
+from specllava.cli.options import announce_loading, hide_progress_bars
 
 if TYPE_CHECKING:
     from specllava.models.make_draft import MadeDraft
@@ -34,11 +34,11 @@ class Init:
     """Of the projector's first weights."""
 
     def run(self, console: Console) -> None:
-        tell_loading(f"{self.llm} and {self.target}")
+        announce_loading(f"{self.llm} and {self.target}")
         from specllava.models.make_draft import init_draft
 
-        quiet_bars()
-        _report(console, init_draft(self.llm, self.target, self.output, self.text_only, self.seed))
+        hide_progress_bars()
+        _print_draft(console, init_draft(self.llm, self.target, self.output, self.text_only, self.seed))
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class Import:
     """Directory to write; it must not exist."""
 
     def run(self, console: Console) -> None:
-        tell_loading(f"{self.source} and {self.target}")
+        announce_loading(f"{self.source} and {self.target}")
         from specllava.models.make_draft import import_draft
 
-        quiet_bars()
-        _report(console, import_draft(self.source, self.target, self.output))
+        hide_progress_bars()
+        _print_draft(console, import_draft(self.source, self.target, self.output))
 
 
-def _report(console: Console, made: MadeDraft) -> None:
+def _print_draft(console: Console, made: MadeDraft) -> None:
     for line in (*made.said, f"{made.directory}: a draft of {made.parameters / 1e6:.2f} million parameters"):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
 QuantizationName = Literal["none", "int8", "int4", "torchao-int8"]
-Options = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
+DecodingOptions = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
 
 
+@tyro.conf.configure(tyro.conf.OmitArgPrefixes)
 @dataclass(frozen=True)
-class Running:
+class PairOptions:
     """Which pair, and on what."""
 
     preset: str = "toy"
@@ -54,51 +55,52 @@ class Running:
     the target can hold."""
 
 
-Place = Annotated[Running, tyro.conf.OmitArgPrefixes]
+def load_pair(chosen: PairOptions) -> Pair:
+    """Load the pair that the options name; for one that does not ship, print the memory needed to stderr first.
 
-
-def load(running: Running) -> Pair:
-    """The pair that the options name. What memory one that does not ship will need is told on stderr, beforehand."""
-    preset = preset_named(running.preset) if running.target is None else None
-    tell_loading(running.preset if running.target is None else running.target)
+    Raises:
+        ValueError: as :meth:`specllava.pair.Pair.load`.
+    """
+    preset = preset_named(chosen.preset) if chosen.target is None else None
+    announce_loading(chosen.preset if chosen.target is None else chosen.target)
     from specllava.pair import Pair
 
-    quiet_bars()
+    hide_progress_bars()
     options: dict[str, Any] = {
-        "device": running.device,
-        "dtype": running.dtype,
-        "device_map": running.device_map,
-        "quantization": running.quantization,
-        "context": running.context,
+        "device": chosen.device,
+        "dtype": chosen.dtype,
+        "device_map": chosen.device_map,
+        "quantization": chosen.quantization,
+        "context": chosen.context,
     }
     if preset is None or not preset.shipped:
-        options["tell"] = tell
-    if running.target is not None:
-        return Pair.load(running.target, running.draft, **options)
-    return Pair.from_preset(running.preset, draft=running.draft, **options)
+        options["tell"] = print_notice
+    if chosen.target is not None:
+        return Pair.load(chosen.target, chosen.draft, **options)
+    return Pair.from_preset(chosen.preset, draft=chosen.draft, **options)
 
 
-def drafting(pair: Pair, decoding: DecodingConfig, instead: DrafterName) -> DecodingConfig:
-    """The options as this pair can follow them; one line on stderr if it has no draft, and ``instead`` drafts."""
+def with_fallback_drafter(pair: Pair, decoding: DecodingConfig, fallback: DrafterName) -> DecodingConfig:
+    """Return the options with ``fallback`` as drafter if the pair has no draft, which one line on stderr says."""
     if pair.draft is not None or decoding.drafter != "model":
         return decoding
-    way = "speculation is off" if instead == "none" else f"{instead} guesses"
-    tell(f'{way} because {pair.name} has no draft: make one with "specllava draft init", name it with --draft')
-    return replace(decoding, drafter=instead)
+    what = "speculation is off" if fallback == "none" else f"{fallback} guesses"
+    print_notice(f'{what} because {pair.name} has no draft: make one with "specllava draft init", name it with --draft')
+    return replace(decoding, drafter=fallback)
 
 
-def tell(line: str) -> None:
-    """A line for people, beside what a command prints."""
+def print_notice(line: str) -> None:
+    """Print a line for people to stderr, beside what a command prints."""
     print(line, file=sys.stderr)
 
 
-def tell_loading(what: str) -> None:
-    """Say what is going on before torch and transformers are imported: that alone takes seconds."""
-    tell(f"loading {what}: torch and transformers first, then the weights")
+def announce_loading(what: str) -> None:
+    """Print what is loaded before torch and transformers are imported: that alone takes seconds."""
+    print_notice(f"loading {what}: torch and transformers first, then the weights")
 
 
-def quiet_bars() -> None:
-    """Progress bars are for people: a log or a pipe gets none."""
+def hide_progress_bars() -> None:
+    """Turn transformers' progress bars off where stderr is a log or a pipe."""
     from transformers.utils.logging import disable_progress_bar
 
     if not sys.stderr.isatty():

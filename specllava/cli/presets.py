@@ -18,14 +18,13 @@ class Presets:
     def run(self, console: Console) -> None:
         table = Table("preset", "target", "draft", box=SIMPLE, pad_edge=False)
         for name, preset in presets().items():
-            shown = [_shown(source) for source in (preset.target, preset.draft)]
-            table.add_row(name, *shown)
+            table.add_row(name, _location(preset.target), _location(preset.draft))
         console.print(table)
 
 
-def _shown(source: object) -> str:
-    """Where a model is: on the hub, or with the project."""
+def _location(source: object) -> str:
+    """Write where a model is: on the hub, or with the project."""
     if source is None:
         return "none: name one with --draft"
-    place = str(source)
-    return place if not place.startswith(str(ASSETS)) else f"ships: {place.removeprefix(f'{ASSETS.parent}/')}"
+    name = str(source)
+    return name if not name.startswith(str(ASSETS)) else f"ships: {name.removeprefix(f'{ASSETS.parent}/')}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from specllava.cli.options import Options, Place, Running, check_outputs, load, tell_loading, write_json
+from specllava.cli.options import DecodingOptions, PairOptions, announce_loading, check_outputs, load_pair, write_json
 from specllava.config import DecodingConfig
 from specllava.toyworld.scene import Split
 
@@ -24,7 +24,7 @@ class Train:
     """The same stages at a size that takes seconds; the models learn nothing."""
 
     def run(self, console: Console) -> None:
-        tell_loading("the toy world's recipe")
+        announce_loading("the toy world's recipe")
         from specllava.toyworld.recipe import ToyRecipe
         from specllava.toyworld.train import train
 
@@ -74,14 +74,14 @@ class Evaluate:
     json: Path | None = None
     """Write the rates to this file."""
 
-    running: Place = field(default_factory=Running)
-    decoding: Options = field(default_factory=DecodingConfig)
+    pair: PairOptions = field(default_factory=PairOptions)
+    decoding: DecodingOptions = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
         if self.scenes < 1:
             raise ValueError(f"--scenes is {self.scenes}: at least 1 is needed")
         check_outputs(json=self.json)
-        pair = load(self.running)
+        pair = load_pair(self.pair)
         from specllava.toyworld.evaluate import evaluate
 
         results = [evaluate(pair, split, self.scenes, self.decoding) for split in ("held-out", "train")]
@@ -103,11 +103,11 @@ class Record:
     lessons: bool = False
     """The guided examples instead, with the words that go with them."""
 
-    running: Place = field(default_factory=Running)
-    decoding: Options = field(default_factory=DecodingConfig)
+    pair: PairOptions = field(default_factory=PairOptions)
+    decoding: DecodingOptions = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
-        pair = load(self.running)
+        pair = load_pair(self.pair)
         from specllava.toyworld.examples import record
         from specllava.toyworld.lessons import record_lessons
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from specllava.cli.options import check_outputs, tell
+from specllava.cli.options import check_outputs, print_notice
 from specllava.shipped import shipped
 from specllava.whole_file import write_whole
 
@@ -32,7 +32,7 @@ class View:
 
         race = read_recorded(self.file)  # refused here, in one line, before a server starts
         if race.filled:
-            tell(f"{self.file}: {race.filled}")
+            print_notice(f"{self.file}: {race.filled}")
         if not PAGE.is_file():
             raise ValueError(f"there is no page at {PAGE}: this command needs the whole project")
         page = [sys.executable, str(PAGE), "--open", str(self.file.resolve()), "--port", str(self.port)]
@@ -61,7 +61,7 @@ class Export:
         check_outputs(html=self.html)
         race = read_recorded(self.file)
         if race.filled:
-            tell(f"{self.file}: {race.filled}")
+            print_notice(f"{self.file}: {race.filled}")
         picture = data_address(open_image(race.image)) if race.image else None
         frames = recorded_frames(race.target_only, race.speculative, "saved run", picture)
         write_whole(self.html, standalone_page(frames))
