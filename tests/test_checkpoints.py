@@ -22,7 +22,7 @@ from specllava.models.make_draft import import_draft, init_draft
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.scoring import expectations
+from specllava.runtime.scoring import teacher_forced_log_probs
 
 PROMPTS = 50
 FAST = DecodingConfig(max_new_tokens=7, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
@@ -219,8 +219,9 @@ def test_the_lab_asks_every_draft_what_it_would_have_said(pairs, made: str):
     """Each reads its own prompt; what is offered beside a token is what its best guesses are."""
     pair = pairs("llava_next", made, "float32")
     prompt = pair.prompt(None, checkpoints.messages(3))
-    *_, fork = Lab(pair).fork(None, checkpoints.messages(3), (), FAST)
+    *_, fork = Lab(pair).forced_token(None, checkpoints.messages(3), (), FAST)
     assert fork is not None
-    guesses = expectations(pair.draft, prompt.draft_prompt or prompt, fork.original.token_ids).argmax(-1).tolist()
+    log_probs = teacher_forced_log_probs(pair.draft, prompt.draft_prompt or prompt, fork.original.token_ids)
+    guesses = log_probs.argmax(-1).tolist()
     for said, guess, options in zip(fork.original.token_ids, guesses, fork.options, strict=True):
         assert guess == said or guess in [option.token for option in options]

@@ -21,7 +21,6 @@ from transformers import LlavaProcessor, PreTrainedTokenizerFast
 from specllava.cli.main import main
 from specllava.config import DecodingConfig
 from specllava.distill import features as caching
-from specllava.distill.answers import answered, own_answers
 from specllava.distill.batches import ANSWERLESS, CUT, GROUP, UNREADABLE, Pixels, RowBatches, split
 from specllava.distill.chats import ChatEncoder
 from specllava.distill.config import Objective
@@ -29,6 +28,7 @@ from specllava.distill.features import fingerprint, make_features, size_of
 from specllava.distill.loop import COUNT
 from specllava.distill.losses import IGNORE
 from specllava.distill.rows import Row, UnusableRowError, index_rows, parse_row
+from specllava.distill.self_generated import self_generated_answers, with_target_answers
 from specllava.distill.stage import answers_in, taught_losses
 from specllava.models.images import open_image
 from specllava.toyworld.build import SPECIAL
@@ -297,7 +297,9 @@ def test_the_end_that_is_taught_is_one_that_decoding_stops_at():
 def test_a_question_that_cannot_be_put_is_left_out_by_its_reason(place, text, reason):
     """The reason was told by a word in an error's text, and was an image that breaks off otherwise."""
     with pytest.raises(UnusableRowError, match=reason):
-        answered(models.pair(None), Row((text, "So."), (0,), (), (True,)), place, DecodingConfig(drafter="none"))
+        with_target_answers(
+            models.pair(None), Row((text, "So."), (0,), (), (True,)), place, DecodingConfig(drafter="none")
+        )
 
 
 def test_a_row_is_cut_and_never_through_a_picture():
@@ -485,7 +487,7 @@ def test_the_targets_own_answers_are_what_it_says(indexed, place):
     config = DecodingConfig(max_new_tokens=8)
     bundle = models.pair("mixed")
     row = indexed[0]
-    found = answered(bundle, row, place / "images", config)
+    found = with_target_answers(bundle, row, place / "images", config)
     image = place / "images" / row.images[0]
     asked = [{"type": "image", "image": image}, {"type": "text", "text": row.turns[0]}]
     alone = models.decode(bundle, bundle.prompt(None, [{"role": "user", "content": asked}]),
@@ -498,14 +500,17 @@ def test_answers_go_on_where_a_killed_call_stopped(indexed, place, tmp_path, mon
     bundle, config, accelerator = models.pair("mixed"), DecodingConfig(max_new_tokens=5), Accelerator(cpu=True)
     numbers = [3, 0, 5, 8, 1]
     given = bundle, indexed, numbers, place / "images", config
-    whole = own_answers(*given, tmp_path / "whole", accelerator)
+    whole = self_generated_answers(*given, tmp_path / "whole", accelerator)
     assert [whole[n].turns[0] for n in range(5)] == [indexed[n].turns[0] for n in numbers]
     part = tmp_path / "killed" / "answers-0-of-1.jsonl"
     part.parent.mkdir()
     lines = (tmp_path / "whole" / part.name).read_bytes().splitlines(keepends=True)
     part.write_bytes(b"".join(lines[:3]) + lines[3][:20])  # killed in the middle of a line
     asked = []
-    monkeypatch.setattr("specllava.distill.answers.answered", lambda *args: asked.append(args[1]) or answered(*args))
-    resumed = own_answers(*given, tmp_path / "killed", accelerator)
+    monkeypatch.setattr(
+        "specllava.distill.self_generated.with_target_answers",
+        lambda *args: asked.append(args[1]) or with_target_answers(*args),
+    )
+    resumed = self_generated_answers(*given, tmp_path / "killed", accelerator)
     assert len(asked) == 2
     assert [resumed[n] for n in range(5)] == [whole[n] for n in range(5)]

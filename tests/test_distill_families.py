@@ -177,7 +177,9 @@ def test_slots_are_those_of_decoding_and_are_never_cut_through(root, indexed, fa
     for number in range(12):
         row = indexed[number]
         sizes = [read_size(root / "images" / name) for name in row.images]
-        shown = [{"type": "image", "image": root / "images" / name} for name in row.images[: row.shown[0]]]
+        shown = [
+            {"type": "image", "image": root / "images" / name} for name in row.images[: row.images_per_question[0]]
+        ]
         asked = [{"role": "user", "content": [*shown, {"type": "text", "text": row.turns[0]}]}]
         read = bundle.prompt(None, asked).input_ids[0].tolist()
         encode = ChatEncoder(bundle.processor, LENGTH)

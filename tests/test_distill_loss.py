@@ -134,7 +134,7 @@ def accumulated(tmp_path, batch, accumulation, rows=24):
         steps=rows // batch // accumulation, learning_rate=0.05, warmup=1, accumulation=accumulation, clip=9.0
     )
     place = tmp_path / f"{batch} x {accumulation}"
-    course = fit("test", model, losses, batches, loop, place, Accelerator(cpu=True), weigh=weigh)
+    course = fit("test", model, losses, batches, loop, place, Accelerator(cpu=True), batch_weight=weigh)
     return model.weight.detach(), [point["loss"] for point in course.curve]
 
 

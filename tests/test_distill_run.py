@@ -24,7 +24,7 @@ from specllava.distill import run as run_module
 from specllava.distill.config import DistillConfig
 from specllava.distill.stage import chat_states
 from specllava.distill.validation import Validation
-from specllava.findings.distillation import Check, Report
+from specllava.findings.distillation import Report, ValidationResult
 from specllava.metrics import summarise
 from specllava.models.draft_classes import DraftLlava, save
 from specllava.pair import Pair
@@ -235,7 +235,7 @@ def test_a_validation_measures_what_decoding_and_whole_passes_say(tmp_path, seed
     numbers = (0, 1, 3)
     prompts = [models.prompt(number, seed) for number in numbers]
     watch = Validation(bundle, prompts, config, tmp_path / "draft", 0, Accelerator(cpu=True), lambda *_: None)
-    assert watch(0, copy.deepcopy(draft), looping.Course()) is False
+    assert watch(0, copy.deepcopy(draft), looping.TrainingLog()) is False
     check = watch.checks[0]
     traces = [models.decode(models.pair("mixed", seed), prompt, config) for prompt in prompts]
     assert check.tau == summarise(traces).tau > 1.0
@@ -263,7 +263,7 @@ class Scripted(Validation):
         self.taus = taus
 
     def _check(self, step, model):
-        return Check(step, 1.0, 0.5, self.taus[step], 10, 5)
+        return ValidationResult(step, 1.0, 0.5, self.taus[step], 10, 5)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_the_best_draft_is_kept_and_patience_ends(tmp_path, taus, patience, look
         model = DraftLlava(models.draft("bad").config)
         model.lm_head.weight.data.fill_(float(step))
         seen.append(step)
-        if watch(step, model, looping.Course()):
+        if watch(step, model, looping.TrainingLog()):
             break
     assert len(seen) == looks
     assert weights(tmp_path / "draft")["lm_head.weight"].unique().tolist() == [float(best)]

@@ -13,18 +13,18 @@ from support import models
 
 from specllava.config import RULES, DecodingConfig
 from specllava.findings.contrast import Contrast
-from specllava.findings.fork import Fork
-from specllava.findings.reading import Reading
-from specllava.findings.sweep import KNOBS, Sweep
+from specllava.findings.draft_scores import DraftScores
+from specllava.findings.forced_token import ForcedToken
+from specllava.findings.sweep import SWEEP_VALUES, Sweep
 from specllava.lab import Lab
-from specllava.lab.contrast import Setup, contrast, telling_places, with_tree_comparisons
-from specllava.lab.sweep import knob_values
+from specllava.lab.contrast import Variant, contrast, most_divergent, with_tree_comparisons
+from specllava.lab.sweep import sweep_values
 from specllava.metrics import drafted_tokens, summarise
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput, PassOutput
 from specllava.runtime.prompt import with_draft_prompt
-from specllava.runtime.scoring import expectations, reading
+from specllava.runtime.scoring import score_draft, teacher_forced_log_probs
 
 SHORT = DecodingConfig(max_new_tokens=16, depth=4, nodes=8)
 QUESTION = "Describe this."
@@ -60,12 +60,12 @@ def test_every_rule_is_run_once_and_says_what_the_target_says(lab: Lab):
         assert point.speedup == pytest.approx(slow.decode_seconds / fast.decode_seconds)
 
 
-@pytest.mark.parametrize("field", list(KNOBS))
+@pytest.mark.parametrize("field", list(SWEEP_VALUES))
 def test_the_present_setting_is_a_point_on_the_curve(lab: Lab, field: str):
     config = replace(SHORT, entropy_threshold=0.7, max_branches=5, depth=5, nodes=7)
-    values = knob_values(config, field)
+    values = sweep_values(config, field)
     assert getattr(config, field) in values and list(values) == sorted(set(values))
-    done = last(lab.knob(models.picture(0), QUESTION, field, config))
+    done = last(lab.sweep(models.picture(0), QUESTION, field, config))
     assert tuple(point.value for point in done.points) == values
     assert all(point.sameness.identical for point in done.points)
     assert all(getattr(trace.config, field) == value for value, trace in done.runs)
@@ -83,7 +83,7 @@ def test_a_sweep_that_is_dropped_leaves_no_run_behind(lab: Lab):
 )
 def test_a_knob_that_shows_nothing_is_refused(lab: Lab, config: DecodingConfig, field: str, words: str):
     with pytest.raises(ValueError, match=words):
-        lab.knob(models.picture(0), QUESTION, field, config)
+        lab.sweep(models.picture(0), QUESTION, field, config)
 
 
 # ------------------------------------------------------------------------------------------------- contrasts
@@ -92,21 +92,21 @@ def test_a_knob_that_shows_nothing_is_refused(lab: Lab, config: DecodingConfig, 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_what_the_draft_sees_changes_no_token(lab: Lab, temperature: float):
     config = replace(SHORT, temperature=temperature, seed=3)
-    done = last(lab.seeing(models.picture(0), QUESTION, models.picture(5), config))
-    assert [side.name for side in done.sides] == list(done.names) and len(done.sides) == 3
+    done = last(lab.image_ablation(models.picture(0), QUESTION, models.picture(5), config))
+    assert [side.name for side in done.results] == list(done.names) and len(done.results) == 3
     assert all(same.identical for same in done.sameness)
-    assert len({side.reading.probs for side in done.sides}) == 3  # and yet the draft saw three things
+    assert len({side.scores.probs for side in done.results}) == 3  # and yet the draft saw three things
     if temperature == 0:
-        assert done.sides[0].trace.token_ids == models.expected(0, 0, 16)
-    for side in done.sides:
-        assert min(side.reading.divergences) >= 0 and max(side.reading.divergences) > 0
+        assert done.results[0].trace.token_ids == models.expected(0, 0, 16)
+    for side in done.results:
+        assert min(side.scores.divergences) >= 0 and max(side.scores.divergences) > 0
 
 
 def test_the_draft_that_is_shown_the_same_picture_is_the_same_draft(tiny: Pair):
     prompt = models.prompt(0)
-    setups = [Setup("as it is", tiny, prompt), Setup("shown", tiny, with_draft_prompt(prompt, prompt))]
-    one, two = last(contrast(setups, SHORT)).sides
-    assert one.reading == two.reading
+    variants = [Variant("as it is", tiny, prompt), Variant("shown", tiny, with_draft_prompt(prompt, prompt))]
+    one, two = last(contrast(variants, SHORT)).results
+    assert one.scores == two.scores
     assert [step.tree for step in one.trace.steps] == [step.tree for step in two.trace.steps]
 
 
@@ -117,29 +117,29 @@ def test_a_longer_prompt_cannot_be_shown_to_the_draft():
 
 def test_drafts_are_compared_on_one_answer_with_trees_of_the_same_places(tiny: Pair):
     prompt = models.prompt(1)
-    setups = [Setup(kind, models.pair(kind), prompt) for kind in models.KINDS]
-    found: Contrast = last(contrast(setups, SHORT))
-    bad, mixed, perfect = found.sides
+    variants = [Variant(kind, models.pair(kind), prompt) for kind in models.KINDS]
+    found: Contrast = last(contrast(variants, SHORT))
+    bad, mixed, perfect = found.results
     assert all(same.identical for same in found.sameness)
-    assert max(perfect.reading.divergences) < 1e-9
-    assert bad.reading.divergence > mixed.reading.divergence > perfect.reading.divergence
-    assert perfect.reading.guesses == perfect.trace.token_ids and perfect.tau > bad.tau
-    done = last(with_tree_comparisons(found, setups, SHORT))
+    assert max(perfect.scores.divergences) < 1e-9
+    assert bad.scores.divergence > mixed.scores.divergence > perfect.scores.divergence
+    assert perfect.scores.guesses == perfect.trace.token_ids and perfect.tau > bad.tau
+    done = last(with_tree_comparisons(found, variants, SHORT))
     answer = bad.trace.token_ids
-    assert done.comparisons and tuple(one.position for one in done.comparisons) == telling_places(found)
+    assert done.comparisons and tuple(one.position for one in done.comparisons) == most_divergent(found)
     for comparison in done.comparisons:
         for trace in comparison.traces:
             assert trace.forced_prefix == answer[: comparison.position - 1]
             assert len(trace.steps) == 1 and trace.steps[0].tree.tokens[0] == answer[comparison.position - 1]
         assert comparison.traces[2].steps[0].emitted[0] == answer[comparison.position]
-    assert list(with_tree_comparisons(found, setups, replace(SHORT, temperature=0.5))) == [found]
+    assert list(with_tree_comparisons(found, variants, replace(SHORT, temperature=0.5))) == [found]
 
 
 def test_places_are_where_drafts_differ_most_and_not_side_by_side(tiny: Pair):
-    setups = [Setup(kind, models.pair(kind), models.prompt(1)) for kind in ("bad", "perfect")]
-    found = last(contrast(setups, SHORT))
-    one, two = (side.reading.probs for side in found.sides)
-    places = telling_places(found)
+    variants = [Variant(kind, models.pair(kind), models.prompt(1)) for kind in ("bad", "perfect")]
+    found = last(contrast(variants, SHORT))
+    one, two = (side.scores.probs for side in found.results)
+    places = most_divergent(found)
     spread = [abs(a - b) for a, b in zip(one, two, strict=True)]
     assert spread[places[0]] == max(spread[1:])
     assert all(abs(a - b) >= 4 for a in places for b in places if a != b)
@@ -149,7 +149,7 @@ def test_a_reading_by_hand():
     half, sure = math.log(0.5), math.log(0.25)
     draft = torch.tensor([[half, half, -math.inf], [sure, math.log(0.75), -math.inf]], dtype=torch.float64)
     target = torch.tensor([[half, half, -math.inf], [half, half, -math.inf]], dtype=torch.float64)
-    found = reading(draft, target, (1, 0))
+    found = score_draft(draft, target, (1, 0))
     assert found.probs == pytest.approx((0.5, 0.25))
     assert found.entropies == pytest.approx((math.log(2), -0.25 * math.log(0.25) - 0.75 * math.log(0.75)))
     assert found.divergences == pytest.approx((0.0, 0.5 * math.log(2) + 0.5 * math.log(2 / 3)))
@@ -158,7 +158,7 @@ def test_a_reading_by_hand():
 
 def test_a_reading_needs_an_entry_per_token():
     with pytest.raises(ValueError, match=r"lengths \(1, 0, 1, 1\)"):
-        Reading((0.1,), (), (3,), (0.0,))
+        DraftScores((0.1,), (), (3,), (0.0,))
 
 
 @pytest.mark.parametrize("number", range(len(models.CHATS)))
@@ -169,7 +169,7 @@ def test_expectations_are_those_of_a_plain_forward_pass(tiny: Pair, number: int)
     with torch.inference_mode():
         plain = tiny.target(input_ids=ids, pixel_values=inputs.get("pixel_values"), use_cache=False).logits[0]
     wanted = torch.log_softmax(plain[-len(answer) - 1 : -1], dim=-1)
-    assert torch.allclose(expectations(tiny.target, prompt, answer), wanted, atol=1e-8)
+    assert torch.allclose(teacher_forced_log_probs(tiny.target, prompt, answer), wanted, atol=1e-8)
 
 
 def test_guesses_that_were_taken_are_counted_per_token(lab: Lab):
@@ -185,12 +185,12 @@ def test_guesses_that_were_taken_are_counted_per_token(lab: Lab):
 @pytest.mark.parametrize("place", [0, 1, 7])
 def test_a_forced_token_stands_where_it_was_forced_and_the_target_goes_on(lab: Lab, place: int):
     picture = models.picture(0)
-    opened = last(lab.fork(picture, QUESTION, (), SHORT))
+    opened = last(lab.forced_token(picture, QUESTION, (), SHORT))
     said = opened.original.token_ids
     assert said == models.expected(0, 0, 16) and opened.whole == () and opened.place is None
     option = opened.options[place][-1]
     given = (*said[:place], option.token)
-    taken = last(lab.fork(picture, QUESTION, given, SHORT))
+    taken = last(lab.forced_token(picture, QUESTION, given, SHORT))
     assert taken.place == place and taken.whole[: place + 1] == given and option.token != said[place]
     assert taken.forced is not None and len(taken.whole) <= 16
     prompt = lab.pair.prompt(picture, QUESTION)
@@ -203,9 +203,9 @@ def test_a_forced_token_stands_where_it_was_forced_and_the_target_goes_on(lab: L
 
 
 def test_options_are_other_tokens_with_the_chances_that_both_models_give(lab: Lab):
-    opened = last(lab.fork(models.picture(0), QUESTION, (), SHORT))
+    opened = last(lab.forced_token(models.picture(0), QUESTION, (), SHORT))
     prompt = lab.pair.prompt(models.picture(0), QUESTION)
-    target = expectations(lab.pair.target, prompt, opened.original.token_ids).exp()
+    target = teacher_forced_log_probs(lab.pair.target, prompt, opened.original.token_ids).exp()
     for place, (said, options) in enumerate(zip(opened.original.token_ids, opened.options, strict=True)):
         assert options and said not in {option.token for option in options}
         for option in options:
@@ -224,27 +224,27 @@ def test_options_are_other_tokens_with_the_chances_that_both_models_give(lab: La
 )
 def test_a_fork_that_cannot_be_is_refused(lab: Lab, given: tuple[int, ...], words: str):
     with pytest.raises(ValueError, match=words):
-        last(lab.fork(models.picture(0), QUESTION, given, SHORT))
+        last(lab.forced_token(models.picture(0), QUESTION, given, SHORT))
 
 
 def test_nothing_follows_the_end_of_an_answer():
     lab = Lab(models.pair("mixed", eos=7))
     with pytest.raises(ValueError, match="ends the answer"):
-        last(lab.fork(models.picture(0), QUESTION, (7,), SHORT))
+        last(lab.forced_token(models.picture(0), QUESTION, (7,), SHORT))
 
 
 def test_where_two_answers_meet_again(lab: Lab):
-    opened = last(lab.fork(models.picture(0), QUESTION, (), SHORT))
+    opened = last(lab.forced_token(models.picture(0), QUESTION, (), SHORT))
     said = opened.original.token_ids
     start = replace(opened.original.prefill, first_token=said[-1])
     forced = replace(opened.original, forced_prefix=(*said[:3], said[0]), prefill=start, steps=())
-    fork = Fork(opened.original, opened.options, forced)
+    fork = ForcedToken(opened.original, opened.options, forced)
     assert fork.place == 3 and fork.whole == (*said[:3], said[0], said[-1]) and fork.rejoined == 1
     for given in ((), (said[1], said[0])):
         with pytest.raises(ValueError, match="does not begin as the original"):
-            Fork(opened.original, opened.options, replace(forced, forced_prefix=given))
+            ForcedToken(opened.original, opened.options, replace(forced, forced_prefix=given))
     with pytest.raises(ValueError, match="options at 1 places of 16"):
-        Fork(opened.original, opened.options[:1])
+        ForcedToken(opened.original, opened.options[:1])
 
 
 # ------------------------------------------------------------------------------------------------- heartbeats
@@ -266,11 +266,11 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 EXPERIMENTS: dict[str, Callable[[Lab], Generator[object]]] = {
     "rules": lambda lab: lab.rules(models.picture(0), QUESTION, SHORT),
-    "knob": lambda lab: lab.knob(models.picture(0), QUESTION, "nodes", SHORT),
-    "seeing": lambda lab: lab.seeing(models.picture(0), QUESTION, models.picture(5), SHORT),
+    "knob": lambda lab: lab.sweep(models.picture(0), QUESTION, "nodes", SHORT),
+    "seeing": lambda lab: lab.image_ablation(models.picture(0), QUESTION, models.picture(5), SHORT),
     "distillation": lambda lab: lab.distillation(models.picture(0), QUESTION, SHORT),
-    "fork": lambda lab: lab.fork(models.picture(0), QUESTION, (), SHORT),
-    "forced": lambda lab: lab.fork(models.picture(0), QUESTION, (*models.expected(0, 0, 16)[:2], 9), SHORT),
+    "fork": lambda lab: lab.forced_token(models.picture(0), QUESTION, (), SHORT),
+    "forced": lambda lab: lab.forced_token(models.picture(0), QUESTION, (*models.expected(0, 0, 16)[:2], 9), SHORT),
 }
 
 
@@ -299,12 +299,12 @@ def test_what_cannot_be_compared_is_refused(lab: Lab):
     with pytest.raises(ValueError, match="no draft from before distillation"):
         lab.distillation(models.picture(0), QUESTION, SHORT)
     with pytest.raises(ValueError, match="the prompt is empty"):
-        lab.seeing(models.picture(0), " ", models.picture(1), SHORT)
+        lab.image_ablation(models.picture(0), " ", models.picture(1), SHORT)
     nobody = Lab(models.pair(None))
     with pytest.raises(ValueError, match="no draft"):
-        last(nobody.seeing(models.picture(0), QUESTION, models.picture(1), SHORT))
+        last(nobody.image_ablation(models.picture(0), QUESTION, models.picture(1), SHORT))
     with pytest.raises(ValueError, match="no draft"):
-        last(nobody.fork(models.picture(0), QUESTION, (), SHORT))
+        last(nobody.forced_token(models.picture(0), QUESTION, (), SHORT))
 
 
 def test_the_shipped_pair_has_its_earlier_draft_on_the_same_target(shipped):

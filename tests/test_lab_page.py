@@ -107,9 +107,9 @@ def test_nothing_is_shown_until_something_is_found():
     """A fork is found as a whole: its steps before yield nothing."""
 
     class Steps(FakeLab):
-        def fork(self, *asked: Any) -> Generator[Any]:
+        def forced_token(self, *asked: Any) -> Generator[Any]:
             yield from (None, None)
-            yield from super().fork(*asked)
+            yield from super().forced_token(*asked)
 
     updates = list(run(Steps(), EXPERIMENTS[-1], more=[]))
     assert [view is None for view, _ in updates] == [True, False, False]

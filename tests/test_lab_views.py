@@ -72,30 +72,30 @@ def test_a_run_that_says_something_else_is_named():
 
 def test_seeing_is_answered_with_the_numbers_of_the_runs_and_sometimes_with_no():
     found = compared("the picture", "a blank picture", "another picture")
-    one, two, three = (side.tau for side in found.sides)
+    one, two, three = (side.tau for side in found.results)
     helped = one > max(two, three)
     answer = seeing_chart(found).answer
     assert answer.startswith("Yes" if helped else "Not on this answer")
     assert f"with the picture {one:.1f}, with a blank picture {two:.1f} and with another picture {three:.1f}" in answer
-    best = max(found.sides, key=lambda side: side.tau)
-    worst = min(found.sides, key=lambda side: side.tau)
+    best = max(found.results, key=lambda side: side.tau)
+    worst = min(found.results, key=lambda side: side.tau)
     for first, start in ((best, "Yes"), (worst, "Not on")):
-        others = [side for side in found.sides if side is not first]
-        assert seeing_chart(replace(found, sides=(first, *others))).answer.startswith(start)
+        others = [side for side in found.results if side is not first]
+        assert seeing_chart(replace(found, results=(first, *others))).answer.startswith(start)
 
 
 def test_doubt_is_averaged_over_small_words_and_all_others_apart():
     found = compared("the picture", "a blank picture", "another picture")
     small, others = seeing_chart(found).figures[1].data
-    for place, side in enumerate(found.sides):
+    for place, side in enumerate(found.results):
         low, high = sorted((small.y[place], others.y[place]))
-        assert low <= side.reading.entropy <= high
+        assert low <= side.scores.entropy <= high
 
 
 def test_distillation_says_how_far_each_draft_stands():
     found = compared("before distillation", "after distillation")
     chart = distillation_chart(found)
-    before, after = (side.reading.divergence for side in found.sides)
+    before, after = (side.scores.divergence for side in found.results)
     assert f"{after:.3f} nats" in chart.answer and f"before distillation {before:.3f}" in chart.answer
     assert list(chart.figures[1].data[0].y) == [round(before, 4), round(after, 4)]
 
@@ -103,14 +103,14 @@ def test_distillation_says_how_far_each_draft_stands():
 def test_the_table_and_the_words_have_an_entry_per_token():
     found = compared("the picture", "a blank picture", "another picture")
     progress, view = seeing_view(found)
-    trace = found.sides[0].trace
+    trace = found.results[0].trace
     assert progress == "" and len(view["rows"]) == len(view["gloss"]["words"]) == len(trace.token_ids)
     for place, word in enumerate(view["gloss"]["words"]):
         verdicts = [mark["verdict"] for mark in word["marks"]]
         if place == 0:
             assert verdicts == ["first"] * 3
         else:
-            taken = [drafted_tokens(side.trace)[place] for side in found.sides]
+            taken = [drafted_tokens(side.trace)[place] for side in found.results]
             assert verdicts == ["drafted" if one else "target" for one in taken]
 
 
@@ -153,14 +153,14 @@ def test_a_sweep_that_is_stopped_tells_how_far_each_run_came():
 
 def test_a_word_is_named_whole_though_it_has_parts():
     found = compared("the picture", "a blank picture", "another picture")
-    trace = found.sides[0].trace
+    trace = found.results[0].trace
     place = next(place for place, token in enumerate(trace.token_ids) if trace.texts[token] == "rella")
     words = [token == trace.token_ids[place] and at == place for at, token in enumerate(trace.token_ids)]
     sure, unsure = (tuple(p if here else 0.5 for here in words) for p in (0.9, 0.1))
-    one, two, three = found.sides
-    seen = replace(one, reading=replace(one.reading, probs=sure))
-    blind = replace(two, reading=replace(two.reading, probs=unsure))
-    assert "mattered most in: umbrella." in seeing_chart(replace(found, sides=(seen, blind, three))).answer
+    one, two, three = found.results
+    seen = replace(one, scores=replace(one.scores, probs=sure))
+    blind = replace(two, scores=replace(two.scores, probs=unsure))
+    assert "mattered most in: umbrella." in seeing_chart(replace(found, results=(seen, blind, three))).answer
 
 
 def test_progress_is_in_words():

@@ -70,8 +70,8 @@ class Bench:
             "efficiency",
             "differ",
             "ties",
-            "prefill ms",
-            "wall ms/token",
+            "prefill\nms",
+            "wall\nms/token",
         ):
             table.add_column(column, no_wrap=True)  # a heading that is cut off cannot be read
         for name, lane in results.items():

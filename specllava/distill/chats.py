@@ -139,7 +139,7 @@ class ChatEncoder:
 def messages(row: Row) -> list[dict[str, Any]]:
     """A row as chat templates read it, each question's pictures in front of it."""
     chat: list[dict[str, Any]] = []
-    for place, text in enumerate(row.turns):
-        pictures = [{"type": "image"}] * (row.shown[place // 2] if place % 2 == 0 else 0)
-        chat.append({"role": ("user", "assistant")[place % 2], "content": [*pictures, {"type": "text", "text": text}]})
+    for number, text in enumerate(row.turns):
+        pictures = [{"type": "image"}] * (row.images_per_question[number // 2] if number % 2 == 0 else 0)
+        chat.append({"role": ("user", "assistant")[number % 2], "content": [*pictures, {"type": "text", "text": text}]})
     return chat

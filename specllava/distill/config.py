@@ -20,7 +20,7 @@ class LoopConfig:
     Args:
         accumulation: batches of each process that go into one step of the optimiser.
         ema: decay of a running mean of the weights, which is what a run then ends with; 0 keeps none.
-        validate_every: steps between two calls of the watcher, if there is one; 0 asks it at the ends only.
+        validate_every: steps between two calls of the callback, if there is one; 0 calls it at the ends only.
         workers: processes that prepare batches.
     """
 

@@ -24,18 +24,18 @@ from tqdm.auto import tqdm
 from specllava.distill.config import LoopConfig
 
 Batch = dict[str, Tensor]
-Losses = dict[str, Tensor]  # "loss" is minimised, the others are shown
+Losses = dict[str, Tensor]  # "loss" is minimised, the others are logged
 COUNT = "count "  # batch entries whose names begin so are numbers that add up over a run; every batch has the same
 
 
 @dataclass(slots=True)
-class Course:
-    """What a training was like so far.
+class TrainingLog:
+    """Losses and counts of a training so far.
 
     Args:
         curve: one entry per step: ``step``, the rate of learning, and every loss, averaged over the step's batches.
         counts: the ``count`` entries of all batches, added up.
-        stopped: the watcher ended it.
+        stopped: the callback ended it.
     """
 
     curve: list[dict[str, float]] = field(default_factory=list)
@@ -49,11 +49,11 @@ class Course:
         self.curve, self.counts, self.stopped = state["curve"], state["counts"], state["stopped"]
 
 
-class Watcher(Protocol):
-    """Looks at a model in the middle of its training. What it remembers goes into the checkpoint."""
+class TrainingCallback(Protocol):
+    """Called with the model during training. Its state goes into the checkpoint."""
 
-    def __call__(self, step: int, model: nn.Module, course: Course) -> bool:
-        """Look at the model after ``step`` steps, 0 being before the first; True ends the training."""
+    def __call__(self, step: int, model: nn.Module, log: TrainingLog) -> bool:
+        """Called after ``step`` steps, 0 being before the first; True ends the training."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -79,8 +79,8 @@ class _Numbered(Dataset[Batch | ValueError]):
             return error
 
 
-class _Lesson(nn.Module):
-    """The model with its losses as one forward pass, which is what processes share gradients around."""
+class _LossModule(nn.Module):
+    """The model with its losses as one forward pass, around which processes share gradients."""
 
     def __init__(self, model: nn.Module, losses: Callable[[Any, Batch], Losses]) -> None:
         super().__init__()
@@ -90,8 +90,8 @@ class _Lesson(nn.Module):
         return self.losses(self.model, batch)
 
 
-class _Learner:
-    """A model with all that changes while it learns, one step of the optimiser at a time."""
+class _Trainer:
+    """The model with optimiser, scheduler and averaged weights; one optimiser step at a time."""
 
     def __init__(
         self,
@@ -108,30 +108,30 @@ class _Learner:
         )
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, config.rate)
         self.model = model.to(accelerator.device)
-        self.lesson, self.optimizer = accelerator.prepare(_Lesson(self.model, losses), optimizer)
+        self.module, self.optimizer = accelerator.prepare(_LossModule(self.model, losses), optimizer)
         ema = get_ema_multi_avg_fn(config.ema)
         self.averaged = AveragedModel(self.model, multi_avg_fn=ema) if config.ema else None
-        self.course = Course()
+        self.log = TrainingLog()
 
     @property
-    def seen(self) -> nn.Module:
+    def kept_model(self) -> nn.Module:
         """The model as it would be kept now."""
         return self.model if self.averaged is None else self.averaged.module
 
     @property
     def parts(self) -> list[Any]:
         """What a checkpoint holds, in its order."""
-        parts = (self.model, self.optimizer, self.scheduler, self.course, self.averaged)
+        parts = (self.model, self.optimizer, self.scheduler, self.log, self.averaged)
         return [part for part in parts if part is not None]
 
-    def step(self, number: int, group: Sequence[Batch], weigh: Callable[[Batch], int] | None) -> None:
+    def step(self, number: int, group: Sequence[Batch], batch_weight: Callable[[Batch], int] | None) -> None:
         """Learn from the batches of a step.
 
         Raises:
             FloatingPointError: the loss is not finite; the weights are as they were.
         """
         rate = float(self.scheduler.get_last_lr()[0])
-        parts = _learn(self.lesson, group, weigh, self.accelerator, self.course)
+        parts = _learn(self.module, group, batch_weight, self.accelerator, self.log)
         if not math.isfinite(parts["loss"]):
             raise FloatingPointError(
                 f"{self.name}: the loss is {parts['loss']} at step {number}; the last checkpoint is kept"
@@ -143,7 +143,7 @@ class _Learner:
         if self.averaged is not None:
             self.averaged.update_parameters(self.model)
         point = {"step": number, "rate": rate, **parts}
-        self.course.curve.append(point)
+        self.log.curve.append(point)
         shown = {f"{self.name}/{key}": value for key, value in point.items() if key != "step"}
         self.accelerator.log(shown, step=number)
 
@@ -161,9 +161,9 @@ def fit(
     config: LoopConfig,
     directory: Path,
     accelerator: Accelerator,
-    watch: Watcher | None = None,
-    weigh: Callable[[Batch], int] | None = None,
-) -> Course:
+    callback: TrainingCallback | None = None,
+    batch_weight: Callable[[Batch], int] | None = None,
+) -> TrainingLog:
     """Train ``model`` in place; resume from ``directory`` if an earlier call was cut short.
 
     The last checkpoint stays, so that a kill before the model is saved costs nothing: remove the directory afterwards.
@@ -172,41 +172,41 @@ def fit(
         name: shown beside the progress bar, and in front of the names of what the accelerator tracks.
         losses: model and batch to losses, of which ``loss`` is minimised.
         batches: batch number to batch, on the CPU; called in a worker process.
-        watch: called before the first step, every ``config.validate_every`` steps, and after the last.
-        weigh: how much a batch counts in the mean of a step's batches; all the same without it.
+        callback: called before the first step, every ``config.validate_every`` steps, and after the last.
+        batch_weight: how much a batch counts in the mean of a step's batches; all the same without it.
 
     Raises:
         FloatingPointError: the loss is not finite; the last checkpoint is left as it is.
         ValueError: what ``batches`` raises.
     """
     torch.manual_seed(config.seed)
-    learner = _Learner(name, model, losses, config, accelerator)
-    course = learner.course
-    kept = [*learner.parts, *([] if watch is None else [watch])]
+    trainer = _Trainer(name, model, losses, config, accelerator)
+    log = trainer.log
+    kept = [*trainer.parts, *([] if callback is None else [callback])]
     first = step = _resume(directory, accelerator, *kept)
-    if watch is not None and first == 0:
-        course.stopped = watch(0, learner.seen, course)
+    if callback is not None and first == 0:
+        log.stopped = callback(0, trainer.kept_model, log)
     bar = tqdm(
         _steps(batches, config, first, accelerator),
         desc=name, initial=first, total=config.steps, unit="step", mininterval=2.0,
         disable=not accelerator.is_main_process,
     )  # fmt: skip
-    for group in () if course.stopped else bar:
-        learner.step(step, group, weigh)
-        bar.set_postfix(_recent(course.curve), refresh=False)
+    for group in () if log.stopped else bar:
+        trainer.step(step, group, batch_weight)
+        bar.set_postfix(_recent(log.curve), refresh=False)
         step += 1
         due = step == config.steps or (config.validate_every and step % config.validate_every == 0)
-        if watch is not None and due:
-            course.stopped = watch(step, learner.seen, course)
-        if course.stopped:
+        if callback is not None and due:
+            log.stopped = callback(step, trainer.kept_model, log)
+        if log.stopped:
             break
         if step % config.checkpoint_every == 0 and step < config.steps:
             _checkpoint(directory, accelerator, step, *kept)
     bar.close()
     if step > first:
         _checkpoint(directory, accelerator, step, *kept)
-    learner.end()
-    return course
+    trainer.end()
+    return log
 
 
 def _steps(
@@ -227,29 +227,29 @@ def _steps(
 
 
 def _learn(
-    lesson: nn.Module,
+    module: nn.Module,
     group: Sequence[Batch],
-    weigh: Callable[[Batch], int] | None,
+    batch_weight: Callable[[Batch], int] | None,
     accelerator: Accelerator,
-    course: Course,
+    log: TrainingLog,
 ) -> dict[str, float]:
     """Gradients of one step from all its batches, in all processes: the step's losses, as weighted means."""
-    weights = [1 if weigh is None else weigh(batch) for batch in group]
+    weights = [1 if batch_weight is None else batch_weight(batch) for batch in group]
     whole = int(_added_up(torch.tensor(sum(weights)), accelerator))
     shown: dict[str, Tensor] = {}
-    for place, (batch, weight) in enumerate(zip(group, weights, strict=True)):
+    for index, (batch, weight) in enumerate(zip(group, weights, strict=True)):
         moved = {key: value.to(accelerator.device) for key, value in batch.items() if not key.startswith(COUNT)}
-        last = place == len(group) - 1
-        with contextlib.nullcontext() if last else accelerator.no_sync(lesson):
+        last = index == len(group) - 1
+        with contextlib.nullcontext() if last else accelerator.no_sync(module):
             with accelerator.autocast():
-                parts = lesson(moved)
+                parts = module(moved)
             # Processes average their gradients, so each share is multiplied by their number.
             accelerator.backward(parts["loss"] * (weight * accelerator.num_processes / whole))
         for key, value in parts.items():
             shown[key] = shown.get(key, 0.0) + value.detach().float() * (weight / whole)
     for key in filter(lambda key: key.startswith(COUNT), group[0]):
         total = int(_added_up(torch.stack([batch[key] for batch in group]).sum(), accelerator))
-        course.counts[key.removeprefix(COUNT)] = course.counts.get(key.removeprefix(COUNT), 0) + total
+        log.counts[key.removeprefix(COUNT)] = log.counts.get(key.removeprefix(COUNT), 0) + total
     return {key: float(_added_up(value, accelerator)) for key, value in shown.items()}
 
 

@@ -31,23 +31,24 @@ MISSING = "with a missing image"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One conversation that can be learnt from.
+    """One conversation to train on.
 
     Args:
         turns: what is asked and answered in turn, image markers taken out; begins with a question, ends with an
             answer.
-        shown: how many pictures each question shows.
+        images_per_question: how many images come with each question; ``shown`` in files.
         images: their paths below the images directory, in order.
         ended: for each answer, whether it ended there; one that was cut at a limit teaches no end.
     """
 
     turns: tuple[str, ...]
-    shown: tuple[int, ...]
+    images_per_question: tuple[int, ...]
     images: tuple[str, ...]
     ended: tuple[bool, ...]
 
     def as_json(self) -> dict[str, Any]:
-        return {"turns": self.turns, "shown": self.shown, "images": self.images, "ended": self.ended}
+        """Return the row as a line of its file has it."""
+        return {"turns": self.turns, "shown": self.images_per_question, "images": self.images, "ended": self.ended}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ def _check_picture(images: Path, name: str) -> None:
 
 
 def parse_row(raw: Any) -> Row:
-    """A row as the file has it, checked. A leading answer and a trailing question are dropped, as LLaVA does.
+    """Parse and check a row of the file. A leading answer and a trailing question are dropped, as LLaVA does.
 
     Raises:
         UnusableRowError: its message is the reason.
@@ -210,28 +211,28 @@ def parse_row(raw: Any) -> Row:
     talk = raw.get("conversations") if isinstance(raw, dict) else None
     if not isinstance(talk, list):
         raise UnusableRowError("without conversations")
-    said: list[tuple[str, str]] = [(part["from"], part["value"]) for part in talk if _is_message(part)]
-    if len(said) < len(talk):
+    messages: list[tuple[str, str]] = [(part["from"], part["value"]) for part in talk if _is_message(part)]
+    if len(messages) < len(talk):
         raise UnusableRowError('with a message that is not from "human" or "gpt" with a text as value')
-    said = said[1:] if said and said[0][0] == "gpt" else said
-    said = said[:-1] if said and said[-1][0] == "human" else said
-    if not said:
+    messages = messages[1:] if messages and messages[0][0] == "gpt" else messages
+    messages = messages[:-1] if messages and messages[-1][0] == "human" else messages
+    if not messages:
         raise UnusableRowError("without an answer")
-    if any(speaker != SPEAKERS[place % 2] for place, (speaker, _) in enumerate(said)):
+    if any(speaker != SPEAKERS[number % 2] for number, (speaker, _) in enumerate(messages)):
         raise UnusableRowError("in which human and gpt do not take turns")
-    shown = tuple(text.count(IMAGE_MARKER) for _, text in said)
-    turns = tuple(text.replace(IMAGE_MARKER, "").strip() for _, text in said)
-    if any(shown[1::2]):
+    image_counts = tuple(text.count(IMAGE_MARKER) for _, text in messages)
+    turns = tuple(text.replace(IMAGE_MARKER, "").strip() for _, text in messages)
+    if any(image_counts[1::2]):
         raise UnusableRowError(f"with {IMAGE_MARKER} in an answer")
     if not all(turns):
         raise UnusableRowError("with an empty question or answer")
-    given = raw.get("image") or []
-    images = tuple(given) if isinstance(given, list) else (given,)
+    value = raw.get("image") or []
+    images = tuple(value) if isinstance(value, list) else (value,)
     if not all(isinstance(name, str) for name in images):
         raise UnusableRowError("with an image that is no path")
-    if sum(shown) != len(images):
+    if sum(image_counts) != len(images):
         raise UnusableRowError(f"with another number of {IMAGE_MARKER} markers than images")
-    return Row(turns, shown[::2], images, (True,) * (len(turns) // 2))
+    return Row(turns, image_counts[::2], images, (True,) * (len(turns) // 2))
 
 
 def _is_message(part: Any) -> bool:

@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from specllava.distill.answers import own_answers
 from specllava.distill.batches import TRIES, Pixels, RowBatches, split
 from specllava.distill.chats import ChatEncoder
 from specllava.distill.features import make_features
 from specllava.distill.job import Job
-from specllava.distill.loop import Course
+from specllava.distill.loop import TrainingLog
 from specllava.distill.output import Output
 from specllava.distill.rows import Rows, index_rows
+from specllava.distill.self_generated import self_generated_answers
 from specllava.distill.stage import distil
 from specllava.distill.validation import UNASKED, Validation, first_questions, replace_draft
-from specllava.findings.distillation import SCHEMA_VERSION, Check, Report
+from specllava.findings.distillation import SCHEMA_VERSION, Report, ValidationResult
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.draft_classes import save
 from specllava.models.loading import draft_class
@@ -62,7 +62,7 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
     accelerator = _accelerator(job)
     if not accelerator.is_main_process:
         disable_progress_bar()
-        tell = _say_nothing
+        tell = _print_nothing
     output = Output(job.output)
     output.claim(job.identity(accelerator.num_processes), accelerator)
     if (done := output.finished()) is not None:
@@ -101,7 +101,7 @@ def _check_teachable(run: _Run) -> None:
         raise ValueError(f"the draft {name} never sees a picture and has no projector: leave {asked} out")
 
 
-def _say_nothing(_line: str) -> None:
+def _print_nothing(_line: str) -> None:
     pass
 
 
@@ -130,17 +130,21 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
     target, processor = run.pair.target, run.pair.processor
     encode = ChatEncoder(processor, min(config.length, run.pair.context), run.pair.eos_token_ids)
     first = rows[int(learnt[0])]
-    encode(replace(first, shown=(0,) * len(first.shown), images=()), [])  # finds out a template that cannot be used
+    encode(
+        replace(first, images_per_question=(0,) * len(first.images_per_question), images=()), []
+    )  # raises for a template that cannot be used
     needed = (config.projector_steps + config.steps) * config.accumulation * config.batch * accelerator.num_processes
     source, numbers = rows, learnt
     if config.answers == "target":
-        wanted = learnt[:needed].tolist()
-        source = own_answers(run.pair, rows, wanted, job.images, job.decoding, run.output.answers, accelerator)
+        chosen = learnt[:needed].tolist()
+        source = self_generated_answers(
+            run.pair, rows, chosen, job.images, job.decoding, run.output.answers, accelerator
+        )
         numbers = torch.arange(len(source))
         if source.reasons.counts:
             tell(f"left out, without an answer of the target: {source.reasons.line()}")
         if not len(source):
-            raise ValueError(f"the target answers none of {len(wanted)} rows")
+            raise ValueError(f"the target answers none of {len(chosen)} rows")
     make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
     batches = make("pixel_values", Pixels(processor, target.config, job.images))
     if job.features is not None:
@@ -159,25 +163,27 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
     left_out = rows.reasons.counts | (batches.rows.reasons.counts if batches.rows is not rows else {})
     if readable < len(held_out):
         left_out = {**left_out, UNASKED: len(held_out) - readable}
-    book = _Book(run, len(batches.numbers), left_out, readable, tell)
-    watch = Validation(run.pair, prompts, job.decoding, output.draft, config.patience, accelerator, book.told)
-    teach = partial(distil, target=run.pair.target, objective=config.objective, accelerator=accelerator, watch=watch)
+    writer = _ReportWriter(run, len(batches.numbers), left_out, readable, tell)
+    callback = Validation(run.pair, prompts, job.decoding, output.draft, config.patience, accelerator, writer.log)
+    teach = partial(
+        distil, target=run.pair.target, objective=config.objective, accelerator=accelerator, callback=callback
+    )
     draft = _draft(job.draft)
     if config.projector_steps:
         if not output.aligned.exists():
             draft.requires_grad_(False)
             _let_learn(run.pair.family.projector(draft), True)
             loop = config.loop(projector=True)
-            course = teach("projector", draft, batches=batches, loop=loop, directory=output.checkpoints("projector"))
+            log = teach("projector", draft, batches=batches, loop=loop, directory=output.checkpoints("projector"))
             if accelerator.is_main_process:
-                output.write_stage({**course.state_dict(), **watch.state_dict()})
+                output.write_stage({**log.state_dict(), **callback.state_dict()})
                 save(draft, run.pair.processor, output.aligned, torch.float32)
                 output.forget("projector")
             accelerator.wait_for_everyone()
         stage = output.read_stage()
-        watch.load_state_dict({"checks": stage.pop("checks")})
-        book.before.load_state_dict(stage)
-        watch.offset = config.projector_steps
+        callback.load_state_dict({"checks": stage.pop("checks")})
+        writer.before.load_state_dict(stage)
+        callback.offset = config.projector_steps
         draft = _draft(output.aligned)
     if config.freeze_projector:
         _let_learn(run.pair.family.projector(draft), False)
@@ -185,18 +191,18 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
         draft.gradient_checkpointing_enable({"use_reentrant": False})
         draft.train()
     numbered = partial(_shifted, batches, config.projector_steps * config.accumulation * accelerator.num_processes)
-    course = teach("draft", draft, batches=numbered, loop=config.loop(), directory=output.checkpoints("draft"))
+    log = teach("draft", draft, batches=numbered, loop=config.loop(), directory=output.checkpoints("draft"))
     if accelerator.is_main_process:
         replace_draft(draft, run.pair.processor, output.last)
-    report = book.report(watch.checks, course, "stopped" if course.stopped else "finished")
+    report = writer.report(callback.checks, log, "stopped" if log.stopped else "finished")
     if accelerator.is_main_process:
         output.forget("draft")
     return report
 
 
 @dataclass(frozen=True, slots=True)
-class _Book:
-    """Keeps the report.
+class _ReportWriter:
+    """Logs validations and writes the report.
 
     Args:
         rows, prompts: that are learnt from, and validated on.
@@ -208,17 +214,17 @@ class _Book:
     left_out: dict[str, int]
     prompts: int
     tell: Callable[[str], None]
-    before: Course = field(default_factory=Course)
+    before: TrainingLog = field(default_factory=TrainingLog)
 
-    def told(self, checks: Sequence[Check], course: Course) -> None:
-        """Say what the last validation found, and write the report so far."""
+    def log(self, checks: Sequence[ValidationResult], log: TrainingLog) -> None:
+        """Print the last validation, and write the report so far."""
         check = checks[-1]
         tau = "–" if check.tau is None else f"{check.tau:.3f}"
         self.tell(f"step {check.step}: KL {check.kl:.4f} nats, agreement {check.agreement:.3f}, τ {tau}")
-        self.report(checks, course, "running")
+        self.report(checks, log, "running")
 
     def report(
-        self, checks: Sequence[Check], course: Course, state: Literal["running", "finished", "stopped"]
+        self, checks: Sequence[ValidationResult], log: TrainingLog, state: Literal["running", "finished", "stopped"]
     ) -> Report:
         """Make the report, and write it in the main process."""
         processes, pair = self.run.accelerator.num_processes, self.run.pair
@@ -227,12 +233,12 @@ class _Book:
             target=pair.target_name,
             draft=pair.draft_name,
             rows=self.rows,
-            left_out={**self.left_out, **_met(self.before, course)},
+            left_out={**self.left_out, **_met(self.before, log)},
             prompts=self.prompts,
             config=self.run.job.identity(processes),
             setting=asdict(pair.info) | {"processes": processes},
             checks=tuple(checks),
-            curve=_one_after_the_other(self.before, course),
+            curve=_joined_curve(self.before, log),
             state=state,
         )
         if self.run.accelerator.is_main_process:
@@ -256,17 +262,17 @@ def _let_learn(weights: Sequence[nn.Parameter], learn: bool) -> None:
         weight.requires_grad_(learn)
 
 
-def _met(*courses: Course) -> dict[str, int]:
+def _met(*logs: TrainingLog) -> dict[str, int]:
     """Rows that turned out unusable or too long while learning, over all stages."""
-    names = {name for course in courses for name, count in course.counts.items() if count}
-    return {name: sum(course.counts.get(name, 0) for course in courses) for name in sorted(names)}
+    names = {name for log in logs for name, count in log.counts.items() if count}
+    return {name: sum(log.counts.get(name, 0) for log in logs) for name in sorted(names)}
 
 
-def _one_after_the_other(*courses: Course) -> tuple[dict[str, float], ...]:
+def _joined_curve(*logs: TrainingLog) -> tuple[dict[str, float], ...]:
     points: list[dict[str, float]] = []
-    for course in courses:
+    for log in logs:
         offset = len(points)
-        points += [{**point, "step": point["step"] + offset} for point in course.curve]
+        points += [{**point, "step": point["step"] + offset} for point in log.curve]
     size = -(-len(points) // MOST_POINTS)
     return tuple(_mean(points[start : start + size]) for start in range(0, len(points), size or 1))
 

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from specllava.distill.config import LoopConfig, Objective
-from specllava.distill.loop import Batch, Course, Losses, Watcher, fit
+from specllava.distill.loop import Batch, Losses, TrainingCallback, TrainingLog, fit
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
 from specllava.models.draft_classes import vision_source
 from specllava.models.family import Features, family_of
@@ -28,8 +28,8 @@ def distil(
     loop: LoopConfig,
     directory: Path,
     accelerator: Accelerator,
-    watch: Watcher | None = None,
-) -> Course:
+    callback: TrainingCallback | None = None,
+) -> TrainingLog:
     """Teach ``draft`` in place, as :func:`fit` does; parameters that need no gradient stay as they are.
 
     Args:
@@ -44,11 +44,11 @@ def distil(
     """
     target.requires_grad_(False)
     losses = taught_losses(target, objective)
-    return fit(name, draft, losses, batches, loop, directory, accelerator, watch, answers_in)
+    return fit(name, draft, losses, batches, loop, directory, accelerator, callback, answer_tokens)
 
 
-def answers_in(batch: Batch) -> int:
-    """Answer tokens of a batch: what it weighs in a step's mean."""
+def answer_tokens(batch: Batch) -> int:
+    """Count the answer tokens of a batch: its weight in a step's mean."""
     return int((batch["labels"][:, 1:] != IGNORE).sum())
 
 
@@ -60,8 +60,8 @@ def taught_losses(target: PreTrainedModel, objective: Objective) -> Callable[[Pr
         with torch.no_grad():
             features = _features(target, batch)
         if vision_source(model) == "none":
-            words, said = without_slots(ids, labels, target.config.image_token_id)
-            ours, wanted = answer_positions(chat_states(model, words, None), said)
+            text_ids, text_labels = strip_image_tokens(ids, labels, target.config.image_token_id)
+            ours, wanted = answer_positions(chat_states(model, text_ids, None), text_labels)
         else:
             ours, wanted = answer_positions(chat_states(model, ids, features), labels)
         if objective.kl_weight == 0:
@@ -87,11 +87,11 @@ def chat_states(model: PreTrainedModel, input_ids: Tensor, features: Features | 
     return states
 
 
-def without_slots(input_ids: Tensor, labels: Tensor, slot: int) -> tuple[Tensor, Tensor]:
-    """Rows as a draft reads them that never sees a picture: their words, with the same answers."""
-    kept = input_ids != slot
-    words, said = ([row[keep] for row, keep in zip(rows, kept, strict=True)] for rows in (input_ids, labels))
-    return pad_sequence(words, batch_first=True), pad_sequence(said, batch_first=True, padding_value=IGNORE)
+def strip_image_tokens(input_ids: Tensor, labels: Tensor, image_token_id: int) -> tuple[Tensor, Tensor]:
+    """Remove image tokens from ``[batch, length]``, for a text-only draft; answers and their labels stay."""
+    kept = input_ids != image_token_id
+    text_ids, text_labels = ([row[keep] for row, keep in zip(rows, kept, strict=True)] for rows in (input_ids, labels))
+    return pad_sequence(text_ids, batch_first=True), pad_sequence(text_labels, batch_first=True, padding_value=IGNORE)
 
 
 def _features(target: PreTrainedModel, batch: Batch) -> Features | None:

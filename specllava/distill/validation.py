@@ -20,15 +20,15 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.config import DecodingConfig
-from specllava.distill.loop import Course
+from specllava.distill.loop import TrainingLog
 from specllava.distill.rows import Row, Rows
-from specllava.findings.distillation import Check
+from specllava.findings.distillation import ValidationResult
 from specllava.lane import Lane
 from specllava.metrics import summarise
 from specllava.models.draft_classes import save, vision_source
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.scoring import expectations, reading
+from specllava.runtime.scoring import score_draft, teacher_forced_log_probs
 
 UNASKED = "validation prompts that cannot be read"
 
@@ -58,7 +58,7 @@ def first_questions(
     prompts, complaint = [], None
     for number in numbers[accelerator.process_index :: accelerator.num_processes]:
         row: Row = rows[number]
-        shown = [{"type": "image", "image": images / name} for name in row.images[: row.shown[0]]]
+        shown = [{"type": "image", "image": images / name} for name in row.images[: row.images_per_question[0]]]
         chat = [{"role": "user", "content": [*shown, {"type": "text", "text": row.turns[0]}]}]
         try:
             prompts.append(pair.prompt(None, chat, new_tokens))
@@ -71,14 +71,14 @@ def first_questions(
 
 
 class Validation:
-    """Watches a draft that learns: measures it, keeps the best, ends the training when it no longer helps.
+    """Training callback that measures the draft, keeps the best, and stops the training early.
 
     Args:
         pair: the target; a draft in it is not used.
         prompts: this process' share.
         keep: directory in which the best draft is.
         patience: validations in a row that may bring nothing better; 0 for any number.
-        told: called with all checks and the course of the training so far after each.
+        log: called after each validation with all results and the training log so far.
     """
 
     offset = 0
@@ -92,13 +92,13 @@ class Validation:
         keep: Path,
         patience: int,
         accelerator: Accelerator,
-        told: Callable[[Sequence[Check], Course], None],
+        log: Callable[[Sequence[ValidationResult], TrainingLog], None],
     ) -> None:
         self.pair, self.prompts, self.config, self.keep = pair, prompts, config, keep
-        self.patience, self.accelerator, self.told = patience, accelerator, told
-        self.checks: list[Check] = []
+        self.patience, self.accelerator, self.log = patience, accelerator, log
+        self.checks: list[ValidationResult] = []
 
-    def __call__(self, step: int, model: nn.Module, course: Course) -> bool:
+    def __call__(self, step: int, model: nn.Module, training_log: TrainingLog) -> bool:
         assert isinstance(model, PreTrainedModel)
         step += self.offset
         if self.checks and self.checks[-1].step == step:  # the stage before this one ended with it
@@ -109,7 +109,7 @@ class Validation:
         self.checks.append(check)
         shown = {"kl": check.kl, "agreement": check.agreement, "tau": check.tau or 0.0}
         self.accelerator.log({f"validation/{name}": value for name, value in shown.items()}, step=step)
-        self.told(self.checks, course)
+        self.log(self.checks, training_log)
         self.accelerator.wait_for_everyone()
         best = max(self.checks, key=lambda check: check.rank)
         since = sum(later.step > best.step for later in self.checks)
@@ -119,9 +119,9 @@ class Validation:
         return {"checks": [asdict(check) for check in self.checks]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.checks = [Check(**check) for check in state["checks"]]
+        self.checks = [ValidationResult(**check) for check in state["checks"]]
 
-    def _check(self, step: int, model: PreTrainedModel) -> Check:
+    def _check(self, step: int, model: PreTrainedModel) -> ValidationResult:
         """Every process decodes its prompts; all find the same."""
         training = model.training
         target = self.pair.target
@@ -130,13 +130,13 @@ class Validation:
         bar = tqdm(
             self.prompts, f"validation at step {step}", leave=False, disable=not self.accelerator.is_main_process
         )
-        found = _Sums()
+        sums = _Sums()
         for prompt in bar:
-            found += _measured(pair, prompt, self.config)
+            sums += _measured(pair, prompt, self.config)
         model.train(training)
-        total = sum((_Sums(*each) for each in gather_object([_numbers(found)])), start=_Sums())
+        total = sum((_Sums(*each) for each in gather_object([_numbers(sums)])), start=_Sums())
         tau = total.tokens / total.passes if total.passes else None
-        return Check(step, total.kl / total.read, total.agreed / total.read, tau, total.tokens, total.passes)
+        return ValidationResult(step, total.kl / total.read, total.agreed / total.read, tau, total.tokens, total.passes)
 
 
 def _numbers(sums: _Sums) -> tuple[float, ...]:
@@ -149,11 +149,11 @@ def _measured(pair: Pair, prompt: Prompt, config: DecodingConfig) -> _Sums:
     assert pair.draft is not None
     trace = pair.run(Lane("validation", config, prompt), record=False)
     run = summarise([trace])
-    ours = expectations(pair.draft, prompt.draft_prompt or prompt, trace.token_ids)
-    theirs = expectations(pair.target, prompt, trace.token_ids)
-    seen = reading(ours, theirs, trace.token_ids)
-    agreed = sum(guess == token for guess, token in zip(seen.guesses, trace.token_ids, strict=True))
-    return _Sums(sum(seen.divergences), agreed, len(seen), run.step_tokens, run.target_passes)
+    ours = teacher_forced_log_probs(pair.draft, prompt.draft_prompt or prompt, trace.token_ids)
+    theirs = teacher_forced_log_probs(pair.target, prompt, trace.token_ids)
+    scores = score_draft(ours, theirs, trace.token_ids)
+    agreed = sum(guess == token for guess, token in zip(scores.guesses, trace.token_ids, strict=True))
+    return _Sums(sum(scores.divergences), agreed, len(scores), run.step_tokens, run.target_passes)
 
 
 def replace_draft(draft: PreTrainedModel, processor: ProcessorMixin, directory: Path) -> None:

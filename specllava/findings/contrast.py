@@ -1,27 +1,27 @@
-"""One answer of one target, with guesses from drafts that know more or less."""
+"""One answer of one target, drafted for by several variants of the draft."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specllava.findings.reading import Reading
+from specllava.findings.draft_scores import DraftScores
 from specllava.metrics import Comparison, compare, summarise
 from specllava.trace import DecodeTrace
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One draft, or one thing that it was shown.
+class VariantResult:
+    """The result of one variant: a draft and the prompt that it reads.
 
     Args:
         name: such as ``a blank picture`` or ``before``.
         trace: the answer, decoded with its guesses.
-        reading: the draft on the first side's answer, so that all sides are read on the same words.
+        scores: the draft on the first result's answer, so that all drafts are scored on the same tokens.
     """
 
     name: str
     trace: DecodeTrace
-    reading: Reading
+    scores: DraftScores
 
     @property
     def tau(self) -> float:
@@ -44,7 +44,7 @@ class TreeComparison:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """A comparison that is running or finished; the first side gives the words.
+    """A comparison that is running or finished; the first result gives the words.
 
     Args:
         names: of all sides to come.
@@ -53,18 +53,18 @@ class Contrast:
     """
 
     names: tuple[str, ...]
-    sides: tuple[Side, ...] = ()
+    results: tuple[VariantResult, ...] = ()
     comparisons: tuple[TreeComparison, ...] = ()
 
     def __post_init__(self) -> None:
-        for side in self.sides:
-            if len(side.reading) != len(self.sides[0].trace.token_ids):
+        for result in self.results:
+            if len(result.scores) != len(self.results[0].trace.token_ids):
                 raise ValueError(
-                    f"{side.name}: a reading of {len(side.reading)} tokens"
-                    f" for an answer of {len(self.sides[0].trace.token_ids)}"
+                    f"{result.name}: scores of {len(result.scores)} tokens"
+                    f" for an answer of {len(self.results[0].trace.token_ids)}"
                 )
 
     @property
     def sameness(self) -> tuple[Comparison, ...]:
-        """The answer of every side against the first side's."""
-        return tuple(compare(self.sides[0].trace, side.trace) for side in self.sides)
+        """The answer of every result against the first result's."""
+        return tuple(compare(self.results[0].trace, result.trace) for result in self.results)

@@ -1,4 +1,4 @@
-"""What a distillation run found: its validations, its losses, and what it was made of. One file, ``report.json``."""
+"""The report of a distillation run, ``report.json``: its validations, losses and inputs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ STRICT: Final = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
-class Check:
-    """The draft after some steps, on the target's own greedy answers to prompts held out of training.
+class ValidationResult:
+    """Scores of the draft after some steps, on the target's own greedy answers to prompts held out of training.
 
     Args:
         step: 0 is before the first.
@@ -61,12 +61,12 @@ class Report:
     prompts: int
     config: dict[str, Any]
     setting: dict[str, Any]
-    checks: tuple[Check, ...]
+    checks: tuple[ValidationResult, ...]
     curve: tuple[dict[str, float], ...]
     state: Literal["running", "finished", "stopped"]
 
     @property
-    def best(self) -> Check:
+    def best(self) -> ValidationResult:
         """The validation whose draft is kept."""
         return max(self.checks, key=lambda check: check.rank)
 

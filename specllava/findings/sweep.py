@@ -10,7 +10,7 @@ from specllava.trace import DecodeTrace
 
 Value = str | int | float
 # Settings that are numbers, and the values that a sweep tries beside the present one.
-KNOBS: Final[dict[str, tuple[Value, ...]]] = {
+SWEEP_VALUES: Final[dict[str, tuple[Value, ...]]] = {
     "entropy_threshold": (0.0, 0.1, 0.3, 0.6, 1.0, 1.5, 2.5),
     "max_branches": (1, 2, 3, 4, 6, 8),
     "depth": (1, 2, 3, 4, 6, 8, 10, 12),
@@ -20,7 +20,7 @@ KNOBS: Final[dict[str, tuple[Value, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one value was worth.
+    """Result of one value.
 
     Args:
         speedup: against the target alone; NaN if nothing was decoded.

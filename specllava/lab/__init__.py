@@ -1,4 +1,4 @@
-"""Experiments with one picture and one question. Each is a generator: what it has found so far, and last everything.
+"""Experiments with one image and one question. Each is a generator of its finding so far, the finished one last.
 
 They decode through the one loop and yield after each decode step, the unchanged finding where there is no new one, so
 that they can be closed between any two steps. What they find is in ``findings``, which a page can draw without torch.
@@ -13,16 +13,16 @@ from PIL import Image
 
 from specllava.config import RULES, DecodingConfig
 from specllava.findings.contrast import Contrast
-from specllava.findings.fork import Fork
+from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
-from specllava.lab.contrast import Setup, contrast, with_tree_comparisons
-from specllava.lab.fork import open_fork, take_fork
-from specllava.lab.sweep import knob_values, sweep
+from specllava.lab.contrast import Variant, contrast, with_tree_comparisons
+from specllava.lab.forced_token import force_token, token_options
+from specllava.lab.sweep import sweep, sweep_values
 from specllava.pair import Pair, Picture
 from specllava.runtime.chat_format import Messages
 from specllava.runtime.prompt import with_draft_prompt
 
-BLANK = (128, 128, 128)  # a picture that says nothing: grey is about what the vision tower takes for zero
+BLANK = (128, 128, 128)  # grey: about zero after the vision tower's normalisation
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,64 +34,64 @@ class Lab:
     pair: Pair
 
     def rules(self, image: Picture, messages: Messages, config: DecodingConfig | None = None) -> Generator[Sweep]:
-        """Every tree rule on one prompt."""
+        """Run every tree rule on one prompt."""
         chosen = _comparable(config)
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
         return sweep(self.pair, prompt, chosen, "rule", RULES)
 
-    def knob(
+    def sweep(
         self, image: Picture, messages: Messages, field: str, config: DecodingConfig | None = None
     ) -> Generator[Sweep]:
-        """One number of the settings turned, see :data:`specllava.findings.sweep.KNOBS`."""
+        """Sweep one numeric option, see :data:`specllava.findings.sweep.SWEEP_VALUES`."""
         chosen = _comparable(config)
-        values = knob_values(chosen, field)
+        values = sweep_values(chosen, field)
         return sweep(self.pair, self.pair.prompt(image, messages, chosen.max_new_tokens), chosen, field, values)
 
-    def seeing(
+    def image_ablation(
         self, image: Image.Image, messages: Messages, other: Image.Image, config: DecodingConfig | None = None
     ) -> Generator[Contrast]:
-        """The draft sees the picture, a blank one, ``other``; the target always sees the picture."""
+        """Ablate the draft's image: its own, a blank one, ``other``. The target always reads its own."""
         chosen = _comparable(config)
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
         views = {"a blank picture": Image.new("RGB", image.size, BLANK), "another picture": other}
-        setups = [Setup("the picture", self.pair, prompt)]
+        variants = [Variant("the picture", self.pair, prompt)]
         for name, view in views.items():
             shown = with_draft_prompt(prompt, self.pair.prompt(view, messages))
-            setups.append(Setup(name, self.pair, shown))
-        return contrast(setups, chosen)
+            variants.append(Variant(name, self.pair, shown))
+        return contrast(variants, chosen)
 
     def distillation(
         self, image: Picture, messages: Messages, config: DecodingConfig | None = None
     ) -> Generator[Contrast]:
-        """The draft as it was before distillation and as it is, and the trees of both where they differ most."""
+        """Compare the draft before distillation with the present one, with the trees of both where they differ most."""
         chosen = _comparable(config)
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
         pairs = {"before distillation": self.pair.undistilled(), "after distillation": self.pair}
-        setups = [Setup(name, pair, prompt) for name, pair in pairs.items()]
-        return _closely(setups, chosen)
+        variants = [Variant(name, pair, prompt) for name, pair in pairs.items()]
+        return _closely(variants, chosen)
 
-    def fork(
+    def forced_token(
         self,
         image: Picture,
         messages: Messages,
         given: Sequence[int] = (),
         config: DecodingConfig | None = None,
-    ) -> Generator[Fork | None]:
-        """The answer with what else could stand at each place; with ``given`` (the answer's beginning and, last,
-        another token), decoded on from there. ``None`` until then: a fork is found as a whole."""
+    ) -> Generator[ForcedToken | None]:
+        """Return the answer with alternatives to each token; with ``given`` (the answer's beginning and, last, another
+        token), decoded on from there. Yields ``None`` until it is finished."""
         chosen = _comparable(config)
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
         if given:
-            yield (yield from take_fork(self.pair, prompt, chosen, given))
+            yield (yield from force_token(self.pair, prompt, chosen, given))
         else:
-            yield (yield from open_fork(self.pair, prompt, chosen))
+            yield (yield from token_options(self.pair, prompt, chosen))
 
 
-def _closely(setups: Sequence[Setup], config: DecodingConfig) -> Generator[Contrast]:
+def _closely(variants: Sequence[Variant], config: DecodingConfig) -> Generator[Contrast]:
     found = Contrast(())
-    for found in contrast(setups, config):
+    for found in contrast(variants, config):
         yield found
-    yield from with_tree_comparisons(found, setups, config)
+    yield from with_tree_comparisons(found, variants, config)
 
 
 def _comparable(config: DecodingConfig | None) -> DecodingConfig:

@@ -1,4 +1,4 @@
-"""One answer, guessed by drafts that know more or less. The target is the same throughout, and so is what it says."""
+"""Compare variants of the draft on one answer; the target, and so the answer, is the same throughout."""
 
 from __future__ import annotations
 
@@ -7,52 +7,59 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from specllava.config import DecodingConfig
-from specllava.findings.contrast import Contrast, Side, TreeComparison
+from specllava.findings.contrast import Contrast, TreeComparison, VariantResult
 from specllava.lab.run import run_lane
 from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_prefix
-from specllava.runtime.scoring import expectations, reading
+from specllava.runtime.scoring import score_draft, teacher_forced_log_probs
 
 CLOSEUPS = 3
-APART = 4  # tokens between two places that are looked at closely
+APART = 4  # tokens between two positions of closeups, at least
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """One side of a contrast, before it ran: a draft and what it reads."""
+class Variant:
+    """One variant to run: a draft and the prompt that it reads."""
 
     name: str
     pair: Pair
     prompt: Prompt
 
 
-def contrast(setups: Sequence[Setup], config: DecodingConfig) -> Generator[Contrast]:
-    """Decode with every setup and read the first one's answer with every draft; yield what is there by now.
+def contrast(variants: Sequence[Variant], config: DecodingConfig) -> Generator[Contrast]:
+    """Decode with every variant and score every draft on the first one's answer; yield the contrast so far.
 
-    The unchanged finding is yielded after each decode step and each teacher-forced pass; a side more after each setup.
+    The unchanged finding is yielded after each decode step and each teacher-forced pass; one result more after each
+    variant.
 
     Raises:
         ValueError: a pair without a draft.
     """
-    found = Contrast(tuple(setup.name for setup in setups))
+    found = Contrast(tuple(variant.name for variant in variants))
     yield found
-    wanted = None
-    for setup in setups:
-        pair, prompt = setup.pair, setup.prompt
+    target_log_probs = None
+    for variant in variants:
+        pair, prompt = variant.pair, variant.prompt
         if pair.draft is None:
             raise ValueError(f"the pair {pair.name} has no draft to compare")
-        trace = yield from run_lane(pair, Lane(setup.name, config, prompt), found)
-        answer = found.sides[0].trace.token_ids if found.sides else trace.token_ids
-        if wanted is None:
-            wanted = expectations(pair.target, prompt, answer)
+        trace = yield from run_lane(pair, Lane(variant.name, config, prompt), found)
+        answer = found.results[0].trace.token_ids if found.results else trace.token_ids
+        if target_log_probs is None:
+            target_log_probs = teacher_forced_log_probs(pair.target, prompt, answer)
             yield found
-        guessed = expectations(pair.draft, prompt.draft_prompt or prompt, answer)
-        found = replace(found, sides=(*found.sides, Side(setup.name, trace, reading(guessed, wanted, answer))))
+        log_probs = teacher_forced_log_probs(pair.draft, prompt.draft_prompt or prompt, answer)
+        found = replace(
+            found,
+            results=(
+                *found.results,
+                VariantResult(variant.name, trace, score_draft(log_probs, target_log_probs, answer)),
+            ),
+        )
         yield found
 
 
-def with_tree_comparisons(found: Contrast, setups: Sequence[Setup], config: DecodingConfig) -> Generator[Contrast]:
+def with_tree_comparisons(found: Contrast, variants: Sequence[Variant], config: DecodingConfig) -> Generator[Contrast]:
     """Yield, last, the finished contrast with the trees of all sides where their drafts differ most from each other.
 
     Before it the unchanged finding, after each decode step. Where tokens are drawn by chance there are no trees to
@@ -61,25 +68,25 @@ def with_tree_comparisons(found: Contrast, setups: Sequence[Setup], config: Deco
     if config.temperature > 0:
         yield found
         return
-    answer = found.sides[0].trace.token_ids
+    answer = found.results[0].trace.token_ids
     comparisons = []
-    for place in telling_places(found):
+    for place in most_divergent(found):
         kept = answer[: place - 1]  # the root is the token before the place, decoded as the prompt's own first token
         short = replace(config, max_new_tokens=min(config.depth + 2, config.max_new_tokens - len(kept)))
         traces = []
-        for setup in setups:
-            lane = Lane(setup.name, short, with_prefix(setup.prompt, kept))
-            traces.append((yield from run_lane(setup.pair, lane, found, max_steps=1)))
+        for variant in variants:
+            lane = Lane(variant.name, short, with_prefix(variant.prompt, kept))
+            traces.append((yield from run_lane(variant.pair, lane, found, max_steps=1)))
         comparisons.append(TreeComparison(place, tuple(traces)))
     yield replace(found, comparisons=tuple(comparisons))
 
 
-def telling_places(found: Contrast, most: int = CLOSEUPS) -> tuple[int, ...]:
-    """Places whose token the sides gave the most different chances; none near another, and none without a tree."""
-    probs = [side.reading.probs for side in found.sides]
+def most_divergent(found: Contrast, count: int = CLOSEUPS) -> tuple[int, ...]:
+    """Return the positions where the drafts' probabilities differ most; ``APART`` apart, and none without a tree."""
+    probs = [result.scores.probs for result in found.results]
     spread = [max(column) - min(column) for column in zip(*probs, strict=True)]
-    places: list[int] = []
-    for place in heapq.nlargest(len(spread), range(1, len(spread)), key=spread.__getitem__):
-        if all(abs(place - other) >= APART for other in places):
-            places.append(place)
-    return tuple(places[:most])
+    positions: list[int] = []
+    for position in heapq.nlargest(len(spread), range(1, len(spread)), key=spread.__getitem__):
+        if all(abs(position - other) >= APART for other in positions):
+            positions.append(position)
+    return tuple(positions[:count])

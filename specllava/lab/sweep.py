@@ -1,4 +1,4 @@
-"""One setting turned, everything else equal."""
+"""Sweep one option, everything else equal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from specllava.config import DecodingConfig
 from specllava.decoding import Event
-from specllava.findings.sweep import KNOBS, Sweep, Value
+from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
 from specllava.growth.rules import RULE_INFOS
 from specllava.lane import TARGET_ONLY, Lane
 from specllava.pair import Pair
@@ -20,18 +20,18 @@ from specllava.trace import DecodeTrace
 TICK = 0.5  # seconds between two new findings of a sweep that is running
 
 
-def knob_values(config: DecodingConfig, field: str) -> tuple[Value, ...]:
-    """The values that a knob is turned to, the present one among them.
+def sweep_values(config: DecodingConfig, field: str) -> tuple[Value, ...]:
+    """Return the values of an option that a sweep tries, the present one among them.
 
     Raises:
-        ValueError: no such knob, or the rule does not look at it.
+        ValueError: an option that cannot be swept, or that the rule does not use.
     """
-    if field not in KNOBS:
-        raise ValueError(f"{field!r} is no knob: choose one of {', '.join(KNOBS)}")
+    if field not in SWEEP_VALUES:
+        raise ValueError(f"{field!r} is no knob: choose one of {', '.join(SWEEP_VALUES)}")
     if field != "depth" and field not in RULE_INFOS[config.rule].options:
-        reading = ", ".join(info.name for info in RULE_INFOS.values() if field in info.options)
-        raise ValueError(f"the {config.rule} rule does not look at {field}: take {reading}, or turn another knob")
-    return tuple(sorted({*KNOBS[field], getattr(config, field)}))  # type: ignore[type-var]
+        users = ", ".join(info.name for info in RULE_INFOS.values() if field in info.options)
+        raise ValueError(f"the {config.rule} rule does not look at {field}: take {users}, or turn another knob")
+    return tuple(sorted({*SWEEP_VALUES[field], getattr(config, field)}))  # type: ignore[type-var]
 
 
 def sweep(pair: Pair, prompt: Prompt, config: DecodingConfig, field: str, values: Sequence[Value]) -> Generator[Sweep]:

@@ -1,4 +1,4 @@
-"""What models expect at every place of an answer that is there already: one pass each, no decoding."""
+"""Score models on an answer that is already there: one teacher-forced pass each, no decoding."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specllava.findings.reading import Reading
+from specllava.findings.draft_scores import DraftScores
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput
 from specllava.runtime.prompt import Prompt
 
 
 @torch.inference_mode()
-def expectations(model: PreTrainedModel, prompt: Prompt, answer: Sequence[int]) -> Tensor:
-    """Log-probabilities ``[answer, vocab]`` in float64: row ``i`` is for token ``i``, all tokens before it being read.
+def teacher_forced_log_probs(model: PreTrainedModel, prompt: Prompt, answer: Sequence[int]) -> Tensor:
+    """Return log-probabilities ``[answer, vocab]`` in float64: row ``i`` predicts token ``i`` from all tokens before.
 
     Raises:
         ValueError: an empty answer.
@@ -30,16 +30,16 @@ def expectations(model: PreTrainedModel, prompt: Prompt, answer: Sequence[int]) 
     return torch.log_softmax(torch.cat(rows).double(), dim=-1)
 
 
-def reading(draft: Tensor, target: Tensor, answer: Sequence[int]) -> Reading:
-    """The draft on an answer, of the :func:`expectations` of both models, ``[answer, vocab]`` each."""
-    chances = target.exp()
+def score_draft(draft: Tensor, target: Tensor, answer: Sequence[int]) -> DraftScores:
+    """Score a draft on an answer, from both models' :func:`teacher_forced_log_probs` ``[answer, vocab]``."""
+    target_probs = target.exp()
     entropies = torch.special.entr(draft.exp()).sum(-1)
-    said = torch.tensor(list(answer), device=draft.device)
-    # A token that the target rules out adds nothing, though the draft may give it no chance either.
-    divergences = torch.where(chances > 0, chances * (target - draft), 0.0).sum(-1)
-    return Reading(
+    tokens = torch.tensor(list(answer), device=draft.device)
+    # A token of target probability 0 adds nothing, even where the draft's is 0 too.
+    divergences = torch.where(target_probs > 0, target_probs * (target - draft), 0.0).sum(-1)
+    return DraftScores(
         entropies=tuple(entropies.tolist()),
-        probs=tuple(draft.gather(-1, said[:, None])[:, 0].exp().tolist()),
+        probs=tuple(draft.gather(-1, tokens[:, None])[:, 0].exp().tolist()),
         guesses=tuple(draft.argmax(-1).tolist()),
         divergences=tuple(divergences.clamp_min(0.0).tolist()),  # rounding may leave it a hair below
     )

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from PIL import Image
 
 from specllava.config import RULES, DecodingConfig
-from specllava.findings.contrast import Contrast, Side, TreeComparison
-from specllava.findings.fork import Fork, Option
-from specllava.findings.reading import Reading
-from specllava.findings.sweep import KNOBS, Sweep, Value
+from specllava.findings.contrast import Contrast, TreeComparison, VariantResult
+from specllava.findings.draft_scores import DraftScores
+from specllava.findings.forced_token import ForcedToken, Option
+from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
 from specllava.trace import DecodeTrace
 from support.visual_traces import first_steps, retexted, synthetic_race
 
@@ -27,13 +27,13 @@ def synthetic_sweep(field: str, values: Sequence[Value], config: DecodingConfig)
         yield found
 
 
-def synthetic_reading(trace: DecodeTrace, seed: int) -> Reading:
+def synthetic_reading(trace: DecodeTrace, seed: int) -> DraftScores:
     """Believable numbers; the first seeds are the surest."""
     rng = random.Random(seed)
     doubts = tuple(round(rng.uniform(0.0, 0.5 + seed), 4) for _ in trace.token_ids)
     probs = tuple(round(1 / (1 + doubt), 4) for doubt in doubts)
     guesses = tuple(token if prob > 0.5 else token + 1 for token, prob in zip(trace.token_ids, probs, strict=True))
-    return Reading(doubts, probs, guesses, tuple(round(doubt / 2, 4) for doubt in doubts))
+    return DraftScores(doubts, probs, guesses, tuple(round(doubt / 2, 4) for doubt in doubts))
 
 
 def synthetic_contrast(
@@ -44,21 +44,21 @@ def synthetic_contrast(
     yield found
     for seed, name in enumerate(names):
         trace = retexted(synthetic_race(seed, config)["speculative"], texts or {})
-        found = replace(found, sides=(*found.sides, Side(name, trace, synthetic_reading(trace, seed))))
+        found = replace(found, results=(*found.results, VariantResult(name, trace, synthetic_reading(trace, seed))))
         yield found
 
 
 def with_tree_comparison(found: Contrast, place: int = 1) -> Contrast:
     """The trees of all sides where the answer begins, if it has a step."""
-    if not all(side.trace.steps for side in found.sides):
+    if not all(side.trace.steps for side in found.results):
         return found
-    traces = tuple(first_steps(side.trace, 1) for side in found.sides)
+    traces = tuple(first_steps(side.trace, 1) for side in found.results)
     return replace(found, comparisons=(TreeComparison(place, traces),))
 
 
 def synthetic_fork(
     config: DecodingConfig, given: Sequence[int] = (), texts: dict[int, str] | None = None, end: int = 3
-) -> Fork:
+) -> ForcedToken:
     """Two other words at every place; a forced answer says the original's last ``end`` tokens again."""
     trace = retexted(synthetic_race(0, config)["speculative"], texts or {})
     said = trace.token_ids
@@ -68,12 +68,12 @@ def synthetic_fork(
         for p in range(len(said))
     )
     if not given:
-        return Fork(trace, options)
+        return ForcedToken(trace, options)
     tail = said[-end:]
     start, alone = replace(trace.prefill, first_token=tail[0]), synthetic_race(0, config)["target-only"]
     steps = alone.steps[len(alone.steps) - len(tail) + 1 :]
     forced = replace(trace, forced_prefix=tuple(given), prefill=start, steps=steps)
-    return Fork(trace, options, forced)
+    return ForcedToken(trace, options, forced)
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ class FakeLab:
         self._ask(messages)
         return synthetic_sweep("rule", RULES, config)
 
-    def knob(self, image: Image.Image, messages: str, field: str, config: DecodingConfig) -> Generator[Sweep]:
+    def sweep(self, image: Image.Image, messages: str, field: str, config: DecodingConfig) -> Generator[Sweep]:
         self._ask(messages)
-        return synthetic_sweep(field, sorted({*KNOBS[field], getattr(config, field)}), config)
+        return synthetic_sweep(field, sorted({*SWEEP_VALUES[field], getattr(config, field)}), config)
 
-    def seeing(
+    def image_ablation(
         self, image: Image.Image, messages: str, other: Image.Image, config: DecodingConfig
     ) -> Generator[Contrast]:
         self._ask(messages)
@@ -110,6 +110,8 @@ class FakeLab:
         yield from found
         yield with_tree_comparison(end)
 
-    def fork(self, image: Image.Image, messages: str, given: Sequence[int], config: DecodingConfig) -> Generator[Fork]:
+    def forced_token(
+        self, image: Image.Image, messages: str, given: Sequence[int], config: DecodingConfig
+    ) -> Generator[ForcedToken]:
         self._ask(messages)
         yield synthetic_fork(config, given, self.texts)

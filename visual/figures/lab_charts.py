@@ -8,7 +8,7 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from specllava.findings.contrast import Contrast, Side
+from specllava.findings.contrast import Contrast, VariantResult
 from specllava.findings.sweep import Point, Sweep
 from specllava.growth.rule import RuleInfo
 from specllava.growth.rules import RULE_INFOS
@@ -133,16 +133,16 @@ def seeing_chart(found: Contrast) -> Chart:
     """Chart acceptance and entropy of one draft that is given three pictures."""
     answer = _pending(found)
     if not answer:
-        seeing, blank, *_ = found.sides
-        best = max(side.tau for side in found.sides[1:])
+        seeing, blank, *_ = found.results
+        best = max(side.tau for side in found.results[1:])
         helped = "Yes, here it does" if seeing.tau > best else "Not on this answer"
         answer = (
             f"{helped}: {_each(found, 'with {name} {tau:.1f}')} tokens a pass. The draft's doubt per token:"
             f" {_each(found, '{entropy:.2f}')} nats, in that order; its best guess was the target's word"
-            f" {_each(found, '{right}')} times of {len(seeing.reading)}."
+            f" {_each(found, '{right}')} times of {len(seeing.scores)}."
             f" {_mattered(found, seeing, blank)}{_same_answer(found)}"
         )
-    figures = (_tau_bars(found), _entropy_bars(found)) if found.sides else ()
+    figures = (_tau_bars(found), _entropy_bars(found)) if found.results else ()
     return Chart("Does seeing help?", answer, figures, *_token_table(found, "entropy, nats", "entropies"))
 
 
@@ -150,43 +150,46 @@ def distillation_chart(found: Contrast) -> Chart:
     """Chart acceptance and KL from the target of two drafts."""
     answer = _pending(found)
     if not answer:
-        before, after = found.sides
+        before, after = found.results
         helped = "Yes, here it does" if after.tau > before.tau else "Not on this answer"
         answer = (
             f"{helped}: from {before.tau:.1f} to {after.tau:.1f} tokens a pass. The draft stands"
-            f" {after.reading.divergence:.3f} nats from the target on average (KL), before distillation"
-            f" {before.reading.divergence:.3f}; its best guess was the target's word {_right(found, after)} instead of"
-            f" {_right(found, before)} times of {len(after.reading)}."
+            f" {after.scores.divergence:.3f} nats from the target on average (KL), before distillation"
+            f" {before.scores.divergence:.3f}; its best guess was the target's word {_right(found, after)} instead of"
+            f" {_right(found, before)} times of {len(after.scores)}."
             f" {_mattered(found, after, before)}{_same_answer(found)}"
         )
-    figures = (_tau_bars(found), _distance_bars(found)) if found.sides else ()
+    figures = (_tau_bars(found), _distance_bars(found)) if found.results else ()
     return Chart("Does distillation help?", answer, figures, *_token_table(found, "KL, nats", "divergences"))
 
 
 def _pending(found: Contrast) -> str:
     """Return why there is no answer (yet); empty if there is one."""
-    if len(found.sides) < len(found.names):
-        return f"{len(found.sides)} of {len(found.names)} runs are finished."
-    if any(not side.trace.steps for side in found.sides):
+    if len(found.results) < len(found.names):
+        return f"{len(found.results)} of {len(found.names)} runs are finished."
+    if any(not side.trace.steps for side in found.results):
         return "The answer is a single token, which comes with the prompt: there was nothing to guess."
     return ""
 
 
 def _each(found: Contrast, form: str) -> str:
     """Join the sides in one phrase: ``a, b and c``."""
-    said = [form.format(name=s.name, tau=s.tau, entropy=s.reading.entropy, right=_right(found, s)) for s in found.sides]
-    return ", ".join(said[:-1]) + f" and {said[-1]}"
+    parts = [
+        form.format(name=side.name, tau=side.tau, entropy=side.scores.entropy, right=_right(found, side))
+        for side in found.results
+    ]
+    return ", ".join(parts[:-1]) + f" and {parts[-1]}"
 
 
-def _right(found: Contrast, side: Side) -> int:
+def _right(found: Contrast, side: VariantResult) -> int:
     """Count the positions at which the draft's likeliest token is the target's."""
-    return sum(a == b for a, b in zip(side.reading.guesses, found.sides[0].trace.token_ids, strict=True))
+    return sum(a == b for a, b in zip(side.scores.guesses, found.results[0].trace.token_ids, strict=True))
 
 
-def _mattered(found: Contrast, better: Side, worse: Side) -> str:
+def _mattered(found: Contrast, better: VariantResult, worse: VariantResult) -> str:
     """Name the words to which the better side gave a much larger probability."""
-    trace = found.sides[0].trace
-    gains = [a - b for a, b in zip(better.reading.probs, worse.reading.probs, strict=True)]
+    trace = found.results[0].trace
+    gains = [a - b for a, b in zip(better.scores.probs, worse.scores.probs, strict=True)]
     order = sorted(range(len(gains)), key=lambda position: -gains[position])
     words = dict.fromkeys(_word_around(trace, position) for position in order if gains[position] > 0.2)
     return f"It mattered most in: {', '.join(list(words)[:NAMED_WORDS])}. " if words else ""
@@ -211,8 +214,8 @@ def _same_answer(found: Contrast) -> str:
 def _tau_bars(found: Contrast) -> go.Figure:
     figure = panel("", "tokens per target pass (τ)")
     figure.add_bar(
-        x=[side.name for side in found.sides], y=[_finite(side.tau) for side in found.sides],
-        marker_color=theme.ACCEPTED, text=[f"{side.tau:.1f}" for side in found.sides], textposition="outside",
+        x=[side.name for side in found.results], y=[_finite(side.tau) for side in found.results],
+        marker_color=theme.ACCEPTED, text=[f"{side.tau:.1f}" for side in found.results], textposition="outside",
         cliponaxis=False,
     )  # fmt: skip
     figure.update_xaxes(type="category", range=[-0.6, len(found.names) - 0.4])
@@ -221,9 +224,9 @@ def _tau_bars(found: Contrast) -> go.Figure:
 
 def _distance_bars(found: Contrast) -> go.Figure:
     figure = panel("", "KL(target ‖ draft), nats per token")
-    values = [round(side.reading.divergence, 4) for side in found.sides]
+    values = [round(side.scores.divergence, 4) for side in found.results]
     figure.add_bar(
-        x=[side.name for side in found.sides], y=values, marker_color=theme.DRAFTING,
+        x=[side.name for side in found.results], y=values, marker_color=theme.DRAFTING,
         text=[f"{value:.3f}" for value in values], textposition="outside", cliponaxis=False,
     )  # fmt: skip
     figure.update_xaxes(type="category", range=[-0.6, len(found.names) - 0.4])
@@ -232,7 +235,7 @@ def _distance_bars(found: Contrast) -> go.Figure:
 
 def _entropy_bars(found: Contrast) -> go.Figure:
     """Draw the mean entropy on function words and on all others: grammar needs no picture."""
-    trace = found.sides[0].trace
+    trace = found.results[0].trace
     labels = [token_label(trace, token).lower() for token in trace.token_ids]
     small = [label in FUNCTION_WORDS or not any(map(str.isalnum, label)) for label in labels]
     figure = panel("", "the draft's entropy, nats")
@@ -240,11 +243,11 @@ def _entropy_bars(found: Contrast) -> go.Figure:
         ("small words, marks", True, theme.QUIET, "/"), ("all others", False, theme.DRAFTING, ""),
     ):  # fmt: skip
         means = [
-            _mean([e for e, is_small in zip(side.reading.entropies, small, strict=True) if is_small == wanted])
-            for side in found.sides
+            _mean([e for e, is_small in zip(side.scores.entropies, small, strict=True) if is_small == wanted])
+            for side in found.results
         ]
         figure.add_bar(
-            x=[side.name for side in found.sides], y=means, name=name, marker_color=colour, marker_pattern_shape=shape
+            x=[side.name for side in found.results], y=means, name=name, marker_color=colour, marker_pattern_shape=shape
         )
     figure.update_layout(showlegend=True)
     figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
@@ -254,24 +257,24 @@ def _entropy_bars(found: Contrast) -> go.Figure:
 
 def _token_table(found: Contrast, what: str, field: str) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Make columns and rows of a table with a row per token of the answer."""
-    if not found.sides:
+    if not found.results:
         return ("Token",), ()
-    trace = found.sides[0].trace
+    trace = found.results[0].trace
     columns = ["Token"]
-    for side in found.sides:
+    for side in found.results:
         columns += [f"{side.name}: {what}", "gave the token", "drafted"]
     # A run that parts from the first one (a near-tie) has no verdict for the tokens behind.
     taken = [
         dict(enumerate(drafted_tokens(side.trace)[: None if same.identical else same.position]))
-        for side, same in zip(found.sides, found.sameness, strict=True)
+        for side, same in zip(found.results, found.sameness, strict=True)
     ]
     rows = []
     for position, token in enumerate(trace.token_ids):
         row = [token_label(trace, token)]
-        for side, accepted in zip(found.sides, taken, strict=True):
-            value: Sequence[float] = getattr(side.reading, field)
+        for side, accepted in zip(found.results, taken, strict=True):
+            value: Sequence[float] = getattr(side.scores, field)
             verdict = "–" if not position or position not in accepted else "yes" if accepted[position] else "no"
-            row += [f"{value[position]:.2f}", f"{side.reading.probs[position]:.2f}", verdict]
+            row += [f"{value[position]:.2f}", f"{side.scores.probs[position]:.2f}", verdict]
         rows.append(tuple(row))
     return tuple(columns), tuple(rows)
 

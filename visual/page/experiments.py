@@ -10,7 +10,7 @@ from PIL import Image
 
 from specllava.config import DecodingConfig
 from specllava.findings.contrast import Contrast
-from specllava.findings.fork import Fork
+from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
 from visual.page.lab_views import View, distillation_view, fork_view, knob_view, rules_view, seeing_view
 
@@ -24,17 +24,17 @@ class Experiments(Protocol):
 
     def rules(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Sweep]: ...
 
-    def knob(self, image: Image.Image, messages: str, field: str, config: DecodingConfig) -> Generator[Sweep]: ...
+    def sweep(self, image: Image.Image, messages: str, field: str, config: DecodingConfig) -> Generator[Sweep]: ...
 
-    def seeing(
+    def image_ablation(
         self, image: Image.Image, messages: str, other: Image.Image, config: DecodingConfig
     ) -> Generator[Contrast]: ...
 
     def distillation(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Contrast]: ...
 
-    def fork(
+    def forced_token(
         self, image: Image.Image, messages: str, given: Sequence[int], config: DecodingConfig
-    ) -> Generator[Fork | None]: ...
+    ) -> Generator[ForcedToken | None]: ...
 
 
 # An experiment on a picture, a question and the settings, with one thing more that only some need.
@@ -64,7 +64,7 @@ EXPERIMENTS = (
         "The large model always looks at your picture, so the answer stays the same. The small one guesses it three"
         " times: with your picture, with a grey one, and with this other one.",
         "Blindfold the draft",
-        lambda lab, image, question, other, config: lab.seeing(image, question, other.open(), config),
+        lambda lab, image, question, other, config: lab.image_ablation(image, question, other.open(), config),
         seeing_view,
     ),
     Experiment(
@@ -76,12 +76,12 @@ EXPERIMENTS = (
     Experiment(
         "knob", "Turn the knob",
         "One number of your settings, turned from one end to the other while all else stays.",
-        "Turn it", lambda lab, image, question, field, config: lab.knob(image, question, field, config), knob_view,
+        "Turn it", lambda lab, image, question, field, config: lab.sweep(image, question, field, config), knob_view,
     ),
     Experiment(
         "fork", "Force a token",
         "Put another word into the answer: what stands before it stays, and the large model goes on from there.",
         "Show the answer",
-        lambda lab, image, question, tokens, config: lab.fork(image, question, tokens, config), fork_view,
+        lambda lab, image, question, tokens, config: lab.forced_token(image, question, tokens, config), fork_view,
     ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 from PIL import Image
 
-from specllava.findings.sweep import KNOBS
+from specllava.findings.sweep import SWEEP_VALUES
 from visual.page import widgets
 from visual.page.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.page.notices import info, notice_arguments
@@ -156,7 +156,7 @@ def _card(lab: LabState, experiment: Experiment, inputs: Inputs) -> None:
 def _more(lab: LabState, experiment: Experiment) -> Any:
     """Build the control that only this experiment has; an empty state where there is none."""
     if experiment.name == "knob":
-        fields = [(name.replace("_", " "), name) for name in KNOBS]
+        fields = [(name.replace("_", " "), name) for name in SWEEP_VALUES]
         return gr.Radio(fields, value=fields[0][1], show_label=False, container=False, label="Knob", elem_id="knob")
     if experiment.name != "seeing":
         return gr.State([])

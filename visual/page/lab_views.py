@@ -8,7 +8,7 @@ from __future__ import annotations
 from plotly.colors import sample_colorscale
 
 from specllava.findings.contrast import Contrast, TreeComparison
-from specllava.findings.fork import Fork, Option
+from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import Sweep
 from specllava.metrics import drafted_tokens, summarise
 from specllava.trace import DecodeTrace
@@ -40,19 +40,19 @@ def knob_view(found: Sweep) -> tuple[str, View]:
 def seeing_view(found: Contrast) -> tuple[str, View]:
     """Return the progress in words and the view: the chart, the answer with the draft's entropy at each word."""
     view = seeing_chart(found).as_json()
-    if found.sides:
+    if found.results:
         view["gloss"] = _gloss(found, "entropies", ENTROPY_CEILING, "how unsure the draft was (entropy)")
-    return _progress(len(found.sides), len(found.names), "pictures"), view
+    return _progress(len(found.results), len(found.names), "pictures"), view
 
 
 def distillation_view(found: Contrast) -> tuple[str, View]:
     """Return the progress in words and the view: the chart, the answer, the trees where the drafts differ most."""
     view = distillation_chart(found).as_json()
-    if found.sides:
+    if found.results:
         view["gloss"] = _gloss(found, "divergences", KL_CEILING, "how far the draft was from the target (KL)")
     if found.comparisons:
         view["closeups"] = [_tree_comparison(found, comparison) for comparison in found.comparisons]
-    return _progress(len(found.sides), len(found.names), "drafts"), view
+    return _progress(len(found.results), len(found.names), "drafts"), view
 
 
 def _progress(done: int, total: int, noun: str) -> str:
@@ -61,25 +61,25 @@ def _progress(done: int, total: int, noun: str) -> str:
 
 def _gloss(found: Contrast, field: str, ceiling: float, scale: str) -> View:
     """Return the answer's words with a mark per side: its entropy or KL, and the verdict on its guess."""
-    trace = found.sides[0].trace
+    trace = found.results[0].trace
     words: list[View] = []
     taken = [
         drafted_tokens(side.trace)[: None if same.identical else same.position]
-        for side, same in zip(found.sides, found.sameness, strict=True)
+        for side, same in zip(found.results, found.sameness, strict=True)
     ]
     for position, token in enumerate(trace.token_ids):
         marks = []
-        for side, accepted in zip(found.sides, taken, strict=True):
-            value = getattr(side.reading, field)[position]
+        for side, accepted in zip(found.results, taken, strict=True):
+            value = getattr(side.scores, field)[position]
             verified = 0 < position < len(accepted)
             verdict = "first" if not verified else "drafted" if accepted[position] else "target"
-            prob = side.reading.probs[position]
+            prob = side.scores.probs[position]
             marks.append({
                 "fill": sample_colorscale(COLOURSCALE, [min(value / ceiling, 1.0)])[0], "bright": value > ceiling / 2,
                 "verdict": verdict, "title": f"{side.name}: {value:.2f} nats, gave this token {prob:.2f}",
             })  # fmt: skip
         words.append({"text": token_label(trace, token), "glued": _glued(trace, token), "marks": marks})
-    return {"names": [side.name for side in found.sides], "scale": scale, "ceiling": ceiling, "words": words}
+    return {"names": [side.name for side in found.results], "scale": scale, "ceiling": ceiling, "words": words}
 
 
 def _glued(trace: DecodeTrace, token: int) -> bool:
@@ -88,11 +88,11 @@ def _glued(trace: DecodeTrace, token: int) -> bool:
 
 
 def _tree_comparison(found: Contrast, comparison: TreeComparison) -> View:
-    answer = found.sides[0].trace
+    answer = found.results[0].trace
     start = max(0, comparison.position - CONTEXT_TOKENS)
     before = "".join(answer.texts[token] for token in answer.token_ids[start : comparison.position]).strip()
     trees = []
-    for side, trace in zip(found.sides, comparison.traces, strict=True):
+    for side, trace in zip(found.results, comparison.traces, strict=True):
         step = trace.steps[0]
         figure = tree_figure(trace, step)
         heights = StepLayout(trace, step).heights
@@ -104,7 +104,7 @@ def _tree_comparison(found: Contrast, comparison: TreeComparison) -> View:
     return {"name": f"at {word}", "before": f"… {before}", "trees": trees}
 
 
-def fork_view(found: Fork) -> tuple[str, View]:
+def fork_view(found: ForcedToken) -> tuple[str, View]:
     """Return no progress and the view: the answer to choose a word of, or both answers."""
     original = found.original
     words = [
@@ -130,7 +130,7 @@ def _words(trace: DecodeTrace, tokens: tuple[int, ...]) -> list[str]:
     return ["■" if token in trace.eos_token_ids else trace.texts[token] for token in tokens]
 
 
-def _fork_chart(found: Fork) -> Chart:
+def _fork_chart(found: ForcedToken) -> Chart:
     runs = {"as it is": found.original} | ({"forced": found.forced} if found.forced is not None else {})
     rows = []
     for name, trace in runs.items():
@@ -141,7 +141,7 @@ def _fork_chart(found: Fork) -> Chart:
     return Chart("Force a token", _fork_answer(found), (), columns, tuple(rows))
 
 
-def _fork_answer(found: Fork) -> str:
+def _fork_answer(found: ForcedToken) -> str:
     if found.forced is None or found.place is None:
         return "Choose a word of the answer, and then what shall stand in its place."
     place, forced, original = found.place, found.forced, found.original

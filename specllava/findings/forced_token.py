@@ -1,4 +1,4 @@
-"""An answer, and what becomes of it if one of its tokens is another."""
+"""An answer with the alternatives to each of its tokens, and the answer after one was forced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specllava.trace import DecodeTrace
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A token that could stand at a place.
+    """An alternative token at a position of an answer.
 
     Args:
         target, draft: probability that each model gives it there.
@@ -22,12 +22,12 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
-    """A fork that is open or taken.
+class ForcedToken:
+    """An answer whose tokens may be replaced, with the answer decoded on from a replacement, if any.
 
     Args:
         original: the answer as the target gives it.
-        options: for each token of it, what else could stand there, the target's likeliest first.
+        options: for each token of it, the alternatives, the likeliest first.
         forced: decoded on from ``forced.forced_prefix``: the original's beginning and, last, another token.
 
     Raises:
@@ -48,12 +48,12 @@ class Fork:
 
     @property
     def place(self) -> int | None:
-        """Of the forced token, counted from 0."""
+        """Position of the forced token, counted from 0."""
         return None if self.forced is None else len(self.forced.forced_prefix) - 1
 
     @property
     def whole(self) -> tuple[int, ...]:
-        """Every token of the new answer, given ones included; none before it is there."""
+        """Every token of the new answer, forced ones included; none before it is there."""
         return () if self.forced is None else (*self.forced.forced_prefix, *self.forced.token_ids)
 
     @property

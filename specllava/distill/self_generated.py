@@ -25,7 +25,7 @@ from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt_builder import NoRoomError
 
 
-def own_answers(
+def self_generated_answers(
     pair: Pair,
     rows: Rows,
     numbers: Sequence[int],
@@ -34,7 +34,7 @@ def own_answers(
     directory: Path,
     accelerator: Accelerator,
 ) -> Rows:
-    """The rows ``numbers``, with what the target answers in place of their answers; several processes share the work.
+    """Return the rows ``numbers`` with the target's answers in place of theirs; several processes share the work.
 
     A row whose picture cannot be read, or whose questions outgrow the context before the first answer, is counted
     and left out.
@@ -63,7 +63,7 @@ def _answer(
         left = tqdm(numbers[done:], "the target's answers", len(numbers), initial=done, unit="row", disable=not shown)
         for number in left:
             try:
-                row = answered(pair, rows[number], images, config)
+                row = with_target_answers(pair, rows[number], images, config)
                 line = row.as_json()
             except UnusableRowError as error:
                 line = {"unusable": str(error)}
@@ -98,8 +98,8 @@ def _in_order(parts: Sequence[Path]) -> Iterator[Row | UnusableRowError]:
         file.close()
 
 
-def answered(pair: Pair, row: Row, images: Path, config: DecodingConfig) -> Row:
-    """A row with the target's answers, each given after its own earlier ones.
+def with_target_answers(pair: Pair, row: Row, images: Path, config: DecodingConfig) -> Row:
+    """Return a row with the target's greedy answers, each decoded after its own earlier ones.
 
     An answer that was cut at the limit ends the row and teaches no end.
 
@@ -111,9 +111,11 @@ def answered(pair: Pair, row: Row, images: Path, config: DecodingConfig) -> Row:
     caches = KVCaches()
     ended: list[bool] = []
     pictures = iter(row.images)
-    for place in range(0, len(row.turns), 2):
-        shown = [{"type": "image", "image": images / next(pictures)} for _ in range(row.shown[place // 2])]
-        chat.append({"role": "user", "content": [*shown, {"type": "text", "text": row.turns[place]}]})
+    for number in range(0, len(row.turns), 2):
+        parts = [
+            {"type": "image", "image": images / next(pictures)} for _ in range(row.images_per_question[number // 2])
+        ]
+        chat.append({"role": "user", "content": [*parts, {"type": "text", "text": row.turns[number]}]})
         try:
             prompt = pair.prompt(None, chat, config.max_new_tokens)
         except ValueError as error:
@@ -130,10 +132,10 @@ def answered(pair: Pair, row: Row, images: Path, config: DecodingConfig) -> Row:
             break
     if not ended:
         raise UnusableRowError("to which the target says nothing")
-    said = chat[: 2 * len(ended)]
-    turns = (m["content"] if isinstance(m["content"], str) else m["content"][-1]["text"] for m in said)
-    shown_of = row.shown[: len(ended)]
-    return Row(tuple(turns), shown_of, row.images[: sum(shown_of)], tuple(ended))
+    answered_chat = chat[: 2 * len(ended)]
+    turns = (m["content"] if isinstance(m["content"], str) else m["content"][-1]["text"] for m in answered_chat)
+    image_counts = row.images_per_question[: len(ended)]
+    return Row(tuple(turns), image_counts, row.images[: sum(image_counts)], tuple(ended))
 
 
 def _reason(error: ValueError) -> str:

@@ -1,4 +1,4 @@
-"""How a model read a text that was there already: what it expected at each place, all words before it given."""
+"""How well a draft predicts each token of an answer that is already there (teacher forcing)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A draft on the target's answer; every tuple has one entry per token.
+class DraftScores:
+    """Scores of a draft on the target's answer; every tuple has one entry per token.
 
     Args:
         entropies: of the draft's distribution, in nats.
-        probs: the draft's probability of the token that stands there.
+        probs: the draft's probability of the answer's token.
         guesses: the draft's likeliest token.
-        divergences: KL(target ‖ draft) in nats: what the draft misses of what the target thinks.
+        divergences: KL(target ‖ draft) in nats: how far the draft's distribution is from the target's.
 
     Raises:
         ValueError: tuples of different lengths.
@@ -28,7 +28,7 @@ class Reading:
     def __post_init__(self) -> None:
         lengths = (len(self.entropies), len(self.probs), len(self.guesses), len(self.divergences))
         if len(set(lengths)) != 1:
-            raise ValueError(f"a reading needs one entry per token in every list: lengths {lengths}")
+            raise ValueError(f"scores need one entry per token in every list: lengths {lengths}")
 
     def __len__(self) -> int:
         return len(self.entropies)
