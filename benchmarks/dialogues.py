@@ -28,7 +28,7 @@ from specllava.metrics import summarise
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
 from specllava.runtime.prompt import Prompt
-from specllava.toyworld.dialogue import Turn, converse
+from specllava.toyworld.dialogue import QuestionAnswer, converse
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Scene, scenes
 from specllava.trace import DecodeTrace
@@ -67,7 +67,7 @@ def main(dialogues: int = 60, json: Path | None = None, preset: str = "toy") -> 
     write_json(json, {"turns": rows, "setting": asdict(pair.info), "dialogues": dialogues})
 
 
-def held_out_dialogues(count: int) -> list[tuple[Scene, tuple[Turn, ...]]]:
+def held_out_dialogues(count: int) -> list[tuple[Scene, tuple[QuestionAnswer, ...]]]:
     """The first ``count`` conversations of more than one turn, about scenes that nothing else uses."""
     found = []
     for number, scene in enumerate(scenes("held-out", BENCH_START + LOOK_FOR, LOOK_FOR)):

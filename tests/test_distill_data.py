@@ -29,7 +29,7 @@ from specllava.distill.loop import COUNT
 from specllava.distill.losses import IGNORE
 from specllava.distill.rows import Row, UnusableRowError, index_rows, parse_row
 from specllava.distill.self_generated import self_generated_answers, with_target_answers
-from specllava.distill.stage import answers_in, taught_losses
+from specllava.distill.stage import answer_tokens, taught_losses
 from specllava.models.images import open_image
 from specllava.toyworld.build import SPECIAL
 from specllava.toyworld.corpus import TALKING, ChatBatches, conversation, corpus_text, encode_chat
@@ -412,7 +412,7 @@ def test_long_rows_are_counted(indexed, place):
     short = [batches(indexed, place, length=48)(number) for number in range(6)]
     assert sum(int(batch[f"{COUNT}{CUT}"]) for batch in short) > 6
     assert sum(int(batch[f"{COUNT}{ANSWERLESS}"]) for batch in short) > 0
-    assert all(answers_in(batch) > 0 for batch in short)
+    assert all(answer_tokens(batch) > 0 for batch in short)
     with pytest.raises(ValueError, match="100 rows one after the other have no answer within --length 16"):
         batches(indexed, place, length=16, numbers=torch.tensor([0, 1]))(0)
 

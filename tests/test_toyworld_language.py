@@ -12,8 +12,8 @@ from functools import cache
 import pytest
 
 from specllava.toyworld import dialogue, language, phrases, styles
-from specllava.toyworld.language import Turn
-from specllava.toyworld.reading import read
+from specllava.toyworld.language import QuestionAnswer
+from specllava.toyworld.parsed_text import parse_text
 from specllava.toyworld.scene import COLOURS, COLUMNS, HELD_OUT, KINDS, Scene, Split, Thing, sample_scene
 
 COUNT = 3000
@@ -29,7 +29,7 @@ def _described(split: Split, seed: int) -> tuple[Scene, str]:
 
 
 @cache
-def _talked(split: Split, seed: int) -> tuple[Scene, tuple[Turn, ...]]:
+def _talked(split: Split, seed: int) -> tuple[Scene, tuple[QuestionAnswer, ...]]:
     scene = sample_scene(seed, split)
     return scene, dialogue.converse(scene, random.Random(seed))
 
@@ -38,7 +38,7 @@ def _descriptions(split: Split = "train", count: int = COUNT) -> Iterator[tuple[
     return (_described(split, seed) for seed in range(count))
 
 
-def _dialogues(split: Split = "train", count: int = 2 * COUNT) -> Iterator[tuple[Scene, tuple[Turn, ...]]]:
+def _dialogues(split: Split = "train", count: int = 2 * COUNT) -> Iterator[tuple[Scene, tuple[QuestionAnswer, ...]]]:
     return (_talked(split, seed) for seed in range(count))
 
 
@@ -49,7 +49,7 @@ def _introduced(scene: Scene) -> Counter[tuple[str, str]]:
 @pytest.mark.parametrize("split", ["train", "held-out"])
 def test_description_states_the_whole_scene_and_nothing_else(split: Split) -> None:
     for scene, text in _descriptions(split):
-        reading = read(text)
+        reading = parse_text(text)
         assert (reading.place, reading.weather, reading.time) == (scene.place, scene.weather, scene.time), text
         assert reading.count == len(scene.things), text
         assert Counter(reading.combinations) == _introduced(scene), text
@@ -62,7 +62,7 @@ def test_caption_is_one_true_sentence_with_every_object(split: Split) -> None:
     for seed in range(COUNT):
         scene = sample_scene(seed, split)
         text = language.caption(scene, random.Random(seed)).answer
-        reading = read(text)
+        reading = parse_text(text)
         assert Counter(reading.combinations) == _introduced(scene), text
         assert reading.place == scene.place, text
         assert reading.weather in (None, scene.weather) and reading.time in (None, scene.time), text
@@ -72,7 +72,7 @@ def test_caption_is_one_true_sentence_with_every_object(split: Split) -> None:
 def test_no_text_names_another_place_weather_or_time() -> None:
     for scene, text in _descriptions():
         for sentence in re.split(r"(?<=[.!?]) ", text):
-            reading = read(sentence)
+            reading = parse_text(sentence)
             assert reading.place in (None, scene.place), sentence
             assert reading.weather in (None, scene.weather), sentence
             assert reading.time in (None, scene.time), sentence
@@ -135,7 +135,7 @@ def test_held_out_combinations_never_occur_in_text_for_training() -> None:
         for turn in turns:
             text = f"{turn.question} {turn.answer}".lower()
             assert not any_held_out.search(text), text
-            reading = read(text)
+            reading = parse_text(text)
             assert not HELD_OUT & {*reading.combinations, *reading.mentions}, text
         assert not scene.held_out_things
     found = sum(bool(any_held_out.search(text.lower())) for _, text in _descriptions("held-out", 200))
@@ -146,7 +146,7 @@ def test_wrong_questions_about_held_out_scenes_name_no_other_held_out_combinatio
     for scene, turns in _dialogues("held-out"):
         allowed = {thing.combination for thing in scene.things}
         for turn in turns:
-            reading = read(f"{turn.question} {turn.answer}")
+            reading = parse_text(f"{turn.question} {turn.answer}")
             assert not (HELD_OUT - allowed) & {*reading.combinations, *reading.mentions}, turn
 
 
@@ -192,7 +192,7 @@ def test_positions_sizes_and_orders_are_true() -> None:
     for scene, text in _descriptions():
         unique = {t.combination: t for t in scene.things if _introduced(scene)[t.combination] == 1}
         for sentence in re.split(r"(?<=[.!?]) ", text):
-            reading = read(sentence)
+            reading = parse_text(sentence)
             if len(reading.combinations) != 1 or reading.combinations[0] not in unique:
                 continue
             thing = unique[reading.combinations[0]]
@@ -208,7 +208,7 @@ def test_positions_sizes_and_orders_are_true() -> None:
             if size:
                 assert ("large" if size[1] else "small") == thing.size, (sentence, thing)
         if len(unique) == len(scene.things):
-            assert read(text).combinations == tuple(thing.combination for thing in scene.things), text
+            assert parse_text(text).combinations == tuple(thing.combination for thing in scene.things), text
     assert checked > COUNT
 
 
@@ -225,7 +225,7 @@ def test_steps_from_one_object_to_the_next_are_true() -> None:
         for sentence in re.split(
             r"(?<=[.!?]) (?!It is a)", text
         ):  # "And behind it? It is a red cat!" stays in one piece
-            introduced = read(sentence).combinations
+            introduced = parse_text(sentence).combinations
             if not introduced:
                 continue
             thing = next(thing for thing in scene.things if thing.combination == introduced[0])
@@ -242,7 +242,7 @@ def test_answers_agree_with_the_scene() -> None:
     for seed in range(2 * COUNT):
         scene = sample_scene(seed)
         turn = dialogue.ask(scene, random.Random(seed))
-        reading = read(turn.answer)
+        reading = parse_text(turn.answer)
         denied = turn.answer.startswith(("No, there is no", "No."))
         assert set(reading.combinations) | set(reading.mentions) <= set(_introduced(scene)) or denied, turn
         assert reading.place in (None, scene.place) and reading.time in (None, scene.time), turn
@@ -322,7 +322,8 @@ def test_a_prompt_for_a_style_gets_that_style() -> None:
 
 
 def test_reading_is_tolerant_and_exact() -> None:
-    reading = read("Two red cats and a large bus, orange in colour, near the blue boat. A tent. The duck is white.")
+    text = "Two red cats and a large bus, orange in colour, near the blue boat. A tent. The duck is white."
+    reading = parse_text(text)
     assert reading.combinations == (("red", "cat"), ("red", "cat"), ("orange", "bus"))
     assert reading.mentions == (("blue", "boat"), ("white", "duck"))
     assert reading.kinds == ("tent",)
@@ -330,7 +331,7 @@ def test_reading_is_tolerant_and_exact() -> None:
     rng = random.Random(0)
     words = " ".join(text for _, text in _descriptions(count=50)).split()
     for _ in range(500):
-        read(" ".join(rng.choices([*words, "", "two", "!!", "ünï", "cats"], k=rng.randint(0, 40))))
+        parse_text(" ".join(rng.choices([*words, "", "two", "!!", "ünï", "cats"], k=rng.randint(0, 40))))
 
 
 def test_describing_is_fast() -> None:

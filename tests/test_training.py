@@ -37,7 +37,7 @@ from specllava.toyworld.draw import draw_scene, shown_at
 from specllava.toyworld.evaluate import EVALUATION_START
 from specllava.toyworld.export import EXPORT_START
 from specllava.toyworld.hints import Hints, first_tokens, naming_loss
-from specllava.toyworld.language import Turn
+from specllava.toyworld.language import QuestionAnswer
 from specllava.toyworld.packing import PackedBatches
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene import (
@@ -267,7 +267,7 @@ def test_a_definite_name_is_told_the_cell_of_the_only_object_that_it_fits(proces
     hints = Hints(processor.tokenizer, 64)
 
     def told(answer):
-        _, labels = encode_chat(processor.tokenizer, (Turn("What is where?", answer),), 64)
+        _, labels = encode_chat(processor.tokenizer, (QuestionAnswer("What is where?", answer),), 64)
         cells = {digit: cell for cell, digit in hints.digits.items()}
         hinted = zip(labels[1:], hints.told(scene, labels), strict=False)
         return [(processor.tokenizer.decode([token]).strip(), *cells[cell]) for token, cell in hinted if cell != IGNORE]

@@ -18,7 +18,7 @@ Head = Callable[[Tensor], Tensor]  # hidden states [n, hidden] to logits [n, voc
 def distillation_loss(
     draft: Tensor, target: Tensor, labels: Tensor, kl_weight: float, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """The loss of :class:`Objective` for logits that are there already, and the KL at temperature 1 alone.
+    """Compute the loss of :class:`Objective` for logits that are there already, and the KL at temperature 1 alone.
 
     ``(1 - w) CE + w T² KL(target || draft)`` over answer tokens (Spec-LLaVA, arXiv 2509.11961).
 
@@ -27,61 +27,61 @@ def distillation_loss(
         labels: ``[batch, length]`` token ids, ``IGNORE`` elsewhere.
         kl_weight: ``w`` in [0, 1].
     """
-    ours, wanted = answer_positions(draft, labels)  # [answers, vocab], [answers]
+    ours, tokens = answer_positions(draft, labels)  # [answers, vocab], [answers]
     theirs, _ = answer_positions(target, labels)
-    objective = Objective(kl_weight, temperature, chunk=max(1, len(wanted)))
-    return chunked_loss(ours, torch.nn.Identity(), theirs, torch.nn.Identity(), wanted, objective)
+    objective = Objective(kl_weight, temperature, chunk=max(1, len(tokens)))
+    return chunked_loss(ours, torch.nn.Identity(), theirs, torch.nn.Identity(), tokens, objective)
 
 
 def chunked_loss(
-    ours: Tensor, our_head: Head, theirs: Tensor, their_head: Head, wanted: Tensor, objective: Objective
+    ours: Tensor, our_head: Head, theirs: Tensor, their_head: Head, tokens: Tensor, objective: Objective
 ) -> tuple[Tensor, Tensor]:
-    """The same from hidden states; the logits of at most ``objective.chunk`` answer tokens exist at a time.
+    """Compute the same from hidden states; the logits of at most ``objective.chunk`` answer tokens exist at a time.
 
     A chunk's logits are computed from its states, used, forgotten, and computed once more on the way back
     (``torch.utils.checkpoint``), so memory for them does not grow with the answers: about ``11 x 4 x chunk x vocab``
     bytes at the peak, instead of that for all answers.
 
     Args:
-        ours, theirs: ``[answers, hidden]`` of draft and target, which predict ``wanted`` ``[answers]``.
+        ours, theirs: ``[answers, hidden]`` of draft and target, which predict ``tokens`` ``[answers]``.
 
     Returns:
         The loss, and KL(target ‖ draft) at temperature 1 in nats per token, detached.
     """
-    ce = kl = shown = wanted.new_zeros((), dtype=torch.float32)
-    for start in range(0, len(wanted), objective.chunk):
+    ce = kl = plain_kl = tokens.new_zeros((), dtype=torch.float32)
+    for start in range(0, len(tokens), objective.chunk):
         here = slice(start, start + objective.chunk)
 
-        def sums(ours: Tensor, theirs: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            return _sums(our_head(ours), their_head(theirs), wanted, objective.temperature)
+        def sums(ours: Tensor, theirs: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return _sums(our_head(ours), their_head(theirs), tokens, objective.temperature)
 
         part: tuple[Tensor, Tensor, Tensor] = checkpoint(
-            sums, ours[here], theirs[here], wanted[here], use_reentrant=False, preserve_rng_state=False
+            sums, ours[here], theirs[here], tokens[here], use_reentrant=False, preserve_rng_state=False
         )
-        ce, kl, shown = ce + part[0], kl + part[1], shown + part[2]
-    count = len(wanted)
+        ce, kl, plain_kl = ce + part[0], kl + part[1], plain_kl + part[2]
+    count = len(tokens)
     softened = objective.kl_weight * objective.temperature**2
-    return ((1 - objective.kl_weight) * ce + softened * kl) / count, shown.detach() / count
+    return ((1 - objective.kl_weight) * ce + softened * kl) / count, plain_kl.detach() / count
 
 
-def chunked_cross_entropy(ours: Tensor, our_head: Head, wanted: Tensor, chunk: int) -> Tensor:
-    """Mean cross-entropy alone, without a target, in the same chunks."""
+def chunked_cross_entropy(ours: Tensor, our_head: Head, tokens: Tensor, chunk: int) -> Tensor:
+    """Compute the mean cross-entropy alone, without a target, in the same chunks."""
 
-    def summed(ours: Tensor, wanted: Tensor) -> Tensor:
-        return F.cross_entropy(our_head(ours).float(), wanted, reduction="sum")
+    def summed(ours: Tensor, tokens: Tensor) -> Tensor:
+        return F.cross_entropy(our_head(ours).float(), tokens, reduction="sum")
 
-    total = wanted.new_zeros((), dtype=torch.float32)
-    for start in range(0, len(wanted), chunk):
+    total = tokens.new_zeros((), dtype=torch.float32)
+    for start in range(0, len(tokens), chunk):
         here = slice(start, start + chunk)
-        part: Tensor = checkpoint(summed, ours[here], wanted[here], use_reentrant=False, preserve_rng_state=False)
+        part: Tensor = checkpoint(summed, ours[here], tokens[here], use_reentrant=False, preserve_rng_state=False)
         total = total + part
-    return total / len(wanted)
+    return total / len(tokens)
 
 
-def _sums(ours: Tensor, theirs: Tensor, wanted: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+def _sums(ours: Tensor, theirs: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """Sums over a chunk of the cross-entropy, the softened KL, and the KL as it is (the same where T is 1)."""
     ours, theirs = ours.float(), theirs.float()  # [n, vocab]
-    ce = F.cross_entropy(ours, wanted, reduction="sum")
+    ce = F.cross_entropy(ours, tokens, reduction="sum")
     kl = _kl(ours / temperature, theirs / temperature)
     if temperature == 1.0:
         return ce, kl, kl.detach()
@@ -94,11 +94,11 @@ def _kl(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def answer_positions(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """What predicts an answer token (logits or hidden states ``[batch, length, n]``), and that token.
+    """Select the logits or hidden states ``[batch, length, n]`` that predict answer tokens, and those tokens.
 
     Returns:
         ``[answers, n], [answers]``.
     """
-    wanted = labels[:, 1:]
-    mask = wanted != IGNORE
-    return states[:, :-1][mask], torch.masked_select(wanted, mask)
+    tokens = labels[:, 1:]
+    mask = tokens != IGNORE
+    return states[:, :-1][mask], torch.masked_select(tokens, mask)

@@ -1,4 +1,4 @@
-"""The directory of a distillation: what is in it, whose it is, and how it is written without ever being half."""
+"""The output directory of a distillation: its paths, its owner, and atomic writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG, REPORT = "run.json", "report.json"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a run keeps its parts."""
+    """Paths of a run's output directory."""
 
     root: Path
 
@@ -48,12 +48,12 @@ class Output:
     def checkpoints(self, stage: str) -> Path:
         return self.root / "work" / "checkpoints" / stage
 
-    def forget(self, stage: str) -> None:
+    def remove_checkpoints(self, stage: str) -> None:
         """Remove a stage's checkpoints: what it made is saved."""
         shutil.rmtree(self.checkpoints(stage), ignore_errors=True)
 
     def claim(self, identity: dict[str, Any], accelerator: Accelerator) -> None:
-        """Make the directory this run's, or find that it already is.
+        """Claim the directory for this run, or check that it already is this run's.
 
         A run that came to nothing, for a path that was wrong, say, has no claim; another may begin in its place.
 
@@ -66,9 +66,11 @@ class Output:
             theirs = json.loads(written.read_text(encoding="utf-8"))
             names = [name for name in {**identity, **theirs} if identity.get(name) != theirs.get(name)]
             if names and ((self.root / REPORT).exists() or self.answers.exists()):
-                told = ", ".join(f"{name} {theirs.get(name)} there, {identity.get(name)} here" for name in names[:4])
+                differences = ", ".join(
+                    f"{name} {theirs.get(name)} there, {identity.get(name)} here" for name in names[:4]
+                )
                 more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-                raise ValueError(f"{self.root} holds another run ({told}{more}): choose another --output")
+                raise ValueError(f"{self.root} holds another run ({differences}{more}): choose another --output")
         elif self.root.exists() and (not self.root.is_dir() or any(p.suffix != WRITING for p in self.root.iterdir())):
             raise ValueError(f"{self.root} exists and is no distillation run: choose another --output")
         accelerator.wait_for_everyone()
@@ -79,7 +81,7 @@ class Output:
         accelerator.wait_for_everyone()
 
     def finished(self) -> Report | None:
-        """The report, if nothing is left to do."""
+        """Return the report of a run that has ended, else ``None``."""
         if not (self.root / REPORT).is_file():
             return None
         report = Report.read(self.root / REPORT)
@@ -89,7 +91,7 @@ class Output:
         _write(self.root / REPORT, report.to_json().decode())
 
     def write_stage(self, state: dict[str, Any]) -> None:
-        """What the projector's own stage was like."""
+        """Write log and validations of the projector's stage."""
         _write(self.aligned.with_suffix(".json"), json.dumps(state))
 
     def read_stage(self) -> dict[str, Any]:
@@ -98,7 +100,7 @@ class Output:
 
 
 def _write(file: Path, text: str) -> None:
-    """Beside, then renamed."""
+    """Write a file beside, then rename it."""
     beside = file.with_name(file.name + WRITING)
     beside.write_text(text + "\n", encoding="utf-8")
     beside.replace(file)

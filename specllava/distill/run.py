@@ -38,7 +38,7 @@ LONGEST_WAIT = timedelta(hours=12)  # of one process for another, which may be a
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What every part of a run works with."""
+    """A run's job, processes, output directory and models."""
 
     job: Job
     accelerator: Accelerator
@@ -85,7 +85,7 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
 
 
 def _check_teachable(run: _Run) -> None:
-    """Refuse what the loss does not know.
+    """Refuse drafts that the loss does not cover.
 
     Raises:
         ValueError: a draft with a tower of its own, or options for a projector that the draft does not have.
@@ -120,7 +120,7 @@ def _accelerator(job: Job) -> Accelerator:
 
 
 def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Sequence[int]]:
-    """All rows of the file, batches of those to learn from, and the numbers of those held out."""
+    """Return all rows of the file, batches of those to train on, and the numbers of those held out."""
     job, config, accelerator = run.job, run.job.training, run.accelerator
     with accelerator.main_process_first():
         rows = index_rows(job.data, job.images, run.output.rows)
@@ -130,9 +130,8 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
     target, processor = run.pair.target, run.pair.processor
     encode = ChatEncoder(processor, min(config.length, run.pair.context), run.pair.eos_token_ids)
     first = rows[int(learnt[0])]
-    encode(
-        replace(first, images_per_question=(0,) * len(first.images_per_question), images=()), []
-    )  # raises for a template that cannot be used
+    without_images = replace(first, images_per_question=(0,) * len(first.images_per_question), images=())
+    encode(without_images, [])  # raises for a template that cannot be used
     needed = (config.projector_steps + config.steps) * config.accumulation * config.batch * accelerator.num_processes
     source, numbers = rows, learnt
     if config.answers == "target":
@@ -156,7 +155,7 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
 
 
 def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], tell: Callable[[str], None]) -> Report:
-    """Both stages, watched."""
+    """Run both stages with validation, and return the report."""
     job, config, accelerator, output = run.job, run.job.training, run.accelerator, run.output
     room = job.decoding.max_new_tokens
     prompts, readable = first_questions(run.pair, rows, held_out, job.images, room, accelerator)
@@ -172,13 +171,13 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
     if config.projector_steps:
         if not output.aligned.exists():
             draft.requires_grad_(False)
-            _let_learn(run.pair.family.projector(draft), True)
+            _set_trainable(run.pair.family.projector(draft), True)
             loop = config.loop(projector=True)
             log = teach("projector", draft, batches=batches, loop=loop, directory=output.checkpoints("projector"))
             if accelerator.is_main_process:
                 output.write_stage({**log.state_dict(), **callback.state_dict()})
                 save(draft, run.pair.processor, output.aligned, torch.float32)
-                output.forget("projector")
+                output.remove_checkpoints("projector")
             accelerator.wait_for_everyone()
         stage = output.read_stage()
         callback.load_state_dict({"checks": stage.pop("checks")})
@@ -186,7 +185,7 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
         callback.offset = config.projector_steps
         draft = _draft(output.aligned)
     if config.freeze_projector:
-        _let_learn(run.pair.family.projector(draft), False)
+        _set_trainable(run.pair.family.projector(draft), False)
     if config.gradient_checkpointing:
         draft.gradient_checkpointing_enable({"use_reentrant": False})
         draft.train()
@@ -196,7 +195,7 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
         replace_draft(draft, run.pair.processor, output.last)
     report = writer.report(callback.checks, log, "stopped" if log.stopped else "finished")
     if accelerator.is_main_process:
-        output.forget("draft")
+        output.remove_checkpoints("draft")
     return report
 
 
@@ -233,7 +232,7 @@ class _ReportWriter:
             target=pair.target_name,
             draft=pair.draft_name,
             rows=self.rows,
-            left_out={**self.left_out, **_met(self.before, log)},
+            left_out={**self.left_out, **_left_out_in_training(self.before, log)},
             prompts=self.prompts,
             config=self.run.job.identity(processes),
             setting=asdict(pair.info) | {"processes": processes},
@@ -247,23 +246,23 @@ class _ReportWriter:
 
 
 def _shifted(batches: RowBatches, by: int, number: int) -> dict[str, Tensor]:
-    """The second stage goes on with the rows that the first has not read."""
+    """Return batch ``number`` of the second stage, which goes on after the first one's rows."""
     return batches(number + by)
 
 
 def _draft(directory: Path) -> PreTrainedModel:
-    """A draft to learn: float32, whatever the target computes in."""
+    """Load a draft to train: float32, whatever the target computes in."""
     checkpoint = Checkpoint.at(directory)
     return checkpoint.load(draft_class(checkpoint.name, checkpoint.config()), dtype=torch.float32)
 
 
-def _let_learn(weights: Sequence[nn.Parameter], learn: bool) -> None:
+def _set_trainable(weights: Sequence[nn.Parameter], trainable: bool) -> None:
     for weight in weights:
-        weight.requires_grad_(learn)
+        weight.requires_grad_(trainable)
 
 
-def _met(*logs: TrainingLog) -> dict[str, int]:
-    """Rows that turned out unusable or too long while learning, over all stages."""
+def _left_out_in_training(*logs: TrainingLog) -> dict[str, int]:
+    """Count rows that turned out unusable or too long in training, over all stages."""
     names = {name for log in logs for name, count in log.counts.items() if count}
     return {name: sum(log.counts.get(name, 0) for log in logs) for name in sorted(names)}
 
@@ -278,7 +277,7 @@ def _joined_curve(*logs: TrainingLog) -> tuple[dict[str, float], ...]:
 
 
 def _mean(points: Sequence[dict[str, float]]) -> dict[str, float]:
-    """One point for several steps; its step is the last of them."""
+    """Average several steps into one point; its step is the last of them."""
     names = [name for name in points[-1] if name != "step"]
     means = {name: sum(point[name] for point in points) / len(points) for name in names}
     return {"step": points[-1]["step"], **means}

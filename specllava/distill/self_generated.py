@@ -1,4 +1,4 @@
-"""The target's own greedy answers to the questions of a data file, to learn on instead of the file's (self-data
+"""Generate the target's own greedy answers to the questions of a data file, to train on (self-data
 distillation, as in MASSV, arXiv 2505.10526).
 
 They are made by the project's one decode loop, speculatively and hence quickly, and each is on disk before the next
@@ -55,12 +55,14 @@ def _part(directory: Path, rank: int, share: int) -> Path:
 
 
 def _answer(
-    pair: Pair, rows: Rows, numbers: Sequence[int], images: Path, config: DecodingConfig, file: Path, shown: bool
+    pair: Pair, rows: Rows, numbers: Sequence[int], images: Path, config: DecodingConfig, file: Path, show_bar: bool
 ) -> None:
     """Append a line for each row that the file does not have yet."""
     done = _whole_lines(file)
     with file.open("a", encoding="utf-8") as lines:
-        left = tqdm(numbers[done:], "the target's answers", len(numbers), initial=done, unit="row", disable=not shown)
+        left = tqdm(
+            numbers[done:], "the target's answers", len(numbers), initial=done, unit="row", disable=not show_bar
+        )
         for number in left:
             try:
                 row = with_target_answers(pair, rows[number], images, config)
@@ -72,7 +74,7 @@ def _answer(
 
 
 def _whole_lines(file: Path) -> int:
-    """Lines of a file; what a kill left of an unfinished one is taken off."""
+    """Count the whole lines of a file, and cut off an unfinished one that a kill left."""
     if not file.is_file():
         return 0
     with file.open("rb+") as lines:
@@ -85,7 +87,7 @@ def _whole_lines(file: Path) -> int:
 
 
 def _in_order(parts: Sequence[Path]) -> Iterator[Row | UnusableRowError]:
-    """The rows of all processes' files, in the order in which they were dealt out."""
+    """Yield the rows of all processes' files in the order in which they were distributed."""
     files = [part.open(encoding="utf-8") for part in parts]
     while lines := [line for file in files if (line := file.readline())]:
         for line in lines:
@@ -139,7 +141,7 @@ def with_target_answers(pair: Pair, row: Row, images: Path, config: DecodingConf
 
 
 def _reason(error: ValueError) -> str:
-    """Why a question could not be put, in the words that rows are counted by."""
+    """Name why a question could not be encoded, as rows are counted by."""
     match error:
         case NoRoomError():
             return "do not fit the context"

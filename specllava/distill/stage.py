@@ -61,14 +61,14 @@ def taught_losses(target: PreTrainedModel, objective: Objective) -> Callable[[Pr
             features = _features(target, batch)
         if vision_source(model) == "none":
             text_ids, text_labels = strip_image_tokens(ids, labels, target.config.image_token_id)
-            ours, wanted = answer_positions(chat_states(model, text_ids, None), text_labels)
+            ours, tokens = answer_positions(chat_states(model, text_ids, None), text_labels)
         else:
-            ours, wanted = answer_positions(chat_states(model, ids, features), labels)
+            ours, tokens = answer_positions(chat_states(model, ids, features), labels)
         if objective.kl_weight == 0:
-            return {"loss": chunked_cross_entropy(ours, model.lm_head, wanted, objective.chunk)}
+            return {"loss": chunked_cross_entropy(ours, model.lm_head, tokens, objective.chunk)}
         with torch.no_grad():
             theirs, _ = answer_positions(chat_states(target, ids, features), labels)
-        loss, kl = chunked_loss(ours, model.lm_head, theirs, target.lm_head, wanted, objective)
+        loss, kl = chunked_loss(ours, model.lm_head, theirs, target.lm_head, tokens, objective)
         return {"loss": loss, "kl": kl}
 
     return losses

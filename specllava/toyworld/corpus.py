@@ -18,22 +18,22 @@ from specllava.distill.recent import recent
 from specllava.toyworld.dialogue import converse
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.hints import first_tokens
-from specllava.toyworld.language import Turn, describe, polish, where
+from specllava.toyworld.language import QuestionAnswer, describe, polish, where
+from specllava.toyworld.parsed_text import PLACE_WORDS, TIME_WORDS, WEATHER_WORDS
 from specllava.toyworld.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS, SIZE_WORDS
-from specllava.toyworld.reading import PLACE_WORDS, TIME_WORDS, WEATHER_WORDS
 from specllava.toyworld.scene import COLOURS, KINDS, Scene, Split, sample_scene
 
 GROUP = 16  # batches that are sorted by length together
 LENGTH_STEP = 64  # padded lengths are multiples of it, so that few shapes occur
 
 
-def conversation(index: int, split: Split = "train") -> tuple[Scene, tuple[Turn, ...]]:
+def conversation(index: int, split: Split = "train") -> tuple[Scene, tuple[QuestionAnswer, ...]]:
     """Scene and conversation number ``index``."""
     scene = sample_scene(index, split)
     return scene, converse(scene, random.Random(f"specllava talk {split} {index}"))
 
 
-def register(scene: Scene, rng: random.Random) -> tuple[Turn, ...]:
+def register(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
     """A bare list of what stands where, in the words that descriptions use; in their order or in any.
 
     For aligning a fresh language model with the vision tower. In free talk few words need the picture, and a
@@ -47,10 +47,10 @@ def register(scene: Scene, rng: random.Random) -> tuple[Turn, ...]:
     listed = [
         f"{where(thing, rng)}: a {rng.choice(SIZE_WORDS[thing.size])} {thing.colour} {thing.kind}" for thing in things
     ]
-    return (Turn(question, polish("; ".join(listed))),)
+    return (QuestionAnswer(question, polish("; ".join(listed))),)
 
 
-def description(scene: Scene, rng: random.Random) -> tuple[Turn, ...]:
+def description(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
     """One description."""
     return (describe(scene, rng),)
 
@@ -67,7 +67,7 @@ def content_ids(tokenizer: Any) -> list[int]:
     return sorted(set(first_tokens(tokenizer, words).values()))
 
 
-def messages(turns: tuple[Turn, ...]) -> list[dict[str, Any]]:
+def messages(turns: tuple[QuestionAnswer, ...]) -> list[dict[str, Any]]:
     """A conversation as chat messages; the image belongs to the first question."""
     chat: list[dict[str, Any]] = []
     for number, turn in enumerate(turns):
@@ -128,7 +128,7 @@ class ChatBatches:
         return scene, *encode_chat(self.processor.tokenizer, turns, self.image_tokens)
 
 
-def encode_chat(tokenizer: Any, turns: tuple[Turn, ...], image_tokens: int) -> tuple[list[int], list[int]]:
+def encode_chat(tokenizer: Any, turns: tuple[QuestionAnswer, ...], image_tokens: int) -> tuple[list[int], list[int]]:
     """Ids and labels of a conversation; the same ids as the chat template gives (a test holds them together)."""
     ids = [tokenizer.bos_token_id]
     labels = [IGNORE]

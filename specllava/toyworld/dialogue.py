@@ -9,11 +9,11 @@ from typing import Final
 
 from specllava.toyworld import phrases
 from specllava.toyworld.exchange import Exchange, each, worded
-from specllava.toyworld.language import DETAIL_PROMPTS, Turn, caption, describe, polish, where
+from specllava.toyworld.language import DETAIL_PROMPTS, QuestionAnswer, caption, describe, polish, where
 from specllava.toyworld.questions import FAMILIES
 from specllava.toyworld.scene import Scene, Thing
 
-__all__ = ["DETAIL_PROMPTS", "SUGGESTIONS", "Turn", "ask", "converse"]
+__all__ = ["DETAIL_PROMPTS", "SUGGESTIONS", "QuestionAnswer", "ask", "converse"]
 
 SUGGESTIONS: Final[tuple[str, ...]] = (
     "Describe this image in detail.",
@@ -35,12 +35,12 @@ DESCRIPTION_FIRST = 0.4  # how often a dialogue opens with a description
 FOLLOW_UP = 0.6  # how often a turn asks on with "it" or "they" where that is possible
 
 
-def ask(scene: Scene, rng: random.Random) -> Turn:
+def ask(scene: Scene, rng: random.Random) -> QuestionAnswer:
     """One question about the scene, of any family that makes sense for it."""
     return _ask(scene, rng, frozenset()).turn
 
 
-def converse(scene: Scene, rng: random.Random) -> tuple[Turn, ...]:
+def converse(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
     """A training sample: a single turn, or a dialogue of two to four."""
     share = rng.random()
     if share < SINGLE_DESCRIPTION:
@@ -77,7 +77,7 @@ def _follow_up(scene: Scene, rng: random.Random, last: Exchange) -> Exchange | N
     return Exchange(asker(rng, last.focus, sort), last.focus, last.told | {sort})
 
 
-def _ask_it(rng: random.Random, focus: tuple[Thing, ...], sort: str) -> Turn:
+def _ask_it(rng: random.Random, focus: tuple[Thing, ...], sort: str) -> QuestionAnswer:
     thing = focus[0]
     if sort == "colour":
         answers = (f"it is {thing.colour}", f"it has a {thing.colour} colour")
@@ -89,7 +89,7 @@ def _ask_it(rng: random.Random, focus: tuple[Thing, ...], sort: str) -> Turn:
     return worded(rng, ("Is it large or small?", "How big is it?"), (f"it is {size}", f"it looks {size}"))
 
 
-def _ask_they(rng: random.Random, focus: tuple[Thing, ...], sort: str) -> Turn:
+def _ask_they(rng: random.Random, focus: tuple[Thing, ...], sort: str) -> QuestionAnswer:
     question = {
         "colour": ("What colours do they have?", "Which colours are they?"),
         "where": ("Where are they?", "Where can I find them?"),
@@ -99,4 +99,4 @@ def _ask_they(rng: random.Random, focus: tuple[Thing, ...], sort: str) -> Turn:
         values = [where(thing, rng) for thing in focus]
     else:
         values = [thing.colour if sort == "colour" else thing.size for thing in focus]
-    return Turn(rng.choice(question), polish(each(values)))
+    return QuestionAnswer(rng.choice(question), polish(each(values)))

@@ -1,4 +1,4 @@
-"""How good the toy target is: it describes scenes that it never saw, and its text is read back."""
+"""Evaluate the toy target: it describes held-out scenes, and its descriptions are parsed and scored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specllava.config import DecodingConfig
 from specllava.pair import Pair
 from specllava.toyworld.dialogue import DETAIL_PROMPTS
 from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.reading import read
+from specllava.toyworld.parsed_text import parse_text
 from specllava.toyworld.scene import HELD_OUT, Scene, Split, scenes
 
 EVALUATION_START = 1_000_000  # scene numbers that no training run reaches
@@ -22,7 +22,7 @@ EVALUATION_START = 1_000_000  # scene numbers that no training run reaches
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts over descriptions; every rate is derived."""
+    """Counts over descriptions; all rates are derived from them."""
 
     scenes: int = 0
     place: int = 0
@@ -39,7 +39,7 @@ class Tally:
         return Tally(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def rates(self) -> dict[str, float | int]:
-        """Shares by name: of scenes, of objects, and of objects in a combination that training never named."""
+        """Return shares by name: of scenes, of objects, and of objects in a combination that training never named."""
         of_scenes = {name: getattr(self, name) / self.scenes for name in ("place", "weather", "time", "count")}
         return {
             "scenes": self.scenes,
@@ -50,24 +50,24 @@ class Tally:
         }
 
 
-def judge(scene: Scene, text: str) -> Tally:
-    """Hold one description against the scene.
+def score_answer(scene: Scene, text: str) -> Tally:
+    """Score one description against the scene.
 
     An object introduced twice must stand there twice; whatever is named again later ("the red cat", "the cat")
     must be there too.
     """
-    told = read(text)
+    parsed = parse_text(text)
     there = Counter(thing.combination for thing in scene.things)
-    named = Counter(told.combinations)
+    named = Counter(parsed.combinations)
     right = there & named
     kinds = {thing.kind for thing in scene.things}
-    invented = bool(named - there) or not set(told.mentions) <= set(there) or not set(told.kinds) <= kinds
+    invented = bool(named - there) or not set(parsed.mentions) <= set(there) or not set(parsed.kinds) <= kinds
     return Tally(
         scenes=1,
-        place=told.place == scene.place,
-        weather=told.weather == scene.weather,
-        time=told.time == scene.time,
-        count=told.count == len(scene.things),
+        place=parsed.place == scene.place,
+        weather=parsed.weather == scene.weather,
+        time=parsed.time == scene.time,
+        count=parsed.count == len(scene.things),
         objects=len(scene.things),
         objects_named=right.total(),
         new_objects=sum(n for combination, n in there.items() if combination in HELD_OUT),
@@ -77,16 +77,16 @@ def judge(scene: Scene, text: str) -> Tally:
 
 
 def evaluate(pair: Pair, split: Split, count: int, config: DecodingConfig | None = None) -> dict[str, Any]:
-    """Describe ``count`` scenes of a split greedily and tally what was right."""
+    """Describe ``count`` scenes of a split greedily and return the rates of correct statements."""
     config = config or DecodingConfig()
     total = Tally()
     for scene, prompt in tqdm(held_out_prompts(split, count), total=count, desc=f"describing, {split}"):
         trace = pair.generate(draw_scene(scene, 256), prompt, config)
-        total += judge(scene, trace.text)
+        total += score_answer(scene, trace.text)
     return {"split": split, **total.rates(), "counts": asdict(total), "setting": asdict(pair.info)}
 
 
 def held_out_prompts(split: Split, count: int) -> Iterable[tuple[Scene, str]]:
-    """Scenes that training never reached, each with one of the plain requests for a description."""
+    """Yield scenes that training never reached, each with one of the plain requests for a description."""
     for number, scene in enumerate(scenes(split, EVALUATION_START, count)):
         yield scene, random.Random(number).choice(DETAIL_PROMPTS)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specllava.toyworld.language import Turn, enumerate_words, polish
+from specllava.toyworld.language import QuestionAnswer, enumerate_words, polish
 from specllava.toyworld.scene import Scene, Thing
 
 
@@ -14,7 +14,7 @@ from specllava.toyworld.scene import Scene, Thing
 class Exchange:
     """A turn, with what "it" or "they" would mean after it and the family of the question."""
 
-    turn: Turn
+    turn: QuestionAnswer
     focus: tuple[Thing, ...] = ()
     told: frozenset[str] = frozenset()  # what has been said of the focus: colour, where, size
 
@@ -31,5 +31,5 @@ def each(values: list[str]) -> str:
     return enumerate_words([f"one is {value}" for value in values])
 
 
-def worded(rng: random.Random, questions: Sequence[str], answers: Sequence[str]) -> Turn:
-    return Turn(polish(rng.choice(questions)), polish(rng.choice(answers)))
+def worded(rng: random.Random, questions: Sequence[str], answers: Sequence[str]) -> QuestionAnswer:
+    return QuestionAnswer(polish(rng.choice(questions)), polish(rng.choice(answers)))

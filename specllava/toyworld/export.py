@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from specllava.toyworld.corpus import conversation
 from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.language import Turn
+from specllava.toyworld.language import QuestionAnswer
 
 EXPORT_START = 60_000_000  # sample numbers that neither training nor evaluation reaches
 
@@ -44,7 +44,7 @@ def export(directory: Path, count: int, start: int = EXPORT_START, size: int = 1
     return data
 
 
-def conversations(turns: Sequence[Turn], seed: int) -> list[dict[str, Any]]:
+def conversations(turns: Sequence[QuestionAnswer], seed: int) -> list[dict[str, Any]]:
     """Messages of a row; the picture stands before the first question or, as often, behind it, as LLaVA has it."""
     said: list[dict[str, Any]] = []
     for number, turn in enumerate(turns):

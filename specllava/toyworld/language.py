@@ -2,7 +2,7 @@
 
 A description names the place, the weather, the time of day, the total number of objects, and introduces every
 object exactly once in indefinite form with its colour; later mentions are definite ("the red cat"), which is what
-lets ``reading`` count. Everything is a function of (scene, rng). Wording leans on the content of the scene (the
+lets ``parsed_text`` count. Everything is a function of (scene, rng). Wording leans on the content of the scene (the
 style on place and time, the way to an object on that object's own looks, ...), so that it can be learnt, but only by
 a model that carries the whole scene along; the rest is left to chance.
 """
@@ -24,7 +24,7 @@ from specllava.toyworld.styles import STYLES, Style
 
 __all__ = [
     "DETAIL_PROMPTS",
-    "Turn",
+    "QuestionAnswer",
     "caption",
     "describe",
     "enumerate_words",
@@ -43,14 +43,14 @@ SHORTER_DRAWS = 4  # how many wordings of four objects to choose the shortest fr
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One question about the picture and its answer."""
+class QuestionAnswer:
+    """One question about the image and its answer."""
 
     question: str
     answer: str
 
 
-def describe(scene: Scene, rng: random.Random) -> Turn:
+def describe(scene: Scene, rng: random.Random) -> QuestionAnswer:
     """A detailed description of the whole scene."""
     if rng.random() < PLAIN_PROMPTS:
         prompt = rng.choice(DETAIL_PROMPTS)
@@ -58,10 +58,10 @@ def describe(scene: Scene, rng: random.Random) -> Turn:
     else:
         style = rng.choice(STYLES)
         prompt = rng.choice(style.prompts)
-    return Turn(prompt, _Writer(scene, rng, style).write())
+    return QuestionAnswer(prompt, _Writer(scene, rng, style).write())
 
 
-def caption(scene: Scene, rng: random.Random) -> Turn:
+def caption(scene: Scene, rng: random.Random) -> QuestionAnswer:
     """One short sentence that introduces every object."""
     groups = Counter(thing.combination for thing in scene.things)
     parts = [number_of(count, f"{colour} {kind}", f"{colour} {PLURALS[kind]}")
@@ -75,7 +75,7 @@ def caption(scene: Scene, rng: random.Random) -> Turn:
     if rng.random() < 0.5 and hour not in tail[-1].split():
         tail.append(rng.choice(phrases.TIME_PHRASES[scene.time]))
     template = _lean(rng, phrases.CAPTIONS, PLACES.index(scene.place))
-    return Turn(
+    return QuestionAnswer(
         rng.choice(phrases.CAPTION_PROMPTS), polish(template.format(things=enumerate_words(parts), tail=" ".join(tail)))
     )
 

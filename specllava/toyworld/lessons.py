@@ -22,7 +22,7 @@ from specllava.pair import Pair
 from specllava.runtime.prompt import with_draft_prompt
 from specllava.toyworld.dialogue import DETAIL_PROMPTS
 from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.evaluate import judge
+from specllava.toyworld.evaluate import score_answer
 from specllava.toyworld.examples import PICTURE_SIZE
 from specllava.toyworld.scene import COLOURS, KINDS, sample_scene
 from specllava.trace import DecodeTrace, StepTrace, race_json
@@ -81,7 +81,7 @@ def _search(pair: Pair, lesson: Lesson, config: DecodingConfig) -> tuple[Image.I
         scene = sample_scene(seed, "train")
         picture = draw_scene(scene, PICTURE_SIZE)
         traces = lesson.race(pair, picture, DETAIL_PROMPTS[0], config)
-        seen = judge(scene, traces[TARGET_ONLY].text)
+        seen = score_answer(scene, traces[TARGET_ONLY].text)
         found = lesson.find(traces)
         right = seen.no_invention and seen.objects_named == seen.objects  # lessons say that the target is
         if found and right:

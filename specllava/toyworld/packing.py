@@ -17,10 +17,10 @@ from specllava.distill.losses import IGNORE
 from specllava.toyworld.corpus import encode_chat
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.hints import Hints
-from specllava.toyworld.language import Turn
+from specllava.toyworld.language import QuestionAnswer
 from specllava.toyworld.scene import Scene, sample_scene
 
-Talk = Callable[[Scene, random.Random], tuple[Turn, ...]]
+Talk = Callable[[Scene, random.Random], tuple[QuestionAnswer, ...]]
 PICTURE, PADDING = 0, -1  # segments; the talks are numbered from 1
 
 

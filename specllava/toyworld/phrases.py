@@ -1,4 +1,4 @@
-"""The wording of the toy world: nothing but constant tables, read by ``language``, ``dialogue`` and ``reading``.
+"""The wording of the toy world: nothing but constant tables, read by ``language``, ``dialogue`` and ``parsed_text``.
 
 Templates are filled with ``str.format``. They say "a" before every word ("a {mood} city"); ``language.polish``
 turns it into "an" where a vowel follows. Names of places, weathers and times occur only where they are true,

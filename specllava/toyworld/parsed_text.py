@@ -1,4 +1,4 @@
-"""Reads statements back out of a text about a scene, for evaluation.
+"""Parse statements out of a text about a scene, for evaluation.
 
 Exact on everything that ``language`` writes; on other texts (a model's mistakes) it reads what it can and never
 raises. An object counts as introduced by an indefinite phrase ("a large red cat", "two red cats", "a cat, red in
@@ -49,8 +49,8 @@ _REACH = 4  # words between a determiner and its noun, at most
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What a text states. None or () where it states nothing."""
+class ParsedText:
+    """Statements of a text; None or () where it states nothing."""
 
     place: Place | None
     weather: Weather | None
@@ -61,8 +61,8 @@ class Reading:
     kinds: tuple[Kind, ...]  # named without a colour
 
 
-def read(text: str) -> Reading:
-    """The statements of a text."""
+def parse_text(text: str) -> ParsedText:
+    """Parse the statements of a text."""
     text = " ".join(text.lower().split())
     words = _WORD.findall(text)
     total = _TOTAL.search(text)
@@ -80,7 +80,7 @@ def read(text: str) -> Reading:
             mentions.append((cast(Colour, colour), kind))
         else:
             combinations += [(cast(Colour, colour), kind)] * number
-    return Reading(
+    return ParsedText(
         place=next((PLACE_WORDS[word] for word in words if word in PLACE_WORDS), None),
         weather=next((WEATHER_WORDS[word] for word in words if word in WEATHER_WORDS), None),
         time=next((TIME_WORDS[word] for word in words if word in TIME_WORDS), None),
