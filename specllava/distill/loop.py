@@ -52,7 +52,7 @@ class TrainingLog:
 class TrainingCallback(Protocol):
     """Called with the model during training. Its state goes into the checkpoint."""
 
-    def __call__(self, step: int, model: nn.Module, log: TrainingLog) -> bool:
+    def __call__(self, step: int, model: nn.Module, training_log: TrainingLog) -> bool:
         """Called after ``step`` steps, 0 being before the first; True ends the training."""
 
     def state_dict(self) -> dict[str, Any]: ...
