@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.config import DecodingConfig
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
-from specllava.drafters import build_drafter
+from specllava.drafters.drafter import build_drafter
 from specllava.growth.cost_model import CostModel, Costs
 from specllava.growth.rule import GrowthRule
 from specllava.growth.rules import RULE_INFOS, build_rule

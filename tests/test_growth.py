@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllava.config import DecodingConfig
+from specllava.growth.grow import MAX_PRUNED, GrownTree, GrowthLimits, grow
 from specllava.growth.rule import GrowthRule
 from specllava.growth.rules import build_rule
 from specllava.growth.rules.entropy import EntropyRule
-from specllava.growth.tree_builder import MAX_PRUNED, GrownTree, GrowthLimits, TopTokens, TreeBuilder, grow
+from specllava.growth.tree_builder import TopTokens, TreeBuilder
 from specllava.tree import DraftTree
 
 ROOT = 3

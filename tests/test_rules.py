@@ -15,10 +15,10 @@ from test_growth import ROOT, Table, limits, tables
 
 from specllava.config import RULES, DecodingConfig
 from specllava.growth.cost_model import Calibration, CostModel, Costs
+from specllava.growth.grow import grow
 from specllava.growth.rules import build_rule
 from specllava.growth.rules.cost_aware import CostAwareRule, best_count
 from specllava.growth.shapes import Shape, best_shape, fixed_shape
-from specllava.growth.tree_builder import grow
 from specllava.runtime.timing import against_rounds
 from specllava.tree import DraftTree
 

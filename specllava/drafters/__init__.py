@@ -6,12 +6,8 @@ Classes are imported when they are used, so that options can be listed without l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from specllava.drafters.drafter import Drafter
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +46,3 @@ DRAFTER_INFOS: Final = MappingProxyType(
         )
     }
 )
-
-
-def build_drafter(name: str) -> Drafter:
-    """Build the drafter of a name."""
-    module, _, kind = DRAFTER_INFOS[name].home.partition(":")
-    drafter: Drafter = getattr(import_module(module), kind)()
-    return drafter

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from specllava.config import DecodingConfig
+from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rule import GrowthRule
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PrefillOutput
@@ -115,3 +117,10 @@ def check_proposal(name: str, tree: DraftTree, root: int, depth: int, nodes: int
     unknown = next((token for token in tree.tokens if not 0 <= token < vocabulary), None)
     if unknown is not None:
         raise ValueError(f"{about} token {unknown}, of a vocabulary of {vocabulary}")
+
+
+def build_drafter(name: str) -> Drafter:
+    """Build the drafter of a name."""
+    module, _, kind = DRAFTER_INFOS[name].home.partition(":")
+    drafter: Drafter = getattr(import_module(module), kind)()
+    return drafter

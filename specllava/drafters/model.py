@@ -11,8 +11,9 @@ from torch import Tensor
 
 from specllava.config import DecodingConfig
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
+from specllava.growth.grow import GrowthLimits, grow
 from specllava.growth.rule import GrowthRule
-from specllava.growth.tree_builder import GrowthLimits, TopTokens, grow
+from specllava.growth.tree_builder import TopTokens
 from specllava.models.memory_estimate import draft_columns, max_expansions
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput
