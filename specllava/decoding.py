@@ -16,6 +16,7 @@ from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, chec
 from specllava.growth.rule import GrowthRule
 from specllava.lane import Lane
 from specllava.models.memory_estimate import target_columns
+from specllava.recorded_config import MAX_NAME
 from specllava.runtime.detokenizer import Detokenizer
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PassInput
@@ -282,6 +283,6 @@ def collect(
         eos_token_ids=tuple(sorted(eos_token_ids)),
         turn=lane.prompt.turn,
         forced_prefix=prefix,
-        rule=None if lane.rule is None else lane.rule.name,
-        drafter=None if lane.drafter is None else lane.drafter.name,
+        rule=None if lane.rule is None else lane.rule.name[:MAX_NAME],
+        drafter=None if lane.drafter is None else lane.drafter.name[:MAX_NAME],
     )

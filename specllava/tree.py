@@ -6,6 +6,7 @@ from it. Node 0 is the root: the last emitted token, chosen by the target and no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +66,12 @@ class DraftTree(Record):
     def only_root(cls, token: int) -> DraftTree:
         """The tree of a drafter that proposes nothing."""
         return cls((token,), (ROOT_PARENT,), (0.0,), (None,))
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int]) -> DraftTree:
+        """Return a tree without branches, of ``tokens`` from the root on; how likely they are is not known."""
+        count = len(tokens)
+        return cls(tuple(tokens), tuple(range(ROOT_PARENT, count - 1)), (0.0,) * count, (None,) * count)
 
     def __len__(self) -> int:
         """Nodes, the root included: the columns of one verification pass."""

@@ -73,7 +73,7 @@ class _AnySession(DraftSession):
             parent = source.randrange(len(tokens))
             right = drafter.answer[self._emitted + levels[parent] :][:1]
             token = right[0] if right and source.random() < 0.5 else source.randrange(10, 200)
-            if (parent, token) not in zip(parents, tokens, strict=True):
+            if levels[parent] < depth and (parent, token) not in zip(parents, tokens, strict=True):
                 tokens.append(token)
                 parents.append(parent)
                 levels.append(levels[parent] + 1)
@@ -95,7 +95,6 @@ def test_a_rule_of_ones_own_changes_no_token(chat: int, seed: int, kind: models.
 @given(CHATS, st.sampled_from(models.SEEDS), st.integers(0, 10_000), st.sampled_from((0.0, 0.9)))
 @settings(max_examples=12)
 def test_a_drafter_of_ones_own_changes_no_token(chat: int, seed: int, choices: int, temperature: float):
-    """Its trees may be deeper than the room that is left."""
     config = DecodingConfig(max_new_tokens=16, nodes=8, temperature=temperature, seed=choices)
     pair, prompt = models.pair(None, seed), models.prompt(chat, seed)
     alone = pair.run(Lane("alone", DecodingConfig(
@@ -155,6 +154,24 @@ FRONTIERS: dict[str, Break] = {
     "expands [99]: not different nodes of the level": lambda builder, level: [99],
     "expands 20 nodes of one tree, at most 12 are allowed": lambda builder, level: list(level),
 }
+
+
+class Counting(AnyRule):
+    """Want so many children everywhere."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(0, CONFIG)
+        self._count = count
+
+    def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
+        return self._count
+
+
+@pytest.mark.parametrize("count", [-1, 5])
+def test_a_rule_wants_no_more_children_than_it_said_and_no_fewer_than_none(count: int):
+    """A negative number once took children from the end of the list."""
+    with pytest.raises(ValueError, match=f"^the rule Counting wants {count} children of one node: 0 to its max"):
+        list(models.pair("mixed").stream(models.picture(0), models.messages(0), CONFIG, rule=Counting(count)))
 
 
 class Breaking(AnyRule):
@@ -232,15 +249,11 @@ class _WrongSession(DraftSession):
         return self.tree(root)
 
 
-def _chain(root: int, count: int) -> DraftTree:
-    return DraftTree((root,) * (count + 1), tuple(range(-1, count)), (0.0,) * (count + 1), (None,) * (count + 1))
-
-
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        (lambda root: _chain(root, 9), "^the drafter wrong proposes 9 nodes, at most 8 are allowed$"),
-        (lambda root: _chain(root + 1, 2), "^the drafter wrong proposes a tree below token [0-9]+, not below [0-9]+$"),
+        (lambda root: DraftTree.chain([root] * 10), "^the drafter wrong proposes 9 tokens, at most 8 are allowed$"),
+        (lambda root: DraftTree.chain([root + 1] * 3), "^the drafter wrong proposes a tree below token [0-9]+, not"),
     ],
 )
 def test_a_drafter_that_proposes_no_tree_of_this_answer_is_refused(tree: Callable[[int], DraftTree], message: str):

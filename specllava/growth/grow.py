@@ -69,6 +69,11 @@ def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> G
         for node, top in zip(frontier, expansions, strict=True):
             builder.entropies[node] = top.entropy
             count = rule.num_children(builder, node, top)
+            if not 0 <= count <= rule.max_children:
+                raise ValueError(
+                    f"the rule {rule.name} wants {count} children of one node: 0 to its max_children,"
+                    f" {rule.max_children}"
+                )
             best = zip(top.tokens[:count], top.log_probs[:count], strict=True)
             level += [builder.add(token, node, rank, log_prob) for rank, (token, log_prob) in enumerate(best)]
         frontier = rule.frontier(builder, level)

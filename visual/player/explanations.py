@@ -101,7 +101,7 @@ def _verdict_sentence(trace: DecodeTrace, step: StepTrace, node: int, reason: Re
     if reason == "root":
         return "The last token of the step before, chosen by the target. The tree grows from here."
     parent = tree.parents[node]
-    spread = _spread(tree.entropies[parent], siblings, threshold) if trace.config.rule == "entropy" else ""
+    spread = _spread(tree.entropies[parent], siblings, threshold) if trace.rule_name == "entropy" else ""
     if trace.config.temperature > 0 and reason in ("accepted", "chance-against"):
         return spread + _draw_sentence(trace, step, node)
     if reason == "accepted":
@@ -127,7 +127,7 @@ def _pruned_below(trace: DecodeTrace, step: StepTrace, node: int, below: Sequenc
 def pruned_reason(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> str:
     """Explain why a guess was pruned."""
     wanted = guess.token == step.view.choices[guess.parent]
-    paid = trace.config.rule == "cost-aware"
+    paid = trace.rule_name == "cost-aware"
     kept = "it would not have paid" if paid else "the tree keeps only its likeliest guesses"
     regret = " It is what the target wanted there." if wanted else ""
     return f"The draft thought of it, but {kept}, so the target was not asked.{regret}"
