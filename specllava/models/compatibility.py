@@ -1,4 +1,4 @@
-"""Whether a draft can speak for a target, in its tokens and with its eyes."""
+"""Whether a draft fits a target: the same tokens, and features of the same vision tower."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def _train_draft(run: _Run) -> None:
     set_seed(run.recipe.draft.seed)
     draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden, tied=True))
     batches = run.packed(run.recipe.draft_batch, TALKING, TALKING_START)
-    losses = partial(drafting_losses, eyes=run.teacher(), scenery=run.recipe.scenery_weight)
+    losses = partial(drafting_losses, tower_model=run.teacher(), scenery=run.recipe.scenery_weight)
     fit("draft", draft, losses, batches, run.recipe.draft, run.place.checkpoints("draft"), run.accelerator)
     save(draft, run.processor, run.place.draft_before)
 
@@ -212,16 +212,16 @@ def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
     return losses
 
 
-def drafting_losses(draft: DraftLlava, batch: Batch, eyes: LlavaForConditionalGeneration, scenery: float) -> Losses:
+def drafting_losses(draft: DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration, scenery: float) -> Losses:
     """What a draft learns from packed rows: the answers; and to name what a slot shows *before* its first layer.
 
     A draft may have one layer only. That gathers what the slots hold, so what they hold must be words already.
 
     Args:
-        eyes: the model whose vision tower the draft shares.
+        tower_model: the model whose vision tower the draft shares.
         scenery: how much a slot without an object counts.
     """
-    layers = packed_states(draft, batch, eyes)
+    layers = packed_states(draft, batch, tower_model)
     said, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
     answers = F.cross_entropy(draft.lm_head(said).float(), words)
     slots = batch["input_ids"].eq(draft.config.image_token_id)
@@ -231,15 +231,15 @@ def drafting_losses(draft: DraftLlava, batch: Batch, eyes: LlavaForConditionalGe
 
 
 def packed_states(
-    model: LlavaForConditionalGeneration | DraftLlava, batch: Batch, eyes: LlavaForConditionalGeneration
+    model: LlavaForConditionalGeneration | DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration
 ) -> tuple[Tensor, ...]:
     """Hidden states ``[batch, length, hidden]`` of packed rows: the embeddings, then behind each layer.
 
     Args:
-        eyes: the model whose vision tower sees the pictures.
+        tower_model: the model whose vision tower sees the pictures.
     """
     with torch.no_grad():
-        features = tower_features(eyes, batch["pixel_values"])
+        features = tower_features(tower_model, batch["pixel_values"])
     embeds = merge_features(model, batch["input_ids"], features)
     states: tuple[Tensor, ...] = model.get_decoder()(
         inputs_embeds=embeds,
