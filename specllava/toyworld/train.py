@@ -212,7 +212,9 @@ def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
     return losses
 
 
-def drafting_losses(draft: DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration, scenery: float) -> Losses:
+def drafting_losses(
+    draft: DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration, scenery: float
+) -> Losses:
     """What a draft learns from packed rows: the answers; and to name what a slot shows *before* its first layer.
 
     A draft may have one layer only. That gathers what the slots hold, so what they hold must be words already.
