@@ -72,7 +72,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         assert line.startswith("app.py: ") and "\n" not in line
         return line
 
-    monkeypatch.setattr(app, "load", lambda running: Loaded())
+    monkeypatch.setattr(app, "load_pair", lambda running: Loaded())
     return run
 
 

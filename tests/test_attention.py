@@ -115,7 +115,8 @@ def test_a_chat_that_goes_on_sees_through_its_window_what_a_fresh_one_sees(kind:
         events = list(models.events(both, prompt, CONFIG, caches))
         said = [events[0].first_token, *(token for step in events[1:] for token in step.emitted)]
         assert tuple(said) == models.decode(both, prompt, CONFIG).token_ids
-        chat += [{"role": "assistant", "content": both.decode(said)}, {"role": "user", "content": "And now?"}]
+        answer = both.detokenizer.decode(said)
+        chat += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And now?"}]
     assert events[0].reused_tokens > 0
 
 
@@ -197,5 +198,5 @@ def test_such_a_target_is_refused_before_its_weights_are_read(kind: str, tmp_pat
         document["text_config"]["layer_types"] = [kind, FULL]
     (tmp_path / "config.json").write_text(json.dumps(document, default=str))
     with pytest.raises(ValueError, match=kind) as refused:
-        load_target("odd", tmp_path, None, LoadOptions(device="cpu"))
+        load_target("odd", tmp_path, None, LoadOptions(device="cpu"), print)
     assert "\n" not in str(refused.value)

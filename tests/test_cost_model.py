@@ -77,8 +77,8 @@ def test_an_experiment_that_shows_the_draft_something_else_teaches_nothing():
     pair = models.pair("mixed")
     known = pair.cost_model(sampling=False)
     before = copy.deepcopy(known)
-    *_, found = Lab(pair).seeing(models.picture(0), "What?", models.picture(1), COST_AWARE)
-    assert len(found.sides) == 3 and all(side.trace.steps for side in found.sides)
+    *_, found = Lab(pair).image_ablation(models.picture(0), "What?", models.picture(1), COST_AWARE)
+    assert len(found.results) == 3 and all(side.trace.steps for side in found.results)
     assert known == before == CostModel(COSTS)
 
 

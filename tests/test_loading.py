@@ -425,7 +425,7 @@ def test_a_target_of_eight_bits_gives_its_own_tokens_with_a_draft_and_without():
     installed = Path(sys.prefix) / "quantised"
     if not installed.is_dir() and os.environ.get("CI") != "true":
         pytest.skip(f"torchao is not at {installed}: make .venv/.dev installs it")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (installed, ROOT)))}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (installed, ROOT, ROOT / "tests")))}
     command = [sys.executable, str(ROOT / "tests" / "support" / "quantised.py")]
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr

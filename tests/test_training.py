@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 from transformers import LlavaForConditionalGeneration
 
@@ -317,6 +318,15 @@ def test_a_draft_reads_its_slots_before_its_first_layer(processor, looking):
     assert all(weight.grad is None for weight in eyes.parameters())
 
 
+@pytest.fixture
+def fresh_accelerate():
+    """accelerate keeps the first precision of a process: neither this test nor those behind it take another's."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.usefixtures("fresh_accelerate")
 def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
     command = ["toyworld", "train", "--output", str(tmp_path), "--tiny"]
     assert main(command) == 0
