@@ -60,7 +60,7 @@ def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> G
             parent; one line that names the rule.
     """
     builder = TreeBuilder([root])
-    frontier, expanded = [0], 0
+    frontier, expanded, max_children = [0], 0, rule.max_children
     for _ in range(limits.depth):
         expansions = expand(
             frontier, [builder.tokens[n] for n in frontier], [builder.parents[n] for n in frontier]
@@ -69,10 +69,10 @@ def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> G
         for node, top in zip(frontier, expansions, strict=True):
             builder.entropies[node] = top.entropy
             count = rule.num_children(builder, node, top)
-            if not 0 <= count <= rule.max_children:
+            if not 0 <= count <= max_children:
                 raise ValueError(
                     f"the rule {rule.name} wants {count} children of one node: 0 to its max_children,"
-                    f" {rule.max_children}"
+                    f" {max_children}"
                 )
             best = zip(top.tokens[:count], top.log_probs[:count], strict=True)
             level += [builder.add(token, node, rank, log_prob) for rank, (token, log_prob) in enumerate(best)]

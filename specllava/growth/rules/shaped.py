@@ -19,11 +19,15 @@ class ShapedRule(GrowthRule):
 
     drawable = True
     shape: Shape = field(init=False)  # below the root
+    _widest: int = field(init=False, repr=False)  # children of any node of the shape at most
     _shapes: dict[int, Shape] = field(default_factory=dict, init=False, repr=False)  # below each node of the tree
+
+    def _settle(self, shape: Shape) -> None:
+        self.shape, self._widest = shape, _widest(shape)
 
     @property
     def max_children(self) -> int:
-        return _widest(self.shape)
+        return self._widest
 
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
         if node == 0:
@@ -50,7 +54,7 @@ class FixedRule(ShapedRule):
     name = "fixed"
 
     def __post_init__(self) -> None:
-        self.shape = fixed_shape(self.branching, self.depth, self.nodes)
+        self._settle(fixed_shape(self.branching, self.depth, self.nodes))
 
 
 @dataclass(kw_only=True)
@@ -64,7 +68,7 @@ class SequoiaRule(ShapedRule):
     name = "sequoia"
 
     def __post_init__(self) -> None:
-        self.shape = best_shape(self.rank_acceptance, self.depth, self.nodes)
+        self._settle(best_shape(self.rank_acceptance, self.depth, self.nodes))
 
 
 def _widest(shape: Shape) -> int:
