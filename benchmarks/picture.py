@@ -1,6 +1,6 @@
 """One picture of the measured settings, tokens per target pass against speed-up: a longer tree is not yet a faster one.
 
-    python -m benchmarks.picture --results benchmarks/results/bench.json --output docs/rules.png
+    python -m benchmarks.picture --results benchmarks/results/defaults.json --output docs/rules.png
 """
 
 from __future__ import annotations
