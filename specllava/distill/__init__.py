@@ -1,1 +1,1 @@
-"""Training: what drafts learn from, one stage and one loop on accelerate, and the command around them."""
+"""Distillation of drafts: training data, one stage and one loop on accelerate, and the command around them."""

@@ -1,4 +1,4 @@
-"""Batch number to tensors, from rows of a data file: a pure function of the number, so a run can go on anywhere."""
+"""Batches of tensors from rows of a data file: a pure function of the batch number, so a run can resume anywhere."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from specllava.distill.rows import Rows
 from specllava.models.family import Size, family_of
 from specllava.models.images import open_image, read_size
 
-GROUP = 16  # batches that are sorted by length together, so that little is padded
-TRIES = 100  # rows in a row that may turn out to be unusable
+GROUP = 16  # batches sorted by length together, to reduce padding
+TRIES = 100  # consecutive rows that may be unusable
 UNREADABLE, CUT, ANSWERLESS = "rows with an image that breaks off", "rows cut", "rows with no answer in their length"
 
-Sample = tuple[Encoded, tuple[Tensor, list[Size]] | None]  # pictures as the tower reads or saw them, and their sizes
+Sample = tuple[Encoded, tuple[Tensor, list[Size]] | None]  # the vision tower's inputs or outputs, and picture sizes
 
 
 def split(rows: Rows, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Numbers of the rows to learn from and of those held out, in a random order that the seed settles.
+    """Return the numbers of the training rows and of the held-out rows, in a random order set by the seed.
 
     Raises:
         ValueError: too few rows.
@@ -42,17 +42,17 @@ def split(rows: Rows, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 class RowBatches:
-    """``input_ids`` and ``labels`` ``[batch, length]``, and the pictures in the order of their slots.
+    """Batches by number: ``input_ids`` and ``labels`` ``[batch, length]``, and the pictures in slot order.
 
     Pictures are tiles under ``name``, one behind the other, and height and width in ``image_sizes`` ``[images, 2]``.
-    Rows come in another random order each time round. Padding is on the right, where causal attention does not look.
+    Each epoch has another random order of rows. Padding is on the right, where causal attention does not reach.
 
-    It is pickled whole where worker processes do not inherit the memory of this one.
+    The object is pickled whole where worker processes do not inherit the memory of this one.
 
     Args:
-        numbers: of the rows to learn from.
+        numbers: of the training rows.
         see: pictures of a row by path: ``pixel_values`` ``[tiles, 3, height, width]`` or what else ``name`` says.
-        images: where the paths begin.
+        images: directory that the paths are relative to.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class RowBatches:
         return batch | {f"{COUNT}{key}": torch.tensor(value) for key, value in counts.items()}
 
     def row_at(self, position: int) -> int:
-        """Number of the row at a position of the endless order."""
+        """Return the number of the row at a position of the endless order."""
         time_round, place = divmod(position, len(self.numbers))
         return int(self.numbers[recent(self._orders, time_round, self._make_order)[place]])
 
     def _sample(self, position: int, counts: dict[str, int]) -> Sample:
-        """The row at a position; one that cannot be used is counted, and the next in order stands in for it."""
+        """Return the row at a position; an unusable one is counted and replaced by the next in order."""
         for standing_in in range(position, position + TRIES):
             row = self.rows[self.row_at(standing_in)]
             try:
@@ -126,7 +126,7 @@ class RowBatches:
         return torch.randperm(len(self.numbers), generator=source)
 
     def _make_window(self, window: int) -> list[list[int]]:
-        """Positions of each batch of a window: rows of similar length together, the batches in a random order."""
+        """Return the positions of each batch of a window: rows of similar length together, batches in random order."""
         size = GROUP * self.batch
         positions = range(window * size, (window + 1) * size)
         by_length = sorted(positions, key=lambda position: self.rows.size(self.row_at(position)))
@@ -137,14 +137,14 @@ class RowBatches:
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """Pictures by path below ``images`` to what the tower of the target with ``config`` reads."""
+    """Function from picture paths below ``images`` to the input of the vision tower of the target with ``config``."""
 
     processor: ProcessorMixin
     config: PretrainedConfig
     images: Path
 
     def __call__(self, names: Sequence[str]) -> Tensor:
-        """``[tiles of all, 3, height, width]``.
+        """Return the pixels ``[tiles of all, 3, height, width]``.
 
         Raises:
             ValueError: a picture that cannot be read.

@@ -1,4 +1,4 @@
-"""Conversations as tokens: through the target's own chat template, with answers as the only labelled tokens."""
+"""Conversations as tokens, through the target's own chat template, with answers as the only labelled tokens."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from specllava.models.family import Size
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One conversation, ready to be learnt from.
+    """One encoded conversation for training.
 
     Args:
         ids: tokens, with the slots of each picture.
-        labels: for each place the token that should stand there, ``IGNORE`` outside of answers. It is the token that
-            does stand there, except behind an answer whose template writes no end: the end is wanted there.
-        images: how many of the row's pictures have their slots in it.
-        cut: it was longer.
+        labels: for each position the token to predict there, ``IGNORE`` outside of answers. It equals the token at that
+            position, except behind an answer whose template writes no end: there it is the end token.
+        images: number of the row's pictures whose slots are included.
+        cut: whether the conversation was longer.
     """
 
     ids: list[int]
@@ -36,14 +36,14 @@ class Encoded:
 
 @dataclass(frozen=True)
 class ChatEncoder:
-    """Rows to tokens, as ``build_prompt`` would write the same chat for decoding.
+    """Encoder of rows as tokens, the same as ``build_prompt`` gives for the same chat in decoding.
 
     Args:
-        length: tokens that a row may have, picture included.
+        length: maximum tokens of a row, picture included.
         ends: tokens that end an answer in decoding; ``None`` for the tokenizer's own.
 
     Raises:
-        ValueError: the tokenizer cannot tell where its tokens stand in the text.
+        ValueError: the tokenizer does not give the offsets of its tokens in the text.
     """
 
     processor: ProcessorMixin
@@ -57,7 +57,7 @@ class ChatEncoder:
 
     @property
     def end(self) -> int:
-        """The token that answers are taught to end with: the tokenizer's, unless decoding goes on behind that one.
+        """The end token of training answers: the tokenizer's, unless decoding continues after that one.
 
         Raises:
             ValueError: there is none.
@@ -69,7 +69,7 @@ class ChatEncoder:
         return own if own is not None and own in ends else min(ends)
 
     def slots(self, size: Size) -> int:
-        """Image slots that a picture of this size takes: what the processor writes for a blank one."""
+        """Return the number of image slots of a picture of this size: as the processor writes for a blank one."""
         if size not in self._slots:
             blank = Image.new("RGB", size[::-1])
             ids = self.processor(images=[blank], text=self.processor.image_token, return_tensors="pt")["input_ids"]
@@ -77,7 +77,7 @@ class ChatEncoder:
         return self._slots[size]
 
     def __call__(self, row: Row, sizes: Sequence[Size]) -> Encoded:
-        """Encode a row; one that is too long is cut behind, and so is a picture whose slots would be cut through.
+        """Encode a row; one that is too long is cut at its end, and a picture is dropped if its slots would be split.
 
         Args:
             sizes: of the row's pictures.
@@ -106,7 +106,7 @@ class ChatEncoder:
         return self._cut(ids, labels, slots)
 
     def _written(self, row: Row, slots: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
-        """The chat's text with its image slots, and where in it each answer stands."""
+        """Return the chat's text with its image slots, and the position of each answer in it."""
         chat = messages(row)
         text = self._text(chat, slots)
         answers = []
@@ -120,7 +120,7 @@ class ChatEncoder:
 
     def _text(self, chat: list[dict[str, Any]], slots: Sequence[int], **options: bool) -> str:
         first, *rest = self.processor.apply_chat_template(chat, **options).split(IMAGE_MARKER)
-        # A chat's beginning shows fewer pictures than the whole.
+        # The beginning of a chat has fewer pictures than the whole.
         return str(first) + "".join(IMAGE_MARKER * count + text for count, text in zip(slots, rest, strict=False))
 
     def _cut(self, ids: list[int], labels: list[int], slots: Sequence[int]) -> Encoded:
@@ -137,7 +137,7 @@ class ChatEncoder:
 
 
 def messages(row: Row) -> list[dict[str, Any]]:
-    """A row as chat templates read it, each question's pictures in front of it."""
+    """Return a row as messages for a chat template, each question's pictures in front of it."""
     chat: list[dict[str, Any]] = []
     for number, text in enumerate(row.turns):
         pictures = [{"type": "image"}] * (row.images_per_question[number // 2] if number % 2 == 0 else 0)

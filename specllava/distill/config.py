@@ -15,12 +15,12 @@ from pydantic.dataclasses import dataclass
 
 @plain_dataclass(frozen=True, slots=True)
 class LoopConfig:
-    """How long and how fast to learn.
+    """Length and learning rate of a training loop.
 
     Args:
-        accumulation: batches of each process that go into one step of the optimiser.
-        ema: decay of a running mean of the weights, which is what a run then ends with; 0 keeps none.
-        validate_every: steps between two calls of the callback, if there is one; 0 calls it at the ends only.
+        accumulation: batches of each process per optimiser step.
+        ema: decay of a running mean of the weights, which is then the result of a run; 0 keeps none.
+        validate_every: steps between two calls of the callback, if there is one; 0 calls it at the start and end only.
         workers: processes that prepare batches.
     """
 
@@ -37,7 +37,7 @@ class LoopConfig:
     workers: int = 1
 
     def rate(self, step: int) -> float:
-        """Share of the learning rate at a step: linear warm-up, then a cosine down to zero."""
+        """Return the share of the learning rate at a step: linear warm-up, then a cosine down to zero."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         progress = (step - self.warmup) / max(1, self.steps - self.warmup)
@@ -46,13 +46,13 @@ class LoopConfig:
 
 @plain_dataclass(frozen=True, slots=True)
 class Objective:
-    """What a draft is taught: ``(1 - kl_weight) CE + kl_weight T² KL(target || draft)`` over answer tokens.
+    """Training objective of a draft: ``(1 - kl_weight) CE + kl_weight T² KL(target || draft)`` over answer tokens.
 
     Both distributions of the KL are softened by the temperature ``T``, and ``T²`` keeps its gradients as large as
     those of the cross-entropy (Hinton et al., arXiv 1503.02531, section 2).
 
     Args:
-        chunk: answer positions whose logits exist at a time.
+        chunk: maximum answer positions whose logits are in memory at a time.
     """
 
     kl_weight: float = 0.5
@@ -62,7 +62,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
 class DistillConfig:
-    """How a draft learns from its target.
+    """Options of the distillation of a draft from its target.
 
     Raises:
         pydantic.ValidationError: a value outside its bounds; a ``ValueError`` that names field and bound.
@@ -148,7 +148,7 @@ class DistillConfig:
         return Objective(self.kl_weight, self.temperature, self.chunk)
 
     def loop(self, projector: bool = False) -> LoopConfig:
-        """The loop of the main stage, or of the projector's own."""
+        """Return the loop options of the main stage, or of the projector's own."""
         steps = self.projector_steps if projector else self.steps
         return LoopConfig(
             steps=steps,

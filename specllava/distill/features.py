@@ -1,6 +1,6 @@
-"""Vision features of pictures on disk: computed once by the target's tower, read by place from memory-mapped shards.
+"""Vision features of pictures on disk: computed once by the target's vision tower, read from memory-mapped shards.
 
-The tower never learns, so what it says of a picture never changes. A cache belongs to one tower and one images
+The tower is frozen, so its features of a picture never change. A cache belongs to one tower and one images
 directory and may serve any number of runs.
 """
 
@@ -28,23 +28,23 @@ from specllava.models.family import family_of
 from specllava.models.images import read_size
 from specllava.models.vision import tower_features
 
-SHARD = 256 * 2**20  # bytes, about
-AT_ONCE = 16  # pictures that run through the tower together
+SHARD = 256 * 2**20  # bytes, approximately
+AT_ONCE = 16  # pictures per forward pass of the tower
 
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """Features of pictures by path, ``[tiles, patches, vision_hidden]`` each; in LLaVA-1.5 a picture is one tile.
+    """Feature cache by picture path, ``[tiles, patches, vision_hidden]`` each; in LLaVA-1.5 a picture is one tile.
 
     Args:
         directory: holds ``features-NNNNN.safetensors``, whose tensors are named by their pictures' paths.
     """
 
     directory: Path
-    _open: dict[str, Any] = field(default_factory=dict, repr=False)  # shards that this process has mapped
+    _open: dict[str, Any] = field(default_factory=dict, repr=False)  # shards mapped by this process
 
     def __reduce__(self) -> tuple[type[FeatureCache], tuple[Path]]:
-        """Pickled by its directory: a worker process maps the shards for itself."""
+        """Pickle the cache by its directory: a worker process maps the shards for itself."""
         return FeatureCache, (self.directory,)
 
     @cached_property
@@ -59,7 +59,7 @@ class FeatureCache:
         return len(self._shard_of)
 
     def __call__(self, names: Sequence[str]) -> Tensor:
-        """Features ``[tiles of all, patches, vision_hidden]``; only their own pages are read.
+        """Return features ``[tiles of all, patches, vision_hidden]``; only their own pages are read.
 
         Raises:
             ValueError: a picture that could not be read when the cache was made.
@@ -77,7 +77,7 @@ class FeatureCache:
 
 
 def size_of(target: PreTrainedModel, tiles: int) -> int:
-    """Bytes that the features of so many tiles take."""
+    """Return the size in bytes of the features of ``tiles`` tiles."""
     vision = target.config.vision_config
     patches = (vision.image_size // vision.patch_size) ** 2 + (target.config.vision_feature_select_strategy == "full")
     width = target.model.multi_modal_projector.linear_1.in_features
@@ -92,9 +92,9 @@ def make_features(
     names: Sequence[str],
     accelerator: Accelerator,
 ) -> FeatureCache:
-    """Compute what a cache lacks of the pictures ``names``; several processes share the work.
+    """Compute the features of the pictures ``names`` that a cache lacks; several processes share the work.
 
-    Shards are written beside and renamed, so a call that was killed goes on with the shard it had not finished.
+    Shards are written to a temporary name and renamed, so after a kill the next call resumes at the unfinished shard.
 
     Raises:
         ValueError: not enough disk, or a cache of another tower or images directory.
@@ -109,7 +109,7 @@ def make_features(
     used = [int(shard.stem.removeprefix("features-")) for shard in directory.glob("features-?????.safetensors")]
     numbered = list(enumerate(parts, start=max(used, default=-1) + 1))
     mine = numbered[accelerator.process_index :: accelerator.num_processes]
-    accelerator.wait_for_everyone()  # nobody writes what another would still count as there
+    accelerator.wait_for_everyone()  # no process writes before all have listed the existing shards
     see = Pixels(processor, target.config, images)
     for number, part in tqdm(mine, desc="vision features", unit="shard", disable=not accelerator.is_main_process):
         shard = directory / f"features-{number:05d}.safetensors"
@@ -123,13 +123,13 @@ def make_features(
 def _tiles(target: PreTrainedModel, path: Path) -> int:
     try:
         return family_of(target.config).num_tiles(target.config, read_size(path))
-    except ValueError:  # no features either, then
+    except ValueError:  # no features either
         return 0
 
 
 @torch.inference_mode()
 def _computed(target: PreTrainedModel, names: Sequence[str], see: Any) -> dict[str, Tensor]:
-    """Features by name; a picture that cannot be decoded has none, and its rows are counted when they are met."""
+    """Return features by name; a picture that cannot be decoded has none, and its rows are counted when read."""
     found: dict[str, Tensor] = {}
     for start in range(0, len(names), AT_ONCE):
         readable = {}
@@ -146,7 +146,7 @@ def _computed(target: PreTrainedModel, names: Sequence[str], see: Any) -> dict[s
 
 
 def fingerprint(target: PreTrainedModel) -> str:
-    """What features depend on: the tower's weights, which of its layers is read how, and the tiles."""
+    """Return what features depend on: the tower's weights, which of its layers is read and how, and the tiles."""
     read = " ".join(str(getattr(target.config, name)) for name in family_of(target.config).shared)
     digest = hashlib.sha256(read.encode())
     for name, weight in sorted(target.model.vision_tower.state_dict().items()):
@@ -156,7 +156,7 @@ def fingerprint(target: PreTrainedModel) -> str:
 
 
 def _check_owner(directory: Path, owner: dict[str, str], accelerator: Accelerator) -> None:
-    """A cache says whose features it holds; a new one is marked."""
+    """Check that a cache belongs to this tower and images directory; mark a new one."""
     mark = directory / "features.json"
     if mark.is_file():
         written = json.loads(mark.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What a distillation is asked to do, and what tells one run from another."""
+"""The job of a distillation, and the identity of a run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from specllava.models.loading import DTypeName
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is distilled, from what, to where.
+    """Inputs, outputs and options of a distillation.
 
     Args:
         target: a directory, or an id of the hub.
-        data, images: rows in LLaVA's instruction format, and where their image paths begin.
-        features: directory for the pictures' features, if they are to be computed once and kept.
-        context: tokens of prompt and answer; as many as the target can hold without it.
-        decoding: how validation drafts; its token limit also bounds the target's own answers.
+        data, images: rows in LLaVA's instruction format, and the directory that their image paths are relative to.
+        features: directory for the pictures' features, if they are computed once and kept.
+        context: tokens of prompt and answer; the target's maximum if not given.
+        decoding: options of validation; its token limit also bounds the target's own answers.
     """
 
     target: str
@@ -38,7 +38,7 @@ class Job:
     decoding: DecodingConfig
 
     def identity(self, processes: int) -> dict[str, Any]:
-        """Everything that decides what comes out, as JSON has it."""
+        """Return everything that determines the result, as JSON data."""
         target = Checkpoint.at(self.target)
         paths = {name: str(getattr(self, name).resolve()) for name in ("draft", "data", "images")}
         paths["target"] = str(Path(target.place).resolve()) if target.local else target.place

@@ -1,8 +1,8 @@
-"""The training loop: one optimiser, warm-up and cosine, checkpoints, exact resume. Knows no model and no data.
+"""The training loop: one optimiser, warm-up and cosine, checkpoints, exact resume. Independent of model and data.
 
-Batch number ``k`` is a pure function of ``k``, so a run that was killed goes on with the batch it had not
-yet seen, and ends with the weights that an unbroken run would have. Several processes share the batches of a step:
-two of them do what one does with twice the accumulation.
+Batch number ``k`` is a pure function of ``k``, so after a kill a run resumes with the first batch not
+yet used, and ends with the weights of an uninterrupted run. Several processes share the batches of a step:
+two of them are equal to one with twice the accumulation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specllava.distill.config import LoopConfig
 
 Batch = dict[str, Tensor]
 Losses = dict[str, Tensor]  # "loss" is minimised, the others are logged
-COUNT = "count "  # batch entries whose names begin so are numbers that add up over a run; every batch has the same
+COUNT = "count "  # prefix of batch entries that are summed over a run; every batch has the same entries
 
 
 @dataclass(slots=True)
@@ -33,9 +33,9 @@ class TrainingLog:
     """Losses and counts of a training so far.
 
     Args:
-        curve: one entry per step: ``step``, the rate of learning, and every loss, averaged over the step's batches.
+        curve: one entry per step: ``step``, the learning rate, and every loss, averaged over the step's batches.
         counts: the ``count`` entries of all batches, added up.
-        stopped: the callback ended it.
+        stopped: whether the callback ended the training.
     """
 
     curve: list[dict[str, float]] = field(default_factory=list)
@@ -50,10 +50,10 @@ class TrainingLog:
 
 
 class TrainingCallback(Protocol):
-    """Called with the model during training. Its state goes into the checkpoint."""
+    """Callback that receives the model during training. Its state is part of the checkpoint."""
 
     def __call__(self, step: int, model: nn.Module, training_log: TrainingLog) -> bool:
-        """Called after ``step`` steps, 0 being before the first; True ends the training."""
+        """Handle the model after ``step`` steps, 0 being before the first; return True to end the training."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -61,9 +61,9 @@ class TrainingCallback(Protocol):
 
 
 class _Numbered(Dataset[Batch | ValueError]):
-    """Batches by a range of their numbers, for a data loader's worker process.
+    """Data set of batches by a range of their numbers, for a data loader's worker process.
 
-    What is wrong with the data travels as a value: raised there, it would arrive with a worker's traceback as its text.
+    An error in the data is returned as a value: raised in a worker, its text would be the worker's traceback.
     """
 
     def __init__(self, make: Callable[[int], Batch], numbers: range) -> None:
@@ -80,7 +80,7 @@ class _Numbered(Dataset[Batch | ValueError]):
 
 
 class _LossModule(nn.Module):
-    """The model with its losses as one forward pass, around which processes share gradients."""
+    """Model and losses as one forward pass, around which processes share gradients."""
 
     def __init__(self, model: nn.Module, losses: Callable[[Any, Batch], Losses]) -> None:
         super().__init__()
@@ -115,17 +115,17 @@ class _Trainer:
 
     @property
     def kept_model(self) -> nn.Module:
-        """The model as it would be kept now."""
+        """The model with the weights that would be kept now."""
         return self.model if self.averaged is None else self.averaged.module
 
     @property
     def parts(self) -> list[Any]:
-        """What a checkpoint holds, in its order."""
+        """The parts of a checkpoint, in its order."""
         parts = (self.model, self.optimizer, self.scheduler, self.log, self.averaged)
         return [part for part in parts if part is not None]
 
     def step(self, number: int, group: Sequence[Batch], batch_weight: Callable[[Batch], int] | None) -> None:
-        """Learn from the batches of a step.
+        """Train on the batches of a step.
 
         Raises:
             FloatingPointError: the loss is not finite; the weights are as they were.
@@ -148,7 +148,7 @@ class _Trainer:
         self.accelerator.log(shown, step=number)
 
     def end(self) -> None:
-        """Leave the model with the weights that are kept."""
+        """Put the weights that are kept into the model."""
         if self.averaged is not None:
             self.model.load_state_dict(self.averaged.module.state_dict())
 
@@ -166,14 +166,14 @@ def fit(
 ) -> TrainingLog:
     """Train ``model`` in place; resume from ``directory`` if an earlier call was cut short.
 
-    The last checkpoint stays, so that a kill before the model is saved costs nothing: remove the directory afterwards.
+    The last checkpoint is kept in case of a kill before the model is saved: remove the directory afterwards.
 
     Args:
-        name: shown beside the progress bar, and in front of the names of what the accelerator tracks.
+        name: label of the progress bar, and prefix of the names of what the accelerator tracks.
         losses: model and batch to losses, of which ``loss`` is minimised.
         batches: batch number to batch, on the CPU; called in a worker process.
         callback: called before the first step, every ``config.validate_every`` steps, and after the last.
-        batch_weight: how much a batch counts in the mean of a step's batches; all the same without it.
+        batch_weight: weight of a batch in the mean of a step's batches; equal weights without it.
 
     Raises:
         FloatingPointError: the loss is not finite; the last checkpoint is left as it is.
@@ -212,7 +212,7 @@ def fit(
 def _steps(
     batches: Callable[[int], Batch], config: LoopConfig, first: int, accelerator: Accelerator
 ) -> Iterator[list[Batch]]:
-    """The batches of each step that fall to this process; those of one step are dealt out in turn."""
+    """Yield this process' batches of each step; the batches of one step are distributed in turn."""
     share, each = accelerator.num_processes, config.accumulation
     numbers = range(first * each * share + accelerator.process_index, config.steps * each * share, share)
     loader = DataLoader(_Numbered(batches, numbers), batch_size=None, num_workers=config.workers, prefetch_factor=4)
@@ -233,7 +233,7 @@ def _learn(
     accelerator: Accelerator,
     log: TrainingLog,
 ) -> dict[str, float]:
-    """Gradients of one step from all its batches, in all processes: the step's losses, as weighted means."""
+    """Compute the gradients of one step from all its batches, in all processes; return its losses as weighted means."""
     weights = [1 if batch_weight is None else batch_weight(batch) for batch in group]
     whole = int(_added_up(torch.tensor(sum(weights)), accelerator))
     shown: dict[str, Tensor] = {}
@@ -254,7 +254,7 @@ def _learn(
 
 
 def _added_up(value: Tensor, accelerator: Accelerator) -> Tensor:
-    """The sum over all processes, the same in each."""
+    """Return the sum over all processes, the same in each."""
     if accelerator.num_processes == 1:
         return value
     summed: Tensor = accelerator.reduce(value.to(accelerator.device), reduction="sum")
@@ -262,14 +262,14 @@ def _added_up(value: Tensor, accelerator: Accelerator) -> Tensor:
 
 
 def _recent(curve: Sequence[dict[str, float]], steps: int = 50) -> dict[str, str]:
-    """Losses of the last steps, averaged, for the progress bar."""
+    """Return the mean losses of the last ``steps`` steps, for the progress bar."""
     tail = curve[-steps:]
     names = [key for key in tail[-1] if key not in ("step", "rate")]
     return {key: f"{sum(point[key] for point in tail) / len(tail):.4f}" for key in names}
 
 
 def _checkpoint(directory: Path, accelerator: Accelerator, step: int, *parts: Any) -> None:
-    """Write beside, then rename: a kill in between leaves the earlier checkpoint whole."""
+    """Write a checkpoint to a temporary name, then rename it: a kill in between leaves the earlier one intact."""
     if accelerator.is_main_process:
         directory.mkdir(parents=True, exist_ok=True)
         beside = directory / "writing.pt"

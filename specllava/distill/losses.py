@@ -18,7 +18,7 @@ Head = Callable[[Tensor], Tensor]  # hidden states [n, hidden] to logits [n, voc
 def distillation_loss(
     draft: Tensor, target: Tensor, labels: Tensor, kl_weight: float, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Compute the loss of :class:`Objective` for logits that are there already, and the KL at temperature 1 alone.
+    """Compute the loss of :class:`Objective` from given logits, and the KL at temperature 1 alone.
 
     ``(1 - w) CE + w T² KL(target || draft)`` over answer tokens (Spec-LLaVA, arXiv 2509.11961).
 
@@ -36,9 +36,9 @@ def distillation_loss(
 def chunked_loss(
     ours: Tensor, our_head: Head, theirs: Tensor, their_head: Head, tokens: Tensor, objective: Objective
 ) -> tuple[Tensor, Tensor]:
-    """Compute the same from hidden states; the logits of at most ``objective.chunk`` answer tokens exist at a time.
+    """Compute the same from hidden states, with the logits of at most ``objective.chunk`` answer tokens at a time.
 
-    A chunk's logits are computed from its states, used, forgotten, and computed once more on the way back
+    A chunk's logits are computed from its states, used, freed, and recomputed in the backward pass
     (``torch.utils.checkpoint``), so memory for them does not grow with the answers: about ``11 x 4 x chunk x vocab``
     bytes at the peak, instead of that for all answers.
 
@@ -79,7 +79,7 @@ def chunked_cross_entropy(ours: Tensor, our_head: Head, tokens: Tensor, chunk: i
 
 
 def _sums(ours: Tensor, theirs: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums over a chunk of the cross-entropy, the softened KL, and the KL as it is (the same where T is 1)."""
+    """Sum over a chunk the cross-entropy, the softened KL, and the KL at temperature 1 (equal where T is 1)."""
     ours, theirs = ours.float(), theirs.float()  # [n, vocab]
     ce = F.cross_entropy(ours, tokens, reduction="sum")
     kl = _kl(ours / temperature, theirs / temperature)

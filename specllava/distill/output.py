@@ -29,7 +29,7 @@ class Output:
 
     @property
     def last(self) -> Path:
-        """The draft as training ended."""
+        """The draft at the end of training."""
         return self.root / "last"
 
     @property
@@ -49,16 +49,16 @@ class Output:
         return self.root / "work" / "checkpoints" / stage
 
     def remove_checkpoints(self, stage: str) -> None:
-        """Remove a stage's checkpoints: what it made is saved."""
+        """Remove a stage's checkpoints: its result is saved."""
         shutil.rmtree(self.checkpoints(stage), ignore_errors=True)
 
     def claim(self, identity: dict[str, Any], accelerator: Accelerator) -> None:
-        """Claim the directory for this run, or check that it already is this run's.
+        """Claim the directory for this run, or check that it already belongs to this run.
 
-        A run that came to nothing, for a path that was wrong, say, has no claim; another may begin in its place.
+        A run that failed before its start, for example on a wrong path, has no claim; another may use the directory.
 
         Raises:
-            ValueError: it is another run's, or holds something else.
+            ValueError: it belongs to another run, or holds something else.
         """
         written = self.root / CONFIG
         names: list[str] = []
@@ -100,7 +100,7 @@ class Output:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a file beside, then rename it."""
+    """Write a file under a temporary name, then rename it."""
     beside = file.with_name(file.name + WRITING)
     beside.write_text(text + "\n", encoding="utf-8")
     beside.replace(file)

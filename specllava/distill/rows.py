@@ -1,10 +1,10 @@
-"""A data file in LLaVA's instruction format as rows by number, whatever its size.
+"""Rows by number of a data file in LLaVA's instruction format, of any size.
 
-The file is read once, row by row: what can be used is written to a copy with one row a line and the place of each
-line, what cannot is counted by reason. Memory holds eight bytes a row; a row is read when it is wanted.
+The file is read once, row by row: usable rows are written to a copy with one row a line and the offset of each
+line, unusable ones are counted by reason. Memory holds eight bytes a row; a row is read when it is used.
 
 A row is ``{"id": …, "image": "path" or ["path", …], "conversations": [{"from": "human" | "gpt", "value": …}, …]}``,
-with ``<image>`` where a picture is shown and no ``image`` if there is none (``llava_v1_5_mix665k.json``).
+with ``<image>`` at the position of a picture and no ``image`` if there is none (``llava_v1_5_mix665k.json``).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Row:
     """One conversation to train on.
 
     Args:
-        turns: what is asked and answered in turn, image markers taken out; begins with a question, ends with an
+        turns: questions and answers in turn, without image markers; the first is a question, the last an
             answer.
-        images_per_question: how many images come with each question; ``shown`` in files.
+        images_per_question: number of images of each question; ``shown`` in files.
         images: their paths below the images directory, in order.
-        ended: for each answer, whether it ended there; one that was cut at a limit teaches no end.
+        ended: for each answer, whether it is complete; one that was cut at a limit has no end token as a label.
     """
 
     turns: tuple[str, ...]
@@ -47,31 +47,31 @@ class Row:
     ended: tuple[bool, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the row as a line of its file has it."""
+        """Return the row as JSON data for a line of its file."""
         return {"turns": self.turns, "shown": self.images_per_question, "images": self.images, "ended": self.ended}
 
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """Rows that cannot be used: how many for each reason, and the number of the first of them."""
+    """Counts of unusable rows by reason, and the number of the first of them."""
 
     counts: dict[str, int]
     first: dict[str, int]
 
     def line(self) -> str:
-        """All of it in one line; empty if there is nothing to tell."""
+        """Return all counts in one line; empty if there are none."""
         told = sorted(self.counts.items(), key=lambda item: -item[1])
         return ", ".join(f"{count} {reason} (first: row {self.first[reason]})" for reason, count in told)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Usable rows of a data file by number, read from its copy as they are wanted.
+    """Usable rows of a data file by number, read from its copy on access.
 
     Args:
         file: the copy, one row a line.
-        places: ``[rows + 1]``, where each line begins.
-        reasons: why others are left out.
+        places: ``[rows + 1]``, the offset of each line.
+        reasons: counts of the rows that are left out.
     """
 
     file: Path
@@ -88,16 +88,16 @@ class Rows:
         return Row(*(tuple(data[name]) for name in ("turns", "shown", "images", "ended")))
 
     def size(self, number: int) -> int:
-        """Bytes of a row: a measure of how long it is, for which it need not be read."""
+        """Return the bytes of a row: a measure of its length without reading it."""
         return int(self.places[number + 1] - self.places[number])
 
 
 class UnusableRowError(ValueError):
-    """A row of the data file that is left out and counted; the message is the reason."""
+    """Error of a row of the data file that is left out and counted; the message is the reason."""
 
 
 def write_rows(directory: Path, rows: Iterator[Row | UnusableRowError]) -> Rows:
-    """Keep rows in a directory, to be opened again by :func:`open_rows`."""
+    """Write rows to a directory, from which :func:`open_rows` reads them."""
     directory.mkdir(parents=True, exist_ok=True)
     places, counts, first = array("Q", [0]), Counter[str](), dict[str, int]()
     with (directory / "rows.jsonl").open("wb") as copy:
@@ -117,15 +117,15 @@ def write_rows(directory: Path, rows: Iterator[Row | UnusableRowError]) -> Rows:
 
 
 def open_rows(directory: Path) -> Rows:
-    """Rows that :func:`write_rows` kept."""
+    """Open the rows that :func:`write_rows` wrote."""
     reasons = json.loads((directory / "reasons.json").read_text(encoding="utf-8"))
     return Rows(directory / "rows.jsonl", np.load(directory / "places.npy"), Reasons(**reasons))
 
 
 def index_rows(data: Path, images: Path, directory: Path) -> Rows:
-    """Read a data file once and keep its usable rows in ``directory``; one that is finished there is opened.
+    """Read a data file once and write its usable rows to ``directory``, or open the finished copy there.
 
-    Pictures are looked at, not decoded: one that is missing or of no known format makes its row unusable.
+    Pictures are identified, not decoded: one that is missing or of no known format makes its row unusable.
 
     Raises:
         ValueError: no such file or directory, an empty file, JSON that is not LLaVA's format, or no usable row.
@@ -139,7 +139,7 @@ def index_rows(data: Path, images: Path, directory: Path) -> Rows:
     bar = tqdm(_raw_rows(data), desc="indexing rows", unit="row", mininterval=2.0)
     rows = write_rows(directory, (_usable(raw, images) for raw in bar))
     if not len(rows):
-        (directory / "reasons.json").unlink()  # the file may be mended
+        (directory / "reasons.json").unlink()  # the file may be corrected
         told = rows.reasons.line()
         if set(rows.reasons.counts) == {MISSING}:
             raise ValueError(f"no row's image is in {images}: give the directory that the rows' image paths begin in")
@@ -148,7 +148,7 @@ def index_rows(data: Path, images: Path, directory: Path) -> Rows:
 
 
 def _raw_rows(data: Path) -> Iterator[Any]:
-    """Whatever the file holds, row by row: a JSON list, or a JSON text a line in a ``.jsonl``."""
+    """Yield the rows of the file, unchecked: a JSON list, or a JSON text a line in a ``.jsonl``."""
     with data.open("rb") as file:
         if data.suffix == ".jsonl":
             yield from _lines(file)

@@ -1,4 +1,4 @@
-"""One distillation from files to files: data, features, stages, validation, report. May be killed and repeated."""
+"""One distillation from files to files: data, features, stages, validation, report. Resumable after a kill."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from specllava.models.loading import draft_class
 from specllava.pair import Pair
 
 MOST_POINTS = 2000  # of the curve in the report; a longer one is averaged
-LONGEST_WAIT = timedelta(hours=12)  # of one process for another, which may be answering or encoding
+LONGEST_WAIT = timedelta(hours=12)  # wait of one process for another, which may be answering or encoding
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A run's job, processes, output directory and models."""
+    """Job, processes, output directory and models of a run."""
 
     job: Job
     accelerator: Accelerator
@@ -47,10 +47,10 @@ class _Run:
 
 
 def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
-    """Run a job to its end, going on with what an earlier call of the same job left.
+    """Run a job to its end, resuming from the state of an earlier call of the same job.
 
     Args:
-        tell: for lines that a person should read; called in the main process only.
+        tell: receives the lines of output for the user; called in the main process only.
 
     Returns:
         The report in the main process, ``None`` in the others.
@@ -85,7 +85,7 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
 
 
 def _check_teachable(run: _Run) -> None:
-    """Refuse drafts that the loss does not cover.
+    """Refuse drafts that the loss does not support.
 
     Raises:
         ValueError: a draft with a tower of its own, or options for a projector that the draft does not have.
@@ -147,7 +147,7 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
     make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
     batches = make("pixel_values", Pixels(processor, target.config, job.images))
     if job.features is not None:
-        met = range(min(len(numbers), needed + TRIES))  # rows that may be met, stand-ins included
+        met = range(min(len(numbers), needed + TRIES))  # rows that may be used, replacements included
         names = [name for position in met for name in source[batches.row_at(position)].images]
         cache = make_features(job.features, target, processor, job.images, names, accelerator)
         batches = make("features", cache)
@@ -201,11 +201,11 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
 
 @dataclass(frozen=True, slots=True)
 class _ReportWriter:
-    """Logs validations and writes the report.
+    """Writer of the validation log and the report.
 
     Args:
-        rows, prompts: that are learnt from, and validated on.
-        before: what the stage before the present one was like.
+        rows, prompts: numbers of training rows and of validation prompts.
+        before: log of the stage before the current one.
     """
 
     run: _Run
@@ -246,12 +246,12 @@ class _ReportWriter:
 
 
 def _shifted(batches: RowBatches, by: int, number: int) -> dict[str, Tensor]:
-    """Return batch ``number`` of the second stage, which goes on after the first one's rows."""
+    """Return batch ``number`` of the second stage, which continues after the rows of the first one."""
     return batches(number + by)
 
 
 def _draft(directory: Path) -> PreTrainedModel:
-    """Load a draft to train: float32, whatever the target computes in."""
+    """Load a draft for training, in float32 whatever the target's dtype."""
     checkpoint = Checkpoint.at(directory)
     return checkpoint.load(draft_class(checkpoint.name, checkpoint.config()), dtype=torch.float32)
 
@@ -262,7 +262,7 @@ def _set_trainable(weights: Sequence[nn.Parameter], trainable: bool) -> None:
 
 
 def _left_out_in_training(*logs: TrainingLog) -> dict[str, int]:
-    """Count rows that turned out unusable or too long in training, over all stages."""
+    """Count the rows found unusable or too long in training, over all stages."""
     names = {name for log in logs for name, count in log.counts.items() if count}
     return {name: sum(log.counts.get(name, 0) for log in logs) for name in sorted(names)}
 

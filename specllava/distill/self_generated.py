@@ -1,8 +1,8 @@
-"""Generate the target's own greedy answers to the questions of a data file, to train on (self-data
+"""Training data from the target's own greedy answers to the questions of a data file (self-data
 distillation, as in MASSV, arXiv 2505.10526).
 
-They are made by the project's one decode loop, speculatively and hence quickly, and each is on disk before the next
-begins; a call that was killed goes on where it was.
+They are decoded speculatively by the project's one decode loop, and each is on disk before the next begins;
+after a kill the next call resumes there.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _part(directory: Path, rank: int, share: int) -> Path:
 def _answer(
     pair: Pair, rows: Rows, numbers: Sequence[int], images: Path, config: DecodingConfig, file: Path, show_bar: bool
 ) -> None:
-    """Append a line for each row that the file does not have yet."""
+    """Append a line for each row that the file lacks."""
     done = _whole_lines(file)
     with file.open("a", encoding="utf-8") as lines:
         left = tqdm(
@@ -103,10 +103,10 @@ def _in_order(parts: Sequence[Path]) -> Iterator[Row | UnusableRowError]:
 def with_target_answers(pair: Pair, row: Row, images: Path, config: DecodingConfig) -> Row:
     """Return a row with the target's greedy answers, each decoded after its own earlier ones.
 
-    An answer that was cut at the limit ends the row and teaches no end.
+    An answer that was cut at the limit ends the row and has no end token as a label.
 
     Raises:
-        UnusableRowError: it has no answer, and why.
+        UnusableRowError: it has no answer; the message is the reason.
     """
     chat: list[Message] = []
     special = special_tokens(pair.processor.tokenizer)
@@ -141,7 +141,7 @@ def with_target_answers(pair: Pair, row: Row, images: Path, config: DecodingConf
 
 
 def _reason(error: ValueError) -> str:
-    """Name why a question could not be encoded, as rows are counted by."""
+    """Return the reason why a question could not be encoded, as in the counts of rows."""
     match error:
         case NoRoomError():
             return "do not fit the context"

@@ -1,4 +1,4 @@
-"""The one stage in which a draft learns from its target: what the toy recipe and the ``distill`` command both run."""
+"""The training stage of a draft on its target, shared by the toy recipe and the ``distill`` command."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def distil(
     accelerator: Accelerator,
     callback: TrainingCallback | None = None,
 ) -> TrainingLog:
-    """Teach ``draft`` in place, as :func:`fit` does; parameters that need no gradient stay as they are.
+    """Train ``draft`` in place, as :func:`fit` does; parameters that need no gradient are unchanged.
 
     Args:
-        draft: reads the target's features, or no picture at all.
+        draft: takes the target's features, or no picture at all.
         target: in evaluation mode, on the accelerator's device.
         batches: batch number to ``input_ids`` and ``labels`` ``[batch, length]`` and, of the pictures in the order of
             their slots, ``image_sizes`` ``[images, 2]`` and either ``pixel_values`` ``[tiles, 3, height, width]`` or
@@ -53,7 +53,7 @@ def answer_tokens(batch: Batch) -> int:
 
 
 def taught_losses(target: PreTrainedModel, objective: Objective) -> Callable[[PreTrainedModel, Batch], Losses]:
-    """The loss of :class:`Objective`; the target's distributions are computed as they are needed, or not at all."""
+    """Return the loss function of :class:`Objective`, which computes the target's distributions only where needed."""
 
     def losses(model: PreTrainedModel, batch: Batch) -> Losses:
         ids, labels = batch["input_ids"], batch["labels"]
@@ -75,10 +75,10 @@ def taught_losses(target: PreTrainedModel, objective: Objective) -> Callable[[Pr
 
 
 def chat_states(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
-    """Last hidden states ``[batch, length, hidden]``.
+    """Return the last hidden states ``[batch, length, hidden]``.
 
-    Padding is on the right, so causal attention needs no mask for it. The projector takes part even where there is
-    no picture: several processes expect a gradient for every weight from each of them.
+    Padding is on the right, so causal attention needs no mask for it. The projector is part of the graph even
+    where there is no picture: several processes expect a gradient for every weight from each of them.
     """
     embeds = merge_features(model, input_ids, features)
     if features is None and vision_source(model) != "none":
@@ -88,14 +88,14 @@ def chat_states(model: PreTrainedModel, input_ids: Tensor, features: Features | 
 
 
 def strip_image_tokens(input_ids: Tensor, labels: Tensor, image_token_id: int) -> tuple[Tensor, Tensor]:
-    """Remove image tokens from ``[batch, length]``, for a text-only draft; answers and their labels stay."""
+    """Remove image tokens from ``[batch, length]``, for a text-only draft; answers and their labels are kept."""
     kept = input_ids != image_token_id
     text_ids, text_labels = ([row[keep] for row, keep in zip(rows, kept, strict=True)] for rows in (input_ids, labels))
     return pad_sequence(text_ids, batch_first=True), pad_sequence(text_labels, batch_first=True, padding_value=IGNORE)
 
 
 def _features(target: PreTrainedModel, batch: Batch) -> Features | None:
-    """Features of the batch's pictures, of states that were kept or that the target's tower now gives."""
+    """Return the features of the batch's pictures, from the cached states or from the target's vision tower."""
     if "image_sizes" not in batch:
         return None
     states = batch.get("features")

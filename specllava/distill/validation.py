@@ -1,6 +1,6 @@
-"""How good a draft is in the middle of its training: KL, agreement, and τ by real speculative decoding.
+"""Validation of a draft during its training: KL, agreement, and τ by real speculative decoding.
 
-Keeps the best draft so far in the run's directory, says when patience is at its end, and writes the report.
+Keeps the best draft so far in the run's directory, stops when patience is used up, and writes the report.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNASKED = "validation prompts that cannot be read"
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What one process found on its prompts."""
+    """Sums over the prompts of one process."""
 
     kl: float = 0.0
     agreed: int = 0
@@ -50,10 +50,10 @@ class _Sums:
 def first_questions(
     pair: Pair, rows: Rows, numbers: Sequence[int], images: Path, new_tokens: int, accelerator: Accelerator
 ) -> tuple[list[Prompt], int]:
-    """This process' share of prompts from the first questions of held-out rows, and how many can be read in all.
+    """Return this process' prompts from the first questions of held-out rows, and the number of readable ones in all.
 
     Raises:
-        ValueError: none can.
+        ValueError: none can be read.
     """
     prompts, complaint = [], None
     for number in numbers[accelerator.process_index :: accelerator.num_processes]:
@@ -76,8 +76,8 @@ class Validation:
     Args:
         pair: the target; a draft in it is not used.
         prompts: this process' share.
-        keep: directory in which the best draft is.
-        patience: validations in a row that may bring nothing better; 0 for any number.
+        keep: directory of the best draft.
+        patience: consecutive validations without improvement that end the training; 0 never does.
         log: called after each validation with all results and the training log so far.
     """
 
@@ -101,7 +101,7 @@ class Validation:
     def __call__(self, step: int, model: nn.Module, training_log: TrainingLog) -> bool:
         assert isinstance(model, PreTrainedModel)
         step += self.offset
-        if self.checks and self.checks[-1].step == step:  # the stage before this one ended with it
+        if self.checks and self.checks[-1].step == step:  # validated at the end of the stage before
             return False
         check = self._check(step, model)
         if all(check.rank > earlier.rank for earlier in self.checks) and self.accelerator.is_main_process:
@@ -122,7 +122,7 @@ class Validation:
         self.checks = [ValidationResult(**check) for check in state["checks"]]
 
     def _check(self, step: int, model: PreTrainedModel) -> ValidationResult:
-        """Every process decodes its prompts; all find the same."""
+        """Validate the draft: every process decodes its prompts, and all return the same result."""
         training = model.training
         target = self.pair.target
         draft = model if model.dtype == target.dtype else copy.deepcopy(model).to(target.dtype)
@@ -145,7 +145,7 @@ def _numbers(sums: _Sums) -> tuple[float, ...]:
 
 @torch.inference_mode()
 def _measured(pair: Pair, prompt: Prompt, config: DecodingConfig) -> _Sums:
-    """One prompt decoded, and the draft read on what the target said there."""
+    """Decode one prompt, and run the draft on the target's answer."""
     assert pair.draft is not None
     trace = pair.run(Lane("validation", config, prompt), record=False)
     run = summarise([trace])
@@ -157,7 +157,7 @@ def _measured(pair: Pair, prompt: Prompt, config: DecodingConfig) -> _Sums:
 
 
 def replace_draft(draft: PreTrainedModel, processor: ProcessorMixin, directory: Path) -> None:
-    """Put a draft where another one may be; at every moment one of the two lies there or beside it as ``.old``.
+    """Save a draft in place of another; at every moment one of the two is there or beside it as ``.old``.
 
     Args:
         draft: is moved and cast.
