@@ -62,7 +62,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
 class DistillConfig:
-    """Options of the distillation of a draft from its target.
+    """How a draft learns from its target.
 
     Raises:
         pydantic.ValidationError: a value outside its bounds; a ``ValueError`` that names field and bound.

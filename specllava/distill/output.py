@@ -55,7 +55,7 @@ class Output:
     def claim(self, identity: dict[str, Any], accelerator: Accelerator) -> None:
         """Claim the directory for this run, or check that it already belongs to this run.
 
-        A run that failed before its start, for example on a wrong path, has no claim; another may use the directory.
+        A run that produced nothing, for example because of a wrong path, has no claim; another may use the directory.
 
         Raises:
             ValueError: it belongs to another run, or holds something else.

@@ -1,1 +1,1 @@
-"""The toy world: drawn scenes, the language that describes them, and the recipe of the toy pair."""
+"""The toy world: drawn scenes, their descriptions in English, and the recipe of the toy pair."""

@@ -1,7 +1,7 @@
-"""Sky, ground and weather: everything in a picture but its objects.
+"""Backdrops: the sky, ground and weather of a picture, without its objects.
 
-Contract: ``draw_backdrop`` gives the picture that objects are put on and ``draw_falling`` lays rain or snow over them;
-both draw in unit space, on a canvas of any size, and take every detail from the random generator that is passed in.
+Contract: ``draw_backdrop`` returns the picture that objects are drawn on and ``draw_falling`` draws rain or snow over
+them; both draw in unit space, on a canvas of any size, with every detail from the random generator passed in.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RAIN_CLOUDS: Final[dict[Time, tuple[Fill, Fill]]] = {
     "sunset": ((128, 98, 118), (100, 76, 98)),
     "night": ((60, 64, 92), (42, 46, 72)),
 }
-PATCHES: Final[dict[Weather, tuple[Fill, int]]] = {  # what lies on the ground: puddles and snow, and how many
+PATCHES: Final[dict[Weather, tuple[Fill, int]]] = {  # puddles and snow on the ground, and how many
     "rainy": ((172, 198, 222), 6),
     "snowy": ((250, 252, 255), 14),
 }
@@ -50,7 +50,7 @@ GROUNDS: Final[dict[Place, tuple[Fill, Fill]]] = {
 
 
 def draw_backdrop(place: Place, weather: Weather, time: Time, canvas: int, rng: random.Random) -> Image.Image:
-    """Sky, place and weather without what falls from the sky, as an RGB picture ``canvas`` pixels wide and high."""
+    """Draw sky, place and weather without rain or snow, as an RGB picture ``canvas`` pixels wide and high."""
     picture = _gradients(place, weather, time, canvas).resize((canvas, canvas), Image.Resampling.NEAREST)
     stage = Stage(Pen(ImageDraw.Draw(picture, "RGBA"), canvas), weather, time, rng)
     _sky(stage)
@@ -65,7 +65,7 @@ def draw_backdrop(place: Place, weather: Weather, time: Time, canvas: int, rng: 
 
 @lru_cache(maxsize=128)
 def _gradients(place: Place, weather: Weather, time: Time, canvas: int) -> Image.Image:
-    """Sky and ground as a column one pixel wide."""
+    """Draw sky and ground as a column one pixel wide."""
     cover = OVERCAST_SHARE[weather]
     high, low = (mix(colour, OVERCAST[time], cover) for colour in SKIES[time])
     far, near = (lit(colour, time, 0.72 if weather == "snowy" else 0.0) for colour in GROUNDS[place])
@@ -134,7 +134,7 @@ def _cloud(pen: Pen, colours: tuple[Fill, Fill], x: float, y: float, size: float
 
 
 def draw_falling(picture: Image.Image, weather: Weather, rng: random.Random) -> None:
-    """Rain or snow in front of everything."""
+    """Draw rain or snow in front of everything."""
     pen = Pen(ImageDraw.Draw(picture, "RGBA"), picture.width)
     if weather == "rainy":
         for _ in range(54):

@@ -23,7 +23,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(recipe: ToyRecipe) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer trained on the toy world's talk; it can spell any text."""
+    """Train a byte-level BPE tokenizer on the toy world's conversations; it can encode any text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -51,7 +51,7 @@ def build_tokenizer(recipe: ToyRecipe) -> PreTrainedTokenizerFast:
 
 
 def build_processor(recipe: ToyRecipe) -> LlavaProcessor:
-    """Tokenizer, image processor and chat template, as a LLaVA checkpoint ships them."""
+    """Build tokenizer, image processor and chat template, in the form of a LLaVA checkpoint."""
     images = CLIPImageProcessorPil(
         size={"shortest_edge": recipe.image_size},
         crop_size={"height": recipe.image_size, "width": recipe.image_size},
@@ -69,5 +69,5 @@ def build_processor(recipe: ToyRecipe) -> LlavaProcessor:
 
 
 def special_ids(processor: LlavaProcessor) -> dict[str, int]:
-    """Ids of the special tokens by name."""
+    """Return the ids of the special tokens by name."""
     return {name: processor.tokenizer.convert_tokens_to_ids(name) for name in SPECIAL}

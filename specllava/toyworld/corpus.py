@@ -1,4 +1,4 @@
-"""Scenes and talk about them as token batches.
+"""Scenes and conversations about them as token batches.
 
 Sample number ``i`` of a corpus is a pure function of ``i``; batches group samples of similar length so
 that little is padded.
@@ -23,23 +23,23 @@ from specllava.toyworld.parsed_text import PLACE_WORDS, TIME_WORDS, WEATHER_WORD
 from specllava.toyworld.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS, SIZE_WORDS
 from specllava.toyworld.scene import COLOURS, KINDS, Scene, Split, sample_scene
 
-GROUP = 16  # batches that are sorted by length together
+GROUP = 16  # batches sorted by length together
 LENGTH_STEP = 64  # padded lengths are multiples of it, so that few shapes occur
 
 
 def conversation(index: int, split: Split = "train") -> tuple[Scene, tuple[QuestionAnswer, ...]]:
-    """Scene and conversation number ``index``."""
+    """Return scene and conversation number ``index``."""
     scene = sample_scene(index, split)
     return scene, converse(scene, random.Random(f"specllava talk {split} {index}"))
 
 
 def register(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
-    """A bare list of what stands where, in the words that descriptions use; in their order or in any.
+    """List the objects and their positions, in the words of descriptions, and in their order or a random one.
 
-    For aligning a fresh language model with the vision tower. In free talk few words need the picture, and a
-    model can be fluent for a long time before it looks. In any order, only the place says which object is next: this
-    ties the words for a place to what stands there. In order, the picture says which place is next: this is how not
-    to name a place twice, or one that is empty.
+    For aligning a fresh language model with the vision tower: in free conversation few words need the picture. In a
+    random order, only the position determines which object is next, so the model learns which object is at a named
+    position. In order, the picture determines which position is next, so the model learns to name no position twice
+    and none that is empty.
     """
     ordered = rng.random() < 0.5
     question = "Name every place and what is there" + (", from left to right." if ordered else ".")
@@ -51,7 +51,7 @@ def register(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
 
 
 def description(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
-    """One description."""
+    """Return one description."""
     return (describe(scene, rng),)
 
 
@@ -60,7 +60,7 @@ TALKING = (register, converse, description, description)
 
 
 def content_ids(tokenizer: Any) -> list[int]:
-    """Tokens that begin a word which the picture decides: what there is, where it is, how many, and the scene."""
+    """Return the tokens that begin a word determined by the picture: objects, positions, counts, and the scene."""
     spots = (word for words in (*COLUMN_WORDS.values(), *ROW_WORDS.values()) for word in words)
     scene = (*PLACE_WORDS, *WEATHER_WORDS, *TIME_WORDS, *NUMBERS)
     words = (*KINDS, *COLOURS, *spots, *scene)
@@ -68,7 +68,7 @@ def content_ids(tokenizer: Any) -> list[int]:
 
 
 def messages(turns: tuple[QuestionAnswer, ...]) -> list[dict[str, Any]]:
-    """A conversation as chat messages; the image belongs to the first question."""
+    """Return a conversation as chat messages; the image belongs to the first question."""
     chat: list[dict[str, Any]] = []
     for number, turn in enumerate(turns):
         image = [{"type": "image"}] if number == 0 else []
@@ -78,18 +78,18 @@ def messages(turns: tuple[QuestionAnswer, ...]) -> list[dict[str, Any]]:
 
 
 def corpus_text(count: int) -> Iterator[str]:
-    """What the tokenizer is trained on: questions and answers of the first ``count`` conversations."""
+    """Yield the tokenizer's training text: questions and answers of the first ``count`` conversations."""
     for index in range(count):
         for turn in conversation(index)[1]:
             yield f"USER: {turn.question} ASSISTANT: {turn.answer}"
 
 
 class ChatBatches:
-    """Batch number to tensors: ``pixel_values [b, 3, h, w]`` of pictures of ``image_sizes [b, 2]``, ``input_ids`` and
+    """Batches by number: ``pixel_values [b, 3, h, w]`` of pictures of ``image_sizes [b, 2]``, ``input_ids`` and
     ``labels [b, length]``.
 
     Only answers (and the token that ends them) carry a label. Padding is on the right, where causal attention
-    does not look, so that no mask is needed.
+    does not reach, so that no mask is needed.
     """
 
     def __init__(self, processor: Any, batch: int, image_tokens: int) -> None:
@@ -123,13 +123,13 @@ class ChatBatches:
         return rows
 
     def sample(self, index: int) -> tuple[Scene, list[int], list[int]]:
-        """Scene, token ids and labels of one conversation."""
+        """Return scene, token ids and labels of one conversation."""
         scene, turns = conversation(index)
         return scene, *encode_chat(self.processor.tokenizer, turns, self.image_tokens)
 
 
 def encode_chat(tokenizer: Any, turns: tuple[QuestionAnswer, ...], image_tokens: int) -> tuple[list[int], list[int]]:
-    """Ids and labels of a conversation; the same ids as the chat template gives (a test holds them together)."""
+    """Encode a conversation as ids and labels; the ids equal those of the chat template (checked by a test)."""
     ids = [tokenizer.bos_token_id]
     labels = [IGNORE]
     for number, turn in enumerate(turns):

@@ -32,16 +32,16 @@ SINGLE_DESCRIPTION, SINGLE_CAPTION, SINGLE_QUESTION = (
     0.10,
 )  # shares of the samples; the rest are dialogues
 DESCRIPTION_FIRST = 0.4  # how often a dialogue opens with a description
-FOLLOW_UP = 0.6  # how often a turn asks on with "it" or "they" where that is possible
+FOLLOW_UP = 0.6  # how often a turn continues with "it" or "they" where that is possible
 
 
 def ask(scene: Scene, rng: random.Random) -> QuestionAnswer:
-    """One question about the scene, of any family that makes sense for it."""
+    """Return one question about the scene, of any family that applies to it."""
     return _ask(scene, rng, frozenset()).turn
 
 
 def converse(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
-    """A training sample: a single turn, or a dialogue of two to four."""
+    """Return a training sample: a single turn, or a dialogue of two to four."""
     share = rng.random()
     if share < SINGLE_DESCRIPTION:
         return (describe(scene, rng),)
@@ -60,7 +60,7 @@ def converse(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
 
 
 def _ask(scene: Scene, rng: random.Random, asked: frozenset[str]) -> Exchange:
-    """A question on its own that has not been asked yet."""
+    """Return an independent question that does not occur in the dialogue yet."""
     while True:
         exchange = rng.choice(FAMILIES)(scene, rng)
         if exchange and exchange.turn.question not in asked:
@@ -68,7 +68,7 @@ def _ask(scene: Scene, rng: random.Random, asked: frozenset[str]) -> Exchange:
 
 
 def _follow_up(scene: Scene, rng: random.Random, last: Exchange) -> Exchange | None:
-    """A question about what the last turn was about, of a sort not answered there."""
+    """Return a question about the subject of the last turn, of a kind not answered there."""
     options = [sort for sort in ("colour", "where", "size") if sort not in last.told]
     if not last.focus or not options:
         return None

@@ -1,8 +1,8 @@
-"""Draws a scene as a friendly flat picture.
+"""Drawing of a scene as a flat picture.
 
-Contract: ``draw_scene`` gives the same pixels for the same scene and size, and an object's pixels depend on nothing
+Contract: ``draw_scene`` returns the same pixels for the same scene and size, and an object's pixels depend on nothing
 but that object: backdrop and weather take their details from ``scene.seed`` alone. Objects keep their colours at
-sunset and at night, because a colour must stay what the scene says it is; only the backdrop changes its light.
+sunset and at night, because a colour must match the scene's data; only the backdrop changes its light.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GROWN: Final = tuple(255 * (value > 26) for value in range(256))
 
 
 def draw_scene(scene: Scene, size: int = 128) -> Image.Image:
-    """The scene as an RGB picture, ``size`` pixels wide and high (made for 32 to 1024).
+    """Draw the scene as an RGB picture, ``size`` pixels wide and high (made for 32 to 1024).
 
     Raises:
         ValueError: ``size`` is not positive.
@@ -56,7 +56,7 @@ def draw_scene(scene: Scene, size: int = 128) -> Image.Image:
 
 
 def shown_at(scene: Scene, side: int) -> list[Thing | None]:
-    """What each patch of the picture shows, row by row: an object that fills much of it, or none.
+    """Return the content of each patch, row by row: an object that fills much of it, or none.
 
     Args:
         side: patches in a row and in a column. Every object has the patch that holds the middle of its box, and those
@@ -77,7 +77,7 @@ def shown_at(scene: Scene, side: int) -> list[Thing | None]:
 
 
 def _spot(thing: Thing) -> tuple[float, float]:
-    """The middle of an object's box from the left, and the side of the box, in pictures."""
+    """Return the middle of an object's box from the left, and the side of the box, as shares of the picture's width."""
     extent = EXTENT[thing.size] * ROW_SCALE[thing.row]
     # A large object in an outer column stays inside the picture, and so moves inwards only.
     return min(max(COLUMN_X[thing.column] + thing.jitter * JITTER, extent * REACH), 1 - extent * REACH), extent
@@ -95,7 +95,7 @@ def _place(picture: Image.Image, thing: Thing, canvas: int) -> None:
 
 
 def sprite(kind: Kind, colour: Colour, pixels: int, outline: float) -> Image.Image:
-    """An object on a transparent ground, with outline, shading and shadow: its box and a margin round it."""
+    """Draw an object on a transparent ground, with outline, shading and shadow: its box and a margin round it."""
     fine = 3 if pixels < FINE_PIXELS else 1
     side = round(pixels * (1 + 2 * MARGIN)) * fine
     scale, origin = pixels * fine, (MARGIN * pixels * fine, MARGIN * pixels * fine)

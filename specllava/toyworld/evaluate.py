@@ -1,4 +1,4 @@
-"""Evaluate the toy target: it describes held-out scenes, and its descriptions are parsed and scored."""
+"""Evaluation of the toy target: its descriptions of held-out scenes are parsed and scored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVALUATION_START = 1_000_000  # scene numbers that no training run reaches
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts over descriptions; all rates are derived from them."""
+    """Counts over descriptions, from which all rates are derived."""
 
     scenes: int = 0
     place: int = 0

@@ -1,4 +1,4 @@
-"""The recorded examples that the page shows before any model is loaded."""
+"""Recorded examples for the page before any model is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PICTURE_SIZE = 512
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A scene and what is asked about it."""
+    """A scene and a question about it."""
 
     name: str
     seed: int
@@ -33,7 +33,7 @@ EXAMPLES = (
 
 
 def record(pair: Pair, directory: Path, config: DecodingConfig) -> list[Path]:
-    """Race every example; write its picture and both traces. The first race only warms the machine up."""
+    """Race every example; write its picture and both traces. The first race is a warm-up only."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for example in (EXAMPLES[0], *EXAMPLES):

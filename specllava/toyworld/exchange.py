@@ -1,4 +1,4 @@
-"""One question with its answer, what it was about, and how both are worded."""
+"""One question with its answer, its subject, and the wording of both."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from specllava.toyworld.scene import Scene, Thing
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A turn, with what "it" or "they" would mean after it and the family of the question."""
+    """A turn, with the referent of "it" or "they" after it and the properties already stated of that referent."""
 
     turn: QuestionAnswer
     focus: tuple[Thing, ...] = ()
-    told: frozenset[str] = frozenset()  # what has been said of the focus: colour, where, size
+    told: frozenset[str] = frozenset()  # what has been stated of the focus: colour, where, size
 
 
 Family = Callable[[Scene, random.Random], Exchange | None]
 
 
 def each(values: list[str]) -> str:
-    """What is true of two objects or more, one after the other: "one is red and the other is blue"."""
+    """Word the values of two objects or more, one after the other: "one is red and the other is blue"."""
     if len(set(values)) == 1:
         return f"{'both' if len(values) == 2 else 'all of them'} are {values[0]}"
     if len(values) == 2:

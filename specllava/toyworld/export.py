@@ -1,4 +1,4 @@
-"""Talk about scenes as a data file in LLaVA's instruction format, with its pictures: what ``distill`` reads."""
+"""Export of conversations about scenes as a data file in LLaVA's instruction format, with its pictures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def export(directory: Path, count: int, start: int = EXPORT_START, size: int = 1
 
 
 def conversations(turns: Sequence[QuestionAnswer], seed: int) -> list[dict[str, Any]]:
-    """Messages of a row; the picture stands before the first question or, as often, behind it, as LLaVA has it."""
+    """Return the messages of a row; the picture is before the first question or, as often, behind it, as in LLaVA."""
     said: list[dict[str, Any]] = []
     for number, turn in enumerate(turns):
         question = turn.question

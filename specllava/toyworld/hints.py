@@ -1,7 +1,7 @@
-"""What a target is told while it learns to look: what each picture slot shows, and which cell the words speak of.
+"""Auxiliary labels of a target's first training: the content of each picture slot, and the cell that words refer to.
 
-Words alone say this so seldom that a fresh model is fluent long before it looks. Both hints are answers in the model's
-own vocabulary, so they cost no tokens, and the finished model has no part that it would not have without them.
+The text alone depends on the picture too seldom to train this quickly. Both hints are labels in the model's own
+vocabulary, so they cost no tokens, and the finished model has no additional part.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from specllava.toyworld.draw import shown_at
 from specllava.toyworld.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS
 from specllava.toyworld.scene import CELLS, COLOURS, KINDS, PLACES, SIZES, TIMES, WEATHERS, Column, Row, Scene, Thing
 
-NAMES = 5  # words that one slot is to name, at most
+NAMES = 5  # maximum words of one slot
 
 
 def first_tokens(tokenizer: Any, words: Iterable[str]) -> dict[str, int]:
-    """The token that each word begins with inside a sentence."""
+    """Return the token that each word begins with inside a sentence."""
     return {word: tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in words}
 
 
 class Hints:
-    """The hints about a scene as token ids."""
+    """Hints about a scene as token ids."""
 
     def __init__(self, tokenizer: Any, patches: int) -> None:
         self.side = math.isqrt(patches)
@@ -44,7 +44,7 @@ class Hints:
         self.digits = dict(zip(CELLS, digits, strict=True))
 
     def shown(self, scene: Scene) -> Tensor:
-        """What each slot is to name, ``[patches, NAMES]``; ``IGNORE`` fills up.
+        """Return the words of each slot, ``[patches, NAMES]``, padded with ``IGNORE``.
 
         An object's kind, colour, cell, column and row; without an object the scene's place, weather, time and number.
         """
@@ -62,12 +62,12 @@ class Hints:
         return torch.tensor(named)
 
     def told(self, scene: Scene, labels: Sequence[int]) -> list[int]:
-        """The cell of the object that is spoken of, where its colour or kind comes next; ``IGNORE`` elsewhere.
+        """Return the cell of the object referred to, where its colour or kind is next; ``IGNORE`` elsewhere.
 
-        That is the object whose place was said last; or, behind "the", the only one that the name fits.
+        That is the object whose position was named last; or, behind "the", the only one that the name fits.
 
         Args:
-            labels: of one talk; the entry at ``i`` is the token at ``i``, as in training.
+            labels: of one conversation; the entry at ``i`` is the token at ``i``, as in training.
 
         Returns:
             For the position *before* each such token the digit of the cell, the same length as ``labels``.
@@ -76,7 +76,7 @@ class Hints:
         told = [IGNORE] * len(labels)
         column: Column | None = None
         row: Row | None = None
-        name: list[int] | None = None  # places of the looks in a definite name that has begun
+        name: list[int] | None = None  # positions of the appearance in a definite name that has begun
         for place, token in enumerate(labels):
             column = self.columns.get(token, column)
             row = self.rows.get(token, row)
@@ -98,17 +98,17 @@ class Hints:
         return told
 
     def words(self, thing: Thing) -> set[int]:
-        """Tokens of an object's looks."""
+        """Return the tokens of an object's appearance."""
         return {self.tokens[thing.colour], self.tokens[thing.kind]}
 
 
 def naming_loss(logits: Tensor, shown: Tensor, scenery: float) -> Tensor:
-    """Mean cross-entropy of the words that slots are to name, in nats per slot and word.
+    """Return the mean cross-entropy of the words that are labels of slots, in nats per slot and word.
 
     Args:
         logits: at the slots, ``[slots, vocab]``.
         shown: ``[slots, NAMES]`` token ids or ``IGNORE``.
-        scenery: how much a slot without an object counts; one with an object counts 1.
+        scenery: weight of a slot without an object; one with an object has weight 1.
     """
     wanted = shown != IGNORE
     chances = F.log_softmax(logits.float(), -1).gather(-1, shown.clamp(min=0))  # [slots, NAMES]

@@ -1,10 +1,10 @@
 """Descriptions and captions of toy scenes: grammatical English, every statement true of the scene.
 
 A description names the place, the weather, the time of day, the total number of objects, and introduces every
-object exactly once in indefinite form with its colour; later mentions are definite ("the red cat"), which is what
-lets ``parsed_text`` count. Everything is a function of (scene, rng). Wording leans on the content of the scene (the
-style on place and time, the way to an object on that object's own looks, ...), so that it can be learnt, but only by
-a model that carries the whole scene along; the rest is left to chance.
+object exactly once in indefinite form with its colour; later mentions are definite ("the red cat"), so that
+``parsed_text`` can count. Everything is a function of (scene, rng). Wording depends mostly on the content of the scene
+(the style on place and time, the way to an object on that object's own appearance, ...), so that a model of the whole
+scene can predict it; the rest is random.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = [
 
 Option = TypeVar("Option")
 
-LEANING = 0.75  # how often the scene, not chance, decides a wording
-PLAIN_PROMPTS = 0.8  # how often a description is asked for without naming a style
+LEANING = 0.75  # how often the scene determines a wording, which is otherwise random
+PLAIN_PROMPTS = 0.8  # how often the question for a description names no style
 MAX_WORDS = 96
 MIN_WORDS = 38
 SHORTER_DRAWS = 4  # how many wordings of four objects to choose the shortest from, where they run too long
@@ -51,7 +51,7 @@ class QuestionAnswer:
 
 
 def describe(scene: Scene, rng: random.Random) -> QuestionAnswer:
-    """A detailed description of the whole scene."""
+    """Return a detailed description of the whole scene."""
     if rng.random() < PLAIN_PROMPTS:
         prompt = rng.choice(DETAIL_PROMPTS)
         style = _lean(rng, STYLES, PLACES.index(scene.place) + 2 * TIMES.index(scene.time))
@@ -62,7 +62,7 @@ def describe(scene: Scene, rng: random.Random) -> QuestionAnswer:
 
 
 def caption(scene: Scene, rng: random.Random) -> QuestionAnswer:
-    """One short sentence that introduces every object."""
+    """Return one short sentence that introduces every object."""
     groups = Counter(thing.combination for thing in scene.things)
     parts = [number_of(count, f"{colour} {kind}", f"{colour} {PLURALS[kind]}")
              for (colour, kind), count in groups.items()]  # fmt: skip
@@ -81,12 +81,12 @@ def caption(scene: Scene, rng: random.Random) -> QuestionAnswer:
 
 
 def enumerate_words(parts: Sequence[str]) -> str:
-    """ "x", "x and y" or "x, y and z"."""
+    """Join words as "x", "x and y" or "x, y and z"."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def number_of(count: int, singular: str, plural: str) -> str:
-    """ "a cat", "two cats" or "no cats"."""
+    """Word a count as "a cat", "two cats" or "no cats"."""
     return f"a {singular}" if count == 1 else f"{NUMBERS[count]} {plural}"
 
 
@@ -95,14 +95,14 @@ _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
 
 
 def polish(sentence: str) -> str:
-    """A sentence out of a filled template: capital, full stop, "an" before vowels, no comma before a stop."""
+    """Make a sentence from a filled template: capital, full stop, "an" before vowels, no comma before a stop."""
     if sentence[-1] not in ".!?":
         sentence += "."
     return _ARTICLE.sub(r"\1n ", _COMMAS.sub("", sentence[0].upper() + sentence[1:]))
 
 
 def where(thing: Thing, rng: random.Random, with_row: bool = True) -> str:
-    """The position of an object in the picture, such as "on the left at the front"."""
+    """Word the position of an object in the picture, such as "on the left at the front"."""
     column = rng.choice(phrases.COLUMN_PHRASES[thing.column])
     if not with_row:
         return column
@@ -111,15 +111,15 @@ def where(thing: Thing, rng: random.Random, with_row: bool = True) -> str:
 
 
 def _lean(rng: random.Random, options: Sequence[Option], fact: int) -> Option:
-    """Mostly the option that the fact points at, else any."""
+    """Choose mostly the option that the fact selects, else any."""
     return options[fact % len(options)] if rng.random() < LEANING else rng.choice(options)
 
 
 @dataclass(frozen=True, slots=True)
 class _Looks:
-    """Traits of an object, each 0 or 1, that wording leans on before the object is named.
+    """Traits of an object, each 0 or 1, that wording depends on before the object is named.
 
-    Who has looked at the object knows which of two ways comes next; who has not is in doubt between them.
+    Each trait selects one of two ways, so that only a model of the picture can predict the next one.
     """
 
     colour: int
@@ -138,7 +138,7 @@ class _Looks:
 
 
 class _Writer:
-    """Writes one description in one style."""
+    """Writer of one description in one style."""
 
     def __init__(self, scene: Scene, rng: random.Random, style: Style) -> None:
         self.scene, self.rng, self.style = scene, rng, style
@@ -148,7 +148,7 @@ class _Writer:
         self.first, self.last = _Looks.of(scene.things[0]), _Looks.of(scene.things[-1])
 
     def write(self) -> str:
-        """Every part that must be there, then as many others as there is room for."""
+        """Write every required part, then as many others as there is room for."""
         layout = _lean(self.rng, self.style.layouts, self.weather)
         parts = {"o": self.opening(), "s": self.sky(), "c": self.count(), "t": self.things()}
         if sum(len(text.split()) for text in parts.values()) > MAX_WORDS:
@@ -198,7 +198,7 @@ class _Writer:
         return polish(_lean(self.rng, self.style.closings, self.place).format(closing=closing))
 
     def things(self) -> str:
-        """Introduces every object, left to right, back before front."""
+        """Introduce every object, left to right, back before front."""
         style, scene = self.style, self.scene
         if len(scene.things) == 1:
             return self.introduce(scene.things[0], style.only, "")
@@ -219,9 +219,9 @@ class _Writer:
         return " ".join(sentences)
 
     def introduce(self, thing: Thing, templates: tuple[str, ...], step: str) -> str:
-        """The only sentence that names an object in indefinite form.
+        """Write the only sentence that names an object in indefinite form.
 
-        The way to the object leans on its own looks, one trait for each choice.
+        The way to the object depends on its own appearance, one trait for each choice.
         """
         looks = _Looks.of(thing)
         verb, ving = _lean(self.rng, phrases.VERBS[thing.kind], looks.hue)
@@ -245,7 +245,7 @@ class _Writer:
         return f"a {thing.colour} {thing.kind} of {thing.size} size"
 
     def facts(self) -> str:
-        """One or two true statements about objects that have been introduced, or about free space."""
+        """Write one or two true statements about objects that have been introduced, or about free space."""
         things = self.scene.things
         facts: list[str] = []
         if len(things) > 1:
@@ -266,7 +266,7 @@ class _Writer:
         return " ".join(polish(text) for text in texts)
 
     def overview(self) -> list[str]:
-        """Statements about the whole picture."""
+        """Write statements about the whole picture."""
         things = self.scene.things
         found: list[str] = []
         for column in COLUMNS:

@@ -1,7 +1,7 @@
-"""The guided examples: a recorded race each, a question about one of its steps, and the answer.
+"""Guided examples: a recorded race each, a question about one of its steps, and the answer.
 
-What a lesson needs to show is looked for in what the models really do: scenes are raced one after the other until a
-step is found that shows it. The words are filled with that step's own numbers.
+The step of a lesson is searched for in real runs of the models: scenes are raced one after the other until a
+step fits the lesson. The texts are filled with that step's own numbers.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from specllava.toyworld.examples import PICTURE_SIZE
 from specllava.toyworld.scene import COLOURS, KINDS, sample_scene
 from specllava.trace import DecodeTrace, StepTrace, race_json
 
-START, SCENES = 3_000_000, 80  # scene numbers that are tried, none of them seen in training
+START, SCENES = 3_000_000, 80  # scene numbers that are tried, none of them used in training
 GREY = (127, 127, 127)
 EASY = 7  # accepted tokens in one step
-CLEARLY = 1.15  # times as many tokens a pass after distillation, so that one sees the difference
+CLEARLY = 1.15  # times as many tokens a pass after distillation, for a visible difference
 TAUGHT, UNTAUGHT = "taught", "untaught"  # runs beside a race, for comparison
 Race = dict[str, DecodeTrace]
 Words = dict[str, str]
@@ -41,10 +41,10 @@ class Lesson:
     """One guided example.
 
     Args:
-        name: of its files.
+        name: name of its files.
         question, answer: texts with the fields that ``find`` fills.
-        race: how its race is run: ``(pair, picture, prompt, config)`` to the traces by lane.
-        find: the step that shows it, with the words to fill in; nothing if no step of the race does.
+        race: function that runs its race: ``(pair, picture, prompt, config)`` to the traces by lane.
+        find: function that returns the fitting step, with the words to fill in; ``None`` if no step of the race fits.
     """
 
     name: str
@@ -59,7 +59,7 @@ def record_lessons(pair: Pair, directory: Path, config: DecodingConfig) -> list[
     """Find, race and write every lesson, and ``lessons.json`` with their words.
 
     Raises:
-        ValueError: no scene shows what a lesson is about.
+        ValueError: no scene has a step that fits a lesson.
     """
     directory.mkdir(parents=True, exist_ok=True)
     written, told = [], []
@@ -83,7 +83,7 @@ def _search(pair: Pair, lesson: Lesson, config: DecodingConfig) -> tuple[Image.I
         traces = lesson.race(pair, picture, DETAIL_PROMPTS[0], config)
         seen = score_answer(scene, traces[TARGET_ONLY].text)
         found = lesson.find(traces)
-        right = seen.no_invention and seen.objects_named == seen.objects  # lessons say that the target is
+        right = seen.no_invention and seen.objects_named == seen.objects  # lessons state that the target is
         if found and right:
             return picture, traces, *found
     raise ValueError(f"none of {SCENES} scenes shows what the lesson {lesson.name} is about")
@@ -97,7 +97,7 @@ def _plain(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig
 
 
 def _blind(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
-    """The draft is shown a grey picture, the target the real one."""
+    """Race with a grey picture for the draft and the real one for the target."""
     blank = pair.prompt(Image.new("RGB", picture.size, GREY), prompt)
     shown = with_draft_prompt(pair.prompt(picture, prompt), blank)
     lanes = [lane_of(replace(config, drafter="none"), shown), lane_of(config, shown)]
@@ -105,18 +105,18 @@ def _blind(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig
 
 
 def _untaught(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
-    """With the draft as it was before distillation, and for comparison with the one after it."""
+    """Race with the draft from before distillation; for comparison, run the one from after it."""
     later = pair.generate(picture, prompt, config)
     return pair.undistilled().compare(picture, prompt, config) | {TAUGHT: later}
 
 
 def _after(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
-    """The other way round."""
+    """Race with the draft from after distillation; for comparison, run the one from before it."""
     earlier = pair.undistilled().generate(picture, prompt, config)
     return pair.compare(picture, prompt, config) | {UNTAUGHT: earlier}
 
 
-# --- what lessons look for ----------------------------------------------------------------------------------------
+# --- what lessons search for --------------------------------------------------------------------------------------
 
 
 def _easy(traces: Race) -> tuple[int, Words] | None:
@@ -130,7 +130,7 @@ def _easy(traces: Race) -> tuple[int, Words] | None:
 
 
 def _branching(traces: Race) -> tuple[int, Words] | None:
-    """A colour before which the tree branched, and one of the branches was right."""
+    """Find a colour before which the tree branched, and one of the branches was right."""
     trace = traces[SPECULATIVE]
     for index, step, node in _accepted(trace):
         parent = step.tree.parents[node]
@@ -148,7 +148,7 @@ def _branching(traces: Race) -> tuple[int, Words] | None:
 
 
 def _wrong(words: tuple[str, ...], traces: Race) -> tuple[int, Words] | None:
-    """A rejected favourite where the target wanted another of the ``words``."""
+    """Find a step whose most probable node was rejected and the target chose another of the ``words``."""
     trace = traces[SPECULATIVE]
     for index, step in enumerate(trace.steps):
         last = step.verification.path[-1]
@@ -167,7 +167,7 @@ def _wrong(words: tuple[str, ...], traces: Race) -> tuple[int, Words] | None:
 
 
 def _stumble(traces: Race) -> tuple[int, Words] | None:
-    """A step in which the draft had something in mind, got nothing right, and has learnt better since."""
+    """Find a step in which the draft proposed tokens, none was accepted, and distillation clearly raised τ."""
     trace, taught = traces[SPECULATIVE], traces[TAUGHT]
     tau, later = (summarise([run]).tau for run in (trace, taught))
     for index, step in enumerate(trace.steps[2:-1], start=2):
@@ -185,7 +185,7 @@ def _stumble(traces: Race) -> tuple[int, Words] | None:
 
 
 def _taught(traces: Race) -> tuple[int, Words] | None:
-    """The longest accepted run of the taught draft, where ``_stumble`` finds something for the other one."""
+    """Find the longest accepted run of the distilled draft, where ``_stumble`` finds a step for the other one."""
     stumble = _stumble({SPECULATIVE: traces[UNTAUGHT], TAUGHT: traces[SPECULATIVE]})
     easy = _easy(traces)
     return (easy[0], {**easy[1], **stumble[1]}) if easy and stumble else None

@@ -1,7 +1,7 @@
-"""Several talks about one picture in one row: the picture is read once, and far more of a row is there to be learnt.
+"""Several conversations about one picture in one row: the picture is encoded once, and more of a row has labels.
 
-Each talk sees the picture and itself only, at the positions that it would have alone, so a packed row teaches exactly
-what its talks teach one by one.
+Each conversation attends to the picture and itself only, at the positions that it would have alone, so a packed row
+is equivalent to its conversations one by one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from specllava.toyworld.language import QuestionAnswer
 from specllava.toyworld.scene import Scene, sample_scene
 
 Talk = Callable[[Scene, random.Random], tuple[QuestionAnswer, ...]]
-PICTURE, PADDING = 0, -1  # segments; the talks are numbered from 1
+PICTURE, PADDING = 0, -1  # segments; the conversations are numbered from 1
 
 
 class PackedBatches:
-    """Batch number to tensors, one picture a row: ``pixel_values [b, 3, h, w]``, ``shown [b, patches, NAMES]``, and
+    """Batches by number, one picture a row: ``pixel_values [b, 3, h, w]``, ``shown [b, patches, NAMES]``, and
     ``input_ids``, ``labels``, ``told``, ``position_ids``, ``segments`` ``[b, length]``.
     """
 
@@ -54,7 +54,7 @@ class PackedBatches:
         return batch
 
     def row(self, scene: Scene, index: int) -> dict[str, list[int]]:
-        """The picture's prefix once, then what each talk adds to it."""
+        """Return a row: the picture's prefix once, then the tokens that each conversation adds to it."""
         row: dict[str, list[int]] = {name: [] for name in ("input_ids", "labels", "told", "position_ids", "segments")}
         for segment, talk in enumerate(self.talks, 1):
             turns = talk(scene, random.Random(f"specllava packed {index} {segment}"))
@@ -71,7 +71,7 @@ class PackedBatches:
 
 
 def packed_mask(segments: Tensor) -> Tensor:
-    """Who sees whom, ``[b, 1, length, length]``: what comes before in the same talk, and the picture."""
+    """Return the attention mask ``[b, 1, length, length]``: earlier tokens of the same conversation, the picture."""
     length = segments.shape[-1]
     earlier = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
     keys = segments[:, None, :]  # [b, 1, length]

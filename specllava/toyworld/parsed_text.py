@@ -1,6 +1,6 @@
-"""Parse statements out of a text about a scene, for evaluation.
+"""Statements parsed from a text about a scene, for evaluation.
 
-Exact on everything that ``language`` writes; on other texts (a model's mistakes) it reads what it can and never
+Exact on everything that ``language`` writes; on other texts (a model's mistakes) it parses what it can and never
 raises. An object counts as introduced by an indefinite phrase ("a large red cat", "two red cats", "a cat, red in
 colour"); definite phrases ("the red cat", "the cat is red") are mentions of something already known.
 """
@@ -31,7 +31,7 @@ TIME_WORDS: Final[dict[str, Time]] = {
 _COLOUR = "|".join(COLOURS)
 _SINGULAR: Final[dict[str, Kind]] = {plural: kind for kind, plural in PLURALS.items()}
 _KIND = "|".join((*KINDS, *_SINGULAR))
-# A noun with its colour before it, after it, or said of it; or alone.
+# A noun with its colour before it, after it, or as its predicate; or alone.
 _NOUN = re.compile(
     rf"\b(?:(?P<before>{_COLOUR}) )?(?P<noun>{_KIND})\b"
     rf"(?:,? (?:that is |that are )?(?P<after>{_COLOUR}) in colour\b| that (?:is|are) (?P<that>{_COLOUR})\b"
@@ -55,7 +55,7 @@ class ParsedText:
     place: Place | None
     weather: Weather | None
     time: Time | None
-    count: int | None  # the total, as said in words
+    count: int | None  # the total, as stated in words
     combinations: tuple[tuple[Colour, Kind], ...]  # introductions, "two red cats" counted twice
     mentions: tuple[tuple[Colour, Kind], ...]  # definite: "the red cat", "the cat is red"
     kinds: tuple[Kind, ...]  # named without a colour
@@ -92,7 +92,7 @@ def parse_text(text: str) -> ParsedText:
 
 
 def _introduced(before: str) -> int | None:
-    """How many objects the determiner at the end of a text introduces; None where it is a definite one."""
+    """Return how many objects the determiner at the end of a text introduces; None where it is a definite one."""
     clause = re.split(r"[.,:;!?]", before[-60:])[-1]
     for word in reversed(_WORD.findall(clause)[-_REACH:]):
         if word in _DEFINITE:

@@ -15,7 +15,7 @@ Point = tuple[float, float]
 
 
 class Pen:
-    """Draws in unit space on a part of a picture: the unit square at ``origin`` is ``scale`` pixels wide."""
+    """Pen for unit space on a part of a picture: the unit square at ``origin`` is ``scale`` pixels wide."""
 
     def __init__(self, draw: ImageDraw.ImageDraw, scale: float, origin: Point = (0.0, 0.0)) -> None:
         self._draw, self._scale, self._origin = draw, scale, origin
@@ -38,11 +38,11 @@ class Pen:
         self._draw.polygon([self._at(x, y) for x, y in points], fill=fill)
 
     def soft(self, fill: Fill, *points: Point) -> None:
-        """A closed shape that runs smoothly through ``points``."""
+        """Draw a closed shape that runs smoothly through ``points``."""
         self.poly(fill, *smooth(points))
 
     def stroke(self, fill: Fill, width: float, *points: Point) -> None:
-        """A line with round ends and joints."""
+        """Draw a line with round ends and joints."""
         spots = [self._at(x, y) for x, y in points]
         pixels = max(1, round(width * self._scale))
         self._draw.line(spots, fill=fill, width=pixels, joint="curve" if len(spots) > 2 else None)
@@ -56,12 +56,12 @@ class Pen:
         self._draw.arc((self._at(x - r, y - r), self._at(x + r, y + r)), start, end, fill=fill, width=pixels)
 
     def dome(self, fill: Fill, x: float, y: float, rx: float, ry: float) -> None:
-        """The upper half of an ellipse round (x, y)."""
+        """Draw the upper half of an ellipse round (x, y)."""
         self._draw.pieslice((self._at(x - rx, y - ry), self._at(x + rx, y + ry)), 180, 360, fill=fill)
 
 
 def smooth(points: Sequence[Point], steps: int = 6) -> list[Point]:
-    """A closed Catmull-Rom curve: passes through every point, needs no control handles."""
+    """Return the points of a closed Catmull-Rom curve: it passes through every point, needs no control handles."""
     curve: list[Point] = []
     count = len(points)
     for i in range(count):

@@ -1,8 +1,8 @@
-"""The wording of the toy world: nothing but constant tables, read by ``language``, ``dialogue`` and ``parsed_text``.
+"""Wording of the toy world: constant tables only, used by ``language``, ``dialogue`` and ``parsed_text``.
 
-Templates are filled with ``str.format``. They say "a" before every word ("a {mood} city"); ``language.polish``
+Templates are filled with ``str.format``. They have "a" before every word ("a {mood} city"); ``language.polish``
 turns it into "an" where a vowel follows. Names of places, weathers and times occur only where they are true,
-so that ``reading`` may trust single words; names of kinds and colours occur in no table but those of objects.
+so that ``parsed_text`` can rely on single words; names of kinds and colours occur in no table but those of objects.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ COLUMN_WORDS: Final[dict[Column, tuple[str, ...]]] = {
 ROW_WORDS: Final[dict[Row, tuple[str, ...]]] = {"front": ("front", "foreground"), "back": ("back", "background")}
 ROW_ADJECTIVES: Final[dict[Row, str]] = {"front": "front", "back": "back"}
 
-# Where a new object is, seen from the one named just before it.
+# Where a new object is, relative to the one named just before it.
 STEPS: Final[dict[str, tuple[str, ...]]] = {
     "in front": ("in front of it", "right in front of it"),
     "next": ("next to it", "beside it"),
@@ -173,7 +173,7 @@ SKIES: Final[dict[tuple[Weather, Time], tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 
-# What the ground looks like, which depends on the place and the weather together.
+# The appearance of the ground, which depends on the place and the weather together.
 GROUNDS: Final[dict[tuple[Place, Weather], tuple[str, ...]]] = {
     ("meadow", "clear"): ("the grass looks fresh and soft", "a light wind plays in the grass"),
     ("meadow", "cloudy"): ("the grass bends in a light wind", "the grass looks dull and pale"),

@@ -2,7 +2,7 @@
 
 Contract: ``PLACES[place](stage)`` draws a place onto a canvas that already has its sky and ground gradients.
 All colours are daylight colours; ``Stage.lit`` turns them into those of the scene's time and weather. Places stay paler
-or darker than objects and have no outlines, so that nothing in them passes for an object.
+or darker than objects and have no outlines, so that nothing in them resembles an object.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NOTHING: Final[Fill] = (0, 0, 0)
 
 
 def mix(a: Fill, b: Fill, share: float) -> Fill:
-    """``a`` with a ``share`` of ``b``."""
+    """Mix ``a`` with a ``share`` of ``b``."""
     return tuple(round(x + (y - x) * share) for x, y in zip(a, b, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a backdrop function draws with: the pen, the light, and the source of all chance."""
+    """Tools of a backdrop function: the pen, the light, and the random generator."""
 
     pen: Pen
     weather: Weather
@@ -45,11 +45,11 @@ class Stage:
         return self.weather == "snowy"
 
     def lit(self, colour: Fill, snow: float = 0.0) -> Fill:
-        """A daylight colour as it looks now; ``snow`` is the share of white that lies on it in snowy weather."""
+        """Return a daylight colour in the current light; ``snow`` is the share of white on it in snowy weather."""
         return lit(colour, self.time, snow if self.snowy else 0.0)
 
     def ridge(self, colour: Fill, y: float, height: float, waves: float, bottom: float = 0.6) -> None:
-        """Rolling land from one side to the other, filled down to ``bottom``."""
+        """Draw rolling land from one side to the other, filled down to ``bottom``."""
         phase, second = self.rng.uniform(0, 6.28), self.rng.uniform(0, 6.28)
         tops: list[Point] = []
         for i in range(33):
@@ -66,7 +66,7 @@ def lit(colour: Fill, time: Time, snow: float) -> Fill:
 
 
 def _tufts(stage: Stage, colour: Fill, count: int) -> None:
-    """Small bunches of grass, larger when nearer."""
+    """Draw small bunches of grass, larger when nearer."""
     for _ in range(count):
         x, y = stage.rng.random(), stage.rng.uniform(0.56, 0.99)
         tall = 0.035 * y

@@ -19,7 +19,7 @@ from specllava.toyworld.scenery import place, time, weather
 
 
 def _seen(rng: random.Random, things: list[Thing]) -> str:
-    """Objects in indefinite form, such as "a red cat and a small blue bus"."""
+    """Word objects in indefinite form, such as "a red cat and a small blue bus"."""
     parts = []
     for thing in things:
         size = f"{rng.choice(phrases.SIZE_WORDS[thing.size])} " if rng.random() < 0.5 else ""
@@ -84,7 +84,7 @@ def _count_kind(scene: Scene, rng: random.Random) -> Exchange:
 def _where(scene: Scene, rng: random.Random) -> Exchange | None:
     thing = rng.choice(scene.things)
     known = name(scene, thing)
-    if " the " in known:  # named by its position, which would give the answer away
+    if " the " in known:  # named by its position, which would reveal the answer
         return None
     spot = where(thing, rng)
     questions = (f"Where is {known}?", f"Where can I find {known}?", f"In which part of the picture is {known}?")
@@ -93,7 +93,7 @@ def _where(scene: Scene, rng: random.Random) -> Exchange | None:
 
 
 def _side(scene: Scene, rng: random.Random) -> Exchange:
-    """What a column of the picture holds."""
+    """Ask which objects are in a column of the picture."""
     column = rng.choice(COLUMNS)
     spot = phrases.COLUMN_PHRASES[column][0]
     things = [thing for thing in scene.things if thing.column == column]
@@ -116,7 +116,7 @@ _NEIGHBOURS: Final[dict[str, frozenset[str]]] = {
 
 
 def _neighbour(scene: Scene, rng: random.Random) -> Exchange:
-    """What stands next to, behind or in front of an object."""
+    """Ask which object is next to, behind or in front of an object."""
     thing = rng.choice(scene.things)
     known = name(scene, thing)
     others = {way: [other for other in scene.things if other != thing and step_between(other, thing) in steps]
@@ -134,7 +134,7 @@ def _neighbour(scene: Scene, rng: random.Random) -> Exchange:
 
 
 def _exists(scene: Scene, rng: random.Random) -> Exchange:
-    """Is there one of a kind? As often yes as no."""
+    """Ask whether there is one of a kind; as often yes as no."""
     if rng.random() < 0.5:
         thing = rng.choice(scene.things)
         things = _of_kind(scene, thing.kind)
@@ -162,7 +162,7 @@ def _exists(scene: Scene, rng: random.Random) -> Exchange:
 
 
 def _exists_coloured(scene: Scene, rng: random.Random) -> Exchange:
-    """Is there a red cat? The wrong ones are half right, and never a held-out combination."""
+    """Ask whether there is, say, a red cat; wrong ones are half right, and never a held-out combination."""
     thing = rng.choice(scene.things)
     present = {other.combination for other in scene.things}
     if rng.random() < 0.5:
@@ -186,7 +186,7 @@ def _exists_coloured(scene: Scene, rng: random.Random) -> Exchange:
 
 
 def _which_colour(scene: Scene, rng: random.Random) -> Exchange:
-    """What is there of a colour?"""
+    """Ask which objects have a colour."""
     colour = rng.choice(COLOURS) if rng.random() < 0.3 else rng.choice(scene.things).colour
     things = [thing for thing in scene.things if thing.colour == colour]
     questions = (f"What is {colour} in this picture?", f"Is anything {colour}?", f"Can you see anything {colour}?")
@@ -218,7 +218,7 @@ def _larger(scene: Scene, rng: random.Random) -> Exchange | None:
 
 
 def _same_colour(scene: Scene, rng: random.Random) -> Exchange | None:
-    """Compares two objects whose kinds are enough to name them."""
+    """Compare the colours of two objects whose kinds are enough to name them."""
     single = [thing for thing in scene.things if len(_of_kind(scene, thing.kind)) == 1]
     if len(single) < 2:
         return None

@@ -12,9 +12,9 @@ from specllava.distill.config import LoopConfig
 
 @dataclass(frozen=True, slots=True)
 class ToyRecipe:
-    """What ``toyworld train`` builds from nothing.
+    """Sizes, steps and seeds of the pair that ``toyworld train`` builds from nothing.
 
-    ``tiny`` gives the same stages at a size that trains in seconds, for tests of the recipe itself.
+    ``tiny`` returns the same stages at a size that trains in seconds, for tests of the recipe itself.
     """
 
     image_size: int = 128
@@ -58,7 +58,7 @@ class ToyRecipe:
 
     @property
     def image_tokens(self) -> int:
-        """Patches of one picture, so image slots in the prompt."""
+        """Patches of one picture, equal to its image slots in the prompt."""
         return (self.image_size // self.patch_size) ** 2
 
     def vision_config(self) -> CLIPVisionConfig:
@@ -72,11 +72,11 @@ class ToyRecipe:
         )
 
     def llava_config(self, layers: int, hidden: int, special: dict[str, int], tied: bool = False) -> LlavaConfig:
-        """Configuration of target or draft.
+        """Return the configuration of target or draft.
 
         Args:
             special: token names to ids.
-            tied: the head is the embeddings' own matrix.
+            tied: whether the head is the embeddings' own matrix.
         """
         text = LlamaConfig(
             vocab_size=self.vocabulary,
@@ -104,7 +104,7 @@ class ToyRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Where a training run keeps its parts; a stage whose part exists is done."""
+    """Directories of the parts of a training run; a stage whose part exists is done."""
 
     root: Path
 

@@ -1,4 +1,4 @@
-"""How an object is told from others, and how two of them lie to each other: words that are true of the scene."""
+"""Definite names of objects, and relations between two of them, in words that are true of the scene."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from specllava.toyworld.scene import COLUMNS, Scene, Thing
 
 
 def name(scene: Scene, thing: Thing) -> str:
-    """A definite name that fits only this object: with its colour, its size or its position where it needs them."""
+    """Return a definite name that fits only this object: with its colour, its size or its position where needed."""
     kindred = [other for other in scene.things if other.kind == thing.kind and other != thing]
     if not kindred:
         return f"the {thing.kind}"
@@ -25,7 +25,7 @@ def name(scene: Scene, thing: Thing) -> str:
 
 
 def relation(thing: Thing, other: Thing) -> tuple[str, ...]:
-    """Every true thing to say of the first object with regard to the second, as verb phrases before its name."""
+    """Return every true relation of the first object to the second, as verb phrases before its name."""
     found: list[str] = []
     step = COLUMNS.index(thing.column) - COLUMNS.index(other.column)
     if step:
@@ -44,7 +44,7 @@ def relation(thing: Thing, other: Thing) -> tuple[str, ...]:
 
 
 def step_between(thing: Thing, before: Thing) -> str:
-    """How one object lies from another; some ways are keys of ``phrases.STEPS``."""
+    """Return how one object lies from another; some ways are keys of ``phrases.STEPS``."""
     step = COLUMNS.index(thing.column) - COLUMNS.index(before.column)
     if step == 0:
         return "behind" if thing.row == "back" else "in front"

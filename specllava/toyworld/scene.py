@@ -1,8 +1,8 @@
-"""What there is in a toy scene, and how scenes are sampled. Knows neither pixels nor words.
+"""Content of a toy scene, and sampling of scenes, without pixels or words.
 
 A scene is a place with weather and a time of day, and one to four objects. Objects stand in the
 cells of a 3 x 2 grid (column: left, middle, right; row: back, front), so that every statement
-about position is either true or false, never a matter of taste.
+about position is either true or false.
 
 Splits go by content: the combinations in ``HELD_OUT`` never occur in the text that the models are
 trained on. A ``train`` scene holds none of them, a ``held-out`` scene exactly one.
@@ -40,7 +40,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 CELLS: tuple[tuple[Column, Row], ...] = tuple((c, r) for c in COLUMNS for r in ROWS)
 
 # One combination a colour, every one of another kind: each half of a pair is well known from
-# training, only their meeting is new.
+# training, only their combination is new.
 HELD_OUT: frozenset[tuple[Colour, Kind]] = frozenset(
     {
         ("red", "duck"), ("orange", "bus"), ("yellow", "horse"), ("green", "cat"),
@@ -55,7 +55,7 @@ REPEATED_KIND = 0.25  # how often an object copies the kind of an earlier one, s
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One object: what it is and the grid cell that it stands in. ``jitter`` in [-1, 1] moves it inside its cell."""
+    """One object: its kind, looks and grid cell. ``jitter`` in [-1, 1] moves it inside its cell."""
 
     kind: Kind
     colour: Colour
@@ -80,7 +80,7 @@ class Scene:
     seed: int = 0
 
     def ground_truth(self) -> dict[str, Any]:
-        """The scene as plain JSON data."""
+        """Return the scene as plain JSON data."""
         return asdict(self) | {"things": [asdict(thing) for thing in self.things], "count": len(self.things)}
 
     @property
@@ -89,7 +89,7 @@ class Scene:
 
 
 def sample_scene(seed: int, split: Split = "train") -> Scene:
-    """The scene number ``seed`` of a split: same seed, same scene, on every machine.
+    """Return scene number ``seed`` of a split: same seed, same scene, on every machine.
 
     Raises:
         ValueError: unknown split.
@@ -113,9 +113,9 @@ def sample_scene(seed: int, split: Split = "train") -> Scene:
 
 
 def sample_any_scene(seed: int) -> Scene:
-    """A scene with no regard to the split, for learning to see: the vision stage reads no text.
+    """Sample a scene regardless of the split, for training of the vision tower: that stage reads no text.
 
-    Half of them have an object in every cell, of any colour and kind: more to learn from one picture.
+    Half of them have an object in every cell, of any colour and kind, for more labels in one picture.
     """
     if seed % 2 == 0:
         return sample_scene(seed, "held-out")
@@ -130,7 +130,7 @@ def sample_any_scene(seed: int) -> Scene:
 
 
 def scenes(split: Split, start: int, count: int) -> Iterator[Scene]:
-    """``count`` scenes of a split, from number ``start`` on."""
+    """Yield ``count`` scenes of a split, from number ``start`` on."""
     return (sample_scene(seed, split) for seed in range(start, start + count))
 
 

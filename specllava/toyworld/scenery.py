@@ -1,4 +1,4 @@
-"""Questions about what is around the objects: the weather, the time of day and the place."""
+"""Questions about the surroundings of the objects: the weather, the time of day and the place."""
 
 from __future__ import annotations
 

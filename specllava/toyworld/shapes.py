@@ -1,8 +1,8 @@
 """The sixteen kinds of objects, each drawn by one small function with a pen in its own unit box.
 
 Contract: ``SHAPES[kind](pen, paint)`` draws an object into the unit box: it stands on y = 1 and fills most of the box;
-only a few wide kinds reach a tenth over it. Shape functions lay down flat colours only: outline, edges and shadow are
-the same for all kinds and come from the silhouette, so that all objects look as if drawn by the same hand.
+only a few wide kinds reach a tenth over it. Shape functions draw flat colours only: outline, edges and shadow are
+derived from the silhouette in the same way for all kinds, for a uniform style.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BEAK: Final[Fill] = (248, 152, 24)
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """One colour's three tones, and a colour for spots and stripes that stands out on it."""
+    """One colour's three tones, and a contrasting colour for spots and stripes."""
 
     base: Fill
     light: Fill

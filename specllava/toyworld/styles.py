@@ -1,4 +1,4 @@
-"""The ways to describe a picture: list, story, guide, notes, playful, critic. ``language`` fills the slots."""
+"""Styles of description: list, story, guide, notes, playful, critic. ``language`` fills the slots."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The wording of one way to describe. Scene slots: {in_place} {at_time} {sky} {ground} {n} {are} {order} {mood}
+    """Wording of one style of description. Scene slots: {in_place} {at_time} {sky} {ground} {n} {are} {order} {mood}
     {place} {weather} {hour}; object slots: {a} {verb} {ving} {where} {spot}.
 
-    Where an object is comes before what it is: a model that says the place first has only to look there.
+    The position of an object comes before its kind, so that the model attends to one cell only.
     """
 
     prompts: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Makes the toy pair from nothing: tokenizer, vision tower, target, draft before and after distillation.
+"""Training of the toy pair from nothing: tokenizer, vision tower, target, draft before and after distillation.
 
 Each stage leaves its part in the output directory and is skipped when the part is there, and each training
 loop resumes from its checkpoint; so the one command may be killed and repeated.
@@ -37,12 +37,12 @@ from specllava.toyworld.vision import SceneBatches, Seer, seeing_accuracy, seein
 
 PackedLosses = Callable[[Any, Batch], Losses]
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
-TALKING_START = 200_000  # and those that learning to look does not reach
+TALKING_START = 200_000  # sample numbers that alignment does not reach
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What every training stage works with."""
+    """Recipe, processes and directories of every training stage."""
 
     place: Workspace
     recipe: ToyRecipe
@@ -57,7 +57,7 @@ class _Run:
         return self.recipe.llava_config(layers, hidden, special_ids(self.processor), tied)
 
     def teacher(self) -> LlavaForConditionalGeneration:
-        """The finished target."""
+        """Load the finished target."""
         target = LlavaForConditionalGeneration.from_pretrained(self.place.target, dtype=torch.float32)
         return target.to(self.accelerator.device).eval()
 
@@ -91,7 +91,7 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
 
 
 def _bfloat16_is_fast() -> bool:
-    """Without its own instructions a CPU multiplies bfloat16 several times slower than float32."""
+    """Check for bfloat16 instructions: without them a CPU multiplies it several times slower than float32."""
     return torch.cuda.is_available() or bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
@@ -112,7 +112,7 @@ def _train_tower(run: _Run) -> None:
 
 
 def _align(run: _Run) -> None:
-    """The first layers of a target learn to look: bare lists of what stands where, the tower frozen."""
+    """Train the first layers of a target on bare lists of objects and positions, with the tower frozen."""
     set_seed(run.recipe.align.seed)
     config = run.llava(run.recipe.aligned_layers, run.recipe.target_hidden, tied=True)
     target = LlavaForConditionalGeneration(config)
@@ -122,7 +122,7 @@ def _align(run: _Run) -> None:
 
 
 def _talk(run: _Run) -> None:
-    """With layers added, it goes on to free talk."""
+    """Add layers to the aligned target and train it on free conversations."""
     set_seed(run.recipe.target.seed)
     target = LlavaForConditionalGeneration.from_pretrained(run.place.aligned, dtype=torch.float32)
     target = deepened(target, run.llava(run.recipe.target_layers, run.recipe.target_hidden, tied=True))
@@ -132,7 +132,7 @@ def _talk(run: _Run) -> None:
 
 
 def deepened(model: LlavaForConditionalGeneration, config: LlavaConfig) -> LlavaForConditionalGeneration:
-    """The model with as many layers as ``config`` says: new ones stand behind, and at first add nothing.
+    """Return the model with the layers of ``config``: new ones are behind the old, and at first add nothing.
 
     They are copies of the old layers, in their order, whose last projections are zero; so the logits are the same.
     """
@@ -151,7 +151,7 @@ def deepened(model: LlavaForConditionalGeneration, config: LlavaConfig) -> Llava
 
 
 def _train_draft(run: _Run) -> None:
-    """From the corpus alone, in the same packed rows: the target lends its tower and nothing else."""
+    """Train the first draft on the corpus alone, in the same packed rows, with only the tower of the target."""
     set_seed(run.recipe.draft.seed)
     draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden, tied=True))
     batches = run.packed(run.recipe.draft_batch, TALKING, TALKING_START)
@@ -161,9 +161,9 @@ def _train_draft(run: _Run) -> None:
 
 
 def _distil(run: _Run) -> None:
-    """The second draft goes on from the first, taught by the target's distributions as well as the corpus.
+    """Train the second draft from the first, on the target's distributions as well as the corpus.
 
-    By the stage that the ``distill`` command runs too.
+    The stage is the one of the ``distill`` command.
     """
     set_seed(run.recipe.distill.seed)
     draft = DraftLlava.from_pretrained(run.place.draft_before, dtype=torch.float32)
@@ -180,17 +180,17 @@ def _distil(run: _Run) -> None:
 def _fit_packed(
     name: str, model: LlavaForConditionalGeneration, batches: PackedBatches, loop: LoopConfig, run: _Run
 ) -> None:
-    """Never compiled: rows of many lengths gain little by it."""
+    """Train on packed rows, never compiled: rows of many lengths gain little by it."""
     model.model.vision_tower.requires_grad_(False)
     losses = looking_losses(run.recipe, content_ids(run.processor.tokenizer))
     fit(name, model, losses, batches, loop, run.place.checkpoints(name), run.accelerator)
 
 
 def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
-    """What a target learns from packed rows: the answers, and both hints of :mod:`specllava.toyworld.hints`.
+    """Return a target's loss function for packed rows: the answers, and both hints of :mod:`specllava.toyworld.hints`.
 
     Args:
-        content: tokens that count ``recipe.content_weight`` times in the answers.
+        content: tokens with weight ``recipe.content_weight`` in the answers.
     """
     weight = torch.ones(recipe.vocabulary)
     weight[list(content)] = recipe.content_weight
@@ -215,13 +215,13 @@ def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
 def drafting_losses(
     draft: DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration, scenery: float
 ) -> Losses:
-    """What a draft learns from packed rows: the answers; and to name what a slot shows *before* its first layer.
+    """Return a draft's losses on packed rows: the answers, and the words of the slots *before* its first layer.
 
-    A draft may have one layer only. That gathers what the slots hold, so what they hold must be words already.
+    A draft may have one layer only, which gathers the slots' states, so these must encode words already.
 
     Args:
         tower_model: the model whose vision tower the draft shares.
-        scenery: how much a slot without an object counts.
+        scenery: weight of a slot without an object.
     """
     layers = packed_states(draft, batch, tower_model)
     said, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
@@ -235,10 +235,10 @@ def drafting_losses(
 def packed_states(
     model: LlavaForConditionalGeneration | DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration
 ) -> tuple[Tensor, ...]:
-    """Hidden states ``[batch, length, hidden]`` of packed rows: the embeddings, then behind each layer.
+    """Return hidden states ``[batch, length, hidden]`` of packed rows: the embeddings, then behind each layer.
 
     Args:
-        tower_model: the model whose vision tower sees the pictures.
+        tower_model: the model whose vision tower encodes the pictures.
     """
     with torch.no_grad():
         features = tower_features(tower_model, batch["pixel_values"])
@@ -260,7 +260,7 @@ def _timed(stage: Callable[[], object]) -> dict[str, float]:
 
 
 def _done(place: Workspace, stage: str, facts: dict[str, float]) -> None:
-    """A stage's part is saved, so its checkpoints may go."""
+    """Log a finished stage and remove its checkpoints: its part is saved."""
     shutil.rmtree(place.checkpoints(stage), ignore_errors=True)
     _log(place.root, stage, facts)
 

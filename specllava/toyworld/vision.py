@@ -1,8 +1,8 @@
-"""Teaching the vision tower to see: what each patch shows is read off it by a linear head for every attribute.
+"""Training of the vision tower: a linear head for every attribute classifies the content of each patch.
 
 The stage reads no text. Pictures of the held-out combinations are among its examples, with colour and kind
-as separate labels: what is held out is saying them together, as a real tower has seen more than its
-language model has read about.
+as separate labels: only their combination in text is held out, as a real tower's training pictures are more
+than its language model's text covers.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from transformers.image_processing_utils import BaseImageProcessor
 from specllava.toyworld.draw import draw_scene, shown_at
 from specllava.toyworld.scene import CELLS, COLOURS, KINDS, PLACES, SIZES, TIMES, WEATHERS, Scene, sample_any_scene
 
-ABSENT = -100  # label of what a patch does not show: nothing to learn
+ABSENT = -100  # label of an attribute that a patch does not have: no loss
 OBJECT_CLASSES = {"kind": len(KINDS), "colour": len(COLOURS), "size": len(SIZES), "cell": len(CELLS)}
 SCENE_CLASSES = {"place": len(PLACES), "weather": len(WEATHERS), "time": len(TIMES), "count": len(CELLS)}
 
 
 class Seer(nn.Module):
-    """A vision tower with a linear head for each attribute, on every patch: LLaVA will read patches, one by one."""
+    """A vision tower with a linear head for each attribute, on every patch, because LLaVA reads patches one by one."""
 
     def __init__(self, tower: CLIPVisionModel) -> None:
         super().__init__()
@@ -35,14 +35,14 @@ class Seer(nn.Module):
         self.heads = nn.ModuleDict({name: nn.Linear(hidden, count) for name, count in classes.items()})
 
     def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        """Logits by attribute, ``[batch, patches, classes]``."""
+        """Return logits by attribute, ``[batch, patches, classes]``."""
         outputs = self.tower(pixel_values, output_hidden_states=True)
-        patches = self.norm(outputs.hidden_states[-1][:, 1:])  # [batch, patches, hidden]: what LLaVA will read
+        patches = self.norm(outputs.hidden_states[-1][:, 1:])  # [batch, patches, hidden]: LLaVA's input
         return {name: head(patches) for name, head in self.heads.items()}
 
 
 def patch_labels(scene: Scene, patches: int) -> dict[str, Tensor]:
-    """Class indices by attribute, ``[patches]``: of the object where one is shown, of the scene everywhere else."""
+    """Return class indices by attribute, ``[patches]``: of the object where there is one, of the scene elsewhere."""
     labels = {name: torch.full((patches,), ABSENT) for name in OBJECT_CLASSES | SCENE_CLASSES}
     whole = {
         "place": PLACES.index(scene.place),
@@ -63,7 +63,7 @@ def patch_labels(scene: Scene, patches: int) -> dict[str, Tensor]:
 
 
 class SceneBatches:
-    """Batch number to ``pixel_values [b, 3, h, w]`` and labels by attribute, ``[b, patches]``."""
+    """Batches by number: ``pixel_values [b, 3, h, w]`` and labels by attribute, ``[b, patches]``."""
 
     def __init__(self, images: BaseImageProcessor, batch: int, patches: int, first_sample: int = 0) -> None:
         self.images, self.batch, self.patches, self.first_sample = images, batch, patches, first_sample
@@ -78,7 +78,7 @@ class SceneBatches:
 
 
 def seeing_losses(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Summed cross-entropies, and the accuracy of what matters most: the kind where an object is."""
+    """Return summed cross-entropies, and the accuracy of the most important attribute: the kind where an object is."""
     logits = model(batch["pixel_values"])
     losses = [
         F.cross_entropy(rows.float().flatten(0, -2), batch[name].flatten(), ignore_index=ABSENT, reduction="sum")
@@ -92,7 +92,7 @@ def seeing_losses(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tenso
 
 @torch.inference_mode()
 def seeing_accuracy(model: Seer, batches: SceneBatches, count: int) -> dict[str, float]:
-    """Accuracy by attribute over the patches of ``count`` batches that show it."""
+    """Return accuracy by attribute over the patches of ``count`` batches that have it."""
     right = dict.fromkeys(OBJECT_CLASSES | SCENE_CLASSES, 0)
     total = dict.fromkeys(right, 0)
     for number in range(count):
