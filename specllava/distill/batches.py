@@ -51,7 +51,7 @@ class RowBatches:
 
     Args:
         numbers: of the training rows.
-        see: pictures of a row by path: ``pixel_values`` ``[tiles, 3, height, width]`` or what else ``name`` says.
+        see: pictures of a row by path: ``pixel_values`` ``[tiles, 3, height, width]`` or the input that ``name`` names.
         images: directory that the paths are relative to.
     """
 

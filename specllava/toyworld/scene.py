@@ -55,7 +55,7 @@ REPEATED_KIND = 0.25  # how often an object copies the kind of an earlier one, s
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One object: its kind, looks and grid cell. ``jitter`` in [-1, 1] moves it inside its cell."""
+    """One object: its kind, colour, size and grid cell. ``jitter`` in [-1, 1] moves it inside its cell."""
 
     kind: Kind
     colour: Colour
