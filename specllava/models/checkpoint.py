@@ -1,4 +1,4 @@
-"""Where a model lies: a directory, or an id on the Hugging Face hub. Safetensors only, never foreign code."""
+"""Checkpoints in a directory or on the Hugging Face hub: safetensors only, never code that comes with them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model on disk or on the hub; what is read of it is read with these rules and no others.
+    """A model on disk or on the hub, and the only way to read one.
 
     Args:
         place: a directory, or an id such as ``llava-hf/llava-1.5-7b-hf``.
-        local: it is a directory, and no network is used.
+        local: whether it is a directory, so that no network is used.
     """
 
     place: str
@@ -43,7 +43,7 @@ class Checkpoint:
 
     @classmethod
     def at(cls, source: Source) -> Checkpoint:
-        """The checkpoint that a user means: a directory if there is one, else an id of the hub.
+        """Return the checkpoint of a user's name for it: a directory if there is one, else an id of the hub.
 
         Raises:
             ValueError: neither.
@@ -57,11 +57,11 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """What it is called where space is short."""
+        """Short name."""
         return Path(self.place).name
 
     def config(self) -> PretrainedConfig:
-        """The configuration.
+        """Read the configuration.
 
         Raises:
             ValueError: it cannot be read, or the hub cannot be reached or has no such model; in one line, as all below.
@@ -69,7 +69,7 @@ class Checkpoint:
         return self._read(lambda: AutoConfig.from_pretrained(self.place, **self._rules))
 
     def processor(self) -> ProcessorMixin:
-        """Tokenizer and image processor; what older files leave out of the latter comes from the configuration."""
+        """Load tokenizer and image processor; fields that older files lack come from the configuration."""
         processor = self._read(lambda: AutoProcessor.from_pretrained(self.place, **self._rules))
         if not hasattr(processor, "image_processor"):
             raise ValueError(f"{self.place} has no image processor: files of a processor are expected beside the model")
@@ -81,14 +81,14 @@ class Checkpoint:
         return processor
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer alone."""
+        """Load the tokenizer alone."""
         return self._read(lambda: AutoTokenizer.from_pretrained(self.place, **self._rules))
 
     def load(self, build: type[PreTrainedModel], **options: Any) -> PreTrainedModel:
-        """The model, as ``build``; with the options of ``from_pretrained``.
+        """Load the model as class ``build``, with the options of ``from_pretrained``.
 
         Raises:
-            ValueError: also if weights are missing, which would otherwise be left as chance made them.
+            ValueError: also if weights are missing, which would otherwise be left at random values.
         """
         model, found = self._read(
             lambda: build.from_pretrained(
@@ -101,7 +101,7 @@ class Checkpoint:
         return model
 
     def tensors(self, part: str) -> dict[str, Tensor]:
-        """Weights by the end of their name behind ``part``, such as ``vision_tower``; nothing else is loaded."""
+        """Load only the weights below ``part``, such as ``vision_tower``, and return them by the rest of their name."""
         return self._read(lambda: dict(self._parts(f"{part}.")))
 
     def _parts(self, part: str) -> list[tuple[str, Tensor]]:
@@ -115,7 +115,7 @@ class Checkpoint:
         return found
 
     def _files(self, part: str) -> list[str]:
-        """The safetensors files that hold weights with ``part`` in their name."""
+        """List the safetensors files that hold weights with ``part`` in their name."""
         try:
             index = json.loads(Path(self._file(INDEX)).read_text(encoding="utf-8"))["weight_map"]
         except (EntryNotFoundError, FileNotFoundError):

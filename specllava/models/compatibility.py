@@ -16,10 +16,10 @@ def check_pair(
     processor: ProcessorMixin,
     draft_processor: ProcessorMixin | PreTrainedTokenizerBase,
 ) -> None:
-    """Refuse a draft that cannot speak for this target.
+    """Refuse a draft that does not fit the target.
 
     Args:
-        draft_processor: of the draft; its tokenizer is enough for one that sees nothing.
+        draft_processor: of the draft; its tokenizer is enough for a text-only draft.
 
     Raises:
         ValueError: other tokens, another vocabulary size, or a projector for other vision features.
@@ -44,7 +44,7 @@ def check_pair(
 
 
 def _check_vision(target: PreTrainedModel, draft: PreTrainedModel) -> None:
-    """Refuse a draft that cannot read what the target's tower gives."""
+    """Refuse a draft that cannot read the features of the target's tower."""
     types = target.config.model_type, draft.config.model_type
     if types[0] != types[1]:
         raise ValueError(f"the draft reads features of a {types[1]}, the target is a {types[0]}: {INIT}")
@@ -60,7 +60,7 @@ def _check_vision(target: PreTrainedModel, draft: PreTrainedModel) -> None:
 
 
 def differences(target: PretrainedConfig, draft: PretrainedConfig) -> list[tuple[str, object, object]]:
-    """Fields in which two models of one family read features differently: name, target's value, draft's value."""
+    """List the fields in which two models of one family read features differently: name, target's value, draft's."""
     found = [(name.replace("_", " "), getattr(target, name), getattr(draft, name)) for name in family_of(target).shared]
     found += [
         (name.replace("_", " "), getattr(target.vision_config, name), getattr(draft.vision_config, name))

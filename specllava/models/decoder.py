@@ -1,4 +1,4 @@
-"""What a decoder's configuration says of its attention, and which decoders trees cannot be verified through."""
+"""A decoder's attention by its configuration, and the decoders that cannot verify trees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GROWING_ROPES: Final = ("dynamic", "longrope")  # rotary angles depend on how lo
 
 
 def layer_types(config: PretrainedConfig) -> tuple[str, ...]:
-    """The attention of each decoder layer: its ``layer_types``, or one for all by its ``sliding_window``."""
+    """Return the attention of each decoder layer: ``layer_types``, or one for all by ``sliding_window``."""
     if config.model_type == "llama":  # which attends to everything, whatever else its configuration carries along
         return (FULL,) * int(config.num_hidden_layers)
     named: Any = getattr(config, "layer_types", None)

@@ -1,4 +1,4 @@
-"""Where a model runs: one device, or several that accelerate's hooks move its states between."""
+"""Devices of a model: one, or several that accelerate's hooks move its states between."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DEVICE_AUTO = "auto"
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """The device that takes a model's token ids and pictures.
+    """Return the device that takes a model's token ids and pictures.
 
     Of a model on several devices that is where its word embeddings run, whose weights may lie elsewhere until then.
     """
@@ -19,7 +19,7 @@ def input_device(model: PreTrainedModel) -> torch.device:
 
 
 def parse_device(name: str) -> torch.device:
-    """The device of a name; ``auto`` is the GPU if there is one.
+    """Return the device of a name; ``auto`` is the GPU if there is one.
 
     Raises:
         ValueError: no such device, or none here.

@@ -1,6 +1,6 @@
-"""What lies on disk: a target with its vision tower, and a draft that has none and borrows the target's.
+"""Classes of drafts without a vision tower, which read the features of the target's, and how models are saved.
 
-Both are ordinary Hugging Face directories: configuration, safetensors, tokenizer, processor.
+Targets and drafts are ordinary Hugging Face directories: configuration, safetensors, tokenizer, processor.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DraftLlavaNext(LlavaNextForConditionalGeneration):
 
 
 def vision_source(draft: PreTrainedModel) -> VisionSource:
-    """How a draft comes to know a picture. A plain language model never does."""
+    """Return the source of a draft's picture features; a plain language model has none."""
     if not hasattr(draft.model, "multi_modal_projector"):
         return "none"
     return "shared" if isinstance(draft.model.vision_tower, nn.Identity) else "own"
@@ -55,7 +55,7 @@ def save(
     dtype: torch.dtype = torch.bfloat16,
     max_shard: str = MAX_SHARD,
 ) -> None:
-    """Write a checkpoint; beside first, then renamed, so that a directory that exists is whole.
+    """Write a checkpoint under a temporary name and rename it, so that a directory that exists is complete.
 
     Raises:
         OSError: it cannot be written, because a disk is full, say; nothing is left behind.

@@ -1,4 +1,4 @@
-"""Which tokens end an answer."""
+"""Tokens that end an answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids of the first source that names any: generation settings, configuration, the decoder's own, the tokenizer.
+    """Return the ids of the first source that names any, of generation settings, configuration, decoder and tokenizer.
 
     An empty list names none on purpose: answers then end at the limit only.
 

@@ -1,7 +1,7 @@
-"""What differs between families of vision-language models, behind one interface; ``docs/models.md`` adds a third.
+"""Families of vision-language models behind one interface; ``docs/models.md`` adds a third.
 
-A tower is run once per picture, on what :meth:`Family.pixels` gives; its features are shared by target and draft, and
-each projects them for itself.
+A tower runs once per picture, on the result of :meth:`Family.pixels`; its features are shared by target and draft,
+and each projects them for itself.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Size = tuple[int, int]  # height and width in pixels
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """What the tower says of a picture that is read in tiles.
+    """Vision states of a picture that is read in tiles.
 
     Args:
         states: ``[tiles, patches, vision_hidden]``: the whole picture, then its tiles row by row.
-        size: of the picture, which tells what part of the tiles is padding.
+        size: of the picture, which determines the part of the tiles that is padding.
     """
 
     states: Tensor
@@ -44,7 +44,7 @@ Features = Tensor | tuple[Tiles, ...]  # those of all pictures of a prompt; a te
 
 
 class Family(Protocol):
-    """One family. ``sizes`` are those of the pictures as they came, in their order."""
+    """Interface of a family. ``sizes`` are those of the pictures as given, in their order."""
 
     name: str  # config.model_type
     target: type[PreTrainedModel]
@@ -53,41 +53,41 @@ class Family(Protocol):
     position_rows: int = 1  # of position ids per token
 
     def num_tiles(self, config: PretrainedConfig, size: Size) -> int:
-        """Squares in which the tower reads a picture."""
+        """Return the number of squares in which the tower reads a picture."""
         ...
 
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
-        """What the tower reads of each picture, ``[tiles, 3, height, width]``, of what the processor gives."""
+        """Return the tower's input for each picture, ``[tiles, 3, height, width]``, from the processor's output."""
         ...
 
     def key(self, pixels: Tensor, size: Size) -> str:
-        """A name for a picture's features: equal names mean equal features."""
+        """Return a key of a picture's features: equal keys mean equal features."""
         ...
 
     def features_of(self, states: Tensor, size: Size) -> ImageFeatures:
-        """One picture's features, of the tower's states of it, ``[tiles, patches, vision_hidden]``."""
+        """Return one picture's features, from the tower's states of it, ``[tiles, patches, vision_hidden]``."""
         ...
 
     def stack(self, pictures: Sequence[Any]) -> Features:
-        """The features of several pictures, at least one, as one value."""
+        """Join the features of several pictures, at least one, into one value."""
         ...
 
     def num_image_tokens(self, model: PreTrainedModel, features: Any) -> list[int]:
-        """Image slots that each picture takes in a prompt."""
+        """Return the number of image slots that each picture takes in a prompt."""
         ...
 
     def project(self, model: PreTrainedModel, features: Any) -> Tensor:
-        """Embeddings for all image slots in their order, ``[slots, hidden]``, by the projector of ``model``."""
+        """Project features by the projector of ``model`` to all image slots in their order, ``[slots, hidden]``."""
         ...
 
     def projector(self, model: PreTrainedModel) -> list[nn.Parameter]:
-        """The weights behind :meth:`project`."""
+        """Return the weights that :meth:`project` uses."""
         ...
 
     def prefill_positions(
         self, model: PreTrainedModel, input_ids: Tensor, features: Any
     ) -> tuple[Tensor | None, int]:
-        """Position ids of a prompt ``[1, length]`` or ``[rows, 1, length]``, and what is added behind it.
+        """Return position ids of a prompt, ``[1, length]`` or ``[rows, 1, length]``, and the offset behind it.
 
         A later token at place ``n`` of the text has position ``n`` plus that offset, in every row. By default both
         are what transformers does by itself: one row, no offset.
@@ -95,7 +95,7 @@ class Family(Protocol):
         return None, 0
 
     def inputs(self, pixel_values: Tensor, sizes: Sequence[Size]) -> dict[str, Tensor]:
-        """What the family's own ``forward`` and ``generate`` want of the pictures."""
+        """Return the arguments of the family's own ``forward`` and ``generate`` for the pictures."""
         ...
 
 
@@ -152,7 +152,10 @@ class LlavaNext(Family):
         return 1 + int(height // side) * int(width // side)
 
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
-        """``pixel_values`` is ``[images, most tiles, 3, height, width]``, with zeros for tiles that are not there."""
+        """Return each picture's tiles.
+
+        ``pixel_values`` is ``[images, most tiles, 3, height, width]``, with zeros for tiles that are not there.
+        """
         return [tiles[: self.num_tiles(config, size)] for tiles, size in zip(pixel_values, sizes, strict=True)]
 
     def key(self, pixels: Tensor, size: Size) -> str:
@@ -182,7 +185,7 @@ class LlavaNext(Family):
     def _packed(
         self, model: PreTrainedModel, tiles: Sequence[Tensor], features: Sequence[Tiles], newline: Tensor
     ) -> list[Tensor]:
-        """``[slots, hidden]`` for each picture, of ``tiles`` ``[tiles, patches, hidden]``."""
+        """Arrange ``tiles`` ``[tiles, patches, hidden]`` as ``[slots, hidden]`` for each picture."""
         packed: list[Tensor]
         packed, _ = model.pack_image_features(
             tiles,

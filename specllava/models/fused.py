@@ -1,7 +1,7 @@
-"""A draft's layers with fewer, larger products: what a small layer takes is mostly the calls, not the arithmetic.
+"""A draft's layers with fewer, larger products: the time of a small layer is mostly calls, not arithmetic.
 
-Only drafts are fused. Their numbers decide what is guessed, never what is said, so their last bits are free; the
-target keeps the layers that transformers gives it.
+Only drafts are fused. Their numbers decide the guesses, never the answer, so their last bits may differ; the target
+keeps the layers of transformers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 
 def fuse(model: PreTrainedModel) -> PreTrainedModel:
-    """The same model; if its decoder is a Llama with plain weights, with that decoder's layers fused in place."""
+    """Fuse the decoder layers of a model in place if they are a Llama's with plain weights; return the model."""
     decoder = model.get_decoder()
     if isinstance(decoder, LlamaModel) and all(_is_plain(layer) for layer in decoder.layers):
         decoder.layers = nn.ModuleList(FusedLayer(layer) for layer in decoder.layers)
@@ -28,13 +28,13 @@ def fuse(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _is_plain(layer: LlamaDecoderLayer) -> bool:
-    """Products without biases, of weights that are numbers and no codes for them."""
+    """Check that a layer's products have no biases and no quantised weights."""
     products = [module for module in (*layer.self_attn.children(), *layer.mlp.children()) if hasattr(module, "weight")]
     return all(type(each) is nn.Linear and each.bias is None and type(each.weight.data) is Tensor for each in products)
 
 
 class FusedLayer(nn.Module):
-    """A layer of a Llama: queries, keys and values in one product, and gate and up in another.
+    """A Llama layer with queries, keys and values in one product, and gate and up in another.
 
     It is called as transformers calls its own, for a batch of 1.
     """
@@ -79,12 +79,12 @@ class FusedLayer(nn.Module):
         past_key_values: Cache | None = None,
         **_: object,
     ) -> Tensor:
-        """``[1, tokens, hidden]`` in and out; nothing is learnt from it.
+        """Run the layer, ``[1, tokens, hidden]`` in and out; without gradients.
 
         Args:
-            attention_mask: added to the scores, ``[1, 1, tokens, columns]``; without it a token sees those before it.
+            attention_mask: added to the scores, ``[1, 1, tokens, columns]``; without it attention is causal.
             position_embeddings: cosines and sines ``[1, tokens, size of a head]``.
-            past_key_values: what was read before; this layer's keys and values are added to it.
+            past_key_values: the KV cache; this layer's keys and values are added to it.
 
         Raises:
             ValueError: several rows.
@@ -117,7 +117,7 @@ class FusedLayer(nn.Module):
 
 
 def _raw(layer: FusedLayer) -> tuple[Tensor, ...]:
-    """Its weights at hand as they are: to ask a module for a parameter takes as long as to add."""
+    """Return the layer's weights as plain tensors: looking up a module's parameter takes as long as an addition."""
     return tuple(weight.data for weight in layer.held)
 
 
@@ -126,11 +126,11 @@ def _refresh(layer: FusedLayer, _: object) -> None:
 
 
 def _turned(parts: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Queries and keys ``[1, heads, tokens, size]``, rotated by their positions: the halves of a head as one plane."""
+    """Rotate queries and keys ``[1, heads, tokens, size]`` by their positions: a head's halves form one plane."""
     first, second = parts.chunk(2, -1)
     return torch.addcmul(parts * cosines, torch.cat([-second, first], -1), sines)
 
 
 def _stacked(*products: nn.Linear) -> Tensor:
-    """The weights of several products as one, ``[in, out]``: its results stand one behind the other."""
+    """Concatenate the weights of several products, ``[in, out]``, so that their results follow one another."""
     return torch.cat([each.weight.data.t() for each in products], dim=1)

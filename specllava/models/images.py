@@ -1,4 +1,4 @@
-"""Pictures from outside: checked before a pixel is decoded, upright, and of bounded size in memory."""
+"""Input pictures: checked before a pixel is decoded, upright, and of bounded size in memory."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def read_size(path: Path) -> tuple[int, int]:
 
 
 class _Unfit(ValueError):
-    """A picture that is read well, and refused for its size."""
+    """Error of a readable picture that is refused for its size."""
 
 
 def _read(path: Path, use: Callable[[Image.Image], Result], longest: int | None = None) -> Result:
-    """What ``use`` makes of a picture whose header was read; a JPEG is set to be decoded at a fraction of its size."""
+    """Apply ``use`` to a picture whose header was read; a JPEG is set to be decoded at a fraction of its size."""
     if not path.is_file():
         raise ValueError(f"no image file at {path}")
 
@@ -70,7 +70,7 @@ def _read(path: Path, use: Callable[[Image.Image], Result], longest: int | None 
 
 
 def _guarded(name: str, read: Callable[[], Result]) -> Result:
-    """What ``read`` returns; whatever Pillow raises becomes one line that names the picture, and it warns nobody."""
+    """Call ``read`` without Pillow's warnings; any error of Pillow becomes one line that names the picture."""
     try:
         with _DECODING, warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"PIL\b")
@@ -93,7 +93,7 @@ def _check_size(picture: Image.Image, name: str) -> None:
 
 
 def _fraction(width: int, height: int, longest: int | None) -> int:
-    """By what to divide a JPEG's sides while decoding: as little as fits, or down to twice what is asked for."""
+    """Return the divisor of a JPEG's sides in decoding: the smallest that fits, or down to twice ``longest``."""
     needed = next(part for part in (1, 2, 4, 8) if width * height <= MAX_PIXELS * part**2)
     enough = [part for part in (1, 2, 4, 8) if longest and max(width, height) >= 2 * longest * part]
     return max([needed, *enough])
@@ -110,7 +110,7 @@ def _upright(picture: Image.Image, longest: int | None) -> Image.Image:
 
 
 def _orientation(picture: Image.Image) -> int:
-    """EXIF orientation, 1 if there is none; of a PNG only if it stands before the pixels."""
+    """Return the EXIF orientation, 1 if there is none; of a PNG only if it stands before the pixels."""
     if picture.format == "PNG" and "exif" not in picture.info:
         return 1  # Pillow would decode the picture to look behind it
     orientation: int = picture.getexif().get(ExifTags.Base.Orientation, 1)

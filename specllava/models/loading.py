@@ -1,4 +1,4 @@
-"""Loading a target and a draft for it: memory and fit are checked, weights are laid out for a tree's worth of rows."""
+"""Loading of a target and its draft: memory and fit are checked, weights are laid out for a tree's number of rows."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """Where and how models are loaded.
+    """Options of loading: device, precision and context.
 
     Args:
         device: ``auto`` takes the GPU if there is one.
         dtype: ``auto`` is float32 on a CPU and bfloat16 elsewhere.
         device_map: let accelerate spread the target over all GPUs and the machine's memory.
         quantization: store the target's weights in fewer bits.
-        context: tokens of prompt and answer that will do; as many as the target can hold without it.
+        context: largest number of tokens of prompt and answer; without it as many as the target can hold.
 
     Raises:
         ValueError: an unknown dtype.
@@ -78,14 +78,14 @@ def load_target(
     options: LoadOptions,
     tell: Callable[[str], None],
 ) -> LoadedTarget:
-    """Load a target, once it is known that it and its draft fit the memory.
+    """Load a target after checking that it and its draft fit the memory.
 
     Args:
-        draft: is only weighed here.
-        tell: is given a line on what memory the pair needs, before anything is loaded.
+        draft: only counted in the memory estimate.
+        tell: receives a line on the memory that the pair needs, before anything is loaded.
 
     Raises:
-        ValueError: no model there, a decoder that trees cannot be verified through, or more memory needed than there
+        ValueError: no model there, a decoder that cannot verify trees, or more memory needed than there
             is; one line with the numbers.
     """
     checkpoint = Checkpoint.at(target)
@@ -134,7 +134,7 @@ def load_draft(draft: Source, target: PreTrainedModel, processor: ProcessorMixin
 
 
 def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
-    """What a draft is: a vision-language model with or without a tower, or a plain Llama, which sees nothing.
+    """Return the class of a draft: a vision-language model with or without a tower, or a text-only Llama.
 
     Raises:
         ValueError: something else.
@@ -152,7 +152,7 @@ def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
 
 
 def _ready(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
-    """Without dropout; on a CPU with its weights laid out for a tree's worth of rows.
+    """Prepare a model: without dropout, on a CPU with its weights laid out for a tree's number of rows.
 
     A linear layer's weight ``[out, in]`` stored column by column holds the same numbers. Multiplying 4 to 64 rows by
     it is faster that way (``python -m benchmarks.passes``), and every lane runs on the same weights. Quantised weights

@@ -1,4 +1,4 @@
-"""How a draft is made for a target: of a plain language model, or of somebody's stand-alone LLaVA."""
+"""Making of a draft for a target, from a plain language model or from a stand-alone LLaVA."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class MadeDraft:
     """A draft that was written.
 
     Args:
-        vision: how it comes to know a picture.
-        parameters: how many it has.
-        said: what a user must know of it, line by line.
+        vision: source of its picture features.
+        parameters: their number.
+        said: notes for the user, line by line.
     """
 
     directory: Path
@@ -36,10 +36,10 @@ class MadeDraft:
 
 
 def init_draft(llm: Source, target: Source, output: Path, text_only: bool = False, seed: int = 0) -> MadeDraft:
-    """A draft of a plain Llama: its vocabulary aligned to the target's, and a fresh projector for its features.
+    """Make a draft of a plain Llama: vocabulary aligned to the target's, a new projector for its features.
 
     Args:
-        text_only: no projector: the draft never sees a picture.
+        text_only: no projector: the draft reads no picture.
         seed: of the projector's first weights.
 
     Raises:
@@ -74,7 +74,7 @@ def init_draft(llm: Source, target: Source, output: Path, text_only: bool = Fals
 
 
 def import_draft(source: Source, target: Source, output: Path) -> MadeDraft:
-    """A draft of a stand-alone LLaVA-style model. A tower that equals the target's is dropped, another one kept.
+    """Make a draft of a stand-alone LLaVA-style model. A tower that equals the target's is dropped, another one kept.
 
     A draft with its own tower encodes each picture a second time, with its own image processor.
 
@@ -114,7 +114,7 @@ def _check_free(output: Path) -> None:
 def _speak_alike(
     model: PreTrainedModel, small: Checkpoint, target_name: str, processor: ProcessorMixin, config: PretrainedConfig
 ) -> None:
-    """The model's ids mean what the target's mean, and it has as many rows."""
+    """Align a model's vocabulary: its ids mean what the target's mean, and it has as many rows."""
     tokenizer = small.tokenizer()
     check_tokens(small.name, tokenizer, target_name, processor.tokenizer)
     align(model, small.name, 1 + max(tokenizer.get_vocab().values()), config.text_config.vocab_size)
@@ -124,7 +124,7 @@ def _speak_alike(
 
 
 def _other_vision(model: PreTrainedModel, large: Checkpoint, config: PretrainedConfig) -> str | None:
-    """Why a model cannot read the features of the target's tower; ``None`` if it can."""
+    """Return why a model cannot read the features of the target's tower; ``None`` if it can."""
     if model.config.model_type != config.model_type:
         return f"it is a {model.config.model_type}, the target a {config.model_type}"
     for name, ours, theirs in differences(config, model.config):
@@ -137,7 +137,7 @@ def _other_vision(model: PreTrainedModel, large: Checkpoint, config: PretrainedC
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same numbers, up to rounding to the coarser of their precisions."""
+    """Compare two tensors: whether they hold the same numbers, up to rounding to the coarser precision."""
     if one.shape != other.shape:
         return False
     if one.dtype == other.dtype:
@@ -148,7 +148,7 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 def _own_processor(theirs: ProcessorMixin, target: ProcessorMixin) -> ProcessorMixin:
-    """Their way with pictures, the target's with words."""
+    """Combine their image processor with the target's tokenizer."""
     return type(theirs)(
         image_processor=theirs.image_processor,
         tokenizer=target.tokenizer,

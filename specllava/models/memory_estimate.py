@@ -1,4 +1,4 @@
-"""What a pair will take of a device's memory, known before a weight is read or downloaded."""
+"""Memory that a pair takes on a device, estimated before a weight is read or downloaded."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SHORTEST = 64  # tokens of context that are worth proposing
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes by what they are for. Activations come on top; they are small beside weights, batch 1.
+    """Bytes by purpose. Activations come on top; they are small beside weights, batch 1.
 
     Args:
         target, draft: weights.
         caches: keys and values of both models for ``context`` tokens and a tree of the default options behind them. A
             dialogue takes all of it; an answer by itself takes what prompt and answer need.
-        column: what one token more takes of them.
+        column: bytes of them for one more token.
     """
 
     target: float
@@ -54,7 +54,7 @@ def estimate(
     scheme: QuantizationName = "none",
     context: int | None = None,
 ) -> Estimate:
-    """The estimate for two classes and configurations; models are built without storage, to count what they hold.
+    """Estimate the memory of two classes and configurations; models are built without storage, to count weights.
 
     Args:
         context: tokens of prompt and answer; as many as the target can hold without it.
@@ -77,27 +77,27 @@ def estimate(
 
 
 def target_columns(length: int, config: DecodingConfig) -> int:
-    """Columns of the target's KV cache for ``length`` tokens of prompt and answer, and the largest tree behind them."""
+    """Count columns of the target's KV cache for ``length`` tokens of prompt and answer and the largest tree."""
     return length + config.nodes + 1
 
 
 def draft_columns(length: int, config: DecodingConfig) -> int:
-    """The same of a draft's cache, which holds every node that was expanded until the target has chosen."""
+    """Count columns of a draft's KV cache likewise; it holds every expanded node until the target has verified."""
     return target_columns(length, config) + max_expansions(config)
 
 
 def max_expansions(config: DecodingConfig) -> int:
-    """Nodes of one tree that the draft may expand: a beam's levels, or a whole static shape."""
+    """Count the nodes of one tree that the draft may expand: a beam's levels, or a whole static shape."""
     return max(config.depth * config.width, config.nodes)
 
 
 def max_context(config: PretrainedConfig) -> int:
-    """Tokens that a model can hold."""
+    """Return the number of tokens that a model can hold."""
     return int(config.get_text_config().max_position_embeddings)
 
 
 def checked_context(wanted: int | None, config: PretrainedConfig) -> int:
-    """Tokens of prompt and answer that a pair takes; as many as its target can hold if none are ``wanted``.
+    """Return the tokens of prompt and answer that a pair takes; without ``wanted`` as many as its target can hold.
 
     Raises:
         ValueError: more than that, or none.
@@ -111,7 +111,7 @@ def checked_context(wanted: int | None, config: PretrainedConfig) -> int:
 def weight_bytes(
     build: type[PreTrainedModel], config: PretrainedConfig, dtype: torch.dtype, scheme: QuantizationName = "none"
 ) -> float:
-    """Bytes of a model's weights in memory.
+    """Count the bytes of a model's weights in memory.
 
     Raises:
         ValueError: no model can be built of the configuration.
@@ -131,14 +131,14 @@ def weight_bytes(
 
 
 def cache_bytes(config: PretrainedConfig, context: int, dtype: torch.dtype) -> int:
-    """Bytes of the keys and values of ``context`` tokens."""
+    """Count the bytes of the keys and values of ``context`` tokens."""
     text = config.get_text_config()
     head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return int(2 * text.num_hidden_layers * text.num_key_value_heads * head * context * dtype.itemsize)
 
 
 def free_bytes(place: torch.device, spread: bool) -> int:
-    """Memory that is free there; with ``spread`` that of all GPUs and of the machine together."""
+    """Return the bytes free on a device; with ``spread`` those of all GPUs and of the machine together."""
     here = int(psutil.virtual_memory().available)
     if spread:
         return here + sum(torch.cuda.mem_get_info(number)[0] for number in range(torch.cuda.device_count()))
@@ -146,7 +146,7 @@ def free_bytes(place: torch.device, spread: bool) -> int:
 
 
 def check_memory(name: str, needed: Estimate, place: torch.device, spread: bool) -> str:
-    """A line that says what is needed and what is free.
+    """Check that an estimate fits, and return a line with the memory that is needed and that is free.
 
     Raises:
         ValueError: more is needed than is free.

@@ -1,4 +1,4 @@
-"""Pairs with a name. No torch: a list of them is shown at once."""
+"""Pairs with a name. No torch, so that they are listed at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASSETS = shipped("assets")
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Where the models of a named pair are.
+    """The models of a named pair.
 
     Args:
         target, draft: a directory, or an id of the hub; no draft where none is published.
@@ -29,12 +29,12 @@ class Preset:
 
     @property
     def shipped(self) -> bool:
-        """It comes with the project, and loads without a network."""
+        """Whether it comes with the project, and loads without a network."""
         return isinstance(self.target, Path)
 
 
 def presets() -> dict[str, Preset]:
-    """Pairs by name: those that ship with the project, and targets that others publish."""
+    """Return pairs by name: those that ship with the project, and targets that others publish."""
     toy = ASSETS / "toy"
     return {
         "toy": Preset(toy / "target", toy / "draft", before=toy / "draft-before"),
@@ -45,7 +45,7 @@ def presets() -> dict[str, Preset]:
 
 
 def preset_named(name: str) -> Preset:
-    """The preset of a name.
+    """Return the preset of a name.
 
     Raises:
         ValueError: there is none.

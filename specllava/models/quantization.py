@@ -21,7 +21,7 @@ WHOLE: Final = ("vision_tower", "multi_modal_projector", "lm_head")
 
 
 def quantization_config(scheme: QuantizationName, place: torch.device) -> Any:
-    """The configuration that ``from_pretrained`` takes; ``None`` for ``none``.
+    """Return the configuration that ``from_pretrained`` takes; ``None`` for ``none``.
 
     int8 is LLM.int8() (arXiv 2208.07339) and int4 is NF4 (arXiv 2305.14314), both by bitsandbytes and for a GPU;
     torchao-int8 stores int8 weights and computes in the model's precision, on any device.

@@ -1,4 +1,4 @@
-"""Special tokens in texts: ``</s>``, ``<image>`` and others, which belong to the chat template and to nobody else."""
+"""Special tokens in texts: ``</s>``, ``<image>`` and others, which only the chat template may write."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ IMAGE_MARKER = "<image>"
 
 
 class TextError(ValueError):
-    """A text that cannot be put to a model as it is."""
+    """Error of a text that cannot be given to a model unchanged."""
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """What the tokenizer reads as a token of its own wherever it stands in a text; longest first."""
+    """Return the strings that the tokenizer reads as one token wherever they stand in a text; longest first."""
     added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
     return tuple(sorted({*added, *tokenizer.all_special_tokens, IMAGE_MARKER}, key=lambda one: (-len(one), one)))
 
@@ -23,7 +23,7 @@ def check_text(text: str, special: Sequence[str], whose: str) -> None:
     """Refuse a text that would not be read as text.
 
     Args:
-        whose: how the message calls it.
+        whose: its name in the message.
 
     Raises:
         TextError: it holds one of the ``special`` tokens, or half of a character.
@@ -40,7 +40,7 @@ def check_text(text: str, special: Sequence[str], whose: str) -> None:
 
 
 def defused(text: str, special: Sequence[str]) -> str:
-    """A model's own text, with a space in what it spelled like one of the ``special`` tokens."""
+    """Return a model's own text with a space inside each string that spells one of the ``special`` tokens."""
     for token in special:
         text = text.replace(token, f"{token[0]} {token[1:]}")
     return text

@@ -1,4 +1,4 @@
-"""Vision features: computed once by the tower, projected by each model that wants them."""
+"""Vision features: computed once by the tower, projected by each model that reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specllava.models.family import Features, ImageFeatures, Size, family_of
 
 
 def tower_features(target: PreTrainedModel, pixel_values: Tensor) -> Tensor:
-    """What the vision tower says of pictures, before any projector: ``[images, patches, vision_hidden]``.
+    """Return the vision tower's features of pictures, before any projector: ``[images, patches, vision_hidden]``.
 
     Layer and strategy (whether the class token is dropped) are those of the model's configuration.
     """
@@ -26,29 +26,29 @@ def tower_features(target: PreTrainedModel, pixel_values: Tensor) -> Tensor:
 
 
 def encode_images(model: PreTrainedModel, pixels: Sequence[Tensor], sizes: Sequence[Size]) -> list[ImageFeatures]:
-    """The features of each picture, all in one pass of the model's tower.
+    """Encode pictures in one pass of the model's tower, and return the features of each.
 
     Args:
         pixels: ``[tiles, 3, height, width]`` for each picture, as its family's ``pixels`` gives them.
-        sizes: height and width of each picture as it came.
+        sizes: height and width of each picture as given.
     """
     return split_by_image(model, tower_features(model, torch.cat(list(pixels))), sizes)
 
 
 def split_by_image(model: PreTrainedModel, states: Tensor, sizes: Sequence[Size]) -> list[ImageFeatures]:
-    """The features of each picture, of what the tower said of all their tiles, ``[tiles, patches, vision_hidden]``."""
+    """Split the tower's states of all tiles, ``[tiles, patches, vision_hidden]``, into the features of each picture."""
     family = family_of(model.config)
     parts = states.split([family.num_tiles(model.config, size) for size in sizes])
     return [family.features_of(one, size) for one, size in zip(parts, sizes, strict=True)]
 
 
 def num_image_tokens(model: PreTrainedModel, features: Features | None) -> list[int]:
-    """Image slots of each picture."""
+    """Return the number of image slots of each picture."""
     return [] if features is None else family_of(model.config).num_image_tokens(model, features)
 
 
 def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
-    """Token embeddings with projected picture features in the image slots: ``[batch, length, hidden]``.
+    """Return token embeddings with projected picture features in the image slots: ``[batch, length, hidden]``.
 
     Args:
         model: a vision-language model, or a plain language model for a prompt without pictures.
@@ -62,7 +62,7 @@ def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features
     embeds: Tensor = model.get_input_embeddings()(input_ids)
     marker: int | None = getattr(model.config, "image_token_id", None)
     if marker is None and features is None:
-        return embeds  # a language model that never saw a picture has no slots
+        return embeds  # a text-only language model has no slots
     slots = torch.eq(input_ids, -1 if marker is None else marker)
     count, available = int(slots.sum()), sum(num_image_tokens(model, features))
     if count != available:

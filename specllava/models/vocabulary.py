@@ -13,7 +13,7 @@ def check_tokens(
     """Refuse a model whose ids mean other tokens than the target's.
 
     Raises:
-        ValueError: with how many ids differ, and the first of them.
+        ValueError: with the number of ids that differ, and the first of them.
     """
     theirs = {number: token for token, number in tokenizer.get_vocab().items()}
     ours = {number: token for token, number in target_tokenizer.get_vocab().items()}
@@ -54,7 +54,7 @@ def align(model: PreTrainedModel, name: str, tokens: int, size: int) -> None:
 
 @torch.no_grad()
 def _resized(rows: Tensor, size: int) -> Tensor:
-    """``[size, hidden]`` of ``[rows, hidden]``."""
+    """Resize ``[rows, hidden]`` to ``[size, hidden]``."""
     if size <= len(rows):
         return rows[:size].clone()
     mean = rows.double().mean(dim=0).to(rows.dtype)
