@@ -32,7 +32,7 @@ MAX_ERRORS: Final = 1000  # of one refusal; more are counted and not named
 
 
 def _choices(question: str, infos: Iterable[RuleInfo | DrafterInfo]) -> Any:
-    """The help of an option from what its choices say of themselves."""
+    """Build the help of an option from the help of its choices."""
     text = " ".join([question, *(f"{info.name}: {info.help}." for info in infos)])
     return Field(description=text), tyro.conf.arg(help=text)
 
@@ -124,19 +124,19 @@ class DecodingConfig:
 
 
 def few_errors(error: ValidationError) -> list[ErrorDetails]:
-    """Its complaints in order; none where they are so many that the list alone would take much memory."""
+    """Return an error's complaints in order; none where they are so many that the list would take much memory."""
     if error.error_count() > MAX_ERRORS:
         return []
     return error.errors(include_url=False, include_context=False)
 
 
 def short(value: object) -> str:
-    """A value for a message: its ``repr``, cut to 60 characters before it becomes long."""
+    """Return a value for a message: its ``repr``, cut to 60 characters before it becomes long."""
     return _Short().repr(value)[:60]
 
 
 def one_line(error: ValidationError, most: int = 3, where: str = "") -> str:
-    """A validation error as one readable line: field, value and bound of its first ``most`` complaints.
+    """Format a validation error as one readable line: field, value and bound of its first ``most`` complaints.
 
     Args:
         where: stands before each field, such as ``speculative.``.

@@ -1,4 +1,4 @@
-"""The public face: a target with its draft, ready to answer."""
+"""Public interface: a target with its draft, ready to answer."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Pair:
     """A target and a draft that guesses for it. Every answer is the target's own, token for token.
 
     Args:
-        name: shown wherever the pair is named.
+        name: display name of the pair.
         draft: ``None`` where there is no draft model.
         draft_processor: of a draft with a tower of its own, which it then reads pictures with.
         quantization: how the target's weights are stored.
         context_limit: tokens of prompt and answer, if fewer than the target can hold.
-        costs: what passes cost here; ``None``: they are measured when they are first needed.
+        costs: of passes on this machine; ``None``: measured when they are first needed.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Pair:
         Args:
             draft: without one, only ``prompt-lookup`` and ``none`` can draft.
             name: of the pair; by default the target's.
-            tell: is given a line on the memory that is needed, before anything is loaded.
+            tell: receives a line on the memory that is needed, before anything is loaded.
             options: fields of :class:`~specllava.models.loading.LoadOptions`.
 
         Raises:
@@ -141,7 +141,7 @@ class Pair:
 
     @cached_property
     def draft_vision(self) -> VisionSource | None:
-        """How the draft comes to know a picture; ``None`` without a draft."""
+        """Source of the draft's picture features; ``None`` without a draft."""
         return None if self.draft is None else vision_source(self.draft)
 
     @cached_property
@@ -151,12 +151,12 @@ class Pair:
 
     @cached_property
     def context(self) -> int:
-        """Tokens of prompt and answer: what the target can hold, or less where that was asked for."""
+        """Tokens of prompt and answer: as many as the target can hold, or ``context_limit`` if that is less."""
         return checked_context(self.context_limit, self.target.config)
 
     @cached_property
     def measured_costs(self) -> Costs:
-        """What passes cost here, measured on first use unless they were given.
+        """Costs of passes on this machine, measured on first use unless they were given.
 
         Raises:
             ValueError: the pair has no draft.
@@ -168,7 +168,7 @@ class Pair:
         return measure_costs(self.target, self.draft)
 
     def cost_model(self, sampling: bool) -> CostModel:
-        """Return what decoding has taught since the pair was loaded, apart for greedy answers and sampled ones.
+        """Return the cost model, learnt since the pair was loaded and separate for greedy and for sampled answers.
 
         Raises:
             ValueError: the pair has no draft.
@@ -181,7 +181,7 @@ class Pair:
 
     @cached_property
     def info(self) -> RunInfo:
-        """What is running: models, device, precision, versions."""
+        """Models, device, precision and versions."""
         return run_info(self.name, self.target, self.target_name, self.draft_name, self.quantization)
 
     @cached_property
@@ -200,7 +200,7 @@ class Pair:
         new_tokens: int = 0,
         known: Mapping[str, ImageFeatures] | None = None,
     ) -> Prompt:
-        """Read a picture and a question (or a chat, see :class:`PromptBuilder`) once, for any number of runs.
+        """Build a prompt of a picture and a question (or a chat, see :class:`PromptBuilder`), for any number of runs.
 
         Raises:
             ValueError: bad input, or it does not fit the context together with ``new_tokens``.
@@ -214,13 +214,13 @@ class Pair:
         """Make the request that answers a lane; :func:`~specllava.decoding.stream` runs it.
 
         Args:
-            caches: of earlier answers, to go on with. Without them the answer stands alone.
-            record: note what the target thought of every node, outside every clock.
-            learn: the pair's cost model learns from this answer; not so where the draft is shown something else.
+            caches: of earlier answers, to go on with; without them nothing is reused.
+            record: record the target's view of every node, outside every clock.
+            learn: the pair's cost model learns from this answer; not where the draft reads another prompt.
 
         Raises:
             ValueError: prompt and limit do not fit the context, no draft to draft with, a rule for a drafter that grows
-                no trees, or drawn children for a rule that drops guesses for what they are.
+                no trees, or drawn children for a rule that drops guesses by their tokens.
         """
         config, prompt = lane.config, lane.prompt
         check_room(self.context, prompt.length, config.max_new_tokens, prompt.turn)
@@ -240,14 +240,14 @@ class Pair:
         return Request(lane, *models, eos, drafter, rule, caches or KVCaches(), length, record)
 
     def _rule(self, config: DecodingConfig, learn: bool) -> GrowthRule:
-        """The rule that a configuration names; where it goes by costs, these are measured here, outside every clock."""
+        """Build the rule that a configuration names; costs that it needs are measured here, outside every clock."""
         cost_model = self.cost_model(config.temperature > 0) if RULE_INFOS[config.rule].costed else None
         return build_rule(config, cost_model if learn else deepcopy(cost_model))
 
     def lane(
         self, image: Picture, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
     ) -> Lane:
-        """Read a prompt as a lane with its ordinary name."""
+        """Build a lane of a prompt, with its default name."""
         config = config or DecodingConfig()
         return lane_of(config, self.prompt(image, messages, config.max_new_tokens), **own)
 
@@ -285,7 +285,7 @@ class Pair:
     ) -> Generator[RaceEvent]:
         """Race target-only against ``config``, side by side on one device with a clock each.
 
-        If ``config`` drafts nothing there is nobody to race against, and target-only runs by itself.
+        If ``config`` drafts nothing, target-only runs by itself.
         """
         lane = self.lane(image, messages, config, **own)
         alone = lane_of(replace(lane.config, drafter="none"), lane.prompt)

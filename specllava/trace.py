@@ -1,4 +1,4 @@
-"""What happened while decoding: the one file format of page, export, recorded examples and tests. No torch.
+"""Traces of decoding: the one file format of page, export, recorded examples and tests. No torch.
 
 A trace holds everything that is needed to redraw and explain a run with no model at hand. Text of a
 token is looked up by id in ``texts``; nothing is ever searched for in strings.
@@ -59,7 +59,7 @@ class Verification(Record):
 
 @dataclass(frozen=True, slots=True)
 class TargetView(Record):
-    """How the target saw each node of a tree; every tuple has one entry per node.
+    """The target's distribution after each node of a tree; every tuple has one entry per node.
 
     Args:
         choices: the target's most likely token after each node.
@@ -91,7 +91,7 @@ class StepSeconds(Record):
 
 @dataclass(frozen=True, slots=True)
 class Prefill(Record):
-    """The prompt's pass: the target's first token, and what it took.
+    """The prompt's pass: the target's first token, and the time that it took.
 
     Args:
         prompt_tokens: length of the whole prompt.
@@ -159,7 +159,7 @@ class StepTrace(Record):
 
 @dataclass(frozen=True, slots=True)
 class RunInfo(Record):
-    """What ran: enough to read a number with its circumstances. ``draft`` is :data:`NO_DRAFT` where there is none."""
+    """Circumstances of a run: models, device, precision, versions. ``draft`` is :data:`NO_DRAFT` where there is none."""
 
     pair: str
     target: str
@@ -219,7 +219,7 @@ class DecodeTrace(Record):
         return math.fsum(step.seconds.total for step in self.steps)
 
     def to_json(self) -> bytes:
-        """The trace as a JSON document; ``from_json`` gives it back, and again the same bytes."""
+        """Write the trace as a JSON document; ``from_json`` restores it, and writing it again gives the same bytes."""
         # Unwarned: the rule may have a name that is not known here.
         return _ADAPTER.dump_json(self, by_alias=True, warnings=False)
 
@@ -269,16 +269,16 @@ def _check_version(version: object, place: str) -> None:
 
 
 def _newer(error: ValidationError) -> str:
-    """What to say of names that are not known here: they need not be mistakes."""
+    """Return a note on names that are not known here: they may come from a newer version."""
     kinds = {"unexpected_keyword_argument", "literal_error"}
     named = any(item["type"] in kinds for item in few_errors(error))
     return "; the file may be of a newer specllava that knows it" if named else ""
 
 
 def _check_possible(trace: DecodeTrace, place: str) -> None:
-    """What a run never does, however well-formed its file.
+    """Refuse a trace that no run can produce, however well-formed its file.
 
-    Asked of files only: the decode loop does none of it, and a live run's trace is made anew with every step.
+    Only for files: the decode loop does none of it, and a live run's trace is made anew with every step.
     """
     missing = {*tokens_used(trace.prefill, trace.forced_prefix, trace.steps)} - {*trace.texts}
     if missing:
@@ -301,7 +301,7 @@ def _check_possible(trace: DecodeTrace, place: str) -> None:
 
 
 def tokens_used(prefill: Prefill, forced_prefix: Iterable[int], steps: Iterable[StepTrace]) -> Iterator[int]:
-    """Every token id that a run mentions, some several times: those whose texts a trace holds."""
+    """Yield every token id that a run mentions, some several times: those whose texts a trace holds."""
     yield prefill.first_token
     yield from forced_prefix
     for step in steps:
@@ -316,7 +316,7 @@ _ADAPTER: TypeAdapter[DecodeTrace] = TypeAdapter(DecodeTrace)
 
 
 def race_json(target_only: DecodeTrace | None, speculative: DecodeTrace | None, image: str | None = None) -> str:
-    """The lanes as one race file, for ``visual.player.recorded``; ``image`` names a picture that lies beside it."""
+    """Write lanes as one race file, for ``visual.player.recorded``; ``image`` names a picture that lies beside it."""
     named = [] if image is None else [f'"image":{json.dumps(image, ensure_ascii=False)}']
     lanes = (("target_only", target_only), ("speculative", speculative))
     parts = [*named, *(f'"{name}":{trace.to_json().decode()}' for name, trace in lanes if trace is not None)]

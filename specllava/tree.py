@@ -64,7 +64,7 @@ class DraftTree(Record):
 
     @classmethod
     def only_root(cls, token: int) -> DraftTree:
-        """The tree of a drafter that proposes nothing."""
+        """Return the tree of a drafter that proposes nothing."""
         return cls((token,), (ROOT_PARENT,), (0.0,), (None,))
 
     @classmethod
@@ -74,7 +74,7 @@ class DraftTree(Record):
         return cls(tuple(tokens), tuple(range(ROOT_PARENT, count - 1)), (0.0,) * count, (None,) * count)
 
     def __len__(self) -> int:
-        """Nodes, the root included: the columns of one verification pass."""
+        """Count the nodes, the root included: the columns of one verification pass."""
         return len(self.tokens)
 
     @property
@@ -83,28 +83,28 @@ class DraftTree(Record):
         return len(self.tokens) - 1
 
     def depths(self) -> tuple[int, ...]:
-        """Distance of every node from the root."""
+        """Return the distance of every node from the root."""
         depths = [0] * len(self)
         for node in range(1, len(self)):
             depths[node] = depths[self.parents[node]] + 1
         return tuple(depths)
 
     def scores(self) -> tuple[float, ...]:
-        """Cumulative log-prob of every node from the root, in nats."""
+        """Return the cumulative log-prob of every node from the root, in nats."""
         scores = [0.0] * len(self)
         for node in range(1, len(self)):
             scores[node] = scores[self.parents[node]] + self.log_probs[node]
         return tuple(scores)
 
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Children of every node, in node order."""
+        """Return the children of every node, in node order."""
         children: list[list[int]] = [[] for _ in self.tokens]
         for node in range(1, len(self)):
             children[self.parents[node]].append(node)
         return tuple(map(tuple, children))
 
     def sibling_ranks(self) -> tuple[int, ...]:
-        """Position of every node among its siblings by draft probability, from 0."""
+        """Return the position of every node among its siblings by draft probability, from 0."""
         ranks = [0] * len(self)
         for family in self.children():
             for rank, node in enumerate(sorted(family, key=lambda n: -self.log_probs[n])):
@@ -112,7 +112,7 @@ class DraftTree(Record):
         return tuple(ranks)
 
     def path(self, node: int) -> tuple[int, ...]:
-        """Nodes from the root down to ``node``, both included."""
+        """Return the nodes from the root down to ``node``, both included."""
         path = []
         while node != ROOT_PARENT:
             path.append(node)
@@ -120,7 +120,7 @@ class DraftTree(Record):
         return tuple(reversed(path))
 
     def ancestor_mask(self) -> npt.NDArray[np.bool_]:
-        """``mask[i, j]``: node ``j`` is node ``i`` or lies above it, so ``i`` may attend to it. ``[nodes, nodes]``."""
+        """Return the attention mask ``[nodes, nodes]``: ``i`` attends to ``j`` if ``j`` is ``i`` or lies above it."""
         mask = np.eye(len(self), dtype=np.bool_)
         for node in range(1, len(self)):
             mask[node] |= mask[self.parents[node]]

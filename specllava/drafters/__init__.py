@@ -1,4 +1,4 @@
-"""Who proposes tokens. A drafter joins the command line, the page and the benchmark by the list in this file. No torch.
+"""List of drafters, by which one joins the command line, the page and the benchmark. No torch.
 
 Classes are imported when they are used, so that options can be listed without loading models.
 """

@@ -1,4 +1,4 @@
-"""The interface of a drafter: it opens a session per answer, which proposes trees and hears what the target kept."""
+"""Interface of a drafter: it opens a session per answer, which proposes trees and receives the target's verdicts."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from specllava.verification.sampling import RandomSource
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
-    """What a drafter may use for one answer.
+    """Inputs of a drafter for one answer.
 
     Args:
-        prompt: what was asked; ``prompt.draft_prompt`` if the draft model reads something else.
+        prompt: of the answer; ``prompt.draft_prompt`` if the draft model reads another one.
         config: limits and options.
         rule: how trees grow; a drafter without a draft model needs none.
         random: the answer's source of randomness, which verification shares.
         target, draft: the pair's models.
         caches: KV caches, which a chat reuses.
         length: tokens of prompt and answer that the caches are for.
-        prefill: what the target's prefill gave, with the states of ``Drafter.state_layers``.
+        prefill: output of the target's prefill, with the states of ``Drafter.state_layers``.
     """
 
     prompt: Prompt
@@ -47,7 +47,7 @@ class DraftContext:
 
 
 class DraftSession(ABC):
-    """Drafting for one answer; ``propose`` and ``keep`` take turns."""
+    """Session of drafting for one answer; ``propose`` and ``keep`` take turns."""
 
     draft_probs: Tensor | None = None
     """The distributions that the children of the last tree's nodes were drawn from, ``[nodes, vocab]``; ``None`` if
@@ -61,21 +61,21 @@ class DraftSession(ABC):
         """Return a tree of guesses below ``root``, the last emitted token, at most ``depth`` levels deep."""
 
     def keep(self, path: Sequence[int], states: Tensor | None = None) -> None:
-        """Hear that the target kept these nodes of the last tree, the root first.
+        """Record that the target kept these nodes of the last tree, the root first.
 
         Args:
-            states: the target's hidden states of these nodes, ``[nodes, layers * hidden]``, if the drafter asked for
-                any with ``state_layers``.
+            states: the target's hidden states of these nodes, ``[nodes, layers * hidden]``, if the drafter
+                names any in ``state_layers``.
         """
         return
 
     def observe(self, draft_seconds: float, target_seconds: float) -> None:
-        """Hear what drafting and verifying the last tree took."""
+        """Record the seconds of drafting and verifying the last tree."""
         return
 
 
 class Drafter(ABC):
-    """Proposes tokens. ``pair.stream(..., drafter=MyDrafter())`` takes one of your own."""
+    """Interface of a drafter. ``pair.stream(..., drafter=MyDrafter())`` takes one of your own."""
 
     state_layers: tuple[int, ...] = ()
     """Hidden states of the target that sessions want, numbered as transformers does; none costs nothing."""
@@ -88,12 +88,12 @@ class Drafter(ABC):
 
     @property
     def name(self) -> str:
-        """The name that a trace bears."""
+        """Name in a trace."""
         return type(self).__name__
 
     @abstractmethod
     def open(self, context: DraftContext) -> DraftSession:
-        """Begin an answer, behind the target's prefill."""
+        """Open a session for an answer, behind the target's prefill."""
 
 
 def check_proposal(name: str, tree: DraftTree, root: int, depth: int, nodes: int, vocabulary: int) -> None:

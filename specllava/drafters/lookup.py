@@ -1,4 +1,4 @@
-"""Drafting without a model: what followed the last words when they were said before.
+"""Drafting without a model: the tokens that followed the last words at earlier occurrences.
 
 Prompt lookup (Saxena 2023; "LLMA", arXiv 2304.04487): works with any target, nothing is trained. Where the words
 occurred more than once, their continuations are merged into a tree.
@@ -21,7 +21,7 @@ MAX_MATCHES = 16  # latest first
 
 
 class LookupDrafter(Drafter):
-    """Guess what followed the last tokens earlier in the text."""
+    """Drafter of the tokens that followed the last ones earlier in the text."""
 
     name = "prompt-lookup"
 
@@ -31,7 +31,7 @@ class LookupDrafter(Drafter):
 
 
 class LookupSession(DraftSession):
-    """Lookup for one answer.
+    """Session of lookup for one answer.
 
     Args:
         prompt: token ids of the prompt.
@@ -56,7 +56,7 @@ class LookupSession(DraftSession):
 def continuations(
     text: Sequence[int], longest: int, depth: int, opaque: frozenset[int] = frozenset()
 ) -> list[tuple[int, ...]]:
-    """What followed earlier occurrences of the text's longest ending that occurred before, latest first.
+    """Return what followed earlier occurrences of the text's longest ending that occurred before, latest first.
 
     Args:
         longest: tokens of the ending at most; shorter ones are tried until one is found.
@@ -80,7 +80,7 @@ def _until(tokens: list[int], opaque: frozenset[int]) -> tuple[int, ...]:
 
 
 def merge(root: int, found: Sequence[tuple[int, ...]], nodes: int) -> DraftTree:
-    """The tree of the continuations; a guess's probability is its share among those that reached its parent."""
+    """Merge continuations into a tree; a guess's probability is its share among those that reached its parent."""
     counts: Counter[tuple[int, ...]] = Counter(path[:end] for path in found for end in range(1, len(path) + 1))
     scores = {path: math.log(count / len(found)) for path, count in counts.items()}
     best = sorted(counts, key=lambda path: (-scores[path], len(path)))[:nodes]  # a stable sort: the latest goes first
@@ -99,7 +99,7 @@ def merge(root: int, found: Sequence[tuple[int, ...]], nodes: int) -> DraftTree:
 
 
 def _entropy(log_shares: Sequence[float]) -> float:
-    """Nats, of the shares and of what is missing to one (continuations that ended here)."""
+    """Compute the entropy in nats of the shares and of the rest to one (continuations that ended here)."""
     missing = max(0.0, 1.0 - sum(map(math.exp, log_shares)))
     rest = missing * math.log(missing) if missing > 1e-12 else 0.0
     return round(max(0.0, -sum(math.exp(share) * share for share in log_shares) - rest), 7)

@@ -26,7 +26,7 @@ TopTokensOf = Callable[[Tensor, int, Sequence[int]], list[TopTokens]]  # of logi
 
 
 class ModelDrafter(Drafter):
-    """Grow trees with the pair's draft model."""
+    """Drafter that grows trees with the pair's draft model."""
 
     name = "model"
     needs_draft = grows = True
@@ -44,14 +44,14 @@ class ModelDrafter(Drafter):
 
 
 def _columns(context: DraftContext) -> int:
-    """Columns of the draft's KV cache; a tower of its own may take more slots for a picture."""
+    """Count the columns of the draft's KV cache; a tower of its own may take more slots for a picture."""
     own = context.prompt.draft_prompt
     longer = 0 if own is None else max(0, own.length - context.prompt.length)
     return draft_columns(context.length, context.config) + longer
 
 
 class ModelSession(DraftSession):
-    """Draft-model drafting for one answer; an engine that serves answer after answer reads only what is new.
+    """Session of the draft model for one answer; an engine that serves several answers reads only what is new.
 
     The draft's cache holds the context up to the last root and, behind it, the nodes of the growing tree in
     the order in which they were expanded. A leaf was never run through the draft: if it is accepted, it is
@@ -96,7 +96,7 @@ class ModelSession(DraftSession):
 
 
 class _Expansion:
-    """Expands the nodes of one tree, level by level, against the draft's cache."""
+    """Expansion of the nodes of one tree, level by level, against the draft's cache."""
 
     def __init__(self, engine: Engine, context: Sequence[int], count: int, top_tokens: TopTokensOf) -> None:
         self._engine = engine
@@ -109,7 +109,7 @@ class _Expansion:
 
     def expand(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[TopTokens]:
         start = self._engine.cache.length
-        if not self.columns:  # the root: it closes the context, whose columns everybody sees
+        if not self.columns:  # the root: it closes the context, whose columns are visible to all
             output = self._engine.forward(PassInput(self._context, last=1))
             self._root = start + len(self._context) - 1
             self.columns[0] = self._root
@@ -121,9 +121,9 @@ class _Expansion:
         return self._top_tokens(self._engine.forward(self._level(nodes, tokens, start)).logits, self._count, nodes)
 
     def _level(self, nodes: Sequence[int], tokens: Sequence[int], start: int) -> PassInput:
-        """A level's nodes behind ``start`` columns: each attends to the context and to its own branch."""
+        """Build the input of a level's nodes behind ``start`` columns: each attends to the context and to its own branch."""
         if len(nodes) == 1 and len(self._branches[nodes[0]]) == start - self._root:
-            return PassInput(tokens)  # no branch yet: it sees all there is
+            return PassInput(tokens)  # no branch yet: all columns are visible
         visible = np.zeros((len(nodes), start + len(nodes)), dtype=np.bool_)
         visible[:, : self._root + 1] = True
         for row, node in enumerate(nodes):
@@ -132,7 +132,7 @@ class _Expansion:
 
 
 class _Drawing:
-    """Draws guesses from the draft's warped distributions, and keeps these for one tree."""
+    """Draws of guesses from the draft's warped distributions, which are kept for one tree."""
 
     def __init__(self, config: DecodingConfig, random: RandomSource) -> None:
         self._config, self._random = config, random
@@ -153,7 +153,7 @@ class _Drawing:
         return drawn
 
     def of(self, nodes: Sequence[int]) -> Tensor | None:
-        """The distributions of these nodes' children, ``[nodes, vocab]``; zeros where none were drawn."""
+        """Return the distributions of these nodes' children, ``[nodes, vocab]``; zeros where none were drawn."""
         if not self._rows:
             return None
         nothing = torch.zeros_like(self._rows[0])

@@ -7,7 +7,7 @@ from specllava.tree import DraftTree
 
 
 class NoDraft(Drafter, DraftSession):
-    """Guess nothing: the target decodes one token per pass."""
+    """Drafter without guesses: the target decodes one token per pass."""
 
     name = "none"
 

@@ -1,1 +1,1 @@
-"""What experiments found: records made of traces and readings, and what follows from them by arithmetic. No torch."""
+"""Results of experiments: records made of traces and measurements, and values computed from them. No torch."""

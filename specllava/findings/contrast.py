@@ -1,4 +1,4 @@
-"""One answer of one target, drafted for by several variants of the draft."""
+"""Comparison of several variants of a draft on one answer of one target."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class TreeComparison:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """A comparison that is running or finished; the first result gives the words.
+    """A comparison that is running or finished; the first result gives the answer.
 
     Args:
         names: of all sides to come.
-        sides: those that are there.
-        comparisons: where to look closely, the most telling place first; only once every side is there.
+        sides: those that are complete.
+        comparisons: trees at selected positions, the most informative first; only once every side is complete.
     """
 
     names: tuple[str, ...]

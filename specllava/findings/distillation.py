@@ -45,7 +45,7 @@ class Report:
     """A run so far, or finished.
 
     Args:
-        rows: rows of the data that are learnt from.
+        rows: rows of the data that are trained on.
         left_out: rows that are not, or not wholly, and validation prompts that are not: how many by reason.
         checks: validations in the order of their steps.
         curve: losses by step: ``step``, ``rate``, ``loss`` and ``kl`` at temperature 1, all in nats per answer token;
@@ -75,7 +75,7 @@ class Report:
 
     @classmethod
     def read(cls, file: Path) -> Report:
-        """A report from its file.
+        """Read a report from its file.
 
         Raises:
             ValueError: not a report of this schema.

@@ -1,4 +1,4 @@
-"""How well a draft predicts each token of an answer that is already there (teacher forcing)."""
+"""Scores of a draft on each token of a given answer (teacher forcing)."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Point:
 
     @property
     def same(self) -> bool:
-        """The same tokens, as far as both runs have come."""
+        """Whether the tokens are the same, as far as both runs have come."""
         return self.sameness.identical or self.sameness.position == self.sameness.tokens
 
 
@@ -43,7 +43,7 @@ class Sweep:
     """A sweep that is running or finished.
 
     Args:
-        field: the field of ``DecodingConfig`` that is turned.
+        field: the field of ``DecodingConfig`` that is varied.
         values: all values to be tried, in order.
         current: the value that was set before.
         alone: the target-only run; ``None`` until it began.

@@ -1,9 +1,9 @@
-"""What passes of a pair cost on this machine, and what decoding teaches about them and about acceptance.
+"""Costs of a pair's passes on this machine, and what is learnt about them and about acceptance while decoding.
 
 Let ``P_v`` be the probability that node ``v`` is accepted. A step yields ``1 + sum(P_v)`` tokens and takes the target's
 pass and the draft's levels. Decoding is fastest where ``tokens - R * seconds`` is largest, ``R`` being the rate of the
 whole run (Dinkelbach's method for ratios). The cost model holds the measured costs, the rate and the calibration of
-``P_v``; the rule that goes by it is ``growth.rules.cost_aware``.
+``P_v``; the rule that uses it is ``growth.rules.cost_aware``.
 """
 
 from __future__ import annotations
@@ -44,22 +44,21 @@ class Costs:
     def fitted(cls, verify: Mapping[int, float], draft: Mapping[int, float]) -> Costs:
         """Fit a curve to measured points, along which more tokens never cost less, to the longest pass there is.
 
-        A rule goes by what one more token costs, and that is less than what disturbs a measurement: so the points are
-        smoothed and not joined.
+        The points are smoothed and not joined, because one more token costs less than a measurement's error.
         """
         return cls(_fit(verify, LONGEST_VERIFY), _fit(draft, LONGEST_LEVEL))
 
     def verify_seconds(self, drafted: int) -> float:
-        """Seconds of verifying that many drafted tokens."""
+        """Return the seconds of verifying ``drafted`` tokens."""
         return _at(self.verify, drafted + 1)
 
     def level_seconds(self, width: int) -> float:
-        """Seconds of expanding ``width`` nodes at once."""
+        """Return the seconds of expanding ``width`` nodes at once."""
         return _at(self.draft, width)
 
 
 def _at(curve: Sequence[float], tokens: int) -> float:
-    """Read a curve; behind its end it goes on as steeply as it ended."""
+    """Read a curve, extrapolated behind its end with its last slope."""
     if tokens <= len(curve):
         return curve[tokens - 1]
     slope = curve[-1] - curve[-2] if len(curve) > 1 else 0.0
@@ -67,9 +66,9 @@ def _at(curve: Sequence[float], tokens: int) -> float:
 
 
 def _fit(points: Mapping[int, float], longest: int) -> tuple[float, ...]:
-    """Least squares of ``a + b [n > 1] + c sqrt(n) + d n``, all but ``a`` not below 0: level on a GPU, bent on a CPU.
+    """Fit ``a + b [n > 1] + c sqrt(n) + d n`` by least squares, all but ``a`` not below 0.
 
-    The first token stands apart, since a product with a vector runs another kernel than one with a matrix.
+    The curve is level on a GPU and bent on a CPU. The first token stands apart, since a product with a vector runs another kernel than one with a matrix.
     """
     measured = np.array(sorted(points), dtype=float)
     values = np.array([points[int(n)] for n in measured])
@@ -85,13 +84,13 @@ def _fit(points: Mapping[int, float], longest: int) -> tuple[float, ...]:
 
 
 def _basis(n: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """``[numbers, 4]``: the terms of a cost curve."""
+    """Return the terms of a cost curve, ``[numbers, 4]``."""
     return np.stack([np.ones_like(n), n > 1, np.sqrt(n), n], axis=1)
 
 
 @dataclass(slots=True)
 class Calibration:
-    """How often the target accepts a guess to which the draft gave probability ``q``, learnt from its verdicts.
+    """Rate at which the target accepts a guess to which the draft gave probability ``q``, learnt from its verdicts.
 
     The best guess and the others are kept apart: of two guesses as probable as each other to the draft, a greedy
     target accepts the best one more often. Old verdicts fade by :data:`CALIBRATION_DECAY` per step.
@@ -101,7 +100,7 @@ class Calibration:
     judged: list[float] = field(default_factory=lambda: [0.0] * 2 * (len(BIN_EDGES) + 1))
 
     def probability(self, q: float, best: bool) -> float:
-        """Between the draft's own probability and the share that was accepted, by how many verdicts there are."""
+        """Return a mean of the draft's own probability and the accepted share, weighted by the number of verdicts."""
         index = 2 * bisect(BIN_EDGES, q) + best
         return (PRIOR_WEIGHT * q + self.accepted[index]) / (PRIOR_WEIGHT + self.judged[index])
 
@@ -112,14 +111,14 @@ class Calibration:
         self.judged[index] += 1
 
     def fade(self) -> None:
-        """Let what was counted weigh less than what comes."""
+        """Reduce the weight of what was counted."""
         self.accepted = [CALIBRATION_DECAY * count for count in self.accepted]
         self.judged = [CALIBRATION_DECAY * count for count in self.judged]
 
 
 @dataclass(slots=True)
 class TimingCorrection:
-    """What passes took of late over what they were measured to take: bookkeeping, and the machine's speed now."""
+    """Ratio of the recent to the measured seconds of passes: bookkeeping, and the machine's present speed."""
 
     _taken: float = 0.0
     _planned: float = 0.0
@@ -134,7 +133,7 @@ class TimingCorrection:
 
 @dataclass(slots=True)
 class CostModel:
-    """What is known of a pair on this machine: what its passes cost, and what decoding taught since it was loaded.
+    """Costs of a pair's passes on this machine, with the rate and acceptance learnt since it was loaded.
 
     Answers share it: a single one is too short to learn from.
 
@@ -157,12 +156,12 @@ class CostModel:
 
     @property
     def rate(self) -> float:
-        """Tokens per second, of late."""
+        """Recent tokens per second."""
         return self._tokens / self._seconds
 
     @property
     def token_prices(self) -> tuple[float, float]:
-        """Tokens that a second of drafting and one of verifying, as ``costs`` has them, are worth at today's rate."""
+        """Tokens that a second of drafting and one of verifying, as ``costs`` has them, are worth at the present rate."""
         rate = self.rate
         return rate * self.draft_correction.factor, rate * self.verify_correction.factor
 
@@ -196,6 +195,6 @@ class CostModel:
         self._tokens, self._seconds = DECAY * self._tokens + len(path), DECAY * self._seconds + seconds
 
     def observe(self, draft_seconds: float, target_seconds: float) -> None:
-        """Correct the costs by what the step last learnt from really took."""
+        """Correct the costs by the actual seconds of the step last learnt from."""
         self.draft_correction.add(draft_seconds, self._planned[0])
         self.verify_correction.add(target_seconds, self._planned[1])

@@ -1,6 +1,6 @@
-"""Grow a draft tree level by level; the draft model is only seen through ``expand``.
+"""Growth of a draft tree level by level; the draft model is only reached through ``expand``.
 
-The loop is one for all rules. A :class:`~specllava.growth.rule.GrowthRule` says how many children a node gets, which
+The loop is one for all rules. A :class:`~specllava.growth.rule.GrowthRule` decides how many children a node gets, which
 nodes of a level are expanded next, and which nodes the target verifies.
 """
 

@@ -1,4 +1,4 @@
-"""The interface of a tree rule, and what the package knows of each rule that it offers by name.
+"""Interface of a tree rule, and the description of each rule that the package offers by name.
 
 A rule is a dataclass whose fields are names of options of ``DecodingConfig``. Command line, page, lab and benchmark are
 made from its :class:`RuleInfo`. A rule of one's own needs none: ``pair.stream(..., rule=MyRule())``.
@@ -18,7 +18,7 @@ COST_MODEL = "cost_model"  # the field of a rule that goes by measured costs
 
 
 class GrowthRule(ABC):
-    """Decide who gets children, when growth stops, and what the target verifies. One object per answer.
+    """Interface of a tree rule: which nodes get children, when growth stops, what the target verifies; one per answer.
 
     The limits of ``DecodingConfig`` (depth, nodes, width) bind every rule; ``grow`` refuses what exceeds them.
     """
@@ -28,7 +28,7 @@ class GrowthRule(ABC):
 
     @property
     def name(self) -> str:
-        """The name that a trace bears."""
+        """Name in a trace."""
         return type(self).__name__
 
     @property
@@ -38,7 +38,7 @@ class GrowthRule(ABC):
 
     @abstractmethod
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
-        """Return how many children ``node`` gets, after which the draft expects ``top``."""
+        """Return the number of children of ``node``, after which the draft expects ``top``."""
 
     @abstractmethod
     def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
@@ -53,7 +53,7 @@ class GrowthRule(ABC):
         return
 
     def observe(self, draft_seconds: float, target_seconds: float) -> None:
-        """Learn what drafting and verifying the last tree took; most rules learn nothing."""
+        """Learn the seconds of drafting and verifying the last tree; most rules learn nothing."""
         return
 
 

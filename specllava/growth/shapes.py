@@ -1,4 +1,4 @@
-"""Shapes of trees that are settled before decoding: as configured, or the best one for measured acceptance."""
+"""Shapes of trees that are fixed before decoding: as configured, or the best one for measured acceptance."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Shape = tuple["Shape", ...]  # the shapes below each child, best guess first
 
 
 def fixed_shape(branching: tuple[int, ...], depth: int, nodes: int) -> Shape:
-    """Every node of level ``d`` gets ``branching[d]`` children (as Medusa's Cartesian trees, arXiv 2401.10774).
+    """Build the shape with ``branching[d]`` children of every node of level ``d`` (as Medusa's, arXiv 2401.10774).
 
-    The tree ends at ``depth``, where ``branching`` ends, or at ``nodes`` nodes, counted level by level.
+    These are Cartesian trees. The tree ends at ``depth``, where ``branching`` ends, or at ``nodes`` nodes, counted level by level.
     """
     counts: list[list[int]] = []  # children of each node, level by level
     left, here = nodes, 1
@@ -32,7 +32,7 @@ def fixed_shape(branching: tuple[int, ...], depth: int, nodes: int) -> Shape:
 
 @lru_cache(maxsize=64)
 def best_shape(acceptance: tuple[float, ...], depth: int, nodes: int) -> Shape:
-    """Return the shape of ``nodes`` nodes with the most accepted tokens to be expected, by dynamic programming.
+    """Return the shape of ``nodes`` nodes with the most expected accepted tokens, by dynamic programming.
 
     Sequoia (arXiv 2402.12374, section 4.1): the child of rank ``r`` is accepted with probability ``acceptance[r]``,
     wherever it stands.

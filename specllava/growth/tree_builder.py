@@ -1,4 +1,4 @@
-"""A draft tree under construction, and what the draft says after each of its nodes."""
+"""A draft tree under construction, and the draft's likeliest tokens after each of its nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TreeBuilder:
     entropies: list[float | None] = field(default_factory=lambda: [None])
 
     def add(self, token: int, parent: int, rank: int, log_prob: float) -> int:
-        """Add the child number ``rank`` of ``parent``; returns its node id."""
+        """Add the child number ``rank`` of ``parent``; return its node id."""
         self.tokens.append(token)
         self.parents.append(parent)
         self.ranks.append(rank)

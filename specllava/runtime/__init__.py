@@ -1,1 +1,1 @@
-"""What runs in a step: engine, KV cache, attention masks, prompts, detokenizer and clock."""
+"""Parts of a step: engine, KV cache, attention masks, prompts, detokenizer and clock."""

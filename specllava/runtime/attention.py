@@ -14,7 +14,7 @@ from specllava.models.decoder import FULL, SLIDING, layer_types
 
 
 class AttentionMasks:
-    """Makes the masks that a decoder adds to its attention scores.
+    """Builder of the masks that a decoder adds to its attention scores.
 
     Args:
         config: of the decoder; its ``layer_types`` and ``sliding_window`` decide which masks there are.
@@ -31,7 +31,7 @@ class AttentionMasks:
     def of(
         self, visible: npt.NDArray[np.bool_], positions: Sequence[int], cached: Sequence[int]
     ) -> Tensor | dict[str, Tensor]:
-        """Masks ``[1, 1, tokens, columns]``, 0 where a column is visible; a dictionary where layer types differ.
+        """Build masks ``[1, 1, tokens, columns]``, 0 where a column is visible; a dictionary where layer types differ.
 
         Args:
             visible: ``[tokens, columns]``.

@@ -1,8 +1,8 @@
-"""The key/value cache that keeps a branch: preallocated, compacted in place, storage never moves.
+"""Key/value cache that keeps a branch: preallocated, compacted in place, storage never moves.
 
 A verification pass writes one column per tree node behind the context. ``keep`` moves the accepted nodes'
 columns together and forgets the rest, which leaves what running the accepted tokens alone would have left. Each
-column's content (what it shows) moves with it: cache and text cannot disagree.
+column's content (its token or picture) moves with it, so that cache and text agree.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class BranchLayer(CacheLayerMixin):
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def keep(self, base: int, columns: Tensor | None, count: int) -> None:
-        """See :meth:`BranchCache.keep`; ``columns`` is ``None`` when the kept ones already stand in place."""
+        """Keep columns as :meth:`BranchCache.keep`; ``columns`` is ``None`` when those already stand in place."""
         if columns is not None:
             self.both[:, :, :, base : base + count] = self.both.index_select(3, columns)
         self.length = base + count
@@ -84,7 +84,7 @@ class BranchCache(Cache):
         return int(self.get_seq_length())
 
     def check_room(self, count: int) -> None:
-        """Before a pass over ``count`` tokens.
+        """Refuse a pass over ``count`` tokens that does not fit.
 
         Raises:
             ValueError: they do not fit.
@@ -93,7 +93,7 @@ class BranchCache(Cache):
             raise ValueError(f"the cache holds {self.capacity} columns, {self.length + count} are needed")
 
     def common_prefix(self, contents: Sequence[Content]) -> int:
-        """Return how many columns from the start show the same as ``contents``; a picture without a key never does."""
+        """Count the columns from the start whose content equals ``contents``; a picture without a key equals none."""
         pairs = zip(self.contents, contents, strict=False)
         return next(
             (column for column, (held, wanted) in enumerate(pairs) if held != wanted or held is None),

@@ -1,4 +1,4 @@
-"""Messages as users write them, in the form that chat templates read."""
+"""Conversion of users' messages to the form that chat templates read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROLES = ("user", "assistant")
 def as_chat(
     messages: Messages, image: Image.Image | None, special: Sequence[str]
 ) -> tuple[list[Message], list[Image.Image]]:
-    """Messages in the form that chat templates read, each with its pictures in front; and the pictures in order.
+    """Convert messages to the form of chat templates, each with its pictures in front; also return the pictures.
 
     Args:
         special: tokens that no text may hold.
@@ -38,7 +38,7 @@ def as_chat(
     for number, message in enumerate(plain):
         role, text, shown = _parts(number, message)
         whose = "the prompt" if number == len(plain) - 1 else f"message {number}"
-        if not text and role == "user":  # an assistant may have said nothing
+        if not text and role == "user":  # an assistant's message may be empty
             raise ValueError(f"{whose} is empty")
         check_text(text, special, whose)
         if role != ROLES[number % 2]:
@@ -51,7 +51,7 @@ def as_chat(
 
 
 def _parts(number: int, message: Message) -> tuple[str, str, list[Image.Image]]:
-    """Role, text and pictures of a message; several texts are joined by a space."""
+    """Split a message into role, text and pictures; several texts are joined by a space."""
     role, content = message.get("role"), message.get("content")
     if role not in ROLES or not isinstance(content, str | list | tuple):
         raise ValueError(f"message {number} needs a role (user or assistant) and its text or parts as content")

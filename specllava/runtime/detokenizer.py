@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 
 class Detokenizer:
-    """Turns ids back into text; what one token adds is worked out once."""
+    """Decoder of token ids to text; the text that one token adds is computed once."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
@@ -17,12 +17,12 @@ class Detokenizer:
         self._texts: dict[int, str] = {}
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the answer that token ids spell, without special tokens."""
+        """Return the text of token ids, without special tokens."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text.strip()
 
     def text_of(self, token: int) -> str:
-        """Return what one token adds to a text, its leading space included.
+        """Return the text that one token adds, its leading space included.
 
         Decoded behind another token, because some tokenizers drop the space of a text's first one.
         """

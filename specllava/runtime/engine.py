@@ -1,7 +1,7 @@
-"""One model and its KV cache: a pass in, logits and hidden states out. Target and draft both run through it.
+"""One model and its KV cache: tokens in, logits and hidden states out. Target and draft both run through it.
 
-The cache knows what each of its columns shows, so a prompt is read only from where it differs from what was read
-or decoded before.
+The cache records the content of each column, so a prompt is read only from where it differs from what was read or
+decoded before.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Engine:
         self.cache.keep(base, offsets)
 
     def _position_ids(self, at: slice | Tensor) -> Tensor:
-        """``[1, tokens]``, or ``[3, 1, tokens]`` for a family with three rows of positions."""
+        """Return position ids ``[1, tokens]``, or ``[3, 1, tokens]`` for a family with three rows of positions."""
         positions = self._positions[at][None] + self._offset
         rows = 1 if self._family is None else self._family.position_rows
         return positions if rows == 1 else positions.expand(rows, 1, -1)
@@ -129,7 +129,7 @@ class Engine:
             self.cache.positions += positions
 
     def _states(self, hidden: Sequence[Tensor] | None) -> Tensor | None:
-        """``[tokens, layers * hidden]`` of the layers asked for."""
+        """Join the hidden states of the requested layers, ``[tokens, layers * hidden]``."""
         if not self.state_layers or hidden is None:
             return None
         return torch.cat([hidden[layer][0] for layer in self.state_layers], dim=-1)
@@ -137,7 +137,7 @@ class Engine:
     def _through_layers(
         self, ids: Tensor, mask: Tensor | dict[str, Tensor] | None, at: slice | Tensor
     ) -> tuple[Tensor, list[Tensor]]:
-        """Run a Llama's embedding, layers and norm one after the other: ``[1, tokens, hidden]``, and what layers gave.
+        """Run a Llama's embedding, layers and norm in order: ``[1, tokens, hidden]``, and the states of each layer.
 
         For a draft of one layer the bookkeeping of the decoder around that, and working out again how each position is
         rotated, are a good part of a pass on a CPU.
@@ -163,7 +163,7 @@ class Engine:
 
 
 def _before_cut_image(slots: Sequence[int], counts: Sequence[int], shared: int) -> tuple[int, int]:
-    """Columns that can be reused of ``shared`` ones without cutting a picture, and how many pictures lie in them.
+    """Count the columns of ``shared`` ones that can be reused without cutting a picture, and the pictures in them.
 
     Args:
         slots: columns of all image slots.
@@ -180,7 +180,7 @@ def _before_cut_image(slots: Sequence[int], counts: Sequence[int], shared: int) 
 
 @torch.inference_mode()
 def _rotations(decoder: PreTrainedModel, capacity: int, dtype: torch.dtype) -> Tensor | None:
-    """Cosines and sines of all positions, ``[2, 1, capacity, head_dim]``; ``None`` where they depend on more."""
+    """Compute cosines and sines by position, ``[2, 1, capacity, head_dim]``; ``None`` where they depend on more."""
     if not isinstance(decoder, LlamaModel) or decoder.rotary_emb.rope_type in GROWING_ROPES:
         return None
     device = decoder.embed_tokens.weight.device

@@ -1,4 +1,4 @@
-"""The KV caches of target and draft, each with what its columns show; they may outlive an answer."""
+"""KV caches of target and draft, each with the contents of its columns; they may outlive an answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KVCaches:
         """Return the engine of a model; one that has read nothing if there is none of at least ``capacity`` columns.
 
         Args:
-            state_layers: hidden states that its passes shall return.
+            state_layers: hidden states that its passes return.
         """
         held = self._engines.get(model)
         if held is None or held.cache.capacity < capacity:
@@ -37,7 +37,7 @@ class KVCaches:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Serve one answer at a time. The caches of one that fails are forgotten: they may hold a tree, not a text.
+        """Reserve the caches for one answer. Those of one that fails are forgotten: they may hold a tree, not a text.
 
         Raises:
             ValueError: another answer is not finished.

@@ -1,4 +1,4 @@
-"""The values that go into a model pass and come out of it."""
+"""Input and output of a model pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PassInput:
 
     @classmethod
     def of_tree(cls, tree: DraftTree, cached: int) -> PassInput:
-        """A whole tree behind ``cached`` columns: each node attends to the context and to its own ancestors."""
+        """Build the input of a tree behind ``cached`` columns: each node attends to the context and its own ancestors."""
         if len(tree) == 1:
             return cls(tree.tokens)
         visible = np.ones((len(tree), cached + len(tree)), dtype=np.bool_)
@@ -41,12 +41,12 @@ class PassInput:
 
 @dataclass(frozen=True, slots=True)
 class PassOutput:
-    """What a pass gives.
+    """Output of a pass.
 
     Args:
         logits: ``[tokens or last, vocab]``.
-        states: hidden states of the layers that the engine was asked for, side by side, ``[tokens, layers * hidden]``;
-            ``None`` if none were.
+        states: hidden states of the engine's ``state_layers``, side by side, ``[tokens, layers * hidden]``;
+            ``None`` without any.
     """
 
     logits: Tensor
@@ -55,7 +55,7 @@ class PassOutput:
 
 @dataclass(frozen=True, slots=True)
 class PrefillOutput:
-    """What reading a prompt gives.
+    """Output of the pass over a prompt.
 
     Args:
         logits: ``[vocab]``, after its last token.

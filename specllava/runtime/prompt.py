@@ -1,4 +1,4 @@
-"""What the models read: token ids with image slots, and the features of the pictures."""
+"""Prompts: token ids with image slots, and the features of the pictures."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Prompt:
         pixel_values: as the processor gives them, for LLaVA-1.5 ``[images, 3, height, width]``, or ``None``.
         features: of all pictures, for LLaVA-1.5 ``[images, patches, vision_hidden]``, or ``None``.
         image_keys: a key for each picture; equal keys mean equal features.
-        image_sizes: width and height of each picture as it came.
-        vision_seconds: what encoding the pictures took, those left out whose features were known.
+        image_sizes: width and height of each picture as given.
+        vision_seconds: time of encoding the pictures, those left out whose features were known.
         turn: messages of the user before the last one.
         forced_prefix: the last ids of ``input_ids``, if they are the beginning of the answer: read, not decoded.
-        draft_prompt: what a draft model reads instead; ``None`` if it reads the same. A draft that sees nothing reads
+        draft_prompt: prompt of the draft model; ``None`` if it reads the same. A text-only draft reads
             no image slots, one with a tower of its own other features; see also :func:`with_draft_prompt`.
     """
 
@@ -46,13 +46,13 @@ class Prompt:
 
     @property
     def features_by_key(self) -> dict[str, ImageFeatures]:
-        """Features of its pictures, those for the draft among them: what a later prompt need not compute."""
+        """Features of its pictures, those for the draft included, which a later prompt need not compute."""
         own = {} if self.features is None else dict(zip(self.image_keys, self.features, strict=True))
         return own if self.draft_prompt is None else own | self.draft_prompt.features_by_key
 
 
 def with_draft_prompt(prompt: Prompt, other: Prompt) -> Prompt:
-    """``prompt`` for the target, ``other`` for the draft: the same words with another picture, say.
+    """Return ``prompt`` for the target with ``other`` for the draft, such as the same words with another picture.
 
     The target decides every token, so the answer stays what it was; only the guesses change.
 

@@ -1,4 +1,4 @@
-"""From pictures and chat to a prompt; a picture is encoded once, for target and draft and later turns."""
+"""Building of a prompt from pictures and chat; a picture is encoded once for target, draft and later turns."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from specllava.runtime.timing import now
 
 
 class NoRoomError(ValueError):
-    """Prompt and answer do not fit the context."""
+    """Error of a prompt and answer that do not fit the context."""
 
 
 @dataclass(frozen=True)
 class PromptBuilder:
-    """Tokenises chats and encodes their pictures for a pair.
+    """Tokeniser of chats and encoder of their pictures for a pair.
 
     Args:
         name: of the target.
         processor: of the target.
         target, draft: the models; ``draft`` may be ``None``.
         draft_processor: of a draft with a tower of its own.
-        vision: how the draft comes to know a picture; ``None`` without a draft.
+        vision: source of the draft's picture features; ``None`` without a draft.
         context: tokens that fit.
     """
 
@@ -102,7 +102,7 @@ class PromptBuilder:
 def _with_features(
     prompt: Prompt, model: PreTrainedModel, pixel_values: Tensor, known: Mapping[str, ImageFeatures], whose: str = ""
 ) -> Prompt:
-    """The prompt with its pictures' features; only pictures that are not known run through the model's tower.
+    """Add the features of its pictures to a prompt; only pictures that are not known run through the model's tower.
 
     Args:
         whose: in front of the keys, where features are not the target's.
@@ -128,10 +128,10 @@ def _with_features(
 
 
 def check_room(context: int, length: int, new_tokens: int, turn: int = 0) -> None:
-    """Refuse what does not fit the context.
+    """Refuse a prompt and answer that do not fit the context.
 
     Raises:
-        NoRoomError: with the numbers, and what would fit.
+        NoRoomError: with the numbers, and the number that would fit.
     """
     if length + new_tokens <= context:
         return

@@ -1,4 +1,4 @@
-"""What a run ran on: enough to read a number with its circumstances."""
+"""Circumstances of a run: models, device, precision and versions."""
 
 from __future__ import annotations
 

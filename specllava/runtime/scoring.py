@@ -1,4 +1,4 @@
-"""Score models on an answer that is already there: one teacher-forced pass each, no decoding."""
+"""Scoring of models on a given answer: one teacher-forced pass each, no decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock, and what passes cost on this machine, measured for the cost-aware rule."""
+"""The clock, and the cost of passes on this machine, measured for the cost-aware rule."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ REPEATS, WARM_UP = 5, 2
 
 
 def now(device: torch.device) -> float:
-    """Wall-clock seconds after all work given to the device is done."""
+    """Return wall-clock seconds after all work given to the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def measure_costs(target: PreTrainedModel, draft: PreTrainedModel) -> Costs:
-    """What passes of both models cost by their number of tokens. Takes about 100 passes.
+    """Measure the cost of passes of both models by their number of tokens. Takes about 100 passes.
 
     A machine's speed changes by half within seconds, and a rule that compares costs is misled more by one disturbed
     point than by all points being too low: so each pass is taken against its round over all numbers of tokens, and the
@@ -39,7 +39,7 @@ def measure_costs(target: PreTrainedModel, draft: PreTrainedModel) -> Costs:
 
 
 def against_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
-    """The median share of a round for each number of tokens, in seconds of the quickest round."""
+    """Return the median share of a round for each number of tokens, in seconds of the quickest round."""
     times = np.array(list(taken.values()))  # [numbers, rounds]
     rounds = times.sum(axis=0)
     shares = np.median(times / rounds, axis=1)
@@ -48,7 +48,7 @@ def against_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
 
 @torch.inference_mode()
 def pass_seconds(engines: Sequence[Engine], ladder: Sequence[int], repeats: int) -> list[dict[int, list[float]]]:
-    """Seconds of every pass of each engine, by its number of tokens, in a context of :data:`CONTEXT` tokens.
+    """Measure seconds of every pass of each engine, by its number of tokens, in a context of :data:`CONTEXT` tokens.
 
     Engines and numbers of tokens take turns, so that whatever else the machine does falls on all of them.
     """

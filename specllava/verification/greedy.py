@@ -1,4 +1,4 @@
-"""Greedy verification: the target's most likely tokens in, the accepted branch out. Knows no model and no cache."""
+"""Greedy verification: the target's most likely tokens in, the accepted branch out. Needs no model and no cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specllava.tree import DraftTree
 
 
 def verify_greedy(tree: DraftTree, choices: Sequence[int]) -> Verification:
-    """The longest branch that the target agrees with, and the target's own token behind it.
+    """Return the longest branch that the target agrees with, and the target's own token behind it.
 
     Walks from the root while a child carries the target's choice; the same as going from the leaves to the
     root and cutting at the first mismatch (Spec-LLaVA, arXiv 2509.11961, section 3).

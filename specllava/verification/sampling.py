@@ -1,9 +1,9 @@
-"""Verification that samples: the emitted tokens have exactly the target's distribution. Knows no model and no cache.
+"""Verification by sampling: the emitted tokens have exactly the target's distribution. Needs no model and no cache.
 
 Why it is lossless: below any node of any tree, one more child, drawn from what is left of the draft's distribution
 there (or chosen, see :func:`verify_drawn`), leaves the distribution of what is emitted as it was. A tree may
 therefore grow in any way that looks only at what was drawn before; but a drawn child must stay: to drop it because
-of which token it is bends the distribution. Chosen children need none of this, see :func:`verify_top`.
+of its token changes the distribution. Chosen children need none of this, see :func:`verify_top`.
 
 Distributions come from :func:`warp`, the draft's too, if children are drawn from it.
 """
@@ -22,19 +22,19 @@ from specllava.tree import DraftTree
 
 
 class RandomSource(Protocol):
-    """The only source of randomness."""
+    """Interface of the only source of randomness."""
 
     def accept(self, probability: float) -> bool:
-        """True with this probability: always at 1.0, never at 0.0."""
+        """Return true with this probability: always at 1.0, never at 0.0."""
         ...
 
     def draw(self, probs: Tensor) -> int:
-        """A token from ``probs``, ``[vocab]``, which add up to one; never one of probability zero."""
+        """Draw a token from ``probs``, ``[vocab]``, which add up to one; never one of probability zero."""
         ...
 
 
 class SeededRandom:
-    """RandomSource from a seed: the same questions get the same answers, on whatever device the probabilities are."""
+    """RandomSource from a seed: the same calls give the same results, on whatever device the probabilities are."""
 
     def __init__(self, seed: int) -> None:
         self._source = torch.Generator().manual_seed(seed)
@@ -49,12 +49,12 @@ class SeededRandom:
         return int(possible[min(place, len(possible) - 1)])
 
     def _uniform(self) -> float:
-        """From 0.0 up to, but not including, 1.0."""
+        """Draw a number from 0.0 up to, but not including, 1.0."""
         return float(torch.rand((), generator=self._source, dtype=torch.float64))
 
 
 def warp(logits: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> Tensor:
-    """The distributions that are sampled from, by transformers' own warpers in the order of its ``generate``.
+    """Compute the distributions to sample from, by transformers' own warpers in the order of its ``generate``.
 
     Args:
         logits: ``[rows, vocab]``.
@@ -80,11 +80,11 @@ def warp(logits: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0)
 
 
 def draw_children(draft_probs: Tensor, count: int, random: RandomSource) -> list[int]:
-    """Different tokens drawn from the draft, one after the other, in the order in which they must be verified.
+    """Draw different tokens from the draft, one after the other, in the order in which they must be verified.
 
     Args:
         draft_probs: the draft's distribution after their parent, ``[vocab]``.
-        count: tokens wanted; fewer come back if the draft thinks fewer possible.
+        count: tokens wanted; fewer are returned if fewer have a probability above zero.
     """
     tokens: list[int] = []
     while len(tokens) < count and bool(draft_probs.any()):
@@ -96,9 +96,9 @@ def draw_children(draft_probs: Tensor, count: int, random: RandomSource) -> list
 def verify_top(tree: DraftTree, probs: Tensor, random: RandomSource) -> Verification:
     """Verify children that were chosen, not drawn, such as the draft's most likely ones.
 
-    The target draws its own token after each node, and where a child bears it, goes on from there. So chance is asked
-    once for each emitted token, exactly as without any tree: with the same seed, the answer is the target's own, token
-    for token. And no rule accepts more: each node is accepted as often as the target itself would say it.
+    The target draws its own token after each node, and where a child bears it, goes on from there. So there is one
+    draw for each emitted token, exactly as without any tree: with the same seed, the answer is the target's own, token
+    for token. And no rule accepts more: each node is accepted as often as the target itself would emit it.
 
     Args:
         probs: the target's distribution after each node, ``[nodes, vocab]``.
@@ -152,7 +152,7 @@ def verify_drawn(tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: Ra
 def verify_traversal(tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: RandomSource) -> Verification:
     """Verify drawn children from the leaves to the root (Traversal Verification, arXiv 2505.12398).
 
-    A branch is judged as a whole: a node's credit is ``min(1, credit of its parent · p / q)``, so what one token
+    A branch is verified as a whole: a node's credit is ``min(1, credit of its parent · p / q)``, so what one token
     has too much makes up for what the next one lacks. The first leaf is kept with its credit; if it is refused, its
     parent goes on with what remains, a smaller credit included, to the next child, and once there is none, is
     itself kept or refused like a leaf.
@@ -171,7 +171,7 @@ def verify_traversal(tree: DraftTree, probs: Tensor, draft_probs: Tensor, random
             path.append(child)
             rests.append(_Rest(probs[child], draft_probs[child], credit))
             waiting.append(iter(children[child]))
-        elif len(path) == 1 or random.accept(rests[-1].credit):  # the root's credit stays 1: nothing to ask
+        elif len(path) == 1 or random.accept(rests[-1].credit):  # the root's credit stays 1: nothing to draw
             return Verification(tuple(path[1:]), random.draw(rests[-1].target))
         else:
             refused = tree.tokens[path.pop()]
@@ -182,7 +182,7 @@ def verify_traversal(tree: DraftTree, probs: Tensor, draft_probs: Tensor, random
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What is left to settle at a node after some of its children were refused.
+    """Remaining distributions at a node after some of its children were refused.
 
     Args:
         target: the target's distribution of the next token, given that, ``[vocab]``.
@@ -195,13 +195,13 @@ class _Rest:
     credit: float = 1.0
 
     def acceptance(self, token: int) -> float:
-        """Probability of accepting the child ``token``, or something below it."""
+        """Return the probability of accepting the child ``token``, or something below it."""
         wanted = self.credit * float(self.target[token])
         offered = float(self.draft[token]) or 1.0  # a token that cannot have been drawn was chosen
         return 1.0 if wanted >= offered else wanted / offered
 
     def without(self, token: int) -> _Rest:
-        """What is left when the child ``token`` and all below it are refused."""
+        """Return what remains when the child ``token`` and all below it are refused."""
         offered = self.draft
         if not offered[token] > 0:
             offered = torch.zeros_like(self.target)
@@ -209,13 +209,13 @@ class _Rest:
         residual = (self.credit * self.target - offered).clamp(min=0.0)
         mass = float(residual.sum())
         draft = _without(self.draft, token)
-        if mass == 0.0:  # the draft offered all that was wanted; with full credit only rounding can have refused it
+        if mass == 0.0:  # the draft had all that was wanted; with full credit only rounding can have refused it
             return _Rest(self.target, draft, 1.0 if self.credit == 1.0 else 0.0)
         return _Rest(residual / mass, draft, mass / (mass + (1.0 - self.credit)))
 
 
 def _without(probs: Tensor, token: int) -> Tensor:
-    """A distribution ``[vocab]`` that rules out ``token``; all zero if nothing else was possible."""
+    """Return a distribution ``[vocab]`` without ``token``; all zero if nothing else was possible."""
     rest = probs.clone()
     rest[token] = 0.0
     mass = float(rest.sum())

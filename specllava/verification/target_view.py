@@ -1,4 +1,4 @@
-"""What the target thought of every node of a tree, for explaining a step."""
+"""The target's view of every node of a tree, for explaining a step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from specllava.tree import DraftTree
 
 
 def target_view(tree: DraftTree, logits: Tensor, probs: Tensor | None = None) -> TargetView:
-    """Record what the target thought of every node, for explaining the step; not needed to decode.
+    """Record the target's view of every node, for explaining the step; not needed to decode.
 
     Args:
         logits: ``[nodes, vocab]``, after each node.
-        probs: the distributions that verification went by, ``[nodes, vocab]``; ``None``: those of the logits.
+        probs: the distributions that verification used, ``[nodes, vocab]``; ``None``: those of the logits.
     """
     if probs is None:
         probs = torch.softmax(logits.double(), dim=-1)
@@ -34,5 +34,5 @@ def target_view(tree: DraftTree, logits: Tensor, probs: Tensor | None = None) ->
 
 
 def _rounded(values: Tensor) -> tuple[float, ...]:
-    """Seven decimals: far below what can be seen, and half the size on file."""
+    """Round to seven decimals, which halves the size on file."""
     return tuple(round(value, 7) for value in values.tolist())

@@ -1,4 +1,4 @@
-"""How the target decides: its most likely token, or a draw from its distribution. One verifier per answer."""
+"""Verifiers, one per answer: the target's most likely token, or a draw from its distribution."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from specllava.verification.sampling import RandomSource, verify_drawn, verify_t
 
 
 class Verifier(Protocol):
-    """The decode loop's view of greedy decoding and of sampling."""
+    """Interface of greedy decoding and of sampling for the decode loop."""
 
     def first_token(self, logits: Tensor) -> int:
         """Return the first token of an answer, of logits ``[vocab]``."""
         ...
 
     def verify(self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None) -> tuple[Verification, Tensor | None]:
-        """Verify a tree; also returns the distributions that were gone by, if any had to be computed.
+        """Verify a tree; also return the distributions that were used, if any had to be computed.
 
         Args:
             logits: ``[nodes, vocab]``.
@@ -33,7 +33,7 @@ class Verifier(Protocol):
 
 
 class GreedyVerifier:
-    """Accept the target's most likely token."""
+    """Verifier that accepts the target's most likely token."""
 
     def first_token(self, logits: Tensor) -> int:
         return int(logits.argmax())
@@ -43,7 +43,7 @@ class GreedyVerifier:
 
 
 class SamplingVerifier:
-    """Keep the target's own distribution, warped by temperature, top-k and top-p."""
+    """Verifier that keeps the target's own distribution, warped by temperature, top-k and top-p."""
 
     def __init__(self, config: DecodingConfig, random: RandomSource) -> None:
         self._config, self._random = config, random
@@ -63,7 +63,7 @@ class SamplingVerifier:
 
 
 def build_verifier(config: DecodingConfig, random: RandomSource) -> Verifier:
-    """Build the verifier that a configuration asks for."""
+    """Build the verifier of a configuration."""
     return SamplingVerifier(config, random) if config.temperature > 0 else GreedyVerifier()
 
 
@@ -71,7 +71,7 @@ def check_finite(logits: Tensor, whose: str) -> None:
     """Refuse logits that are no numbers.
 
     Raises:
-        ValueError: NaN or positive infinity, as damaged weights or an overflow of float16 give.
+        ValueError: NaN or positive infinity, as from damaged weights or an overflow of float16.
     """
     if not bool((logits < torch.inf).all()):
         raise ValueError(
