@@ -39,7 +39,7 @@ def _choices(question: str, infos: Iterable[RuleInfo | DrafterInfo]) -> Any:
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
 class DecodingConfig:
-    """How to decode: who drafts, how the tree grows, when to stop.
+    """Options of decoding: the drafter, the growth of the tree, the limits.
 
     The paper (arXiv 2509.11961) publishes no values for its threshold, branches, depth and node
     budget; these defaults were measured on the toy pair (``docs/defaults.md``).

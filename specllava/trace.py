@@ -35,7 +35,7 @@ MAX_FILE_BYTES = 32 * 2**20
 FinishReason = Literal["eos", "length", "stopped"]
 # Name of an object of the caller; a file without one reads as it did before there were any.
 OwnName = Annotated[str | None, Field(max_length=MAX_NAME, exclude_if=lambda name: name is None)]
-# Why an event was the last of its answer; the trace as a whole says it in a file.
+# Why an event was the last of its answer; in a file it is a field of the trace as a whole.
 Finished = Annotated[FinishReason | None, Field(exclude=True)]
 
 
@@ -116,7 +116,7 @@ class Prefill(Record):
 class StepTrace(Record):
     """One step: the tree, the verdict, what was emitted, the target's view, the time, what was pruned (for display).
 
-    ``target`` is ``None`` where it was not recorded: then the step cannot be explained, nor shown.
+    ``target`` is ``None`` where it was not recorded: then the step cannot be explained, nor displayed.
 
     ``emitted`` is accepted tokens and the target's next token, clipped at the limit or the end of
     the answer; it is never empty.
@@ -159,7 +159,7 @@ class StepTrace(Record):
 
 @dataclass(frozen=True, slots=True)
 class RunInfo(Record):
-    """Circumstances of a run: models, device, precision, versions. ``draft`` is :data:`NO_DRAFT` where there is none."""
+    """Models, device, precision and versions of a run. ``draft`` is :data:`NO_DRAFT` where there is none."""
 
     pair: str
     target: str
@@ -201,7 +201,7 @@ class DecodeTrace(Record):
     forced_prefix: Annotated[Many[int], Field(alias="given")] = ()
     rule: OwnName = None
     drafter: OwnName = None
-    schema_version: Literal[1] = field(kw_only=True)  # no default: a file must say it
+    schema_version: Literal[1] = field(kw_only=True)  # no default: required in a file
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ class DraftTree(Record):
         parents: parent node of every node; ``parents[0]`` is -1.
         log_probs: ``log q(token | path)`` under the draft, in nats; 0.0 for the root.
         entropies: entropy in nats of the draft's next-token distribution *after* each node, which
-            decided how the node branched; ``None`` where the draft was not asked (unexpanded leaves).
+            decided how the node branched; ``None`` where the draft was not run (unexpanded leaves).
 
     Raises:
         ValueError: lists of different lengths, no root, or a parent that does not come first.

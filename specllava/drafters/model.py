@@ -121,7 +121,7 @@ class _Expansion:
         return self._top_tokens(self._engine.forward(self._level(nodes, tokens, start)).logits, self._count, nodes)
 
     def _level(self, nodes: Sequence[int], tokens: Sequence[int], start: int) -> PassInput:
-        """Build the input of a level's nodes behind ``start`` columns: each attends to the context and to its own branch."""
+        """Build the input of a level's nodes behind ``start`` columns: each attends to the context and its branch."""
         if len(nodes) == 1 and len(self._branches[nodes[0]]) == start - self._root:
             return PassInput(tokens)  # no branch yet: all columns are visible
         visible = np.zeros((len(nodes), start + len(nodes)), dtype=np.bool_)

@@ -68,7 +68,8 @@ def _at(curve: Sequence[float], tokens: int) -> float:
 def _fit(points: Mapping[int, float], longest: int) -> tuple[float, ...]:
     """Fit ``a + b [n > 1] + c sqrt(n) + d n`` by least squares, all but ``a`` not below 0.
 
-    The curve is level on a GPU and bent on a CPU. The first token stands apart, since a product with a vector runs another kernel than one with a matrix.
+    The curve is level on a GPU and bent on a CPU. The first token stands apart,
+    since a product with a vector runs another kernel than one with a matrix.
     """
     measured = np.array(sorted(points), dtype=float)
     values = np.array([points[int(n)] for n in measured])
@@ -161,7 +162,7 @@ class CostModel:
 
     @property
     def token_prices(self) -> tuple[float, float]:
-        """Tokens that a second of drafting and one of verifying, as ``costs`` has them, are worth at the present rate."""
+        """Tokens that a second of drafting and one of verifying, as ``costs`` has them, are worth at the rate now."""
         rate = self.rate
         return rate * self.draft_correction.factor, rate * self.verify_correction.factor
 

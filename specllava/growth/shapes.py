@@ -12,7 +12,8 @@ Shape = tuple["Shape", ...]  # the shapes below each child, best guess first
 def fixed_shape(branching: tuple[int, ...], depth: int, nodes: int) -> Shape:
     """Build the shape with ``branching[d]`` children of every node of level ``d`` (as Medusa's, arXiv 2401.10774).
 
-    These are Cartesian trees. The tree ends at ``depth``, where ``branching`` ends, or at ``nodes`` nodes, counted level by level.
+    These are Cartesian trees. The tree ends at ``depth``, where ``branching`` ends, or at ``nodes`` nodes,
+    counted level by level.
     """
     counts: list[list[int]] = []  # children of each node, level by level
     left, here = nodes, 1

@@ -58,7 +58,7 @@ def save(
     """Write a checkpoint under a temporary name and rename it, so that a directory that exists is complete.
 
     Raises:
-        OSError: it cannot be written, because a disk is full, say; nothing is left behind.
+        OSError: it cannot be written, such as on a full disk; nothing is left behind.
     """
     beside = directory.with_name(directory.name + ".writing")
     shutil.rmtree(beside, ignore_errors=True)

@@ -31,7 +31,7 @@ class PassInput:
 
     @classmethod
     def of_tree(cls, tree: DraftTree, cached: int) -> PassInput:
-        """Build the input of a tree behind ``cached`` columns: each node attends to the context and its own ancestors."""
+        """Build the input of a tree behind ``cached`` columns: nodes attend to the context and to their ancestors."""
         if len(tree) == 1:
             return cls(tree.tokens)
         visible = np.ones((len(tree), cached + len(tree)), dtype=np.bool_)

@@ -31,7 +31,7 @@ def measure_costs(target: PreTrainedModel, draft: PreTrainedModel) -> Costs:
 
     A machine's speed changes by half within seconds, and a rule that compares costs is misled more by one disturbed
     point than by all points being too low: so each pass is taken against its round over all numbers of tokens, and the
-    quickest round says how long that is.
+    quickest round gives its length.
     """
     ladders = ((target, VERIFY_ROWS), (draft, DRAFT_ROWS))
     taken = (pass_seconds([Engine(model, CONTEXT + max(rows))], rows, REPEATS)[0] for model, rows in ladders)

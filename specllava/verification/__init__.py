@@ -1,1 +1,1 @@
-"""Which drafted tokens the target accepts: greedy and sampling verification, and the target's view of a tree."""
+"""Verification of drafted tokens: greedy and by sampling, and the target's view of a tree."""
