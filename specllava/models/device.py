@@ -31,7 +31,7 @@ def parse_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N") from error
     other = torch.accelerator.current_accelerator()
-    if place.type not in ("cpu", "cuda") and (other is None or place.type != other.type):  # such as meta, which holds nothing
+    if place.type not in ("cpu", "cuda") and (other is None or place.type != other.type):  # such as meta
         raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N")
     if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device {name} is not there: {torch.cuda.device_count()} GPUs are available")
