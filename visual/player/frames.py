@@ -42,11 +42,14 @@ MODULES = ("race.js", "step.js", "charts.js", "files.js", "glossary.js", "player
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 WATCHABLE = 0.09  # seconds that one target step should last on the screen
 MOUNT = """
-const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
+const load = async (name) => [
+  name.slice(0, -3),
+  await import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI)),
+];
 const fork = props.forks && ((given) => trigger("select", { given }));
 Promise.all(props.modules.map(load))
-  .then(([race, step, charts, files, glossary, player]) =>
-    player.mount({ element, props, watch, server, fork, race, step, charts, files, glossary }));
+  .then((loaded) => Object.fromEntries(loaded))
+  .then((modules) => modules.player.mount({ element, props, watch, server, fork, modules }));
 """
 
 Ending = Literal["finished", "stopped", "deadline"]

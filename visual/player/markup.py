@@ -7,6 +7,7 @@ import html
 from visual.figures.theme import css_variables
 from visual.player.frames import STATIC
 
+STYLES = ("page", "lab")
 FAVICON = STATIC / "favicon.png"
 LEGEND = (
     ("accepted", "accepted"),
@@ -17,8 +18,8 @@ LEGEND = (
 
 
 def stylesheet() -> str:
-    """Return the page's whole CSS: the shared colours, then ``page.css`` and ``lab.css``."""
-    own = ((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in ("page", "lab"))
+    """Return the page's whole CSS: the shared colours, then :data:`STYLES`."""
+    own = ((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in STYLES)
     return "\n".join([css_variables(), *own])
 
 

@@ -1,7 +1,12 @@
 // The player: one clock that moves race, timeline and tree together. It follows the recorded clocks of the two
 // lanes, runs in the browser alone, and takes new frames as they are appended to the component's value.
 
-export function mount({ element, props, watch, server, fork, race, step, charts, files, glossary }) {
+// Parts of the page that follow the player. Each is a module with `create(root, context)`, which returns what it wants
+// to hear of: `begin(run)`, `step(frame, index, count, playing)` as another step is shown (index from 1), `end(frame)`.
+const PARTS = [];
+
+export function mount({ element, props, watch, server, fork, modules }) {
+  const { race, step, charts, files, glossary } = modules;
   const root = element.querySelector(".player");
   const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
   const ready = once(() => window.Plotly ?? loadPlotly(plotly)); // a saved page brings it along
@@ -10,6 +15,8 @@ export function mount({ element, props, watch, server, fork, race, step, charts,
   glossary.createGlossary(root);
   const player = new Player(root, ...views, race.duration, files.unpacked);
   const frames = () => props.value ?? [];
+  const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, live: Boolean(server) };
+  player.parts = PARTS.map((name) => modules[name].create(root, context));
   function goOn(tail) {
     fork([...player.said(), ...tail]);
     document.getElementById("lab-fork")?.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
@@ -42,7 +49,7 @@ const calm = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches
 
 class Player {
   constructor(root, race, step, charts, duration, unpacked) {
-    Object.assign(this, { root, race, step, charts, duration, unpacked, read: Promise.resolve(), run: null, seen: 0, time: 0, playing: false, end: null, firstPass: false,
+    Object.assign(this, { root, race, step, charts, duration, unpacked, parts: [], told: null, read: Promise.resolve(), run: null, seen: 0, time: 0, playing: false, end: null, firstPass: false,
       opened: false, paced: false });
     this.scrub = this.find(".scrub");
     this.speed = this.find(".speed");
@@ -91,7 +98,7 @@ class Player {
   }
 
   begin(run) {
-    Object.assign(this, { run, seen: 1, time: 0, end: null, firstPass: run.live, opened: false });
+    Object.assign(this, { run, seen: 1, time: 0, end: null, firstPass: run.live, opened: false, told: null });
     this.pause();
     this.race.reset(run);
     this.step.reset();
@@ -99,6 +106,7 @@ class Player {
     if (!this.paced) this.speed.value = String(run.speed);
     this.find(".origin").textContent = `${run.source} · ${run.setting}`;
     this.find(".asked").textContent = run.prompt;
+    this.tell("begin", run);
     this.find(".lesson").hidden = !run.lesson;
     if (run.lesson) this.teach(false);
     document.documentElement.style.setProperty("--threshold", `${(100 * run.threshold) / run.ceiling}%`);
@@ -111,9 +119,14 @@ class Player {
     if (frame.kind === "end") {
       this.end = frame;
       this.charts.show(frame.charts);
+      this.tell("end", frame);
     } else {
       this.race.add(frame);
     }
+  }
+
+  tell(event, ...what) {
+    for (const part of this.parts) part?.[event]?.(...what);
   }
 
   // A lesson asks first and answers when it is asked to.
@@ -190,7 +203,9 @@ class Player {
     this.race.show(this.time);
     const shown = steps[this.index() + 1];
     if (shown) this.step.show(shown.frame, this.index() + 1, steps.length - 1, this.playing);
-    this.find(".when").textContent = total ? `, at ${this.duration(this.time)}` : "";
+    if (shown && shown !== this.told) this.tell("step", shown.frame, this.index() + 1, steps.length - 1, this.playing);
+    this.told = shown;
+    
     this.find(".count").textContent = shown ? `step ${this.index() + 1} of ${steps.length - 1}` : "";
     this.scrub.value = total ? (1000 * this.time) / total : 0;
     this.scrub.style.setProperty("--done", `${total ? (100 * this.time) / total : 0}%`);

@@ -1,9 +1,11 @@
 // Starts the player in a page of its own: frames and scripts are elements of the page, and nothing is fetched.
 
-const [race, step, charts, files, glossary, player] = await Promise.all(
-  [...document.querySelectorAll("script[data-module]")].map(({ textContent }) =>
-    import(`data:text/javascript;charset=utf-8,${encodeURIComponent(textContent)}`)),
-);
+const modules = Object.fromEntries(await Promise.all(
+  [...document.querySelectorAll("script[data-module]")].map(async ({ dataset, textContent }) => [
+    dataset.module.slice(0, -3),
+    await import(`data:text/javascript;charset=utf-8,${encodeURIComponent(textContent)}`),
+  ]),
+));
 const frames = JSON.parse(document.getElementById("frames").textContent);
 const run = JSON.parse(frames[0]);
 
@@ -17,4 +19,4 @@ if (run.picture?.startsWith("data:image/")) {
   const picture = Object.assign(document.createElement("img"), { src: run.picture, alt: "The picture that the models looked at" });
   document.getElementById("picture").replaceChildren(picture);
 }
-player.mount({ element: document.getElementById("show"), props: { value: frames }, watch: () => {}, race, step, charts, files, glossary });
+modules.player.mount({ element: document.getElementById("show"), props: { value: frames }, watch: () => {}, modules });
