@@ -1,7 +1,7 @@
 """Notices beside a button: information, a warning or an error, each with a word and a colour of its own.
 
 A notice is the value of one kind of component (``notice_arguments``), made by ``info``, ``warning`` or ``error``; the
-empty string is no notice. Words stand here, colours in ``page.css`` under the same names.
+empty string is no notice. Words stand here, colours in ``shell.css`` under the same names.
 """
 
 from __future__ import annotations

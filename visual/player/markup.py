@@ -7,7 +7,7 @@ import html
 from visual.figures.theme import css_variables
 from visual.player.frames import STATIC
 
-STYLES = ("page", "lab")
+STYLES = ("page", "shell", "lab")
 FAVICON = STATIC / "favicon.png"
 LEGEND = (
     ("accepted", "accepted"),
