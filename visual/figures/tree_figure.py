@@ -1,8 +1,11 @@
 """Plotly figure of one step's tree: left to right, few traces, legible on light and dark.
 
 Nodes are points of a trace for each verdict; their ids (``customdata``) are those of ``StepLayout``. ``marked`` holds
-halos. Edges are shapes, a path for all of one style, named ``edges``, ``branch``, ``next-edge`` and ``pruned-edges``;
-as traces they would take Plotly a quarter longer to draw. Player, stylesheet and tests refer to these names.
+halos. Edges are shapes, a path for all of one style, named ``edges``, ``branch``, ``next-edge``, ``pruned-stubs`` and
+``pruned-edges``; as traces they would take Plotly a quarter longer to draw. ``meta["edges"]`` of the layout lists, for
+each shape, the nodes that its pieces (an ``M`` each) lead to. A pruned guess is always a stub at its parent, so that a
+node which the draft was unsure after is seen to branch; switched on, it is drawn in full. Player, stylesheet and tests
+refer to these names.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ from visual.figures.theme import Verdict
 SLOTS = 9.5  # rows that the figure shows at its natural scale; the page makes room for a bushier tree
 MARGIN = (30, 42)  # pixels left of the root and right of the last column
 PRUNED_CHARACTERS = 6
+STUB = 21  # pixels that a stub is long, from the middle of its node
+STUB_ANGLES = (24, 80)  # degrees below the horizontal: labels stand above, the favourite child level
+ROW_PIXELS = 36  # of a slot at the natural scale
 EMPTY = " "  # a label of no characters at all is taken out of the page, and no later step's label comes in its place
 Drawing = dict[str, Any]
 WIDTHS = ((0.1, 1.0), (0.35, 2.0), (0.7, 3.2), (1.01, 4.4))  # draft probability below -> width in pixels
@@ -68,22 +74,24 @@ def rows_with_pruned(layout: StepLayout) -> dict[str, object]:
     """Return what changes in the figure when pruned guesses are switched on: ``y`` by trace uid, edges, rows."""
     heights = layout.heights_with_pruned
     moved = {verdict: [heights[node] for node in nodes] for verdict, nodes in _groups(layout)}
-    return {"y": moved, "shapes": _edges(layout, heights, pruned=True), **_extent(heights)}
+    shapes, ends = _edges(layout, heights, stubs=False)
+    return {"y": moved, "shapes": shapes, "edges": ends, **_extent(heights)}
 
 
 def _layout(layout: StepLayout) -> dict[str, Any]:
     hidden = {"visible": False, "zeroline": False, "showgrid": False}
     extent = _extent(layout.heights)
     right = max(layout.width, layout.columns[-1]) + MARGIN[1]
+    shapes, ends = _edges(layout, layout.heights, stubs=True)
     return {
         "showlegend": False, "hovermode": "closest", "dragmode": False, "autosize": True,
         "margin": {"l": 4, "r": 4, "t": 4, "b": 4},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-        "meta": {"rows": extent["rows"], "width": right + MARGIN[0]},  # what the page makes room for
+        "meta": {"rows": extent["rows"], "width": right + MARGIN[0], "edges": ends},  # what the page makes room for
         "font": {"size": 12, "color": theme.QUIET, "family": "system-ui, sans-serif"},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": theme.QUIET, "activecolor": theme.ACCEPTED},
         "xaxis": {**hidden, "range": [-MARGIN[0], right]}, "yaxis": {**hidden, "range": extent["range"]},
-        "shapes": _edges(layout, layout.heights),
+        "shapes": shapes,
     }  # fmt: skip
 
 
@@ -94,8 +102,12 @@ def _extent(heights: Sequence[int]) -> dict[str, object]:
     return {"rows": round(rows, 1), "range": [round(middle - rows / 2, 2), round(middle + rows / 2 + 0.3, 2)]}
 
 
-def _edges(layout: StepLayout, heights: Sequence[int], pruned: bool = False) -> list[dict[str, Any]]:
-    """Make the edges by style, in the order of drawing; those to pruned guesses only where these are drawn."""
+def _edges(layout: StepLayout, heights: Sequence[int], stubs: bool) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """Make the edges by style, in the order of drawing, and list the nodes that each style's edges lead to.
+
+    Args:
+        stubs: pruned guesses are stubs; otherwise they have their places in ``heights``.
+    """
     branch = layout.step.verification.accepted
     taken = set(branch)
     drafted = [n for n in range(1, layout.next_node) if n not in taken]
@@ -105,15 +117,36 @@ def _edges(layout: StepLayout, heights: Sequence[int], pruned: bool = False) -> 
         chosen = [n for n in drafted if floor <= math.exp(layout.log_probs[n]) < limit]
         lines.append(("edges", chosen, {"color": "rgba(139,144,150,0.55)", "width": width}))
         floor = limit
-    if pruned:
+    if stubs:
+        lines.append(("pruned-stubs", layout.pruned, {"color": "rgba(139,144,150,0.9)", "width": 1.4}))
+    else:
         lines.append(("pruned-edges", layout.pruned, {"color": "rgba(139,144,150,0.7)", "width": 1, "dash": "1px,3px"}))
     lines.append(("branch", branch, {"color": theme.ACCEPTED, "width": 5}))
     lines.append(("next-edge", [layout.next_node], {"color": theme.TARGET, "width": 3, "dash": "4px,4px"}))
-    return [
+    lines = [line for line in lines if line[1]]
+    pieces = _stubs(layout, heights) if stubs else {}
+    shapes = [
         {"type": "path", "name": name, "layer": "below", "line": style,
-         "path": " ".join(_edge(layout, heights, node) for node in nodes)}
-        for name, nodes, style in lines if nodes
+         "path": " ".join(pieces[n] if n in pieces else _edge(layout, heights, n) for n in nodes)}
+        for name, nodes, style in lines
     ]  # fmt: skip
+    return shapes, [[*nodes] for _, nodes, _ in lines]
+
+
+def _stubs(layout: StepLayout, heights: Sequence[int]) -> dict[int, str]:
+    """Make a short piece of a path for each pruned guess: those of one parent fan out below it."""
+    families: dict[int, list[int]] = {}
+    for node in layout.pruned:
+        families.setdefault(layout.parents[node], []).append(node)
+    pieces = {}
+    low, high = STUB_ANGLES
+    for parent, family in families.items():
+        x, y = layout.columns[layout.depths[parent]], heights[parent]
+        for place, node in enumerate(family):
+            angle = math.radians(low + (high - low) * (place + 0.5) / len(family))
+            end = (round(x + STUB * math.cos(angle), 1), round(y - STUB * math.sin(angle) / ROW_PIXELS, 3))
+            pieces[node] = f"M{x},{y}L{end[0]:g},{end[1]:g}"
+    return pieces
 
 
 def _edge(layout: StepLayout, heights: Sequence[int], node: int) -> str:

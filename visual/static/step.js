@@ -102,8 +102,8 @@ export function createStep(root, plotlyReady, hint, goOn) {
       return { data: seen.map((trace) => ({ ...trace })), layout };
     }
     const data = figure.data.map((trace) => ({ ...trace, visible: true, y: moved.y[trace.uid] ?? trace.y }));
-    const { shapes, rows, range } = moved;
-    return { data, layout: { ...layout, shapes, meta: { ...layout.meta, rows }, yaxis: { ...layout.yaxis, range } } };
+    const { shapes, edges, rows, range } = moved;
+    return { data, layout: { ...layout, shapes, meta: { ...layout.meta, rows, edges }, yaxis: { ...layout.yaxis, range } } };
   }
 
   function listen() {
