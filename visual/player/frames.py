@@ -38,7 +38,7 @@ from visual.player.node_cards import node_cards
 ALONE, TOGETHER = "target-only", "speculative"
 STATIC = Path(__file__).parents[1] / "static"
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-MODULES = ("race.js", "step.js", "charts.js", "files.js", "glossary.js", "player.js")
+MODULES = ("race.js", "ribbon.js", "tree_fit.js", "step.js", "charts.js", "files.js", "glossary.js", "player.js")
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 WATCHABLE = 0.09  # seconds that one target step should last on the screen
 MOUNT = """

@@ -3,7 +3,7 @@
 
 // Parts of the page that follow the player. Each is a module with `create(root, context)`, which returns what it wants
 // to hear of: `begin(run)`, `step(frame, index, count, playing)` as another step is shown (index from 1), `end(frame)`.
-const PARTS = [];
+const PARTS = ["ribbon"];
 
 export function mount({ element, props, watch, server, fork, modules }) {
   const { race, step, charts, files, glossary } = modules;
@@ -11,7 +11,7 @@ export function mount({ element, props, watch, server, fork, modules }) {
   const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
   const ready = once(() => window.Plotly ?? loadPlotly(plotly)); // a saved page brings it along
   const lanes = race.createRace(root);
-  const views = [lanes, step.createStep(root, ready, lanes.hint, fork && goOn), charts.createCharts(root, ready)];
+  const views = [lanes, step.createStep(root, ready, modules.tree_fit.fit, lanes.hint, fork && goOn), charts.createCharts(root, ready)];
   glossary.createGlossary(root);
   const player = new Player(root, ...views, race.duration, files.unpacked);
   const frames = () => props.value ?? [];

@@ -3,8 +3,6 @@
 
 const CONFIG = { responsive: true, displaylogo: false, doubleClick: "reset", scrollZoom: false,
   modeBarButtons: [["zoomIn2d", "zoomOut2d", "resetScale2d"]] };
-const ROW_PIXELS = 36;
-const TALLEST = 760;
 const HALO = 23;
 const CHOSEN_HALO = 28;
 const VERDICTS = {
@@ -23,7 +21,8 @@ const COLUMNS = [
 
 // `hint(count)` marks the first words of the step in its lane: those on the branch that is looked at. `goOn(ids)` asks for
 // an answer that goes on from a rejected guess, with the ids from behind the root down to it; on a saved page nobody can.
-export function createStep(root, plotlyReady, hint, goOn) {
+// `fit` makes a figure fit its card.
+export function createStep(root, plotlyReady, fit, hint, goOn) {
   const find = (selector) => root.querySelector(selector);
   const chart = find(".tree");
   const sentence = find(".sentence");
@@ -34,7 +33,7 @@ export function createStep(root, plotlyReady, hint, goOn) {
   let chosen = 0;
   let wanted = null;
   let drawing = false;
-  let room = { height: 0, width: 0 }; // only grows during a run, so that the page does not jump
+  let room = 0; // pixels of height; only grows during a run, so that the page does not jump
 
   details.addEventListener("toggle", () => frame && fillTable());
   find(".node-go").addEventListener("click", () => goOn(branch(chosen).slice(1).map((id) => frame.nodes.token[id])));
@@ -68,15 +67,14 @@ export function createStep(root, plotlyReady, hint, goOn) {
     drawing = true;
     plotly ??= await plotlyReady();
     while (wanted) {
-      const figure = figureOf(wanted);
+      const figure = fit(figureOf(wanted), find(".scroller").clientWidth);
       wanted = null;
       const halo = traceOf(figure.data, "marked");
       const { x, y, sizes } = halos(figure, []);
       Object.assign(halo, { x, y, marker: { ...halo.marker, size: sizes } });
-      const { rows, width } = figure.layout.meta;
-      room = { height: Math.min(TALLEST, Math.max(room.height, rows * ROW_PIXELS)), width: Math.max(room.width, width) };
-      chart.style.height = `${room.height}px`;
-      chart.style.minWidth = `${room.width}px`;
+      room = Math.max(room, figure.height);
+      chart.style.height = `${room}px`;
+      chart.style.minWidth = `${figure.width}px`;
       const first = !chart.on;
       await plotly.react(chart, figure.data, figure.layout, first ? CONFIG : undefined);
       if (first) listen();
@@ -204,7 +202,7 @@ export function createStep(root, plotlyReady, hint, goOn) {
 
   function reset() {
     frame = null;
-    room = { height: 0, width: 0 };
+    room = 0;
     find(".step-name").textContent = "Step";
     sentence.textContent = "Waiting for the first step.";
   }

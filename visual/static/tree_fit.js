@@ -1,0 +1,48 @@
+// Fits a step's figure to its card: stretched to the card's width and to a height that stays through a run, or upright
+// on a narrow screen, where the tree grows downwards so that nobody has to scroll sideways. Only numbers change: which
+// traces, labels and colours there are is Python's.
+
+const NARROW = 600; // pixels of a card below which the tree stands upright
+const STRETCH = 2.2; // of the columns, where the card is wider than the tree
+const HEIGHT = 232; // pixels that every step has, so that what stands below does not jump
+const ROW = 25; // pixels of a row in a tree that needs more than that
+const LEVEL = 38; // pixels between depths of an upright tree
+const TALLEST = 900;
+const FOLD = 14; // columns no farther apart than this belong to a fold
+
+// Returns the figure's data and layout for a card `width` pixels wide, and the pixels that the drawing takes.
+export function fit({ data, layout }, width) {
+  return width < NARROW ? upright(data, layout, width) : level(data, layout, width);
+}
+
+function level(data, layout, width) {
+  const { rows, width: natural } = layout.meta;
+  const stretch = Math.max(1, Math.min(STRETCH, width / natural));
+  const [left] = layout.xaxis.range;
+  const range = [left, left + Math.max(width, natural) / stretch];
+  const height = Math.min(TALLEST, Math.max(HEIGHT, rows * ROW));
+  return { data, layout: { ...layout, xaxis: { ...layout.xaxis, range } }, height, width: natural };
+}
+
+function upright(data, layout, width) {
+  const columns = [...new Set(data.flatMap(({ x }) => x).filter((x) => x !== null))].sort((a, b) => a - b);
+  const depths = columns.map(() => 0);
+  for (let i = 1; i < columns.length; i++) depths[i] = depths[i - 1] + Math.min(1, (columns[i] - columns[i - 1]) / (FOLD * 2));
+  const down = (x) => (x === null ? null : -between(columns, depths, x));
+  const turned = data.map((trace) => ({
+    ...trace, x: trace.y, y: trace.x.map(down), ...(trace.textposition && { textposition: "middle right" }),
+  }));
+  const shapes = layout.shapes.map((shape) => ({ ...shape, path: shape.path.replace(/(-?[\d.]+),(-?[\d.]+)/g, (_, x, y) => `${y},${down(Number(x))}`) }));
+  const rows = data.flatMap(({ y }) => y).filter((y) => y !== null);
+  const deepest = depths.at(-1) ?? 0;
+  const size = { xaxis: { ...layout.xaxis, range: [Math.min(...rows) - 0.5, Math.max(...rows) + 1.2] }, yaxis: { ...layout.yaxis, range: [-deepest - 0.7, 0.7] } };
+  return { data: turned, layout: { ...layout, shapes, ...size }, height: (deepest + 1.4) * LEVEL, width };
+}
+
+// Linear between the columns: control points of an edge lie between two of them.
+function between(columns, depths, x) {
+  const right = columns.findIndex((column) => column >= x);
+  if (right <= 0) return right === 0 ? depths[0] : depths.at(-1);
+  const share = (x - columns[right - 1]) / (columns[right] - columns[right - 1]);
+  return Math.round(1000 * (depths[right - 1] + share * (depths[right] - depths[right - 1]))) / 1000;
+}
