@@ -65,7 +65,6 @@ def build_page(state: AppState) -> gr.Blocks:
                 question = question_card(first.prompt if first else SUGGESTIONS[0], suggestions, notice)
                 lessons = lessons_card(state.lessons)
                 settings = settings_card()
-                gr.HTML(**widgets.constant_arguments(markup.legend()), elem_id="legend")
             with gr.Column(elem_id="show", min_width=270):
                 frames = race_values(state, first)[-1] if first else []
                 arguments = component_arguments(frames, forks=state.lab is not None)

@@ -23,7 +23,6 @@ def halves() -> tuple[str, str]:
         "favicon": "data:image/png;base64," + base64.b64encode(markup.FAVICON.read_bytes()).decode(),
         "stylesheet": _static("standalone.css") + markup.stylesheet(),
         "masthead": markup.masthead(),
-        "legend": markup.legend(),
         "player": _static("player.html"),
         "modules": "\n".join(modules),
         "boot": _static("standalone.js"),

@@ -1,6 +1,7 @@
 // The two lanes: their words, their blocks on the shared clock, and what each had said at a given moment.
 // Model text enters the page as textContent only.
 
+const LINE = 26; // pixels of a line of words
 const LANES = ["target-only", "speculative"];
 
 export function createRace(root) {
@@ -14,6 +15,12 @@ export function createRace(root) {
     };
   }
   const playhead = root.querySelector(".playhead");
+  const whole = root.querySelector(".whole");
+  whole.addEventListener("click", () => {
+    const open = root.querySelector(".lanes").classList.toggle("open");
+    whole.setAttribute("aria-expanded", String(open));
+    for (const lane of Object.values(lanes)) follow(lane);
+  });
   const axis = { middle: root.querySelector(".axis-middle"), end: root.querySelector(".axis-end") };
   let total = 0;
   let current = null;
@@ -59,6 +66,7 @@ export function createRace(root) {
     for (const lane of Object.values(lanes)) {
       const shown = countUntil(lane.items, time);
       for (let i = Math.min(shown, lane.shown); i < Math.max(shown, lane.shown); i++) markPast(lane.items[i], i < shown);
+      if (lane.shown !== shown) follow(lane, shown);
       lane.shown = shown;
     }
     const item = led.items[Math.max(1, led.shown - 1)];
@@ -69,6 +77,12 @@ export function createRace(root) {
       current = item ?? null;
     }
     playhead.style.left = total ? `${(100 * Math.min(time, total)) / total}%` : "0";
+  }
+
+  // The words that a lane said last are in view; the rest is a click away.
+  function follow(lane, shown = lane.shown) {
+    const word = lane.items[Math.max(0, shown - 1)]?.words[0];
+    if (word) lane.words.scrollTop = (Math.floor(word.offsetTop / LINE) - 1) * LINE;
   }
 
   // The first words of the step on show, while somebody looks at their branch in the tree.
@@ -94,6 +108,7 @@ function addWord(lane, text, source, index) {
   span.textContent = source.endsWith("end") ? "■" : word;
   if (source.endsWith("end")) span.title = "end of the answer";
   span.dataset.item = index;
+  if (!space && lane.words.hasChildNodes() && /^\p{L}/u.test(word)) span.classList.add("joined"); // a piece of the word before
   lane.words.append(span);
   return span;
 }
