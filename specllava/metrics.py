@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from specllava.trace import DecodeTrace
+from specllava.trace import DecodeTrace, StepTrace
 
 # Two passes of different width run different matrix kernels: logits differ in the last bits, and a
 # float32 near-tie within this margin may flip. A difference at a larger margin is a bug.
@@ -128,6 +129,48 @@ def drafted_tokens(trace: DecodeTrace) -> tuple[bool, ...]:
     """For each emitted token, whether it was the draft's guess; never the first, which the prompt's pass gives."""
     taken = [place < len(step.verification.accepted) for step in trace.steps for place in range(len(step.emitted))]
     return (False, *taken)
+
+
+Outcome = Literal["favourite", "saved", "missed"]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedNode:
+    """A node of the accepted path whose children the target judged, and what came of it.
+
+    Args:
+        node: its id in the tree.
+        position: of the token after it among those that the step emitted.
+        entropy: of the draft's distribution after it, in nats, if it was recorded.
+        children: guesses that the tree tried after it.
+        outcome: ``favourite``: the child to which the draft gave most was accepted; ``saved``: another child was, so
+            that a chain of favourites would have ended here; ``missed``: none was.
+    """
+
+    node: int
+    position: int
+    entropy: float | None
+    children: tuple[int, ...]
+    outcome: Outcome
+
+
+def judged_nodes(step: StepTrace) -> tuple[JudgedNode, ...]:
+    """List the nodes of the accepted path that have children, in order; behind the answer's end nothing counts."""
+    children, ranks = step.tree.children(), step.tree.sibling_ranks()
+    path = step.verification.path
+    judged = []
+    for position, node in enumerate(path[: len(step.emitted)]):
+        if not children[node]:
+            continue
+        rank = ranks[path[position + 1]] if position + 1 < len(path) else None
+        outcome: Outcome = "missed" if rank is None else "saved" if rank else "favourite"
+        judged.append(JudgedNode(node, position, step.tree.entropies[node], children[node], outcome))
+    return tuple(judged)
+
+
+def saved_tokens(step: StepTrace) -> int:
+    """Count the tokens of a step that another branch than the draft's favourite brought."""
+    return sum(judged.outcome == "saved" for judged in judged_nodes(step))
 
 
 def acceptance_by_depth(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, int]]:

@@ -5,8 +5,8 @@ the browser parses them once and never asks the server while it plays. The eleme
 
 * ``run`` (first): what ran, where it plays from, the scale of the entropies;
 * ``prefill`` and ``step``: what a lane emitted and how long it took; steps of the lane that is looked at (the
-  speculative one, where it runs) carry the headline as of that moment and, packed, a picture: the figure, the
-  sentence, the nodes;
+  speculative one, where it runs) carry the headline as of that moment, the draft's ``doubt`` before each token and the
+  tokens that the tree branched before (``marks``), and, packed, a picture: the figure, the sentence, the nodes;
 * ``end`` (last): the final headline, the charts of the whole run, and its race file, packed, for saving.
 """
 
@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import plotly
 
-from specllava.metrics import summarise
+from specllava.metrics import saved_tokens, summarise
 from specllava.trace import DecodeTrace, StepTrace, race_json
 from visual.figures.charts import charts
 from visual.figures.labels import strip_bidi
@@ -33,6 +33,7 @@ from visual.figures.theme import entropy_ceiling
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing
 from visual.player.explanations import step_sentence, unused_next
 from visual.player.headline import Headline, headline, headline_at, headline_of_one, truncated_at
+from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
 
 ALONE, TOGETHER = "target-only", "speculative"
@@ -126,10 +127,11 @@ class FrameList:
             words = _words(trace, step.emitted, len(step.verification.accepted) if lane == TOGETHER else None)
             if lane == self._lead_lane:
                 totals = self._headline_at(traces, self._clock[lane])
-                drawn = _packed(_json(picture(trace, step)))
+                doubt = [None if nats is None else round(nats, 3) for nats in doubts(step)]
                 self._add(
-                    "step", lane=lane, seconds=times, tokens=words, ids=step.emitted, totals=totals, picture=drawn
-                )
+                    "step", lane=lane, seconds=times, tokens=words, ids=step.emitted, totals=totals, doubt=doubt,
+                    marks=marks(step), picture=_packed(_json(picture(trace, step))),
+                )  # fmt: skip
             else:
                 self._add("step", lane=lane, seconds=times, tokens=words)
 
@@ -193,14 +195,13 @@ def _focus(layout: StepLayout) -> int:
 
 
 def instructive_step(trace: DecodeTrace) -> int:
-    """Return the step to open a recorded run with: some tokens accepted, a rival rejected, several branches."""
+    """Return the step to open a recorded run with: one that another branch saved, long, of a tree that branches."""
 
-    def interest(index: int) -> float:
+    def interest(index: int) -> tuple[bool, float]:
         step = trace.steps[index]
-        accepted, family = step.verification.accepted, step.tree.children()[step.verification.path[-1]]
         branches = sum(len(children) > 1 for children in step.tree.children())
         middle = 1 - abs(2 * index / len(trace.steps) - 1)
-        return min(len(accepted), 5) + 3 * bool(family) * bool(accepted) + min(branches, 4) + middle
+        return saved_tokens(step) > 0, min(len(step.verification.accepted), 8) + min(branches, 4) + middle
 
     return max(range(len(trace.steps)), key=interest, default=0)
 
