@@ -22,7 +22,7 @@ from visual.figures import theme
 from visual.figures.step_layout import StepLayout
 from visual.figures.theme import Verdict
 
-SLOTS = 9.5  # rows that the figure shows at its natural scale; the page makes room for a bushier tree
+SLOTS = 4.0  # rows that the figure has at the least
 MARGIN = (30, 42)  # pixels left of the root and right of the last column
 PRUNED_CHARACTERS = 6
 STUB = 21  # pixels that a stub is long, from the middle of its node
@@ -81,7 +81,7 @@ def rows_with_pruned(layout: StepLayout) -> dict[str, object]:
 def _layout(layout: StepLayout) -> dict[str, Any]:
     hidden = {"visible": False, "zeroline": False, "showgrid": False}
     extent = _extent(layout.heights)
-    right = max(layout.width, layout.columns[-1]) + MARGIN[1]
+    right = layout.columns[-1] + MARGIN[1]
     shapes, ends = _edges(layout, layout.heights, stubs=True)
     return {
         "showlegend": False, "hovermode": "closest", "dragmode": False, "autosize": True,

@@ -9,6 +9,7 @@ const ROW = 25; // pixels of a row in a tree that needs more than that
 const LEVEL = 38; // pixels between depths of an upright tree
 const TALLEST = 900;
 const FOLD = 14; // columns no farther apart than this belong to a fold
+const STRAIGHT = 0.55; // of a level, where a lone guess follows a lone guess: the first fork is soon in sight
 
 // Returns the figure's data and layout for a card `width` pixels wide, and the pixels that the drawing takes.
 export function fit({ data, layout }, width) {
@@ -26,8 +27,12 @@ function level(data, layout, width) {
 
 function upright(data, layout, width) {
   const columns = [...new Set(data.flatMap(({ x }) => x).filter((x) => x !== null))].sort((a, b) => a - b);
+  const lone = columns.map((column) => data.flatMap(({ x }) => x).filter((x) => x === column).length === 1);
   const depths = columns.map(() => 0);
-  for (let i = 1; i < columns.length; i++) depths[i] = depths[i - 1] + Math.min(1, (columns[i] - columns[i - 1]) / (FOLD * 2));
+  for (let i = 1; i < columns.length; i++) {
+    const most = lone[i] && lone[i - 1] ? STRAIGHT : 1;
+    depths[i] = depths[i - 1] + Math.min(most, (columns[i] - columns[i - 1]) / (FOLD * 2));
+  }
   const down = (x) => (x === null ? null : -between(columns, depths, x));
   const turned = data.map((trace) => ({
     ...trace, x: trace.y, y: trace.x.map(down), ...(trace.textposition && { textposition: "middle right" }),
