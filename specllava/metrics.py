@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from specllava.trace import DecodeTrace, StepTrace
@@ -91,6 +91,13 @@ def summarise(traces: Iterable[DecodeTrace]) -> Summary:
         decode.append(trace.decode_seconds)
         prefill.append(trace.prefill.total)
     return Summary(runs, tokens, passes, drafted, accepted, math.fsum(decode), math.fsum(prefill))
+
+
+def pooled(summaries: Iterable[Summary]) -> Summary:
+    """Add up totals of one lane."""
+    parts = list(summaries)
+    names = [field.name for field in fields(Summary)]
+    return Summary(*(sum(getattr(part, name) for part in parts) for name in names))
 
 
 def speedup(reference: Summary, candidate: Summary) -> float:

@@ -6,7 +6,6 @@ token is looked up by id in ``texts``; nothing is ever searched for in strings.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -313,11 +312,3 @@ def tokens_used(prefill: Prefill, forced_prefix: Iterable[int], steps: Iterable[
 
 
 _ADAPTER: TypeAdapter[DecodeTrace] = TypeAdapter(DecodeTrace)
-
-
-def race_json(target_only: DecodeTrace | None, speculative: DecodeTrace | None, image: str | None = None) -> str:
-    """Write lanes as one race file, for ``visual.player.recorded``; ``image`` names a picture that lies beside it."""
-    named = [] if image is None else [f'"image":{json.dumps(image, ensure_ascii=False)}']
-    lanes = (("target_only", target_only), ("speculative", speculative))
-    parts = [*named, *(f'"{name}":{trace.to_json().decode()}' for name, trace in lanes if trace is not None)]
-    return "{" + ",".join(parts) + "}\n"

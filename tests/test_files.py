@@ -25,7 +25,7 @@ from specllava import config, trace
 from specllava.cli import trace as trace_commands
 from specllava.cli.main import main
 from specllava.cli.options import write_json
-from specllava.trace import race_json
+from specllava.race_file import race_json
 from specllava.whole_file import write_whole
 from visual.figures.labels import token_label
 from visual.page.replays import open_race_file

@@ -9,7 +9,7 @@ from typing import Any
 from support.browser import Visit, Visitor
 from test_files import hostile_race
 
-from specllava.trace import race_json
+from specllava.race_file import race_json
 from visual.player.frames import recorded_frames
 from visual.player.standalone import halves, standalone_page
 

@@ -148,8 +148,8 @@ def test_no_file_is_no_failure_of_drawing(site: AppState, caplog: pytest.LogCapt
 def test_a_race_is_drawn_once_however_often_it_is_shown(site: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every click on an example once drew all of its figures anew, beside races that are timed."""
     drawn: list[str] = []
-    frames = replays_module.recorded_frames
-    monkeypatch.setattr(replays_module, "recorded_frames", lambda *given: drawn.append("") or frames(*given))
+    frames = replays_module.race_frames
+    monkeypatch.setattr(replays_module, "race_frames", lambda *given: drawn.append("") or frames(*given))
     replays = Replays(lambda race, step, lesson: race_values(site, race, step, lesson))
     race, lesson = site.recorded[0], site.lessons[0]
     first, again = replays.show(race), replays.show(race)

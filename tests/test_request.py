@@ -18,8 +18,9 @@ from specllava.decoding import Event, Request, collect, race
 from specllava.drafters.model import top_tokens
 from specllava.lane import SPECULATIVE, TARGET_ONLY, Lane
 from specllava.pair import Pair
+from specllava.race_file import race_json
 from specllava.runtime.kv_caches import KVCaches
-from specllava.trace import DecodeTrace, Prefill, StepTrace, race_json
+from specllava.trace import DecodeTrace, Prefill, StepTrace
 from visual.player.recorded import read_recorded
 
 CONFIG = DecodingConfig(max_new_tokens=14, depth=4, entropy_threshold=0.2, min_log_prob=-50.0)

@@ -47,7 +47,7 @@ class Compare:
     def run(self, console: Console) -> None:
         from specllava.metrics import compare, speedup, summarise
         from specllava.models.images import read_size
-        from specllava.trace import race_json
+        from specllava.race_file import race_json
 
         check_outputs(json=self.json, trace=self.trace)
         read_size(self.image)  # a missing picture is reported before a model is loaded

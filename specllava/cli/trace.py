@@ -53,8 +53,8 @@ class Export:
 
     def run(self, console: Console) -> None:
         from specllava.models.images import open_image
-        from visual.player.frames import recorded_frames
         from visual.player.picture import data_address
+        from visual.player.race_frames import race_frames
         from visual.player.recorded import read_recorded
         from visual.player.standalone import standalone_page
 
@@ -63,6 +63,5 @@ class Export:
         if race.filled:
             print_notice(f"{self.file}: {race.filled}")
         picture = data_address(open_image(race.image)) if race.image else None
-        frames = recorded_frames(race.target_only, race.speculative, "saved run", picture)
-        write_whole(self.html, standalone_page(frames))
-        console.print(f"{self.html}: {len(race.lead.steps)} steps", markup=False, highlight=False)
+        write_whole(self.html, standalone_page(race_frames(race, "saved run", picture)))
+        console.print(f"{self.html}: {len(race.lead.steps)} steps", markup=False, highlight=False, soft_wrap=True)

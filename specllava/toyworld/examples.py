@@ -8,9 +8,9 @@ from pathlib import Path
 from specllava.config import DecodingConfig
 from specllava.lane import SPECULATIVE, TARGET_ONLY
 from specllava.pair import Pair
+from specllava.race_file import race_json
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Split, sample_scene
-from specllava.trace import race_json
 
 PICTURE_SIZE = 512
 

@@ -19,13 +19,14 @@ from specllava.config import DecodingConfig
 from specllava.lane import SPECULATIVE, TARGET_ONLY, lane_of
 from specllava.metrics import summarise
 from specllava.pair import Pair
+from specllava.race_file import race_json
 from specllava.runtime.prompt import with_draft_prompt
 from specllava.toyworld.dialogue import DETAIL_PROMPTS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.evaluate import score_answer
 from specllava.toyworld.examples import PICTURE_SIZE
 from specllava.toyworld.scene import COLOURS, KINDS, sample_scene
-from specllava.trace import DecodeTrace, StepTrace, race_json
+from specllava.trace import DecodeTrace, StepTrace
 
 START, SCENES = 3_000_000, 80  # scene numbers that are tried, none of them used in training
 GREY = (127, 127, 127)

@@ -14,9 +14,10 @@ from visual.page.app_state import AppState
 from visual.page.notices import error, info, warning
 from visual.page.pictures import Picture
 from visual.page.race import RACE
-from visual.player.frames import recorded_frames, with_new_id
+from visual.player.frames import with_new_id
 from visual.player.link import follow_link
 from visual.player.picture import data_address
+from visual.player.race_frames import race_frames
 from visual.player.recorded import Recorded, read_recorded
 
 log = logging.getLogger("specllava.page")
@@ -37,7 +38,7 @@ def race_values(state: AppState, race: Recorded, step: int | None = None, lesson
     image = str(race.image) if race.image else None
     drawn = data_address(open_image(race.image)) if race.image else None
     name = race.name if own else None
-    frames = recorded_frames(race.target_only, race.speculative, source, drawn, name, step, lesson)
+    frames = race_frames(race, source, drawn, name, step, lesson)
     return Picture(file=image) if image else None, image, race.prompt, frames
 
 

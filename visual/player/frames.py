@@ -25,7 +25,8 @@ from typing import Any, Literal
 import plotly
 
 from specllava.metrics import saved_tokens, summarise
-from specllava.trace import DecodeTrace, StepTrace, race_json
+from specllava.race_file import race_json
+from specllava.trace import DecodeTrace, StepTrace
 from visual.figures.charts import charts
 from visual.figures.labels import strip_bidi
 from visual.figures.step_layout import StepLayout
@@ -101,7 +102,7 @@ class FrameList:
         return list(self.frames)
 
     def _add(self, kind: str, **data: object) -> None:
-        self.frames.append(_json({"kind": kind, **data}))
+        self.frames.append(frame_json({"kind": kind, **data}))
 
     def _open(self, traces: Mapping[str, DecodeTrace]) -> None:
         lead = traces[self._lead_lane]
@@ -130,7 +131,7 @@ class FrameList:
                 doubt = [None if nats is None else round(nats, 3) for nats in doubts(step)]
                 self._add(
                     "step", lane=lane, seconds=times, tokens=words, ids=step.emitted, totals=totals, doubt=doubt,
-                    marks=marks(step), picture=_packed(_json(picture(trace, step))),
+                    marks=marks(step), picture=packed(frame_json(picture(trace, step))),
                 )  # fmt: skip
             else:
                 self._add("step", lane=lane, seconds=times, tokens=words)
@@ -149,7 +150,7 @@ class FrameList:
         self._add(
             "end", ending=ending, totals=totals, show=instructive_step(lead) if self._show is None else self._show,
             image=lead.image, charts=[chart.as_json() for chart in charts(alone, together)],
-            file=_packed(race_json(alone, together, lead.image)),
+            file=packed(race_json(alone, together, lead.image)),
         )  # fmt: skip
 
 
@@ -170,7 +171,7 @@ def recorded_frames(
 def with_new_id(frames: Sequence[str]) -> list[str]:
     """Return the frames with a new id, at which the player begins anew."""
     run, *others = frames
-    return [_json(json.loads(run) | {"id": uuid.uuid4().hex}), *others]
+    return [frame_json(json.loads(run) | {"id": uuid.uuid4().hex}), *others]
 
 
 def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
@@ -254,10 +255,11 @@ def _words(trace: DecodeTrace, tokens: tuple[int, ...], accepted: int | None) ->
     return words
 
 
-def _json(data: dict[str, object]) -> str:
+def frame_json(data: dict[str, object]) -> str:
+    """Write a frame as the list holds it."""
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def _packed(text: str) -> str:
+def packed(text: str) -> str:
     """Pack a text as base64 of gzip, which the browser unpacks: a tree's figure becomes five times smaller."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

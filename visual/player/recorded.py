@@ -1,24 +1,27 @@
 """Race files, as examples, visitors and the command line have them.
 
 A race file is one JSON document, ``{"image": "picture.png", "target_only": trace, "speculative": trace}``. The page
-and ``compare --trace`` write it. One lane may be missing, and the bare trace of one lane is read as well. ``image`` may
-be missing; if a picture of that name lies beside the file it belongs to the race. Files come from anywhere, so
-everything that drawing relies on is checked here, once for all readers.
+and ``compare --trace`` write it. One lane may be missing, and the bare trace of one lane is read as well. In place of
+``speculative`` there may be two sides of a comparison, ``"a": {"name": "rule chain", "trace": trace}`` and ``"b"``.
+``image`` may be missing; if a picture of that name lies beside the file it belongs to the race. Files come from
+anywhere, so everything that drawing relies on is checked here, once for all readers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from specllava.config import DecodingConfig, short
+from specllava.race_file import NamedTrace
 from specllava.trace import DecodeTrace, read_trace
 from specllava.trace_fields import parse_json
 
 LANES = ("target_only", "speculative")
-KEYS = ("image", *LANES)
+SIDES = ("a", "b")
+KEYS = ("image", *LANES, *SIDES)
 MAX_BYTES = 4 * 2**20
 MAX_STEPS = 1024  # of one lane
 MAX_NODES = 6_000  # of all trees: with as many pruned guesses, about a second to draw
@@ -42,6 +45,7 @@ class Recorded:
         name: of its file, without the ending.
         image: the picture's file, if it lies beside the race's.
         filled: which options the file leaves open and what was filled in, in words; "" if none, as in most files.
+        a, b: two sides of a comparison, in place of a speculative lane: both or neither.
     """
 
     name: str
@@ -49,11 +53,15 @@ class Recorded:
     target_only: DecodeTrace | None
     speculative: DecodeTrace | None
     filled: str = ""
+    a: NamedTrace | None = None
+    b: NamedTrace | None = None
 
     @property
     def lead(self) -> DecodeTrace:
-        """The lane whose steps are drawn: the speculative one, if there is one."""
-        return _lead_trace(self.target_only, self.speculative)
+        """The lane whose steps are drawn: side B or the speculative one, if there is one."""
+        lead = self.b.trace if self.b else self.speculative or self.target_only
+        assert lead is not None  # a file without lanes is refused
+        return lead
 
     @property
     def prompt(self) -> str:
@@ -66,24 +74,17 @@ class _Parts:
 
     target_only: DecodeTrace | None = None
     speculative: DecodeTrace | None = None
+    a: NamedTrace | None = None
+    b: NamedTrace | None = None
     image: str | None = None
     filled: str = ""
 
     @property
-    def lead(self) -> DecodeTrace:
-        return _lead_trace(self.target_only, self.speculative)
-
-    @property
     def lanes(self) -> dict[str, DecodeTrace]:
         """The lanes that there are, by their names in the file."""
-        both = {"target_only": self.target_only, "speculative": self.speculative}
-        return {name: trace for name, trace in both.items() if trace is not None}
-
-
-def _lead_trace(target_only: DecodeTrace | None, speculative: DecodeTrace | None) -> DecodeTrace:
-    lead = speculative or target_only
-    assert lead is not None  # a file without lanes is refused
-    return lead
+        sides = {name: side.trace for name, side in (("a", self.a), ("b", self.b)) if side is not None}
+        lanes = {"target_only": self.target_only, "speculative": self.speculative}
+        return {name: trace for name, trace in lanes.items() if trace is not None} | sides
 
 
 def load_recorded(folder: Path) -> tuple[Recorded, ...]:
@@ -116,7 +117,9 @@ def read_recorded(path: Path) -> Recorded:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ValueError(f"{name} is not a recorded race: {error}") from error
-    return Recorded(path.stem, _picture_beside(path, parts), parts.target_only, parts.speculative, parts.filled)
+    lanes = (parts.target_only, parts.speculative, parts.filled, parts.a, parts.b)
+    race = Recorded(path.stem, None, *lanes)
+    return replace(race, image=_picture_beside(path, parts.image or race.lead.image))
 
 
 def _parse(data: bytes) -> _Parts:
@@ -134,12 +137,33 @@ def _parse(data: bytes) -> _Parts:
             f" file has: known are {', '.join(KEYS)}; the file may be of a newer specllava that knows it"
         )
     lanes = {name: document[name] for name in LANES if document.get(name) is not None}
-    if not lanes:
-        raise ValueError("it has neither a target_only nor a speculative lane")
+    sides = {name: _side(document[name], name) for name in SIDES if document.get(name) is not None}
+    if not lanes and not sides:
+        raise ValueError("it has neither a target_only nor a speculative lane, nor the sides a and b")
+    if sides and (len(sides) < len(SIDES) or "speculative" in lanes):
+        given = ", ".join([*lanes, *sides])
+        raise ValueError(f"it has {given}: a comparison has both a and b, and no speculative lane beside them")
     image = document.get("image")
     if image is not None and not isinstance(image, str):
         raise ValueError(f"image = {short(image)}: it must be the name of a file")
-    return _Parts(**{name: read_trace(lane, name) for name, lane in lanes.items()}, image=image, filled=_filled(lanes))
+    traces = {name: read_trace(lane, name) for name, lane in lanes.items()}
+    named = {name: NamedTrace(side["name"], read_trace(side["trace"], f"{name}.trace")) for name, side in sides.items()}
+    filled = _filled(lanes | {name: side["trace"] for name, side in sides.items()})
+    return _Parts(
+        traces.get("target_only"), traces.get("speculative"), named.get("a"), named.get("b"), image, filled
+    )
+
+
+def _side(document: Any, where: str) -> dict[str, Any]:
+    """Check the name of one side of a comparison, and that there is a trace."""
+    if not isinstance(document, dict) or set(document) != {"name", "trace"}:
+        raise ValueError(f'{where}: a side of a comparison is {{"name": …, "trace": …}}, and nothing else')
+    name = document["name"]
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > MAX_NAME_CHARACTERS:
+        raise ValueError(
+            f"{where}.name = {short(name)}: it must be 1 to {MAX_NAME_CHARACTERS} printable characters of text"
+        )
+    return document
 
 
 def _filled(lanes: Mapping[str, Any]) -> str:
@@ -155,7 +179,7 @@ def _filled(lanes: Mapping[str, Any]) -> str:
 def _check_drawable(parts: _Parts) -> None:
     """Refuse a well-formed file that holds more than can be drawn."""
     if len({trace.prompt for trace in parts.lanes.values()}) > 1:
-        raise ValueError("its two lanes answer different prompts")
+        raise ValueError("its lanes answer different prompts")
     for lane, trace in parts.lanes.items():
         setting = trace.setting
         sizes = (
@@ -186,8 +210,7 @@ def _check_drawable(parts: _Parts) -> None:
                     raise ValueError(f"{lane}, step {number}: {what} of {odd:g} is {side}")
 
 
-def _picture_beside(path: Path, parts: _Parts) -> Path | None:
-    named = parts.image or parts.lead.image
+def _picture_beside(path: Path, named: str | None) -> Path | None:
     if named is None or len(named) > MAX_NAME_CHARACTERS or not named.isprintable():
         return None
     picture = path.parent / Path(named).name

@@ -1,0 +1,120 @@
+"""Two configurations, A and B, on the same prompts: a row a prompt, and ratios over all of them."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
+from specllava.metrics import Comparison, Summary, pooled
+
+
+@dataclass(frozen=True, slots=True)
+class PromptResult:
+    """Both sides on one prompt. Ratios are B's rate over A's.
+
+    Args:
+        prompt: the question.
+        image: name of its picture, if there is one.
+        sameness: B's tokens against A's; ``None`` where both are drawn, so that they may differ by chance.
+        counted: seconds of the decoding passes of A and of B, each pass at its measured cost; ``None`` without costs.
+        packed_race: its race file, gzipped; ``None`` if it was not kept.
+    """
+
+    prompt: str
+    image: str | None
+    a: Summary
+    b: Summary
+    sameness: Comparison | None
+    counted: tuple[float, float] | None = None
+    packed_race: bytes | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def tau_ratio(self) -> float:
+        return _tau([self]).value
+
+    @property
+    def speed_ratio(self) -> float:
+        """Tokens per second by the clock, prefill apart."""
+        return _speed([self]).value
+
+    @property
+    def counted_ratio(self) -> float | None:
+        """Tokens per second by counted passes; ``None`` without costs."""
+        return None if self.counted is None else _counted([self]).value
+
+    @property
+    def race(self) -> str | None:
+        """The race file's document, if it was kept."""
+        return None if self.packed_race is None else gzip.decompress(self.packed_race).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A comparison of A and B that is running or finished. Ratios are B's pooled rate over A's.
+
+    Args:
+        a, b: names of the sides, such as ``rule chain``.
+        prompts: how many there are to be.
+        rows: those that are finished, in order.
+    """
+
+    a: str
+    b: str
+    prompts: int
+    rows: tuple[PromptResult, ...] = ()
+
+    @property
+    def totals(self) -> tuple[Summary, Summary]:
+        """Totals of A and of B."""
+        return pooled(row.a for row in self.rows), pooled(row.b for row in self.rows)
+
+    @property
+    def tau(self) -> Ratio:
+        """Ratio of tokens per target pass."""
+        return _tau(self.rows)
+
+    @property
+    def speed(self) -> Ratio:
+        """Ratio of tokens per second by the clock, prefill apart."""
+        return _speed(self.rows)
+
+    @property
+    def end_to_end(self) -> Ratio:
+        """Ratio of tokens per second by the clock, prefill included."""
+        return _ratio(self.rows, lambda one: (one.tokens, one.decode_seconds + one.prefill_seconds))
+
+    @property
+    def counted(self) -> Ratio | None:
+        """Ratio of tokens per second by counted passes, which no other work disturbs; ``None`` without costs."""
+        return _counted(self.rows) if self.rows and all(row.counted for row in self.rows) else None
+
+    @property
+    def same(self) -> int:
+        """Prompts whose tokens are the same on both sides."""
+        return sum(row.sameness is not None and row.sameness.identical for row in self.rows)
+
+    @property
+    def comparable(self) -> int:
+        """Prompts whose tokens can be compared at all."""
+        return sum(row.sameness is not None for row in self.rows)
+
+
+def _tau(rows: Sequence[PromptResult]) -> Ratio:
+    return _ratio(rows, lambda one: (one.step_tokens, one.target_passes))
+
+
+def _speed(rows: Sequence[PromptResult]) -> Ratio:
+    return _ratio(rows, lambda one: (one.step_tokens, one.decode_seconds))
+
+
+def _counted(rows: Sequence[PromptResult]) -> Ratio:
+    seconds = [row.counted for row in rows if row.counted is not None]
+    a = [(row.a.step_tokens, spent) for row, (spent, _) in zip(rows, seconds, strict=True)]
+    b = [(row.b.step_tokens, spent) for row, (_, spent) in zip(rows, seconds, strict=True)]
+    return pooled_ratio(a, b)
+
+
+def _ratio(rows: Sequence[PromptResult], part: Callable[[Summary], Part]) -> Ratio:
+    return pooled_ratio([part(row.a) for row in rows], [part(row.b) for row in rows])

@@ -1,0 +1,214 @@
+"""A against B: ratios over prompts with their interval, and race files that hold both sides."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import random
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.visual_traces import synthetic_race
+
+from specllava.config import DecodingConfig
+from specllava.findings.against import Against, PromptResult
+from specllava.findings.bootstrap import pooled_ratio
+from specllava.metrics import Comparison, Summary, compare, summarise
+from specllava.race_file import NamedTrace, against_json, write_zip
+from specllava.trace import DecodeTrace
+from visual.player.race_frames import race_frames
+from visual.player.recorded import read_recorded
+
+CHAIN = DecodingConfig(rule="chain", max_branches=1)
+
+
+def both(seed: int, image: str | None = None) -> tuple[NamedTrace, NamedTrace, DecodeTrace]:
+    """Sides A and B of one race, and the target alone."""
+    race, other = synthetic_race(seed, CHAIN, image), synthetic_race(seed + 100, image=image)
+    a, b = NamedTrace("chain", race["speculative"]), NamedTrace("entropy 0.3", other["speculative"])
+    return a, b, race["target-only"]
+
+
+def rows(seed: int, count: int) -> tuple[PromptResult, ...]:
+    """Random results; B is faster by about a fifth."""
+    rng = random.Random(seed)
+
+    def side(passes: int) -> Summary:
+        tokens = 1 + round(passes * rng.uniform(2.0, 6.0))
+        return Summary(1, tokens, passes, 5 * passes, tokens - 1 - passes, passes * rng.uniform(0.1, 0.2), 0.3)
+
+    passes = [rng.randint(5, 40) for _ in range(count)]
+    return tuple(
+        PromptResult(f"q{number}", None, side(n), side(max(1, n - n // 5)), Comparison(True, 9), (1.0 + n, 0.8 * n))
+        for number, n in enumerate(passes)
+    )
+
+
+# --- ratios and their interval ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ratios_are_total_over_total(seed: int) -> None:
+    found = Against("A", "B", 8, rows(seed, 8))
+
+    def rate(side: str, seconds: Any) -> float:
+        made = [getattr(row, side) for row in found.rows]
+        return sum(one.tokens - 1 for one in made) / sum(map(seconds, made))
+
+    passes = rate("b", lambda one: one.target_passes) / rate("a", lambda one: one.target_passes)
+    clock = rate("b", lambda one: one.decode_seconds) / rate("a", lambda one: one.decode_seconds)
+    assert found.tau.value == pytest.approx(passes)
+    assert found.speed.value == pytest.approx(clock)
+    a, b = found.totals
+    assert found.tau.value == pytest.approx(b.tau / a.tau)
+    assert found.end_to_end.value == pytest.approx(a.end_to_end_seconds_per_token / b.end_to_end_seconds_per_token)
+    spent = [sum(row.counted[side] for row in found.rows) for side in (0, 1)]
+    assert found.counted.value == pytest.approx(b.step_tokens / spent[1] * spent[0] / a.step_tokens)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_interval_holds_the_ratio_and_shrinks_with_more_prompts(seed: int) -> None:
+    widths = []
+    for count in (5, 20, 80, 320):
+        ratio = Against("A", "B", count, rows(seed, count)).tau
+        assert ratio.low <= ratio.value <= ratio.high
+        widths.append(ratio.high - ratio.low)
+    assert widths[0] > widths[2] > widths[3]
+    assert widths[1] > widths[3]
+
+
+def test_a_seed_gives_one_interval() -> None:
+    parts = [((row.a.step_tokens, row.a.target_passes), (row.b.step_tokens, row.b.target_passes)) for row in rows(1, 9)]
+    a, b = zip(*parts, strict=True)
+    intervals = [pooled_ratio(a, b, seed) for seed in (0, 0, 1)]
+    assert intervals[0] == intervals[1]
+    assert intervals[0].value == intervals[2].value and intervals[0].low != intervals[2].low
+    same = pooled_ratio(a, a)
+    assert (same.value, same.low, same.high) == (1, 1, 1) and not same.certain
+
+
+def test_few_prompts_have_no_interval_and_none_has_no_ratio() -> None:
+    one = Against("A", "B", 3, rows(0, 1)).tau
+    assert one.value > 0 and one.low != one.low and not one.certain
+    empty = Against("A", "B", 3)
+    assert empty.tau.value != empty.tau.value and empty.counted is None
+    with pytest.raises(ValueError, match="1 of A, 0 of B"):
+        pooled_ratio([(1, 1)], [])
+
+
+# --- race files -------------------------------------------------------------------------------------------------------
+
+
+def written(folder: Path, seed: int = 1, alone: bool = True, image: str | None = None, **changes: Any) -> Path:
+    a, b, target_only = both(seed, image)
+    document = json.loads(against_json(a, b, target_only if alone else None, image)) | changes
+    path = folder / "ab.json"
+    path.write_text(json.dumps({key: value for key, value in document.items() if value != "gone"}), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_file_of_two_sides_comes_back_equal(seed: int, alone: bool, tmp_path: Path) -> None:
+    race = read_recorded(written(tmp_path, seed, alone))
+    a, b, target_only = both(seed)
+    assert (race.a, race.b) == (a, b)
+    assert race.target_only == (target_only if alone else None) and race.speculative is None
+    assert race.lead == b.trace and race.filled == ""
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_frames_are_those_of_b_with_a_in_the_first(alone: bool, tmp_path: Path) -> None:
+    path = written(tmp_path, alone=alone)
+    race = read_recorded(path)
+    run, *steps, end = map(json.loads, race_frames(race, picture="data:,"))
+    assert (run["a_name"], run["b_name"], run["picture"]) == ("chain", "entropy 0.3", "data:,")
+    pinned = json.loads(unpacked(run["against"]))
+    assert [pinned[0]["kind"], pinned[-1]["kind"]] == ["run", "end"] and pinned[0]["picture"] is None
+
+    def said(frames: list[dict[str, Any]]) -> list[int]:
+        return [token for frame in frames if frame.get("lane") == "speculative" for token in frame["ids"]]
+
+    assert said(steps) == list(race.b.trace.token_ids)
+    assert said(pinned) == list(race.a.trace.token_ids)
+    assert {frame["lane"] for frame in steps} == ({"target-only", "speculative"} if alone else {"speculative"})
+    saved = tmp_path / "saved.json"
+    saved.write_text(unpacked(end["file"]), encoding="utf-8")
+    again = read_recorded(saved)
+    assert (again.a, again.b, again.target_only) == (race.a, race.b, race.target_only)
+
+
+def unpacked(text: str) -> str:
+    return gzip.decompress(base64.b64decode(text)).decode()
+
+
+def test_a_side_may_be_the_target_alone(tmp_path: Path) -> None:
+    _, b, target_only = both(2)
+    path = tmp_path / "ab.json"
+    path.write_text(against_json(b, NamedTrace("no draft", target_only)), encoding="utf-8")
+    run, *_ = map(json.loads, race_frames(read_recorded(path)))
+    assert run["led"] == "target-only" and json.loads(unpacked(run["against"]))[0]["led"] == "speculative"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"a": "gone"}, "it has target_only, b: a comparison has both a and b"),
+        ({"speculative": "b"}, "and no speculative lane beside them"),
+        ({"b": {"trace": {}}}, "b: a side of a comparison is"),
+        ({"b": []}, "b: a side of a comparison is"),
+        ({"a": {"name": "", "trace": {}}}, "a.name = '': it must be 1 to 200"),
+        ({"a": {"name": "x" * 201, "trace": {}}}, "it must be 1 to 200 printable characters"),
+        ({"a": {"name": "x\ny", "trace": {}}}, "printable"),
+        ({"a": {"name": 5, "trace": {}}}, "a.name = 5"),
+        ({"a": {"name": "x", "trace": {}}}, "a.trace.lane: field required"),
+        ({"c": {}}, "'c' is a key that no race file has: known are image, target_only, speculative, a, b"),
+    ],
+)
+def test_a_bad_side_costs_one_line(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    if changes.get("speculative"):
+        changes = {"speculative": json.loads(both(1)[1].trace.to_json())}
+    with pytest.raises(ValueError, match="not a recorded race") as caught:
+        read_recorded(written(tmp_path, **changes))
+    assert said in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_each_side_is_bounded_as_a_lane_is(tmp_path: Path) -> None:
+    a, b, _ = both(1)
+    long = replace(a.trace, texts=a.trace.texts | {5: "x" * 600})
+    path = tmp_path / "ab.json"
+    path.write_text(against_json(NamedTrace("long", long), b), encoding="utf-8")
+    with pytest.raises(ValueError, match="a has 600 characters in one token"):
+        read_recorded(path)
+    path.write_text(against_json(replace(a, trace=replace(a.trace, prompt="Another?")), b), encoding="utf-8")
+    with pytest.raises(ValueError, match="its lanes answer different prompts"):
+        read_recorded(path)
+
+
+def test_races_go_into_a_zip_and_come_back(tmp_path: Path) -> None:
+    races = [(f"{seed}.json", against_json(*both(seed))) for seed in range(4)]
+    buffers = [io.BytesIO(), io.BytesIO()]
+    for buffer in buffers:
+        write_zip(buffer, races)
+    assert buffers[0].getvalue() == buffers[1].getvalue()
+    with zipfile.ZipFile(buffers[0]) as archive:
+        archive.extractall(tmp_path)
+    for seed in range(4):
+        race = read_recorded(tmp_path / f"{seed}.json")
+        assert (race.a, race.b, race.target_only) == both(seed)
+
+
+def test_a_row_holds_its_race_packed() -> None:
+    a, b, _ = both(3)
+    document = against_json(a, b)
+    row = PromptResult(
+        "q", None, summarise([a.trace]), summarise([b.trace]), compare(a.trace, b.trace),
+        packed_race=gzip.compress(document.encode()),
+    )  # fmt: skip
+    assert row.race == document and row.sameness.identical and row.counted_ratio is None
+    assert row.tau_ratio == pytest.approx(row.b.tau / row.a.tau)

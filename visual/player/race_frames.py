@@ -1,0 +1,53 @@
+"""Frames of a race file, for page and saved page: one run, or the sides A and B of a comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specllava.race_file import against_json
+from specllava.trace import DecodeTrace
+from visual.player.frames import frame_json, packed, recorded_frames
+from visual.player.recorded import Recorded
+
+
+def race_frames(
+    race: Recorded, source: str = "recorded run", picture: str | None = None, example: str | None = None,
+    show: int | None = None, lesson: Mapping[str, str] | None = None,
+) -> list[str]:  # fmt: skip
+    """Make all frames of a race file; arguments as of :class:`~visual.player.frames.FrameList`.
+
+    Of a comparison they are those of B, with A's in the first of them, see :func:`beside`.
+    """
+    if race.a is None or race.b is None:
+        return recorded_frames(race.target_only, race.speculative, source, picture, example, show, lesson)
+    pinned = recorded_frames(*_lanes(race.target_only, race.a.trace), source)
+    frames = recorded_frames(*_lanes(race.target_only, race.b.trace), source, picture, example, show, lesson)
+    file = against_json(race.a, race.b, race.target_only, race.lead.image)
+    return beside(frames, pinned, race.a.name, race.b.name, file)
+
+
+def beside(frames: Sequence[str], pinned: Sequence[str], a_name: str, b_name: str, file: str) -> list[str]:
+    """Return the finished frames of B with those of A put into the first of them.
+
+    ``run`` gets ``against`` (A's frames as a JSON list, packed), ``a_name`` and ``b_name``; the file that ``end``
+    offers for saving becomes the one that holds both.
+
+    Args:
+        frames, pinned: of B and of A, from ``run`` to ``end``.
+        file: the race file of both.
+    """
+    run, *middle, end = frames
+    own = {"against": packed(f"[{','.join(pinned)}]"), "a_name": a_name, "b_name": b_name}
+    return [_with(run, own), *middle, _with(end, {"file": packed(file)})]
+
+
+def _lanes(target_only: DecodeTrace | None, side: DecodeTrace) -> tuple[DecodeTrace | None, DecodeTrace | None]:
+    """Return the lanes of one side's race: beside the target alone, unless the side is one itself."""
+    alone = side.drafter is None and side.config.drafter == "none"
+    return (side, None) if alone else (target_only, side)
+
+
+def _with(frame: str, more: dict[str, Any]) -> str:
+    return frame_json(json.loads(frame) | more)
