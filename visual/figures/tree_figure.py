@@ -87,7 +87,10 @@ def _layout(layout: StepLayout) -> dict[str, Any]:
         "showlegend": False, "hovermode": "closest", "dragmode": False, "autosize": True,
         "margin": {"l": 4, "r": 4, "t": 4, "b": 4},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-        "meta": {"rows": extent["rows"], "width": right + MARGIN[0], "edges": ends},  # what the page makes room for
+        "meta": {
+            "rows": extent["rows"], "width": right + MARGIN[0], "edges": ends,
+            "checked": _checked(layout.step.tree.drafted),
+        },  # what the page makes room for
         "font": {"size": 12, "color": theme.QUIET, "family": "system-ui, sans-serif"},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": theme.QUIET, "activecolor": theme.ACCEPTED},
         "xaxis": {**hidden, "range": [-MARGIN[0], right]}, "yaxis": {**hidden, "range": extent["range"]},
@@ -187,3 +190,10 @@ def _label(layout: StepLayout, node: int) -> str:
     if layout.verdicts[node] == "pruned" and len(label) > PRUNED_CHARACTERS:
         label = label[: PRUNED_CHARACTERS - 1] + "…"
     return html.escape(label)
+
+
+def _checked(guesses: int) -> str | None:
+    """Say what one target pass did; ``None`` where nothing was drafted."""
+    if not guesses:
+        return None
+    return f"one pass of the large model checked {'this guess' if guesses == 1 else f'all {guesses} guesses at once'}"

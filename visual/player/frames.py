@@ -111,7 +111,7 @@ class FrameList:
             "run", id=uuid.uuid4().hex, **self._opening, prompt=strip_bidi(lead.prompt), led=self._lead_lane,
             absent=self._absent, setting=strip_bidi(f"{setting.pair} · {setting.device} · {setting.dtype}"),
             speed=playing_speed(traces[self._lanes[0]]),
-            threshold=config.entropy_threshold, ceiling=entropy_ceiling(config),
+            threshold=config.entropy_threshold if _branches_by_entropy(lead) else None, ceiling=entropy_ceiling(config),
         )  # fmt: skip
         for lane in self._lanes:
             trace = traces[lane]
@@ -172,6 +172,10 @@ def with_new_id(frames: Sequence[str]) -> list[str]:
     """Return the frames with a new id, at which the player begins anew."""
     run, *others = frames
     return [frame_json(json.loads(run) | {"id": uuid.uuid4().hex}), *others]
+
+
+def _branches_by_entropy(trace: DecodeTrace) -> bool:
+    return trace.config.drafter == "model" and trace.drafter is None and trace.rule_name == "entropy"
 
 
 def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:

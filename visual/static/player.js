@@ -109,10 +109,9 @@ class Player {
     this.tell("begin", run);
     this.find(".lesson").hidden = !run.lesson;
     if (run.lesson) this.teach(false);
-    document.documentElement.style.setProperty("--threshold", `${(100 * run.threshold) / run.ceiling}%`);
-    for (const [name, nats] of [["threshold", run.threshold], ["ceiling", run.ceiling]]) {
-      for (const place of document.querySelectorAll(`[data-scale="${name}"]`)) place.textContent = nats.toFixed(1);
-    }
+    this.root.style.setProperty("--threshold", `${(100 * run.threshold) / run.ceiling}%`);
+    for (const mark of this.root.querySelectorAll(".by-entropy")) mark.hidden = run.threshold === null;
+    this.find(".threshold").textContent = run.threshold?.toFixed(1) ?? "";
   }
 
   add(frame) {

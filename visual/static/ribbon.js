@@ -6,6 +6,8 @@ const [BAR, TOP, MARKS] = [26, 2, 11]; // units of height: of the longest bar, a
 
 export function create(root, { player }) {
   const place = root.querySelector(".ribbon");
+  const key = root.querySelector(".ribbon-key");
+  for (const sign of key.querySelectorAll("i")) sign.append(forkSign());
   let ceiling = 2;
   let now = null;
 
@@ -17,13 +19,13 @@ export function create(root, { player }) {
   function begin(run) {
     ceiling = run.ceiling;
     place.replaceChildren();
-    place.hidden = true;
+    place.hidden = key.hidden = true;
   }
 
   // All words of the answer are in the frames from the start; a live run adds to them.
   function draw() {
     const words = player.race.led().flatMap(({ frame }, step) => wordsOf(frame, step));
-    place.hidden = !words.some(({ doubt }) => doubt !== null);
+    place.hidden = key.hidden = !words.some(({ doubt }) => doubt !== null);
     if (place.hidden) return;
     const svg = element("svg", { viewBox: `0 0 ${Math.max(words.length, 24)} ${TOP + BAR + MARKS}`, preserveAspectRatio: "none", "aria-hidden": "true" });
     words.forEach((word, at) => svg.append(...bar(word, at)));
@@ -59,10 +61,18 @@ function wordsOf(frame, step) {
 }
 
 function marker(kind, step, share) {
-  const mark = Object.assign(document.createElement("i"), { className: `mark-${kind}`, title: kind === "saved" ? "another branch was right here" : "the tree branched here" });
+  const title = kind === "saved" ? "another branch was right here" : "the tree branched here";
+  const mark = Object.assign(document.createElement("i"), { className: `mark-${kind}`, title });
+  mark.append(forkSign());
   mark.dataset.step = step;
   mark.style.left = `${100 * share}%`;
   return mark;
+}
+
+function forkSign() {
+  const fork = element("svg", { viewBox: "0 0 8 11", "aria-hidden": "true" });
+  fork.append(element("path", { d: "M4 11V6L1 1M4 6L7 1" }));
+  return fork;
 }
 
 function summary(words) {

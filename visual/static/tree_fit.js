@@ -4,10 +4,12 @@
 
 const NARROW = 600; // pixels of a card below which the tree stands upright
 const STRETCH = 2.2; // of the columns, where the card is wider than the tree
-const HEIGHT = 232; // pixels that every step has, so that what stands below does not jump
+const HEIGHT = 190; // pixels that every step has, so that what stands below does not jump
 const ROW = 25; // pixels of a row in a tree that needs more than that
 const LEVEL = 38; // pixels between depths of an upright tree
 const TALLEST = 900;
+const BRACKET = 50; // pixels for the bracket below the tree, and its words
+const JUDGED = ["accepted", "rejected", "unreached"];
 const FOLD = 14; // columns no farther apart than this belong to a fold
 const STRAIGHT = 0.55; // of a level, where a lone guess follows a lone guess: the first fork is soon in sight
 
@@ -21,8 +23,22 @@ function level(data, layout, width) {
   const stretch = Math.max(1, Math.min(STRETCH, width / natural));
   const [left] = layout.xaxis.range;
   const range = [left, left + Math.max(width, natural) / stretch];
-  const height = Math.min(TALLEST, Math.max(HEIGHT, rows * ROW));
-  return { data, layout: { ...layout, xaxis: { ...layout.xaxis, range } }, height, width: natural };
+  const [low, high] = layout.yaxis.range;
+  const below = layout.meta.checked ? (BRACKET * (rows + 0.3)) / Math.max(HEIGHT, rows * ROW) : 0;
+  const height = Math.min(TALLEST, Math.max(HEIGHT, rows * ROW) + (below && BRACKET / 2));
+  const drawn = { ...layout, xaxis: { ...layout.xaxis, range }, yaxis: { ...layout.yaxis, range: [low - below / 2, high] }, ...bracket(data, layout, low - below / 2) };
+  return { data, layout: drawn, height, width: natural };
+}
+
+// A bracket below everything that one pass of the target judged.
+function bracket(data, { meta, shapes }, bottom) {
+  if (!meta.checked) return {};
+  const ends = data.filter(({ name }) => JUDGED.includes(name)).flatMap(({ x }) => x);
+  const [left, right] = [Math.min(...ends) - 14, Math.max(...ends) + 14];
+  const [line, tip] = [bottom + 0.32, bottom + 0.5].map((y) => y.toFixed(2));
+  const path = `M${left},${tip}L${left},${line}L${right},${line}L${right},${tip}`;
+  const text = { text: meta.checked, x: left, y: line, xanchor: "left", yanchor: "top", showarrow: false, font: { size: 12.5 }, name: "checked" };
+  return { shapes: [...shapes, { type: "path", name: "checked", layer: "below", path, line: { color: "#8b9096", width: 1.5 } }], annotations: [text] };
 }
 
 function upright(data, layout, width) {
