@@ -1,11 +1,12 @@
 """Options of decoding: frozen, validated, documented. The only source of defaults and bounds.
 
 The command line and the page are made from these fields: the docstring under a field is its help
-text, the bounds are its slider.
+text, its title what the page calls it, its usual range the page's slider, and its bounds what may be typed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from reprlib import Repr
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
@@ -28,13 +29,23 @@ else:  # one choice per name that is offered
     DrafterName = Literal[tuple(DRAFTER_INFOS)]
 Children = Annotated[int, Field(ge=1, le=16)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+UP_TO_16: Final = Field(min_length=1, max_length=16)
 MAX_ERRORS: Final = 1000  # of one refusal; more are counted and not named
 
 
-def _choices(question: str, infos: Iterable[RuleInfo | DrafterInfo]) -> Any:
-    """Build the help of an option from the help of its choices."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usual:
+    """The range in which a number is usually changed, in steps; its bounds allow more."""
+
+    low: float
+    high: float
+    step: float
+
+
+def _choices(title: str, question: str, infos: Iterable[RuleInfo | DrafterInfo]) -> Any:
+    """Build the title and the help of an option; the help is that of its choices."""
     text = " ".join([question, *(f"{info.name}: {info.help}." for info in infos)])
-    return Field(description=text), tyro.conf.arg(help=text)
+    return Field(title=title, description=text), tyro.conf.arg(help=text)
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
@@ -48,56 +59,62 @@ class DecodingConfig:
         pydantic.ValidationError: a value outside its bounds; a ``ValueError`` that names field and bound.
     """
 
-    drafter: Annotated[DrafterName, *_choices("Who proposes tokens.", DRAFTER_INFOS.values())] = "model"
+    drafter: Annotated[DrafterName, *_choices("Who drafts", "Who proposes tokens.", DRAFTER_INFOS.values())] = "model"
 
-    rule: Annotated[RuleName, *_choices("How the tree grows.", RULE_INFOS.values())] = "entropy"
+    rule: Annotated[RuleName, *_choices("How the tree grows", "How the tree grows.", RULE_INFOS.values())] = "entropy"
 
-    max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
+    max_new_tokens: Annotated[int, Field(ge=1, le=4096, title="Longest answer"), Usual(16, 512, 16)] = 160
     """Stop after this many tokens, if the answer has not ended before."""
 
-    depth: Annotated[int, Field(ge=1, le=32)] = 16
+    depth: Annotated[int, Field(ge=1, le=32, title="Levels of guesses"), Usual(1, 20, 1)] = 16
     """Tokens that the draft looks ahead at most; each level costs one draft pass."""
 
-    nodes: Annotated[int, Field(ge=1, le=256)] = 20
+    nodes: Annotated[int, Field(ge=1, le=256, title="Guesses checked in one pass"), Usual(1, 64, 1)] = 20
     """Guessed tokens sent to the target at most; the best by cumulative log-probability are kept."""
 
-    entropy_threshold: Annotated[float, Field(ge=0.0, le=12.0)] = 0.3
+    entropy_threshold: Annotated[
+        float, Field(ge=0.0, le=12.0, title="Branch above this doubt"), Usual(0.0, 2.5, 0.05)
+    ] = 0.3
     """Nats. Below it the draft counts as sure and a node gets one child; above it the node branches."""
 
-    max_branches: Annotated[int, Field(ge=1, le=16)] = 3
+    max_branches: Annotated[int, Field(ge=1, le=16, title="Branches of an unsure node"), Usual(1, 8, 1)] = 3
     """Children of an unsure node at most; it gets as many as exp(entropy), rounded up."""
 
-    width: Annotated[int, Field(ge=1, le=64)] = 4
+    width: Annotated[int, Field(ge=1, le=64, title="Nodes grown per level"), Usual(1, 16, 1)] = 4
     """Nodes of one level that may grow children: the best by cumulative log-probability."""
 
-    min_log_prob: Annotated[float, Field(ge=-50.0, le=0.0)] = -2.0
+    min_log_prob: Annotated[
+        float, Field(ge=-50.0, le=0.0, title="Give up branches below"), Usual(-8.0, 0.0, 0.1)
+    ] = -2.0
     """Nats. Branches whose cumulative log-probability falls below this are not followed."""
 
-    branching: Annotated[tuple[Children, ...], Field(min_length=1, max_length=16)] = (3, 2, 1, 1, 1)
+    branching: Annotated[tuple[Children, ...], UP_TO_16, Field(title="Children by level")] = (3, 2, 1, 1, 1)
     """Children of every node by level, for the fixed rule."""
 
-    rank_acceptance: Annotated[tuple[Share, ...], Field(min_length=1, max_length=16)] = (0.891, 0.082, 0.017, 0.004)
+    rank_acceptance: Annotated[
+        tuple[Share, ...], UP_TO_16, Field(title="Acceptance by rank")
+    ] = (0.891, 0.082, 0.017, 0.004)
     """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
 
-    temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 0.0
+    temperature: Annotated[float, Field(ge=0.0, le=5.0, title="Temperature"), Usual(0.0, 1.5, 0.05)] = 0.0
     """0 always takes the target's most likely token; above it, tokens are drawn from its distribution."""
 
-    top_p: Annotated[float, Field(ge=0.01, le=1.0)] = 1.0
+    top_p: Annotated[float, Field(ge=0.01, le=1.0, title="Top-p"), Usual(0.1, 1.0, 0.05)] = 1.0
     """Draw from the most likely tokens that together reach this probability; 1 draws from all."""
 
-    top_k: Annotated[int, Field(ge=0, le=1000)] = 0
+    top_k: Annotated[int, Field(ge=0, le=1000, title="Top-k"), Usual(0, 100, 1)] = 0
     """Draw from that many of the most likely tokens; 0 draws from all."""
 
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1, title="Seed")] = 0
     """Of whatever is drawn: same seed, same answer, with a draft or without."""
 
-    children: Literal["best", "drawn"] = "best"
+    children: Annotated[Literal["best", "drawn"], Field(title="Which guesses")] = "best"
     """Guesses are the draft's best, or drawn from it without replacement (only with a temperature)."""
 
-    verifier: Literal["token", "traversal"] = "token"
+    verifier: Annotated[Literal["token", "traversal"], Field(title="How drawn guesses are judged")] = "token"
     """Drawn guesses are judged token by token from the root (Sequoia), or branch by branch from the leaves."""
 
-    ngram: Annotated[int, Field(ge=1, le=8)] = 3
+    ngram: Annotated[int, Field(ge=1, le=8, title="Tokens to look up"), Usual(1, 5, 1)] = 3
     """Last tokens that prompt-lookup looks for in the text before, at most."""
 
     @property
@@ -121,6 +138,26 @@ class DecodingConfig:
         if self.verifier == "traversal" and self.children != "drawn":
             raise ValueError("the traversal verifier gains nothing with best children: set children to drawn")
         return self
+
+
+def options_read(drafter: str, rule: str, temperature: float, children: str) -> frozenset[str]:
+    """Return the names of the options that decoding with these four reads: a change of any other changes nothing.
+
+    A drafter or rule that is not known here reads none of its own.
+    """
+    read = {"drafter", "max_new_tokens", "temperature"}
+    if drafter in DRAFTER_INFOS:
+        read.update(DRAFTER_INFOS[drafter].options)
+    known = RULE_INFOS.get(rule) if "rule" in read else None
+    if known:
+        read.update(known.options)
+    if temperature > 0:
+        read.update(("top_p", "top_k", "seed"))
+    if temperature <= 0 or not (known and known.drawable):
+        read.discard("children")  # they can only be the best
+    if "children" in read and children == "drawn":
+        read.add("verifier")
+    return frozenset(read)
 
 
 def few_errors(error: ValidationError) -> list[ErrorDetails]:

@@ -36,6 +36,7 @@ from visual.player.explanations import step_sentence, unused_next
 from visual.player.headline import Headline, headline, headline_at, headline_of_one, truncated_at
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
+from visual.player.summary import settings_summary
 
 ALONE, TOGETHER = "target-only", "speculative"
 STATIC = Path(__file__).parents[1] / "static"
@@ -110,6 +111,7 @@ class FrameList:
         self._add(
             "run", id=uuid.uuid4().hex, **self._opening, prompt=strip_bidi(lead.prompt), led=self._lead_lane,
             absent=self._absent, setting=strip_bidi(f"{setting.pair} · {setting.device} · {setting.dtype}"),
+            settings=strip_bidi(settings_summary(config, lead.rule, lead.drafter)),
             speed=playing_speed(traces[self._lanes[0]]),
             threshold=config.entropy_threshold if _branches_by_entropy(lead) else None, ceiling=entropy_ceiling(config),
         )  # fmt: skip

@@ -104,7 +104,7 @@ class Player {
     this.step.reset();
     this.charts.show([]);
     if (!this.paced) this.speed.value = String(run.speed);
-    this.find(".origin").textContent = `${run.source} · ${run.setting}`;
+    this.find(".origin").textContent = [run.source, run.setting, run.settings].join(" · ");
     this.find(".asked").textContent = run.prompt;
     this.tell("begin", run);
     this.find(".lesson").hidden = !run.lesson;

@@ -1,0 +1,50 @@
+"""The settings of a run in one line, which names only what the run goes by."""
+
+from __future__ import annotations
+
+from specllava.config import DecodingConfig, options_read
+
+DRAFTERS = {"model": "draft model", "prompt-lookup": "prompt lookup", "none": "target alone"}
+PHRASES = {
+    "branching": "{} children by level",
+    "rank_acceptance": "shaped for acceptance {}",
+    "entropy_threshold": "branches above {} nats",
+    "max_branches": "at most {} a node",
+    "width": "{} nodes a level",
+    "min_log_prob": "none below {} nats",
+    "ngram": "up to {} tokens looked up",
+    "depth": "{} levels",
+    "nodes": "{} guesses a pass",
+    "temperature": "temperature {}",
+    "top_p": "top-p {}",
+    "top_k": "top-k {}",
+    "seed": "seed {}",
+    "children": "{} guesses",
+    "verifier": "judged by {}",
+    "max_new_tokens": "at most {} tokens",
+}
+ALL = {"top_p": 1.0, "top_k": 0}  # values at which the option leaves nothing out
+
+
+def settings_summary(config: DecodingConfig, rule: str | None = None, drafter: str | None = None) -> str:
+    """Summarise a configuration: who drafts, the rule, and then the value of each option that these read.
+
+    Args:
+        rule, drafter: names of objects that served in place of what ``config`` names, as in a trace.
+    """
+    who, how = drafter or config.drafter, rule or config.rule
+    read = options_read(who, how, config.temperature, config.children)
+    parts = [DRAFTERS.get(who, who)]
+    if "rule" in read or rule:
+        parts.append(f"{how} rule")
+    for name, phrase in PHRASES.items():
+        value = getattr(config, name)
+        if name in read and value != ALL.get(name):
+            parts.append("greedy" if (name, value) == ("temperature", 0) else phrase.format(_written(value)))
+    return " · ".join(parts)
+
+
+def _written(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_written, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
