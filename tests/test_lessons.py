@@ -11,6 +11,7 @@ from support.visual_traces import synthetic_recorded
 
 from visual.figures.labels import token_label
 from visual.player.lessons import Lesson, load_lessons
+from visual.player.link import follow_link
 
 SHIPPED = load_lessons(Path(__file__).resolve().parent.parent / "assets" / "lessons")
 
@@ -64,10 +65,36 @@ def test_lessons_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None
     told = {"name": race.name, "title": "t", "question": "q?", "answer": "a", "step": 0}
     index = tmp_path / "lessons.json"
     index.write_text(json.dumps([told]))
-    assert load_lessons(tmp_path)[0].words == {"title": "t", "question": "q?", "answer": "a"}
-    index.write_text(json.dumps([told | {"step": 999}]))
-    with pytest.raises(ValueError, match=r"race-0 is about step 999 of a race of \d+ steps"):
-        load_lessons(tmp_path)
+    assert load_lessons(tmp_path)[0].words == {
+        "title": "t", "question": "q?", "answer": "a", "place": "tree", "phase": None, "node": None, "number": 1,
+        "count": 1,
+    }  # fmt: skip
+    for wrong, why in (
+        ({"step": 999}, r"race-0 is about step 999 of a race of \d+ steps"),
+        ({"node": 999}, r"race-0 is about node 999 of a tree of \d+ nodes"),
+        ({"race": "gone"}, r"gone.json cannot be read: No such file"),
+        ({"place": "moon"}, "lessons.json is not a list of lessons"),
+    ):
+        index.write_text(json.dumps([told | wrong]))
+        with pytest.raises(ValueError, match=why):
+            load_lessons(tmp_path)
+    index.write_text(json.dumps([told, told | {"name": "again", "race": race.name}]))
+    first, again = load_lessons(tmp_path)
+    assert (first.race is again.race, again.number, again.count) == (True, 2, 2)
+
+
+def test_a_link_to_a_lesson_is_followed_or_says_which_there_are() -> None:
+    link = follow_link({"lesson": "3"}, (), SHIPPED)
+    assert (link.lesson, link.show, link.notice) == (SHIPPED[2], SHIPPED[2].text.step, "")
+    for number in ("0", "99", "", "-1", "²", "1e1", "<b>"):
+        link = follow_link({"lesson": number}, (), SHIPPED)
+        assert link.lesson is SHIPPED[0]
+        assert f"lessons 1 to {len(SHIPPED)}" in link.notice
+
+
+def test_an_unfinished_entry_is_refused(tmp_path: Path) -> None:
+    (race,) = synthetic_recorded(tmp_path)
+    index = tmp_path / "lessons.json"
     index.write_text(json.dumps([{"name": race.name}]))
     with pytest.raises(ValueError, match=r"lessons.json is not a list of lessons"):
         load_lessons(tmp_path)

@@ -50,7 +50,7 @@ class FirstPaint:
 
     def markup(self, query: Mapping[str, str]) -> str:
         """Make the markup for the page's query; empty if there is no race to show."""
-        link = follow_link(query, self._state.recorded)
+        link = follow_link(query, self._state.recorded, self._state.lessons)
         race, step = (link.race, link.show) if link else (self._state.first, None)
         if race is None:
             return ""

@@ -21,7 +21,7 @@ from visual.player.race_frames import race_frames
 from visual.player.recorded import Recorded, read_recorded
 
 log = logging.getLogger("specllava.page")
-LessonWords = Mapping[str, str]
+LessonWords = Mapping[str, object]
 Values = tuple[Any, ...]  # of the page's picture state, image, question and player, in this order
 MAX_REPLAYS = 64  # held at once: links may ask for any step of a race
 
@@ -55,7 +55,7 @@ class Replays:
 
     def show(self, race: Recorded, step: int | None = None, lesson: LessonWords | None = None) -> Values:
         """Return the values of a race, with frames of a new id, so that the player begins anew."""
-        key = (id(race), step, lesson["title"] if lesson else None)
+        key = (id(race), step, str(lesson["title"]) if lesson else None)
         made = self._made.get(key)
         if made is None:
             made = race, self._make(race, step, lesson)  # the race is held, so that no other gets its id
@@ -86,8 +86,9 @@ def open_race_file(state: AppState, path: str | None, session: str) -> tuple[Any
 
 
 def follow_address(state: AppState, replays: Replays, query: Mapping[str, str]) -> tuple[Any, ...]:
-    """Return values and notice for the example that the page's address names; nothing changes if it names none."""
-    link = follow_link(query, state.recorded)
+    """Return values and notice for the example or lesson of the page's address; nothing changes if it names none."""
+    link = follow_link(query, state.recorded, state.lessons)
     if link is None:
         return tuple(gr.skip() for _ in range(5))
-    return *replays.show(link.race, link.show), warning(link.notice)
+    words = link.lesson.words if link.lesson else None
+    return *replays.show(link.race, link.show, words), warning(link.notice)

@@ -41,7 +41,17 @@ from visual.player.summary import settings_summary
 ALONE, TOGETHER = "target-only", "speculative"
 STATIC = Path(__file__).parents[1] / "static"
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-MODULES = ("race.js", "ribbon.js", "tree_fit.js", "step.js", "charts.js", "files.js", "glossary.js", "player.js")
+MODULES = (
+    "race.js",
+    "ribbon.js",
+    "lessons.js",
+    "tree_fit.js",
+    "step.js",
+    "charts.js",
+    "files.js",
+    "glossary.js",
+    "player.js",
+)
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 WATCHABLE = 0.09  # seconds that one target step should last on the screen
 MOUNT = """
@@ -71,14 +81,14 @@ class FrameList:
         picture: what the models look at, as a data address, for the run saved as a page.
         example: name of the recorded example, for links.
         show: the step to open with, from 0; the most instructive one if it is not given.
-        lesson: what the run is to teach, with ``title``, ``question`` and ``answer``.
+        lesson: what the run is to teach (``visual.player.lessons.Lesson.words``).
         lanes: names of the lanes; the steps of the last are drawn.
         absent: what to say in the place of a lane that does not run; :data:`ABSENT` if it is not given.
     """
 
     def __init__(
         self, source: str, live: bool, picture: str | None = None, example: str | None = None, show: int | None = None,
-        lesson: Mapping[str, str] | None = None, lanes: Sequence[str] = (ALONE, TOGETHER), absent: str | None = None,
+        lesson: Mapping[str, object] | None = None, lanes: Sequence[str] = (ALONE, TOGETHER), absent: str | None = None,
     ) -> None:  # fmt: skip
         self._opening = {"source": source, "live": live, "picture": picture, "example": example, "lesson": lesson}
         self._show = show
@@ -158,7 +168,7 @@ class FrameList:
 
 def recorded_frames(
     alone: DecodeTrace | None, together: DecodeTrace | None, source: str = "recorded run", picture: str | None = None,
-    example: str | None = None, show: int | None = None, lesson: Mapping[str, str] | None = None,
+    example: str | None = None, show: int | None = None, lesson: Mapping[str, object] | None = None,
 ) -> list[str]:  # fmt: skip
     """Make all frames of a race that was run before, finished or not; arguments as of ``FrameList``.
 

@@ -14,7 +14,7 @@ from visual.player.recorded import Recorded
 
 def race_frames(
     race: Recorded, source: str = "recorded run", picture: str | None = None, example: str | None = None,
-    show: int | None = None, lesson: Mapping[str, str] | None = None,
+    show: int | None = None, lesson: Mapping[str, object] | None = None,
 ) -> list[str]:  # fmt: skip
     """Make all frames of a race file; arguments as of :class:`~visual.player.frames.FrameList`.
 

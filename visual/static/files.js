@@ -26,7 +26,9 @@ export function createFiles(root, { frames, step, page }) {
     svg: () => save(drawn(), "image/svg+xml", `specllava-step-${step()}.svg`),
     png: async () => save(await raster(drawn()), "image/png", `specllava-step-${step()}.png`),
     link: async () => {
-      const address = new URL(`?${new URLSearchParams({ example: run().example, step: step() })}`, location.href).href;
+      const { example, lesson } = run();
+      const query = lesson ? { lesson: lesson.number } : { example, step: step() };
+      const address = new URL(`?${new URLSearchParams(query)}`, location.href).href;
       const copied = await navigator.clipboard?.writeText(address).then(() => true, () => false);
       if (!copied) window.prompt("A link to this step", address); // browsers lend the clipboard to secure pages only
       return copied ? "The link is on the clipboard." : "";
@@ -54,7 +56,7 @@ export function createFiles(root, { frames, step, page }) {
 
   return { offer };
 
-  // A run can be saved once it is over; a tree at any time; only recorded examples have an address.
+  // A run can be saved once it is over; a tree at any time; only recorded examples and lessons have an address.
   function offer() {
     if (!menu.open) return;
     const list = frames();
@@ -63,7 +65,7 @@ export function createFiles(root, { frames, step, page }) {
     for (const name of ["race", "page"]) button(name).disabled = !over;
     for (const name of ["svg", "png"]) button(name).disabled = !tree;
     button("page").hidden = !page;
-    button("link").hidden = !list.length || !run().example;
+    button("link").hidden = !list.length || !(run().example || run().lesson);
     note.textContent = over ? "" : "The run can be saved when it is over.";
   }
 }

@@ -3,7 +3,7 @@
 
 // Parts of the page that follow the player. Each is a module with `create(root, context)`, which returns what it wants
 // to hear of: `begin(run)`, `step(frame, index, count, playing)` as another step is shown (index from 1), `end(frame)`.
-const PARTS = ["ribbon"];
+const PARTS = ["ribbon", "lessons"];
 
 export function mount({ element, props, watch, server, fork, modules }) {
   const { race, step, charts, files, glossary } = modules;
@@ -15,8 +15,11 @@ export function mount({ element, props, watch, server, fork, modules }) {
   glossary.createGlossary(root);
   const player = new Player(root, ...views, race.duration, files.unpacked);
   const frames = () => props.value ?? [];
-  const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, live: Boolean(server) };
+  const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, live: Boolean(server), part };
   player.parts = PARTS.map((name) => modules[name].create(root, context));
+  function part(name) {
+    return player.parts[PARTS.indexOf(name)];
+  }
   function goOn(tail) {
     fork([...player.said(), ...tail]);
     document.getElementById("lab-fork")?.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
@@ -59,7 +62,6 @@ class Player {
       next: () => this.jump(this.index() + 1),
       last: () => this.seek(this.race.total()),
       play: () => this.toggle(),
-      answer: () => this.teach(true),
     };
     this.listen();
   }
@@ -107,8 +109,6 @@ class Player {
     this.find(".origin").textContent = [run.source, run.setting, run.settings].join(" · ");
     this.find(".asked").textContent = run.prompt;
     this.tell("begin", run);
-    this.find(".lesson").hidden = !run.lesson;
-    if (run.lesson) this.teach(false);
     this.root.style.setProperty("--threshold", `${(100 * run.threshold) / run.ceiling}%`);
     for (const mark of this.root.querySelectorAll(".by-entropy")) mark.hidden = run.threshold === null;
     this.find(".threshold").textContent = run.threshold?.toFixed(1) ?? "";
@@ -126,16 +126,6 @@ class Player {
 
   tell(event, ...what) {
     for (const part of this.parts) part?.[event]?.(...what);
-  }
-
-  // A lesson asks first and answers when it is asked to.
-  teach(answered) {
-    const { title, question, answer } = this.run.lesson;
-    this.find(".lesson-title").textContent = title;
-    this.find(".lesson-question").textContent = question;
-    this.find(".lesson-answer").textContent = answered ? answer : "";
-    this.find("[data-do=answer]").hidden = answered;
-    if (!answered) this.find(".lesson").scrollIntoView({ block: "nearest", behavior: calm() ? "auto" : "smooth" });
   }
 
   // --- the clock ----------------------------------------------------------------------------
