@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
-from specllava.bench import BENCH_START
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.drafters.lookup import continuations, merge
@@ -31,6 +30,7 @@ from specllava.runtime.prompt import Prompt
 from specllava.toyworld.dialogue import QuestionAnswer, converse
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Scene, scenes
+from specllava.toyworld.scene_questions import START
 from specllava.trace import DecodeTrace
 
 LOOK_FOR = 400  # samples of the corpus to find the dialogues in
@@ -70,7 +70,7 @@ def main(dialogues: int = 60, json: Path | None = None, preset: str = "toy") -> 
 def held_out_dialogues(count: int) -> list[tuple[Scene, tuple[QuestionAnswer, ...]]]:
     """The first ``count`` conversations of more than one turn, about scenes that nothing else uses."""
     found = []
-    for number, scene in enumerate(scenes("held-out", BENCH_START + LOOK_FOR, LOOK_FOR)):
+    for number, scene in enumerate(scenes("held-out", START + LOOK_FOR, LOOK_FOR)):
         turns = converse(scene, random.Random(number))
         if len(turns) > 1:
             found.append((scene, turns))

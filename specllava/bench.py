@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,12 +17,10 @@ from specllava.metrics import Comparison, Summary, compare, compare_ids, efficie
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.timing import now
-from specllava.toyworld.dialogue import DETAIL_PROMPTS, SUGGESTIONS
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import Split, scenes
+from specllava.toyworld.scene import Split
+from specllava.toyworld.scene_questions import scene_questions
 from specllava.trace import DecodeTrace
 
-BENCH_START = 2_000_000  # scene numbers that neither training nor evaluation reaches
 REFERENCE = "target-only"
 TRANSFORMERS = "transformers"
 WARM_UP = 2
@@ -91,11 +88,8 @@ def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
 
 
 def toy_prompts(pair: Pair, split: Split, count: int) -> Iterable[Prompt]:
-    """Yield prompts of toy scenes: a request for a description or, every fourth time, a question."""
-    for number, scene in enumerate(scenes(split, BENCH_START, count)):
-        rng = random.Random(number)
-        text = rng.choice(SUGGESTIONS) if number % 4 == 3 else rng.choice(DETAIL_PROMPTS)
-        yield pair.prompt(draw_scene(scene, 256), text)
+    """Yield prompts of questions about toy scenes."""
+    return (pair.prompt(asked.image, asked.text) for asked in scene_questions(split, count))
 
 
 def run_bench(

@@ -11,6 +11,7 @@ from specllava.growth.rule import GrowthRule
 from specllava.runtime.prompt import Prompt
 
 TARGET_ONLY, SPECULATIVE = "target-only", "speculative"
+SIDES = ("A", "B")  # the lanes of a comparison
 
 
 class Own(TypedDict, total=False):

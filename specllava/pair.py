@@ -5,66 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
-import torch
 from PIL import Image
-from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.config import DecodingConfig
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
 from specllava.drafters.drafter import build_drafter
-from specllava.growth.cost_model import CostModel, Costs
 from specllava.growth.rule import GrowthRule
 from specllava.growth.rules import RULE_INFOS, build_rule
-from specllava.lane import TARGET_ONLY, Lane, Own, lane_of
+from specllava.lane import SIDES, TARGET_ONLY, Lane, Own, lane_of
+from specllava.loaded_pair import LoadedPair
 from specllava.models.checkpoint import Source
-from specllava.models.device import input_device
-from specllava.models.draft_classes import VisionSource, vision_source
-from specllava.models.eos import eos_token_ids
-from specllava.models.family import Family, ImageFeatures, family_of
+from specllava.models.family import ImageFeatures
 from specllava.models.images import open_image
 from specllava.models.loading import LoadOptions, load_draft, load_target
-from specllava.models.memory_estimate import checked_context
 from specllava.models.presets import preset_named, presets
-from specllava.models.quantization import QuantizationName
 from specllava.runtime.chat_format import Messages
-from specllava.runtime.detokenizer import Detokenizer
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.prompt_builder import PromptBuilder, check_room
-from specllava.runtime.run_info import run_info
-from specllava.runtime.timing import measure_costs
-from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
+from specllava.runtime.prompt_builder import check_room
+from specllava.trace import NO_DRAFT, DecodeTrace
 
 Picture = Image.Image | str | Path | None
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A target and a draft that guesses for it. Every answer is the target's own, token for token.
-
-    Args:
-        name: display name of the pair.
-        draft: ``None`` where there is no draft model.
-        draft_processor: of a draft with a tower of its own, which it then reads pictures with.
-        quantization: how the target's weights are stored.
-        context_limit: tokens of prompt and answer, if fewer than the target can hold.
-        costs: of passes on this machine; ``None``: measured when they are first needed.
-    """
-
-    name: str
-    target: PreTrainedModel
-    draft: PreTrainedModel | None
-    processor: ProcessorMixin
-    target_name: str
-    draft_name: str
-    draft_processor: ProcessorMixin | None = None
-    quantization: QuantizationName = "none"
-    context_limit: int | None = None
-    costs: Costs | None = None
+class Pair(LoadedPair):
+    """A target and a draft that guesses for it. Every answer is the target's own, token for token."""
 
     @classmethod
     def from_preset(cls, name: str, draft: Source | None = None, **options: Any) -> Pair:
@@ -130,68 +99,6 @@ class Pair:
         if preset is None or preset.before is None:
             raise ValueError(f"the pair {self.name} has no draft from before distillation")
         return self.with_draft(preset.before)
-
-    @cached_property
-    def device(self) -> torch.device:
-        return input_device(self.target)
-
-    @cached_property
-    def family(self) -> Family:
-        return family_of(self.target.config)
-
-    @cached_property
-    def draft_vision(self) -> VisionSource | None:
-        """Source of the draft's picture features; ``None`` without a draft."""
-        return None if self.draft is None else vision_source(self.draft)
-
-    @cached_property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Ids that end an answer."""
-        return eos_token_ids(self.target, self.processor.tokenizer)
-
-    @cached_property
-    def context(self) -> int:
-        """Tokens of prompt and answer: as many as the target can hold, or ``context_limit`` if that is less."""
-        return checked_context(self.context_limit, self.target.config)
-
-    @cached_property
-    def measured_costs(self) -> Costs:
-        """Costs of passes on this machine, measured on first use unless they were given.
-
-        Raises:
-            ValueError: the pair has no draft.
-        """
-        if self.costs is not None:
-            return self.costs
-        if self.draft is None:
-            raise ValueError(f"the pair {self.name} has no draft whose passes could be timed")
-        return measure_costs(self.target, self.draft)
-
-    def cost_model(self, sampling: bool) -> CostModel:
-        """Return the cost model, learnt since the pair was loaded and separate for greedy and for sampled answers.
-
-        Raises:
-            ValueError: the pair has no draft.
-        """
-        return self._cost_models[sampling]
-
-    @cached_property
-    def _cost_models(self) -> tuple[CostModel, CostModel]:
-        return CostModel(self.measured_costs), CostModel(self.measured_costs)
-
-    @cached_property
-    def info(self) -> RunInfo:
-        """Models, device, precision and versions."""
-        return run_info(self.name, self.target, self.target_name, self.draft_name, self.quantization)
-
-    @cached_property
-    def detokenizer(self) -> Detokenizer:
-        return Detokenizer(self.processor.tokenizer)
-
-    @cached_property
-    def prompt_builder(self) -> PromptBuilder:
-        drafting = (self.draft, self.draft_processor, self.draft_vision)
-        return PromptBuilder(self.target_name, self.processor, self.target, *drafting, self.context)
 
     def prompt(
         self,
@@ -290,6 +197,29 @@ class Pair:
         lane = self.lane(image, messages, config, **own)
         alone = lane_of(replace(lane.config, drafter="none"), lane.prompt)
         return self.race_lanes([alone] if lane.name == TARGET_ONLY else [alone, lane])
+
+    def against(
+        self,
+        image: Picture,
+        messages: Messages,
+        a: DecodingConfig,
+        b: DecodingConfig,
+        other: Pair | None = None,
+        target_only: bool = False,
+    ) -> Generator[RaceEvent]:
+        """Race two configurations on one prompt, as lanes ``A`` and ``B``; :meth:`collect_race` makes their traces.
+
+        Args:
+            other: the pair that answers with ``b``, if it is not this one.
+            target_only: this pair's target alone runs beside them.
+        """
+        one = lane_of(a, self.prompt(image, messages, a.max_new_tokens))
+        second = other or self
+        two = lane_of(b, one.prompt if other is None else other.prompt(image, messages, b.max_new_tokens))
+        requests = [self.request(replace(one, name=SIDES[0])), second.request(replace(two, name=SIDES[1]))]
+        if target_only:
+            requests.append(self.request(lane_of(replace(a, drafter="none"), one.prompt)))
+        return race(requests)
 
     def race_lanes(self, lanes: Sequence[Lane]) -> Generator[RaceEvent]:
         """Run lanes in turn, see :func:`~specllava.decoding.race`; each has caches of its own."""

@@ -8,17 +8,25 @@ import io
 import json
 import random
 import zipfile
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import models
 from support.visual_traces import synthetic_race
 
 from specllava.config import DecodingConfig
-from specllava.findings.against import Against, PromptResult
+from specllava.findings.against import Against, PromptResult, side_names
 from specllava.findings.bootstrap import pooled_ratio
+from specllava.lab import Lab
+from specllava.lab.against import Side, against, same_words
 from specllava.metrics import Comparison, Summary, compare, summarise
+from specllava.pair import Pair
+from specllava.question import Question
 from specllava.race_file import NamedTrace, against_json, write_zip
 from specllava.trace import DecodeTrace
 from visual.player.race_frames import race_frames
@@ -212,3 +220,116 @@ def test_a_row_holds_its_race_packed() -> None:
     )  # fmt: skip
     assert row.race == document and row.sameness.identical and row.counted_ratio is None
     assert row.tau_ratio == pytest.approx(row.b.tau / row.a.tau)
+
+
+# --- decoded on both sides --------------------------------------------------------------------------------------------
+
+ASKED = tuple(Question(text, models.picture(seed), f"{seed}.png") for seed, text in enumerate(("What?", "Where?")))
+
+
+def last(findings: Iterable[Against]) -> Against:
+    *_, found = findings
+    return found
+
+
+@settings(max_examples=12)
+@given(models.configs(), models.configs(), st.sampled_from(models.KINDS), st.sampled_from(models.SEEDS))
+def test_both_sides_say_what_the_target_alone_says(
+    a: DecodingConfig, b: DecodingConfig, kind: models.DraftKind, seed: int
+) -> None:
+    pair = models.pair(kind, seed)
+    b = replace(b, max_new_tokens=a.max_new_tokens)
+    traces = pair.collect_race(pair.against(models.picture(0), "What?", a, b, target_only=True))
+    assert set(traces) == {"A", "B", "target-only"}
+    assert traces["A"].token_ids == traces["B"].token_ids == traces["target-only"].token_ids
+    assert (traces["A"].config, traces["B"].config) == (a, b)
+
+
+@settings(max_examples=12)
+@given(models.configs(), models.configs())
+def test_a_comparison_of_many_prompts_is_its_races_added_up(a: DecodingConfig, b: DecodingConfig) -> None:
+    pair = models.pair("mixed")
+    b = replace(b, max_new_tokens=a.max_new_tokens)
+    found = last(Lab(pair).against(iter(ASKED), len(ASKED), a, b))
+    assert [row.prompt for row in found.rows] == [one.text for one in ASKED]
+    assert found.same == found.comparable == found.prompts == len(ASKED)
+    sides = list(zip(*([race_sides(row) for row in found.rows]), strict=True))
+    for traces, total in zip(sides, found.totals, strict=True):
+        assert total.tokens == sum(len(trace.token_ids) for trace in traces)
+        assert total.target_passes == sum(len(trace.steps) for trace in traces)
+    passes = [sum(len(trace.steps) for trace in traces) for traces in sides]
+    if all(passes):
+        assert found.tau.value == pytest.approx(passes[0] / passes[1])  # the same tokens
+
+
+def race_sides(row: PromptResult) -> list[DecodeTrace]:
+    document = json.loads(row.race)
+    return [DecodeTrace.from_json(json.dumps(document[side]["trace"])) for side in ("a", "b")]
+
+
+def test_counted_seconds_are_those_of_the_passes_and_of_no_clock(tiny: Pair) -> None:
+    """Without pruned levels a chain's passes are known from its trace: one of width 1 for every guess."""
+    chain = DecodingConfig(rule="chain", depth=4, nodes=4, min_log_prob=-50.0, max_new_tokens=12)
+    alone = replace(chain, drafter="none")
+    found = last(Lab(tiny).against(ASKED, len(ASKED), alone, chain))
+    for row in found.rows:
+        one, two = race_sides(row)
+        assert row.counted[0] == pytest.approx(len(one.steps) * models.COSTS.verify_seconds(0))
+        levels = sum(step.tree.drafted * models.COSTS.level_seconds(1) for step in two.steps)
+        checks = sum(models.COSTS.verify_seconds(step.tree.drafted) for step in two.steps)
+        assert row.counted[1] == pytest.approx(levels + checks)
+    assert (found.a, found.b) == ("drafter none", "drafter model")
+    again = last(Lab(tiny).against(ASKED, len(ASKED), alone, chain))
+    assert again.counted == found.counted
+
+
+def test_a_comparison_goes_on_after_every_step_and_leaves_nothing_behind_when_it_is_closed(tiny: Pair) -> None:
+    config = DecodingConfig(max_new_tokens=12)
+    findings = Lab(tiny).against(ASKED, len(ASKED), config, replace(config, rule="chain"))
+    seen = [next(findings) for _ in range(5)]
+    assert all(one is seen[0] for one in seen) and not seen[0].rows
+    findings.close()
+    heads = [model.get_output_embeddings() for model in (tiny.target, tiny.draft)]
+    assert not any(head._forward_pre_hooks for head in heads)
+
+
+def test_sides_may_be_two_pairs(tiny: Pair) -> None:
+    config = DecodingConfig(max_new_tokens=12)
+    a, b = Side(models.pair("bad"), config), Side(tiny, config)
+    found = last(against(ASKED, len(ASKED), a, b, target_only=True))
+    assert (found.a, found.b) == ("draft bad draft", "draft mixed draft")
+    assert found.same == len(ASKED) and found.tau.value > 1 and found.counted is None
+    one, two = race_sides(found.rows[0])
+    assert (one.setting.draft, two.setting.draft) == ("bad draft", "mixed draft")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ({}, {"rule": "chain"}, True),
+        ({"top_p": 0.5, "seed": 3}, {}, True),
+        ({"temperature": 1.0}, {"temperature": 1.0, "rule": "chain"}, True),
+        ({"temperature": 1.0}, {}, False),
+        ({"temperature": 1.0, "seed": 1}, {"temperature": 1.0, "seed": 2}, False),
+        ({"temperature": 1.0, "children": "drawn", "rule": "fixed"}, {"temperature": 1.0}, False),
+    ],
+)
+def test_tokens_are_compared_where_chance_draws_the_same(a: Any, b: Any, same: bool) -> None:
+    assert same_words(DecodingConfig(**a), DecodingConfig(**b)) is same
+
+
+def test_sides_are_named_by_what_sets_them_apart(tiny: Pair) -> None:
+    a = DecodingConfig(rule="fixed", branching=(2, 1), depth=3)
+    b = replace(a, rule="chain", entropy_threshold=0.5, branching=(3,))
+    names = side_names(a, b, tiny.info, tiny.info)
+    assert names == (
+        "rule fixed, entropy threshold 0.3, branching 2/1", "rule chain, entropy threshold 0.5, branching 3",
+    )  # fmt: skip
+    assert side_names(a, a, tiny.info, tiny.info) == ("A", "B")
+    assert side_names(a, a, tiny.info, replace(tiny.info, dtype="float32")) == ("dtype float64", "dtype float32")
+
+
+def test_a_question_that_cannot_be_asked_is_named(tiny: Pair) -> None:
+    config = DecodingConfig(max_new_tokens=4)
+    with pytest.raises(ValueError, match=r"^question 2: "):
+        last(Lab(tiny).against([ASKED[0], Question("")], 2, config, config))

@@ -15,14 +15,13 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 from transformers import LlavaForConditionalGeneration
 
-from specllava.bench import BENCH_START
 from specllava.cli.main import main
 from specllava.distill.loop import LoopConfig, fit
 from specllava.distill.losses import IGNORE, distillation_loss
 from specllava.models.draft_classes import DraftLlava
 from specllava.models.vision import merge_features, tower_features
 from specllava.pair import Pair
-from specllava.toyworld import lessons
+from specllava.toyworld import lessons, scene_questions
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.corpus import (
     ChatBatches,
@@ -191,7 +190,7 @@ def test_what_is_measured_on_was_never_trained_on():
     seeing = recipe.vision.steps * recipe.vision_batch
     assert max(looking, drafts, seeing) < TALKING_START  # every stage of the target has scenes of its own
     most = 100_000  # prompts that anyone measures on
-    measured = (EVALUATION_START, BENCH_START, lessons.START, VALIDATION_START, EXPORT_START)
+    measured = (EVALUATION_START, scene_questions.START, lessons.START, VALIDATION_START, EXPORT_START)
     assert talking < min(measured)
     assert all(abs(one - other) > most for one, other in combinations(measured, 2))
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Final
 
+from specllava.config import DecodingConfig
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 from specllava.metrics import Comparison, Summary, pooled
+from specllava.trace import RunInfo
+
+APART: Final = ("target", "draft", "dtype", "device")  # what may set two pairs apart
+MAX_NAME: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,25 @@ class Against:
     def comparable(self) -> int:
         """Prompts whose tokens can be compared at all."""
         return sum(row.sameness is not None for row in self.rows)
+
+
+def side_names(a: DecodingConfig, b: DecodingConfig, a_info: RunInfo, b_info: RunInfo) -> tuple[str, str]:
+    """Name two sides by what sets them apart, such as ``rule chain, depth 6``; ``A`` and ``B`` if nothing does."""
+    options = [(name, getattr(a, name), getattr(b, name)) for name in (field.name for field in fields(DecodingConfig))]
+    setting = [(name, getattr(a_info, name), getattr(b_info, name)) for name in APART]
+    apart = [(name, one, two) for name, one, two in (*setting, *options) if one != two]
+    if not apart:
+        return "A", "B"
+    return _name((name, one) for name, one, _ in apart), _name((name, two) for name, _, two in apart)
+
+
+def _name(options: Iterable[tuple[str, object]]) -> str:
+    text = ", ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in options)
+    return "".join(character for character in text if character.isprintable())[:MAX_NAME]
+
+
+def _shown(value: object) -> str:
+    return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _tau(rows: Sequence[PromptResult]) -> Ratio:

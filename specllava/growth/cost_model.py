@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -55,6 +55,10 @@ class Costs:
     def level_seconds(self, width: int) -> float:
         """Return the seconds of expanding ``width`` nodes at once."""
         return _at(self.draft, width)
+
+    def step_seconds(self, widths: Iterable[int], drafted: int) -> float:
+        """Return the seconds of a step's passes: the draft's levels, by their nodes, and the target's verification."""
+        return math.fsum(map(self.level_seconds, widths)) + self.verify_seconds(drafted)
 
 
 def _at(curve: Sequence[float], tokens: int) -> float:

@@ -6,19 +6,22 @@ that they can be closed between any two steps. What they find is in ``findings``
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 from PIL import Image
 
 from specllava.config import RULES, DecodingConfig
+from specllava.findings.against import Against
 from specllava.findings.contrast import Contrast
 from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
+from specllava.lab.against import Side, against
 from specllava.lab.contrast import Variant, contrast, with_tree_comparisons
 from specllava.lab.forced_token import force_token, token_options
 from specllava.lab.sweep import sweep, sweep_values
 from specllava.pair import Pair, Picture
+from specllava.question import Question
 from specllava.runtime.chat_format import Messages
 from specllava.runtime.prompt import with_draft_prompt
 
@@ -69,6 +72,15 @@ class Lab:
         pairs = {"before distillation": self.pair.undistilled(), "after distillation": self.pair}
         variants = [Variant(name, pair, prompt) for name, pair in pairs.items()]
         return _closely(variants, chosen)
+
+    def against(
+        self, questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig
+    ) -> Generator[Against]:
+        """Compare two configurations on ``count`` questions; their guesses may be drawn, but then nothing says that
+        the tokens are the same. Passes are priced at this machine's costs, measured first if they are not known.
+        """
+        costs = None if self.pair.draft is None else self.pair.measured_costs
+        return against(questions, count, Side(self.pair, a, costs), Side(self.pair, b, costs))
 
     def forced_token(
         self,

@@ -1,0 +1,116 @@
+"""Two configurations, A and B, on many prompts. They may belong to different pairs."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Generator, Iterable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+
+from specllava.config import DecodingConfig
+from specllava.decoding import RaceEvent
+from specllava.findings.against import Against, PromptResult, side_names
+from specllava.growth.cost_model import Costs
+from specllava.lane import SIDES, TARGET_ONLY
+from specllava.metrics import compare, summarise
+from specllava.pair import Pair
+from specllava.question import Question
+from specllava.race_file import NamedTrace, against_json
+from specllava.runtime.pass_widths import pass_widths
+from specllava.trace import DecodeTrace, StepTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison: a pair and how it decodes.
+
+    Args:
+        costs: of its passes, for the comparison by counted passes; ``None``: by the clock alone.
+    """
+
+    pair: Pair
+    config: DecodingConfig
+    costs: Costs | None = None
+
+
+def against(
+    questions: Iterable[Question], count: int, a: Side, b: Side, target_only: bool = False
+) -> Generator[Against]:
+    """Decode every question on both sides, as lanes of one race; yield the comparison so far.
+
+    The unchanged finding is yielded after each decode step, one row more after each question.
+
+    Args:
+        count: how many questions there are.
+        target_only: the target alone of ``a`` runs beside them, for the race files.
+
+    Raises:
+        ValueError: bad input, as :meth:`specllava.pair.Pair.prompt`; names the question.
+    """
+    found = Against(*side_names(a.config, b.config, a.pair.info, b.pair.info), count)
+    yield found
+    for number, question in enumerate(questions, start=1):
+        try:
+            row = yield from _row(question, number, a, b, found, target_only)
+        except ValueError as error:
+            raise ValueError(f"question {number}: {error}") from error
+        found = replace(found, rows=(*found.rows, row))
+        yield found
+
+
+def _row(
+    question: Question, number: int, a: Side, b: Side, found: Against, target_only: bool
+) -> Generator[Against, None, PromptResult]:
+    lanes = {SIDES[0]: _Lane(a), SIDES[1]: _Lane(b), TARGET_ONLY: _Lane(a)}
+    other = None if b.pair is a.pair else b.pair
+    asked = (question.image, question.text, a.config, b.config, other, target_only)
+    with ExitStack() as stack:
+        drafts = {id(side.pair.draft): side.pair.draft for side in (a, b) if side.pair.draft is not None}
+        counted = [stack.enter_context(pass_widths(draft)) for draft in drafts.values()]
+        for event in stack.enter_context(closing(a.pair.against(*asked))):
+            lanes[event.lane.name].add(event, [width for widths in counted for width in widths])
+            for widths in counted:
+                widths.clear()
+            yield found
+    ours, theirs, alone = lanes.values()
+    one, two = ours.trace(), theirs.trace()
+    named = NamedTrace(found.a, one), NamedTrace(found.b, two), alone.trace() if target_only else None
+    return PromptResult(
+        prompt=question.text,
+        image=question.name,
+        a=summarise([one]),
+        b=summarise([two]),
+        sameness=compare(one, two) if same_words(a.config, b.config) else None,
+        counted=(ours.seconds, theirs.seconds) if a.costs and b.costs else None,
+        packed_race=gzip.compress(against_json(*named, picture_name(question, number)).encode(), mtime=0),
+    )
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What a lane of a race has done so far; ``seconds`` are those of its steps by counted passes."""
+
+    side: Side
+    events: list[RaceEvent] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, event: RaceEvent, widths: list[int]) -> None:
+        self.events.append(event)
+        if isinstance(event.item, StepTrace) and self.side.costs is not None:
+            self.seconds += self.side.costs.step_seconds(widths, event.item.tree.drafted)
+
+    def trace(self) -> DecodeTrace:
+        """Collect the lane's trace."""
+        return self.side.pair.collect(self.events[0].lane, [event.item for event in self.events])
+
+
+def picture_name(question: Question, number: int) -> str | None:
+    """Return the name that a question's picture bears beside its race file; ``None`` without a picture."""
+    return None if question.image is None else f"{number:03}{PurePath(question.name or '.png').suffix or '.png'}"
+
+
+def same_words(a: DecodingConfig, b: DecodingConfig) -> bool:
+    """Whether one target would give the same tokens: nothing is drawn, or the same draws by the target itself."""
+    drawn = {(one.temperature, one.top_p, one.top_k, one.seed) if one.temperature else () for one in (a, b)}
+    return a.exact and b.exact and len(drawn) == 1

@@ -1,0 +1,109 @@
+"""The models of a pair in memory, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from transformers import PreTrainedModel, ProcessorMixin
+
+from specllava.growth.cost_model import CostModel, Costs
+from specllava.models.device import input_device
+from specllava.models.draft_classes import VisionSource, vision_source
+from specllava.models.eos import eos_token_ids
+from specllava.models.family import Family, family_of
+from specllava.models.memory_estimate import checked_context
+from specllava.models.quantization import QuantizationName
+from specllava.runtime.detokenizer import Detokenizer
+from specllava.runtime.prompt_builder import PromptBuilder
+from specllava.runtime.run_info import run_info
+from specllava.runtime.timing import measure_costs
+from specllava.trace import RunInfo
+
+
+@dataclass(frozen=True)
+class LoadedPair:
+    """A target and a draft that guesses for it, with the processors that they read with.
+
+    Args:
+        name: display name of the pair.
+        draft: ``None`` where there is no draft model.
+        draft_processor: of a draft with a tower of its own, which it then reads pictures with.
+        quantization: how the target's weights are stored.
+        context_limit: tokens of prompt and answer, if fewer than the target can hold.
+        costs: of passes on this machine; ``None``: measured when they are first needed.
+    """
+
+    name: str
+    target: PreTrainedModel
+    draft: PreTrainedModel | None
+    processor: ProcessorMixin
+    target_name: str
+    draft_name: str
+    draft_processor: ProcessorMixin | None = None
+    quantization: QuantizationName = "none"
+    context_limit: int | None = None
+    costs: Costs | None = None
+
+    @cached_property
+    def device(self) -> torch.device:
+        return input_device(self.target)
+
+    @cached_property
+    def family(self) -> Family:
+        return family_of(self.target.config)
+
+    @cached_property
+    def draft_vision(self) -> VisionSource | None:
+        """Source of the draft's picture features; ``None`` without a draft."""
+        return None if self.draft is None else vision_source(self.draft)
+
+    @cached_property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Ids that end an answer."""
+        return eos_token_ids(self.target, self.processor.tokenizer)
+
+    @cached_property
+    def context(self) -> int:
+        """Tokens of prompt and answer: as many as the target can hold, or ``context_limit`` if that is less."""
+        return checked_context(self.context_limit, self.target.config)
+
+    @cached_property
+    def measured_costs(self) -> Costs:
+        """Costs of passes on this machine, measured on first use unless they were given.
+
+        Raises:
+            ValueError: the pair has no draft.
+        """
+        if self.costs is not None:
+            return self.costs
+        if self.draft is None:
+            raise ValueError(f"the pair {self.name} has no draft whose passes could be timed")
+        return measure_costs(self.target, self.draft)
+
+    def cost_model(self, sampling: bool) -> CostModel:
+        """Return the cost model, learnt since the pair was loaded and separate for greedy and for sampled answers.
+
+        Raises:
+            ValueError: the pair has no draft.
+        """
+        return self._cost_models[sampling]
+
+    @cached_property
+    def _cost_models(self) -> tuple[CostModel, CostModel]:
+        return CostModel(self.measured_costs), CostModel(self.measured_costs)
+
+    @cached_property
+    def info(self) -> RunInfo:
+        """Models, device, precision and versions."""
+        return run_info(self.name, self.target, self.target_name, self.draft_name, self.quantization)
+
+    @cached_property
+    def detokenizer(self) -> Detokenizer:
+        return Detokenizer(self.processor.tokenizer)
+
+    @cached_property
+    def prompt_builder(self) -> PromptBuilder:
+        drafting = (self.draft, self.draft_processor, self.draft_vision)
+        return PromptBuilder(self.target_name, self.processor, self.target, *drafting, self.context)
