@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import csv
 import gzip
 import io
 import json
 import random
+import re
 import zipfile
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,6 +23,7 @@ from support.visual_traces import synthetic_race
 
 from specllava.config import DecodingConfig
 from specllava.findings.against import Against, PromptResult, side_names
+from specllava.findings.against_tables import race_files, records, to_csv, to_json, to_markdown
 from specllava.findings.bootstrap import pooled_ratio
 from specllava.lab import Lab
 from specllava.lab.against import Side, against, same_words
@@ -333,3 +336,58 @@ def test_a_question_that_cannot_be_asked_is_named(tiny: Pair) -> None:
     config = DecodingConfig(max_new_tokens=4)
     with pytest.raises(ValueError, match=r"^question 2: "):
         last(Lab(tiny).against([ASKED[0], Question("")], 2, config, config))
+
+
+# --- exports ----------------------------------------------------------------------------------------------------------
+
+
+def exported(seed: int = 1) -> Against:
+    odd = replace(rows(seed, 1)[0], prompt='a | b, "c"\n<b>', image=None, counted=None, sameness=None)
+    parted = replace(rows(seed, 1)[0], sameness=Comparison(False, 9, 4, 0.25), counted=None)
+    return Against("rule chain", "rule entropy | 2", 12, (*rows(seed, 8), odd, parted))
+
+
+def test_csv_comes_back_as_it_was_written() -> None:
+    found = exported()
+    read = list(csv.DictReader(io.StringIO(to_csv(found))))
+    for written_row, row in zip(read, records(found), strict=True):
+        assert list(written_row) == list(row)
+        for key, value in row.items():
+            kind = type(value)
+            assert (written_row[key] == "") if value is None else kind(written_row[key]) == value
+    assert [row["same"] for row in read][-2:] == ["drawn", "different"]
+    assert (read[-1]["first_difference"], read[-1]["margin"]) == ("4", "0.25")
+    assert to_csv(Against("A", "B", 3)) == "\n"
+
+
+def test_json_has_every_row_and_the_ratios_and_no_number_that_is_none() -> None:
+    found = exported()
+    document = json.loads(json.dumps(to_json(found), allow_nan=False))
+    assert document["rows"] == records(found)
+    assert document["ratios"]["tau"]["value"] == found.tau.value
+    assert document["ratios"]["counted"] is None
+    assert (document["prompts"], document["identical"], document["comparable"]) == (10, 8, 9)
+    empty = json.loads(json.dumps(to_json(Against("A", "B", 3)), allow_nan=False))
+    assert empty["ratios"]["tau"] == {"value": None, "low": None, "high": None}
+
+
+def test_markdown_is_a_table_whatever_a_prompt_holds() -> None:
+    text = to_markdown(exported())
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(table) == 2 + 10
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
+    assert "a \\| b" in text and "<b>" not in text and "10 of 12 prompts" in text
+    assert "by passes" not in text and "by passes" in to_markdown(Against("A", "B", 8, rows(1, 8)))
+
+
+def test_kept_races_go_into_a_zip(tiny: Pair, tmp_path: Path) -> None:
+    config = DecodingConfig(max_new_tokens=8)
+    found = last(Lab(tiny).against(ASKED, len(ASKED), config, replace(config, rule="chain")))
+    write_zip(tmp_path / "traces.zip", race_files(found))
+    with zipfile.ZipFile(tmp_path / "traces.zip") as archive:
+        assert archive.namelist() == ["001.json", "002.json"]
+        archive.extractall(tmp_path)
+    for number, row in enumerate(found.rows, start=1):
+        race = read_recorded(tmp_path / f"{number:03}.json")
+        assert (race.a.name, race.b.name) == ("rule entropy", "rule chain")
+        assert len(race.a.trace.token_ids) == row.a.tokens and race.prompt == row.prompt

@@ -1,0 +1,147 @@
+"""A comparison of A and B as CSV, Markdown and JSON, and its race files: one way for page and command line."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+from specllava.findings.against import Against, PromptResult
+from specllava.findings.bootstrap import Ratio
+from specllava.metrics import Comparison
+
+Cell = str | int | float | None
+SHOWN: Final = {  # columns of the Markdown table, by their headings
+    "#": "number", "prompt": "prompt", "τ A": "tau_a", "τ B": "tau_b", "τ B/A": "tau_ratio",
+    "speed B/A": "speed_ratio", "by passes B/A": "counted_ratio", "tokens": "same",
+}  # fmt: skip
+MAX_SHOWN_PROMPT: Final = 80  # characters in Markdown; the other formats hold it whole
+
+
+def records(found: Against) -> list[dict[str, Cell]]:
+    """Return a record per row: the columns of every format. ``first_difference`` counts tokens from 0."""
+    return [_record(number, row) for number, row in enumerate(found.rows, start=1)]
+
+
+def _record(number: int, row: PromptResult) -> dict[str, Cell]:
+    parted = row.sameness if row.sameness is not None and not row.sameness.identical else None
+    return {
+        "number": number,
+        "prompt": row.prompt,
+        "image": row.image,
+        "tau_a": _known(row.a.tau),
+        "tau_b": _known(row.b.tau),
+        "tau_ratio": _known(row.tau_ratio),
+        "tokens_per_second_a": _known(row.a.tokens_per_second),
+        "tokens_per_second_b": _known(row.b.tokens_per_second),
+        "speed_ratio": _known(row.speed_ratio),
+        "counted_ratio": _known(row.counted_ratio),
+        "tokens_a": row.a.tokens,
+        "tokens_b": row.b.tokens,
+        "passes_a": row.a.target_passes,
+        "passes_b": row.b.target_passes,
+        "same": sameness_word(row.sameness),
+        "first_difference": parted.position if parted else None,
+        "margin": parted.margin if parted else None,
+    }
+
+
+def sameness_word(sameness: Comparison | None) -> str:
+    """Say in a word whether the tokens of a row are the same."""
+    if sameness is None:
+        return "drawn"
+    return "identical" if sameness.identical else "near-tie" if sameness.near_tie else "different"
+
+
+def to_csv(found: Against) -> str:
+    """Write the rows as CSV; what is not known is empty."""
+    text = io.StringIO()
+    rows = records(found)
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def to_json(found: Against) -> dict[str, Any]:
+    """Return rows and totals as JSON data; what is not known is ``null``."""
+    a, b = found.totals
+    ratios = {"tau": found.tau, "speed": found.speed, "end_to_end": found.end_to_end, "counted": found.counted}
+    return {
+        "a": {"name": found.a, "tau": _known(a.tau), "tokens_per_second": _known(a.tokens_per_second)},
+        "b": {"name": found.b, "tau": _known(b.tau), "tokens_per_second": _known(b.tokens_per_second)},
+        "prompts": len(found.rows),
+        "identical": found.same,
+        "comparable": found.comparable,
+        "ratios": {
+            name: None if one is None else {key: _known(getattr(one, key)) for key in ("value", "low", "high")}
+            for name, one in ratios.items()
+        },
+        "rows": records(found),
+    }
+
+
+def to_markdown(found: Against) -> str:
+    """Write names, totals and a table of the rows as Markdown."""
+    columns = dict(SHOWN)
+    if found.counted is None:
+        del columns["by passes B/A"]
+    lines = [f"A: {_markdown(found.a)}  ", f"B: {_markdown(found.b)}", ""]
+    lines += [f"- {line}" for line in summary_lines(found)]
+    lines += ["", f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+    for record in records(found):
+        lines.append(f"| {' | '.join(_markdown(record[key]) for key in columns.values())} |")
+    return "\n".join(lines) + "\n"
+
+
+def summary_lines(found: Against) -> list[str]:
+    """Say what came out, a line per ratio; ratios are B's rate over A's."""
+    a, b = found.totals
+    done = f"{len(found.rows)} of {found.prompts}" if len(found.rows) < found.prompts else f"{found.prompts}"
+    words = f"{found.same} of {found.comparable} answers identical" if found.comparable else "answers drawn by chance"
+    lines = [
+        f"{done} prompts, {words}",
+        f"tokens per target pass: A {_number(a.tau)}, B {_number(b.tau)}; {ratio_words(found.tau)}",
+    ]
+    if found.counted is not None:
+        lines.append(f"speed by counted passes at measured costs: {ratio_words(found.counted)}")
+    in_all = _number(found.end_to_end.value)
+    lines.append(f"speed by the clock: {ratio_words(found.speed)} while answering, {in_all} in all")
+    return lines
+
+
+def ratio_words(ratio: Ratio) -> str:
+    """Write a ratio with its interval, such as ``B/A 1.25 (95 % interval 1.10 to 1.40)``."""
+    if math.isnan(ratio.low):
+        return f"B/A {_number(ratio.value)}"
+    return f"B/A {_number(ratio.value)} (95 % interval {_number(ratio.low)} to {_number(ratio.high)})"
+
+
+def race_files(found: Against) -> Iterator[tuple[str, str]]:
+    """Yield name and document of every race file that was kept, for :func:`specllava.race_file.write_zip`."""
+    for number, row in enumerate(found.rows, start=1):
+        document = row.race
+        if document is not None:
+            yield f"{number:03}.json", document
+
+
+def _known(value: float | None) -> float | None:
+    """Return a finite number, or ``None``."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f}"
+
+
+def _markdown(cell: Cell) -> str:
+    if cell is None:
+        return "–"
+    if isinstance(cell, float):
+        return _number(cell)
+    text = " ".join(str(cell).split())
+    text = text if len(text) <= MAX_SHOWN_PROMPT else text[: MAX_SHOWN_PROMPT - 1] + "…"
+    return html.escape(text, quote=False).replace("\\", "\\\\").replace("|", "\\|")
