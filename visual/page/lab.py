@@ -29,11 +29,11 @@ from visual.player.frames import PLOTLY_JS, STATIC, Ending, static_version
 from visual.player.picture import PictureSource
 from visual.player.question import shorten_question
 
-MODULES = ("charts.js", "player.js", "lab.js")
+MODULES = ("charts.js", "player.js", "compared.js", "lab.js")
 MOUNT = """
 const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
-Promise.all(props.modules.map(load)).then(([charts, player, lab]) =>
-  lab.mount({ element, props, watch, charts, player, choose: (given) => trigger("select", { given }) }));
+Promise.all(props.modules.map(load)).then(([charts, player, compared, lab]) =>
+  lab.mount({ element, props, watch, charts, player, compared, choose: (given) => trigger("select", { given }) }));
 """
 
 

@@ -5,8 +5,6 @@ Plain data for ``static/lab.js``, which puts every text into the page as text.
 
 from __future__ import annotations
 
-from plotly.colors import sample_colorscale
-
 from specllava.findings.contrast import Contrast, TreeComparison
 from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import Sweep
@@ -16,7 +14,6 @@ from visual.figures.charts import Chart
 from visual.figures.lab_charts import distillation_chart, knob_chart, rules_chart, seeing_chart
 from visual.figures.labels import token_label
 from visual.figures.step_layout import StepLayout
-from visual.figures.theme import COLOURSCALE
 from visual.figures.tree_figure import tree_figure
 from visual.player.explanations import step_sentence
 from visual.player.headline import number
@@ -75,8 +72,8 @@ def _gloss(found: Contrast, field: str, ceiling: float, scale: str) -> View:
             verdict = "first" if not verified else "drafted" if accepted[position] else "target"
             prob = side.scores.probs[position]
             marks.append({
-                "fill": sample_colorscale(COLOURSCALE, [min(value / ceiling, 1.0)])[0], "bright": value > ceiling / 2,
-                "verdict": verdict, "title": f"{side.name}: {value:.2f} nats, gave this token {prob:.2f}",
+                "share": round(min(value / ceiling, 1.0), 3), "verdict": verdict,
+                "title": f"{side.name}: {value:.2f} nats, gave this token {prob:.2f}",
             })  # fmt: skip
         words.append({"text": token_label(trace, token), "glued": _glued(trace, token), "marks": marks})
     return {"names": [side.name for side in found.results], "scale": scale, "ceiling": ceiling, "words": words}

@@ -2,10 +2,9 @@
 // inside figures were escaped there.
 
 const ROW_PIXELS = 40;
-const TREE = { responsive: true, displayModeBar: false, staticPlot: true };
 const VERDICTS = { drafted: "drafted and taken", target: "the target had to say it", first: "came with the prompt" };
 
-export function mount({ element, props, watch, charts, player, choose }) {
+export function mount({ element, props, watch, charts, player, compared, choose }) {
   const root = element.querySelector(".lab-result");
   const find = (selector) => root.querySelector(selector);
   const plotly = () => player.loadPlotly(new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href);
@@ -43,7 +42,7 @@ export function mount({ element, props, watch, charts, player, choose }) {
     const ends = make("span", "", `${scale}: 0 `);
     ends.append(bar, `${ceiling.toFixed(0)}+ nats`);
     find(".gloss-key").replaceChildren(rows, ends, make("span", "", "× the target had to say it itself"));
-    find(".gloss-words").replaceChildren(...words.map(glossWord));
+    find(".gloss-words").replaceChildren(...words.map((word) => compared.markedWord({ ...word, marks: word.marks.map(verdictMark) })));
   }
 
   function showCloseups(closeups) {
@@ -55,38 +54,20 @@ export function mount({ element, props, watch, charts, player, choose }) {
     async function pick(place) {
       buttons.forEach((button, number) => button.setAttribute("aria-pressed", String(number === place)));
       find(".before").textContent = `Trees after “${closeups[place].before}”`;
-      const drawings = closeups[place].trees.map(treeCard);
-      find(".pair").replaceChildren(...drawings.map(({ card }) => card));
+      const { trees } = closeups[place];
+      const cards = trees.map(compared.treeCard);
+      find(".pair").replaceChildren(...cards.map(({ card }) => card));
       const library = await plotly();
-      for (const { chart, figure } of drawings) library.react(chart, figure.data, figure.layout, TREE);
+      trees.forEach(({ figure }, number) => {
+        const { rows, width } = figure.layout.meta;
+        compared.drawTree(library, cards[number].chart, { ...figure, height: rows * ROW_PIXELS, width });
+      });
     }
   }
 }
 
-function glossWord({ text, glued, marks }) {
-  const word = make("span", glued ? "gloss-word glued" : "gloss-word");
-  const said = marks.map(({ title, verdict }) => `${title}; ${VERDICTS[verdict]}`).join("\n");
-  word.title = `${text}\n${said}`;
-  word.append(make("span", "", text), ...marks.map(mark));
-  return word;
-}
-
-function mark({ fill, bright, verdict }) {
-  const cell = make("i", bright ? "gloss-mark bright" : "gloss-mark", verdict === "target" ? "×" : "");
-  cell.style.background = fill;
-  return cell;
-}
-
-function treeCard({ name, say, figure }) {
-  const card = make("figure", "closeup");
-  const caption = make("figcaption", "");
-  caption.append(make("b", "", name), ...say.map(([style, text]) => make("span", `say-${style}`, text)));
-  const chart = make("div", "tree");
-  const { rows, width } = figure.layout.meta;
-  chart.style.height = `${rows * ROW_PIXELS}px`;
-  chart.style.minWidth = `${width}px`;
-  card.append(caption, chart);
-  return { card, chart, figure };
+function verdictMark({ share, verdict, title }) {
+  return { share, sign: verdict === "target" ? "×" : "", title: `${title}; ${VERDICTS[verdict]}` };
 }
 
 // Two answers beside each other. A word of the original opens what else could stand there; choosing that goes on from it.
