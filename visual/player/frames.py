@@ -7,7 +7,7 @@ the browser parses them once and never asks the server while it plays. The eleme
 * ``prefill`` and ``step``: what a lane emitted and how long it took; steps of the lane that is looked at (the
   speculative one, where it runs) carry the headline as of that moment, the draft's ``doubt`` before each token and the
   tokens that the tree branched before (``marks``), and, packed, a picture: the figure, the sentence, the nodes;
-* ``end`` (last): the final headline, the charts of the whole run, and its race file, packed, for saving.
+* ``end`` (last): the final headline, as numbers too, the charts of the whole run, and its race file, packed, for saving.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from visual.figures.step_layout import StepLayout
 from visual.figures.theme import entropy_ceiling
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing
 from visual.player.explanations import step_sentence, unused_next
-from visual.player.headline import Headline, headline, headline_at, headline_of_one, truncated_at
+from visual.player.headline import Headline, headline, headline_at, headline_of_one, run_numbers, truncated_at
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
 from visual.player.summary import settings_summary
@@ -48,6 +48,9 @@ MODULES = (
     "tree_fit.js",
     "step.js",
     "charts.js",
+    "compared.js",
+    "versus.js",
+    "versus_trees.js",
     "files.js",
     "glossary.js",
     "player.js",
@@ -162,7 +165,7 @@ class FrameList:
         self._add(
             "end", ending=ending, totals=totals, show=instructive_step(lead) if self._show is None else self._show,
             image=lead.image, charts=[chart.as_json() for chart in charts(alone, together)],
-            file=packed(race_json(alone, together, lead.image)),
+            numbers=run_numbers(alone, lead), file=packed(race_json(alone, together, lead.image)),
         )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from specllava.metrics import Comparison, compare, speedup, summarise
+from specllava.metrics import Comparison, compare, saved_tokens, speedup, summarise
 from specllava.trace import DecodeTrace
 
 Headline = dict[str, str]
@@ -42,6 +42,18 @@ def headline_of_one(trace: DecodeTrace, lane: str) -> Headline:
         "same_state": "open",
         f"rate_{lane}": number(summary.tokens_per_second, "{:.0f} tokens/s"),
     }
+
+
+def run_numbers(alone: DecodeTrace | None, lead: DecodeTrace) -> dict[str, float | None]:
+    """Return what a run that is over is compared with another by; ``None`` where there is no such number.
+
+    ``tau``, target passes, the speed-up while answering, and tokens that another branch than the favourite brought.
+    """
+    summary = summarise([lead])
+    gain = math.nan if alone is None or alone is lead else speedup(summarise([alone]), summary)
+    saved = sum(map(saved_tokens, lead.steps))
+    values = {"tau": summary.tau, "passes": summary.target_passes, "speedup": gain, "saved": saved}
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def headline_at(alone: DecodeTrace, together: DecodeTrace, clock: float) -> Headline:

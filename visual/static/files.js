@@ -8,8 +8,9 @@ const MARGIN = 16; // pixels around a drawing
 const UNNEEDED = ["class", "style", "data-unformatted", "data-math"];
 const PRESENTED = ["stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
 
-// frames() and step() tell what is on show; page() gives a blank page in two halves, and is missing on a saved one.
-export function createFiles(root, { frames, step, page }) {
+// frames() and step() tell what is on show; page() gives a blank page in two halves, and is missing on a saved one;
+// both() gives the two runs that are compared, each with its frames as `list`, its `name` and its `run`, or null.
+export function createFiles(root, { frames, step, page, both }) {
   const menu = root.querySelector(".files");
   const note = menu.querySelector(".menu-note");
   const button = (name) => menu.querySelector(`[data-file="${name}"]`);
@@ -18,10 +19,11 @@ export function createFiles(root, { frames, step, page }) {
 
   const actions = {
     race: async () => save(await unpacked(JSON.parse(frames().at(-1)).file), "application/json", "specllava-race.json"),
+    both: async () => save(await raceOfTwo(both()), "application/json", "specllava-a-and-b.json"),
     page: async () => {
       note.textContent = "Packing the page …";
       const [before, behind] = await page();
-      save(before + packed(frames()) + behind, "text/html", "specllava-race.html");
+      save(before + framesText(both() ? await withBoth(both()) : frames()) + behind, "text/html", "specllava-race.html");
     },
     svg: () => save(drawn(), "image/svg+xml", `specllava-step-${step()}.svg`),
     png: async () => save(await raster(drawn()), "image/png", `specllava-step-${step()}.png`),
@@ -65,6 +67,7 @@ export function createFiles(root, { frames, step, page }) {
     for (const name of ["race", "page"]) button(name).disabled = !over;
     for (const name of ["svg", "png"]) button(name).disabled = !tree;
     button("page").hidden = !page;
+    button("both").hidden = !both()?.same;
     button("link").hidden = !list.length || !(run().example || run().lesson);
     note.textContent = over ? "" : "The run can be saved when it is over.";
   }
@@ -76,8 +79,28 @@ export async function unpacked(text) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
 
+async function packed(text) {
+  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream("gzip"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
+}
+
+// A race file whose lanes are the two runs' own, and the target alone of whichever has it.
+async function raceOfTwo({ a, b }) {
+  const races = await Promise.all([a, b].map(async ({ list }) => JSON.parse(await unpacked(JSON.parse(list.at(-1)).file))));
+  const [one, other] = [a, b].map(({ name, run }, place) => ({ name, trace: races[place].b?.trace ?? races[place][run.led.replace("-", "_")] }));
+  const { image, target_only } = { ...races[0], ...races[1] };
+  return JSON.stringify({ image, target_only, a: one, b: other });
+}
+
+// B's frames, of which the first brings A's along.
+async function withBoth({ a, b: { list: [first, ...rest], name } }) {
+  const against = await packed(`[${a.list}]`);
+  return [JSON.stringify({ ...JSON.parse(first), against, a_name: a.name, b_name: name }), ...rest];
+}
+
 // The frames as they stand inside the page's script element: with no "<", no text can end it.
-function packed([first, ...rest]) {
+function framesText([first, ...rest]) {
   const run = { ...JSON.parse(first), live: false, source: "saved run", example: null };
   return JSON.stringify([JSON.stringify(run), ...rest]).replaceAll("<", "\\u003c");
 }

@@ -3,7 +3,7 @@
 
 // Parts of the page that follow the player. Each is a module with `create(root, context)`, which returns what it wants
 // to hear of: `begin(run)`, `step(frame, index, count, playing)` as another step is shown (index from 1), `end(frame)`.
-const PARTS = ["ribbon", "lessons"];
+const PARTS = ["ribbon", "lessons", "versus"];
 
 export function mount({ element, props, watch, server, fork, modules }) {
   const { race, step, charts, files, glossary } = modules;
@@ -24,7 +24,7 @@ export function mount({ element, props, watch, server, fork, modules }) {
     fork([...player.said(), ...tail]);
     document.getElementById("lab-fork")?.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
   }
-  const menu = files.createFiles(root, { frames, step: () => player.index() + 1, page: server?.saved_page });
+  const menu = files.createFiles(root, { frames, step: () => player.index() + 1, page: server?.saved_page, both: part("versus").both });
   watch("value", () => {
     player.feed(frames());
     menu.offer();

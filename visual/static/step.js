@@ -224,7 +224,7 @@ const traceOf = (data, name) => data.find((trace) => trace.name === name);
 const count = ({ nodes }, code) => [...nodes.verdict].filter((verdict) => verdict === code).length;
 
 // Where nodes stand in the picture.
-function placesOf({ data }, nodes) {
+export function placesOf({ data }, nodes) {
   const x = [];
   const y = [];
   for (const { customdata = [], x: xs, y: ys } of data) {

@@ -43,16 +43,16 @@ export function create(root, { plotly, modules, frames }) {
 
   async function against(run) {
     const list = JSON.parse(await files.unpacked(run.against));
-    held.a = sideOf(list, run.a_name);
+    held.a = sideOf(list.map((frame) => JSON.stringify(frame)), run.a_name);
   }
 
   async function end() {
     const list = frames();
+    const run = runOf(list);
     await opening;
-    if (list !== frames()) return; // another run has taken its place
+    if (run.id !== runOf(frames()).id) return; // another run has taken its place
     present = list;
-    const run = JSON.parse(list[0]);
-    if (held.a && held.a.run.id !== run.id) held.b = sideOf(list, run.b_name);
+    if (held.a && held.a.run.id !== run.id) held.b = sideOf(alone(list), run.b_name);
     show();
   }
 
@@ -64,7 +64,7 @@ export function create(root, { plotly, modules, frames }) {
 
   function show() {
     const { a, b } = held;
-    const pinned = a && present && a.run.id === JSON.parse(present[0]).id;
+    const pinned = a && present && a.run.id === runOf(present).id;
     pin.disabled = !present || pinned;
     pin.textContent = pinned ? "Pinned as A ✓" : PIN;
     card.hidden = !a;
@@ -126,6 +126,8 @@ export function create(root, { plotly, modules, frames }) {
   show();
   return { begin, end, both };
 }
+
+const runOf = ([first]) => JSON.parse(first);
 
 // A run without what it was compared with when it was opened.
 function alone([first, ...rest]) {

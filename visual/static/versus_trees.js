@@ -1,7 +1,11 @@
 // Both trees at one word of A against B, one above the other. What only one of them guessed has an outline.
 
+const HALO = 28; // pixels across
+const RING = 24;
+
 // `sides` are those of versus.js; `at` is the place of a word that both answers have in common.
-export async function show(place, sides, at, { compared, files, tree_fit }, plotly) {
+export async function show(place, sides, at, modules, plotly) {
+  const { compared, files, tree_fit } = modules;
   const steps = await Promise.all(sides.map((side) => stepAt(side, at, files.unpacked)));
   place.querySelector(".before").textContent = `Both trees at “${steps[0].word}”, token ${at + 1}. Outlined: guesses that only one of the two has.`;
   const keys = steps.map(guesses);
@@ -9,7 +13,7 @@ export async function show(place, sides, at, { compared, files, tree_fit }, plot
   place.querySelector(".pair").replaceChildren(...cards.map(({ card }) => card));
   steps.forEach((step, side) => {
     const own = onlyHere(step, keys[side], steps[1 - side], keys[1 - side]);
-    const figure = outlined(step.picture.figure, step.node, own);
+    const figure = outlined(step.picture.figure, step.node, own, modules.step.placesOf);
     const drawn = tree_fit.fit(figure, place.clientWidth);
     cards[side].chart.dataset.node = step.node;
     compared.drawTree(plotly, cards[side].chart, drawn);
@@ -40,14 +44,12 @@ function onlyHere({ picture: { nodes } }, keys, other, others) {
   return keys.flatMap((key, node) => ("aru".includes(nodes.verdict[node]) && !there.has(key) && !others[0].startsWith(key) ? [node] : []));
 }
 
-function outlined(figure, word, own) {
-  const ring = (uid, nodes) => ({ type: "scatter", name: uid, uid, mode: "markers", hoverinfo: "skip", cliponaxis: false,
-    ...placesOf(figure, nodes), marker: { symbol: uid === "only" ? "circle-open" : "circle", size: 24, color: uid === "only" ? "#8b9096" : "rgba(240,180,0,0.42)", line: { width: uid === "only" ? 2 : 0 } } });
-  const data = figure.data.filter(({ name, visible }) => name !== "marked" && visible !== false);
-  return { ...figure, data: [ring("word", [word]), ...data, ring("only", own)] };
-}
-
-function placesOf({ data }, nodes) {
-  const found = data.flatMap(({ customdata = [], x, y }) => customdata.flatMap((node, place) => (nodes.includes(node) ? [[x[place], y[place]]] : [])));
-  return { x: found.map(([x]) => x), y: found.map(([, y]) => y) };
+// A halo behind the word, as behind the chosen node of a step, and rings around what only this tree has.
+function outlined(figure, word, own, placesOf) {
+  const data = figure.data.filter(({ visible }) => visible !== false).map((trace) => (
+    trace.name === "marked" ? { ...trace, ...placesOf(figure, [word]), marker: { ...trace.marker, size: HALO } } : trace
+  ));
+  const marker = { symbol: "circle-open", size: RING, line: { width: 2 } };
+  const rings = { type: "scatter", name: "only", uid: "only", mode: "markers", hoverinfo: "skip", cliponaxis: false, marker, ...placesOf(figure, own) };
+  return { ...figure, data: [...data, rings] };
 }
