@@ -13,19 +13,20 @@ const JUDGED = ["accepted", "rejected", "unreached"];
 const FOLD = 14; // columns no farther apart than this belong to a fold
 const STRAIGHT = 0.55; // of a level, where a lone guess follows a lone guess: the first fork is soon in sight
 
-// Returns the figure's data and layout for a card `width` pixels wide, and the pixels that the drawing takes.
-export function fit({ data, layout }, width) {
-  return width < NARROW ? upright(data, layout, width) : level(data, layout, width);
+// Returns the figure's data and layout for a card `width` pixels wide, and the pixels that the drawing takes,
+// at least `least` of them high unless it stands upright.
+export function fit({ data, layout }, width, least = HEIGHT) {
+  return width < NARROW ? upright(data, layout, width) : level(data, layout, width, least);
 }
 
-function level(data, layout, width) {
+function level(data, layout, width, least) {
   const { rows, width: natural } = layout.meta;
   const stretch = Math.max(1, Math.min(STRETCH, width / natural));
   const [left] = layout.xaxis.range;
   const range = [left, left + Math.max(width, natural) / stretch];
   const [low, high] = layout.yaxis.range;
-  const below = layout.meta.checked ? (BRACKET * (rows + 0.3)) / Math.max(HEIGHT, rows * ROW) : 0;
-  const height = Math.min(TALLEST, Math.max(HEIGHT, rows * ROW) + (below && BRACKET / 2));
+  const below = layout.meta.checked ? (BRACKET * (rows + 0.3)) / Math.max(least, rows * ROW) : 0;
+  const height = Math.min(TALLEST, Math.max(least, rows * ROW) + (below && BRACKET / 2));
   const drawn = { ...layout, xaxis: { ...layout.xaxis, range }, yaxis: { ...layout.yaxis, range: [low - below / 2, high] }, ...bracket(data, layout, low - below / 2) };
   return { data, layout: drawn, height, width: natural };
 }

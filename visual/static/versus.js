@@ -2,7 +2,7 @@
 // the doubt of both drafts; a word opens both trees (versus_trees.js). Runs are lists of frames and stay in the browser.
 
 const PIN = "Pin as A";
-const SIGNS = { branched: "⑂", saved: "⑂✓" };
+const SIGNS = { branched: "⋎", saved: "⋎✓" };
 const SAID = { branched: ", the tree branched here", saved: ", another branch was right here" };
 const SOURCES = { accepted: "drafted and taken", target: "the target's own", plain: "the target's own" };
 const NUMBERS = [ // label, name in the end frame, digits, unit, whether the difference is a share
@@ -167,9 +167,13 @@ function parting(a, b, shared) {
 
 function numberRow([label, key, digits, unit, share], a, b) {
   const written = (value) => (value == null ? "–" : value.toFixed(digits) + unit);
-  const change = a[key] == null || b[key] == null ? null : share ? 100 * (b[key] / a[key] - 1) : b[key] - a[key];
-  const signed = change === null ? "–" : `${change < -0.005 ? "−" : "+"}${Math.abs(change).toFixed(share ? 1 : 0)}${share ? " %" : ""}`;
-  return [label, written(a[key]), written(b[key]), signed];
+  return [label, written(a[key]), written(b[key]), difference(a[key], b[key], share)];
+}
+
+function difference(a, b, share) {
+  if (a == null || b == null || (share && !a)) return "–";
+  const text = (share ? 100 * (b / a - 1) : b - a).toFixed(share ? 1 : 0);
+  return `${Number(text) > 0 ? "+" : ""}${text.replace(/^-(?=0(\.0)?$)/, "").replace("-", "−")}${share ? " %" : ""}`;
 }
 
 function markOf({ doubt, mark, source, step, place }, name, ceiling) {

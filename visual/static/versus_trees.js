@@ -2,6 +2,7 @@
 
 const HALO = 28; // pixels across
 const RING = 24;
+const LEAST = 150; // pixels of height
 
 // `sides` are those of versus.js; `at` is the place of a word that both answers have in common.
 export async function show(place, sides, at, modules, plotly) {
@@ -14,7 +15,7 @@ export async function show(place, sides, at, modules, plotly) {
   steps.forEach((step, side) => {
     const own = onlyHere(step, keys[side], steps[1 - side], keys[1 - side]);
     const figure = outlined(step.picture.figure, step.node, own, modules.step.placesOf);
-    const drawn = tree_fit.fit(figure, place.clientWidth);
+    const drawn = tree_fit.fit(figure, place.clientWidth, LEAST);
     cards[side].chart.dataset.node = step.node;
     compared.drawTree(plotly, cards[side].chart, drawn);
   });
