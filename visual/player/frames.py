@@ -7,7 +7,7 @@ the browser parses them once and never asks the server while it plays. The eleme
 * ``prefill`` and ``step``: what a lane emitted and how long it took; steps of the lane that is looked at (the
   speculative one, where it runs) carry the headline as of that moment, the draft's ``doubt`` before each token and the
   tokens that the tree branched before (``marks``), and, packed, a picture: the figure, the sentence, the nodes;
-* ``end`` (last): the final headline, as numbers too, the charts of the whole run, and its race file, packed, for saving.
+* ``end`` (last): the final headline, ``numbers`` to compare it by, the charts, and the race file, packed, for saving.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const PNG_SCALE = 3; // sharp in print
 const KEPT = 60_000; // milliseconds for a download to begin
+const LONGEST_NAME = 200; // characters, of a side in a race file
 const MARGIN = 16; // pixels around a drawing
 const UNNEEDED = ["class", "style", "data-unformatted", "data-math"];
 const PRESENTED = ["stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
@@ -88,7 +89,7 @@ async function packed(text) {
 // A race file whose lanes are the two runs' own, and the target alone of whichever has it.
 async function raceOfTwo({ a, b }) {
   const races = await Promise.all([a, b].map(async ({ list }) => JSON.parse(await unpacked(JSON.parse(list.at(-1)).file))));
-  const [one, other] = [a, b].map(({ name, run }, place) => ({ name, trace: races[place].b?.trace ?? races[place][run.led.replace("-", "_")] }));
+  const [one, other] = [a, b].map(({ name, run }, place) => ({ name: name.slice(0, LONGEST_NAME), trace: races[place].b?.trace ?? races[place][run.led.replace("-", "_")] }));
   const { image, target_only } = { ...races[0], ...races[1] };
   return JSON.stringify({ image, target_only, a: one, b: other });
 }

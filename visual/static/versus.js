@@ -72,7 +72,7 @@ export function create(root, { plotly, modules, frames }) {
     if (!a) return;
     find("[data-versus=swap]").disabled = !b;
     find(".versus-sides").replaceChildren(...[["A", a], ["B", b]].flatMap(([name, side]) => [
-      compared.make("dt", "", name), compared.make("dd", "", side ? side.name : "the next run"),
+      compared.make("dt", "", name), compared.make("dd", "", side ? `${side.name} · ${side.run.setting}` : "the next run"),
     ]));
     find(".versus-result").hidden = !b;
     find(".versus-note").textContent = b ? compare(a, b) : WAITING;
@@ -144,7 +144,7 @@ function sideOf(list, name) {
     text, source, step, place, id: frame.ids[place], doubt: frame.doubt?.[place] ?? null,
     mark: frame.marks?.find(([, at]) => at === place)?.[0],
   })));
-  return { list, run, steps, words, numbers: parsed.at(-1).numbers ?? {}, name: name || `${run.source} · ${run.setting}` };
+  return { list, run, steps, words, numbers: parsed.at(-1).numbers ?? {}, name: name || run.settings };
 }
 
 function common(a, b) {
