@@ -119,7 +119,7 @@ def test_numbers_and_words_are_those_of_the_traces(visit: Visitor, tmp_path: Pat
     tab = opened(visit, written(tmp_path, a, b))
     assert tab.page.evaluate(SIDES) == ["entropy rule" + MACHINE, "chain" + MACHINE]
     rows = {row[0]: row[1:] for row in tab.page.evaluate(
-        "[...document.querySelectorAll('.versus-result tbody tr')].map((row) => [...row.cells].map((c) => c.textContent))"
+        "[...document.querySelectorAll('.versus-result tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
     )}  # fmt: skip
     one, other = summarise([a]), summarise([b])
     change = 100 * (other.tau / one.tau - 1)
