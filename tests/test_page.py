@@ -35,7 +35,7 @@ def test_a_race_runs_to_its_end_and_says_identical(visit: Visitor) -> None:
     assert "What is on the left?" in tab.text(".asked")
 
 
-def test_on_a_phone_the_node_that_the_card_tells_about_is_in_sight(visit: Visitor) -> None:
+def test_on_a_phone_the_tree_grows_downwards_and_is_seen_without_sideways_scrolling(visit: Visitor) -> None:
     tab = visit(viewport={"width": 375, "height": 900})
     seen = """(() => {
       const node = document.querySelector(".tree .tracemarked .point").getBoundingClientRect();
@@ -43,9 +43,15 @@ def test_on_a_phone_the_node_that_the_card_tells_about_is_in_sight(visit: Visito
       return node.left >= card.left && node.right <= card.right;
     })()"""
     wide = "document.querySelector('.scroller').scrollWidth > document.querySelector('.scroller').clientWidth"
-    assert tab.page.evaluate(wide)
+    downwards = """(() => {
+      const centre = (point) => { const { left, top, width, height } = point.getBoundingClientRect(); return [left + width / 2, top + height / 2]; };
+      const path = [...document.querySelectorAll(".tree .traceaccepted .point")].map(centre);
+      return path.every(([x, y], at) => !at || (Math.abs(x - path[at - 1][0]) < 1 && y > path[at - 1][1]));
+    })()"""  # noqa: E501
     for _ in range(5):
         tab.wait(seen)
+        assert not tab.page.evaluate(wide)
+        assert tab.page.evaluate(downwards)
         before = tab.page.evaluate(DRAWN)
         tab.page.click("[data-do=next]")
         tab.wait(f"{DRAWN} !== {json.dumps(before)}")
@@ -55,6 +61,7 @@ def test_scrubbing_redraws_the_tree_without_asking_the_server(visit: Visitor) ->
     tab = visit()
     tab.page.wait_for_timeout(500)  # let the page's own start-up requests pass
     before, calls = tab.page.evaluate(DRAWN), len(tab.calls)
+    tab.page.locator(".scrub").scroll_into_view_if_needed()
     box = tab.page.locator(".scrub").bounding_box()
     for share in (0.2, 0.35):
         tab.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
@@ -93,7 +100,7 @@ def test_a_word_and_a_block_lead_to_their_step(visit: Visitor) -> None:
     assert tab.step() == 2
     tab.page.locator(".track[data-lane=speculative] .lap[data-item='3']").click()
     assert tab.step() == 3
-    tab.page.locator(".step .table summary").click()
+    tab.page.locator(".chosen .table summary").click()
     tab.page.wait_for_selector(".table tbody tr")
     rows = tab.page.locator(".table tbody tr").count()
     drawn = "document.querySelector('.tree').data.filter((t) => t.visible).flatMap((t) => t.customdata ?? [])"

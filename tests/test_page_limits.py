@@ -62,8 +62,8 @@ def test_pruned_guesses_are_drawn_when_switched_on(visit: Visitor) -> None:
     assert tab.page.evaluate(points) == 0
     tab.page.click(".with-pruned input")
     tab.wait(f"{points} > 0")
-    tab.page.click(".step .table summary")
-    assert "pruned" in tab.text(".step .table tbody")
+    tab.page.click(".chosen .table summary")
+    assert "pruned" in tab.text(".chosen .table tbody")
 
 
 def test_a_rejected_guess_can_be_forced_from_its_card(visit: Visitor) -> None:
