@@ -32,6 +32,7 @@ from specllava.trace import (
     tokens_used,
 )
 from specllava.tree import DraftTree
+from specllava.verification.draws import DrawRecorder
 from specllava.verification.sampling import SeededRandom
 from specllava.verification.target_view import target_view
 from specllava.verification.verifier import build_verifier, check_finite
@@ -67,7 +68,8 @@ class Request:
         rule: how trees grow, for a drafter that grows them.
         caches: KV caches to go on with; what the prompt shares with them is not read again.
         length: tokens of prompt and answer that the caches are for.
-        record: note what the target thought of every node, for a trace that explains itself; outside every clock.
+        record: note what the target thought of every node and what was drawn, for a trace that explains itself; outside
+            every clock.
     """
 
     def __init__(
@@ -173,10 +175,11 @@ class Request:
         assert self._session is not None, "prefill comes first"
         assert self._tree is not None, "propose comes first"
         session, tree, device = self._session, self._tree, self.lane.prompt.input_ids.device
+        recorder = DrawRecorder(self._random) if self._record else None
         started = now(device)
         base = self._engine.cache.length
         output = self._engine.forward(PassInput.of_tree(tree, base))
-        verification, probs = self._verifier.verify(tree, output.logits, session.draft_probs)
+        verification, probs = self._verifier.verify(tree, output.logits, session.draft_probs, recorder)
         verified = now(device)
         path = verification.path
         emitted = self._emit([*(tree.tokens[node] for node in verification.accepted), verification.bonus_token])
@@ -194,6 +197,7 @@ class Request:
             target=target_view(tree, output.logits, probs) if self._record else None,
             seconds=seconds,
             pruned=session.pruned,
+            draws=recorder.draws() if recorder else (),
             finished=self.finished,
         )
 

@@ -18,7 +18,6 @@ from specllava.recorded_config import MAX_NAME, RecordedConfig
 from specllava.trace_fields import (
     Count,
     Many,
-    Probability,
     Record,
     Seconds,
     TokenTexts,
@@ -26,6 +25,7 @@ from specllava.trace_fields import (
     parse_json,
 )
 from specllava.tree import DraftTree, Pruned
+from specllava.verdict import Draw, TargetView, Verification
 
 SCHEMA_VERSION: Final = 1
 NO_DRAFT: Final = "none"  # the name of a draft that is not there
@@ -36,43 +36,6 @@ FinishReason = Literal["eos", "length", "stopped"]
 OwnName = Annotated[str | None, Field(max_length=MAX_NAME, exclude_if=lambda name: name is None)]
 # Why an event was the last of its answer; in a file it is a field of the trace as a whole.
 Finished = Annotated[FinishReason | None, Field(exclude=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class Verification(Record):
-    """The target's verdict on a tree.
-
-    Args:
-        accepted: accepted nodes in order of depth, the root (which needs no verdict) left out.
-        bonus_token: the target's own token after the last accepted node.
-    """
-
-    accepted: Many[int]
-    bonus_token: Annotated[int, Field(alias="next_token")]
-
-    @property
-    def path(self) -> tuple[int, ...]:
-        """The accepted branch, the root included: the columns that both caches keep."""
-        return (0, *self.accepted)
-
-
-@dataclass(frozen=True, slots=True)
-class TargetView(Record):
-    """The target's distribution after each node of a tree; every tuple has one entry per node.
-
-    Args:
-        choices: the target's most likely token after each node.
-        choice_probs: its probability.
-        margins: logit of the choice minus the logit of the runner-up: how near a tie was.
-        token_probs: the target's probability of each node's own token given its path (1.0 for the root).
-        token_ranks: rank of that token in the target's distribution, from 0 (0 for the root).
-    """
-
-    choices: Many[int]
-    choice_probs: Many[Probability]
-    margins: Many[float]
-    token_probs: Many[Probability]
-    token_ranks: Many[Count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +78,8 @@ class Prefill(Record):
 class StepTrace(Record):
     """One step: the tree, the verdict, what was emitted, the target's view, the time, what was pruned (for display).
 
-    ``target`` is ``None`` where it was not recorded: then the step cannot be explained, nor displayed.
+    ``target`` is ``None`` where it was not recorded: then the step cannot be explained, nor displayed. ``draws`` are
+    the numbers that a sampling verifier drew, in their order; none without a temperature, or where not recorded.
 
     ``emitted`` is accepted tokens and the target's next token, clipped at the limit or the end of
     the answer; it is never empty.
@@ -127,6 +91,7 @@ class StepTrace(Record):
     target: TargetView | None
     seconds: StepSeconds
     pruned: Many[Pruned] = ()
+    draws: Annotated[Many[Draw], Field(exclude_if=lambda draws: not draws)] = ()
     finished: Finished = field(default=None, compare=False)
 
     @property
@@ -151,6 +116,8 @@ class StepTrace(Record):
                 raise ValueError(f"accepted nodes {self.verification.accepted} are not a branch of the tree")
         if not all(0 <= guess.parent < nodes for guess in self.pruned):
             raise ValueError(f"a pruned guess follows none of the {nodes} nodes")
+        if not all(0 <= draw.node < nodes for draw in self.draws):
+            raise ValueError(f"a draw follows none of the {nodes} nodes")
         whole = (*(self.tree.tokens[n] for n in self.verification.accepted), self.verification.bonus_token)
         if not self.emitted or self.emitted != whole[: len(self.emitted)]:
             raise ValueError(f"emitted {self.emitted} is not a beginning of accepted tokens and next token {whole}")
@@ -309,6 +276,8 @@ def tokens_used(prefill: Prefill, forced_prefix: Iterable[int], steps: Iterable[
             yield from step.view.choices
         yield step.verification.bonus_token
         yield from (guess.token for guess in step.pruned)
+        for draw in step.draws:
+            yield from draw.tokens
 
 
 _ADAPTER: TypeAdapter[DecodeTrace] = TypeAdapter(DecodeTrace)

@@ -22,8 +22,9 @@ from specllava.metrics import (
     speedup,
     summarise,
 )
-from specllava.trace import DecodeTrace, Prefill, RunInfo, StepSeconds, StepTrace, TargetView, Verification
+from specllava.trace import DecodeTrace, Prefill, RunInfo, StepSeconds, StepTrace
 from specllava.tree import DraftTree
+from specllava.verdict import TargetView, Verification
 
 
 def step(tree: DraftTree, accepted: tuple[int, ...], following: int, spent: StepSeconds, emit: int = 99) -> StepTrace:

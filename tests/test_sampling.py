@@ -27,8 +27,8 @@ from support.chances import (
 )
 from torch import Tensor
 
-from specllava.trace import Verification
 from specllava.tree import DraftTree
+from specllava.verdict import Verification
 from specllava.verification.sampling import (
     RandomSource,
     SeededRandom,

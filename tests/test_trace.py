@@ -22,10 +22,9 @@ from specllava.trace import (
     RunInfo,
     StepSeconds,
     StepTrace,
-    TargetView,
-    Verification,
 )
 from specllava.tree import DraftTree, Pruned
+from specllava.verdict import TargetView, Verification
 
 VOCABULARY = 6
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

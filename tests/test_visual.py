@@ -24,8 +24,9 @@ from support.visual_traces import SETTING, first_steps, retexted, synthetic_race
 import visual
 from specllava.config import DecodingConfig
 from specllava.decoding import clip
-from specllava.trace import DecodeTrace, Prefill, StepSeconds, StepTrace, TargetView, Verification
+from specllava.trace import DecodeTrace, Prefill, StepSeconds, StepTrace
 from specllava.tree import DraftTree, Pruned
+from specllava.verdict import TargetView, Verification
 from visual.figures import theme
 from visual.figures.labels import END_MARK, token_label
 from visual.figures.layout import ordered_tree, tidy_heights

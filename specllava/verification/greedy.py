@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specllava.trace import Verification
 from specllava.tree import DraftTree
+from specllava.verdict import Verification
 
 
 def verify_greedy(tree: DraftTree, choices: Sequence[int]) -> Verification:

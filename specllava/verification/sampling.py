@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from specllava.trace import Verification
 from specllava.tree import DraftTree
+from specllava.verdict import Verification
 
 
 class RandomSource(Protocol):
@@ -38,6 +38,7 @@ class SeededRandom:
 
     def __init__(self, seed: int) -> None:
         self._source = torch.Generator().manual_seed(seed)
+        self.last = 0.0  # the number drawn last
 
     def accept(self, probability: float) -> bool:
         return self._uniform() < probability
@@ -50,7 +51,23 @@ class SeededRandom:
 
     def _uniform(self) -> float:
         """Draw a number from 0.0 up to, but not including, 1.0."""
-        return float(torch.rand((), generator=self._source, dtype=torch.float64))
+        self.last = float(torch.rand((), generator=self._source, dtype=torch.float64))
+        return self.last
+
+
+class Observer(Protocol):
+    """Interface of whoever is told of every number that a verifier drew, right after it; it draws none itself."""
+
+    def judged(self, node: int, token: int, rest: Rest, acceptance: float) -> None:
+        """Hear that a guessed child ``token`` of ``node`` was accepted with probability ``acceptance``, or refused.
+
+        ``rest`` is what was left of both distributions at ``node``, that child included.
+        """
+        ...
+
+    def drew(self, node: int, token: int, target: Tensor) -> None:
+        """Hear that the target drew ``token`` after ``node`` from ``target``, ``[vocab]``."""
+        ...
 
 
 def warp(logits: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> Tensor:
@@ -93,7 +110,9 @@ def draw_children(draft_probs: Tensor, count: int, random: RandomSource) -> list
     return tokens
 
 
-def verify_top(tree: DraftTree, probs: Tensor, random: RandomSource) -> Verification:
+def verify_top(
+    tree: DraftTree, probs: Tensor, random: RandomSource, observer: Observer | None = None
+) -> Verification:
     """Verify children that were chosen, not drawn, such as the draft's most likely ones.
 
     The target draws its own token after each node, and where a child bears it, goes on from there. So there is one
@@ -112,13 +131,17 @@ def verify_top(tree: DraftTree, probs: Tensor, random: RandomSource) -> Verifica
     while True:
         node = accepted[-1] if accepted else 0
         token = random.draw(probs[node])
+        if observer:
+            observer.drew(node, token, probs[node])
         child = next((child for child in children[node] if tree.tokens[child] == token), None)
         if child is None:
             return Verification(tuple(accepted), token)
         accepted.append(child)
 
 
-def verify_drawn(tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: RandomSource) -> Verification:
+def verify_drawn(
+    tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: RandomSource, observer: Observer | None = None
+) -> Verification:
     """Verify children that were drawn from the draft without replacement (Sequoia, arXiv 2402.12374).
 
     From the root down: a child is accepted with ``min(1, p / q)``; else the target keeps ``max(p - q, 0)``, the
@@ -138,18 +161,25 @@ def verify_drawn(tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: Ra
     accepted: list[int] = []
     node = 0
     while True:
-        rest = _Rest(probs[node], draft_probs[node])
+        rest = Rest(probs[node], draft_probs[node])
         for child in children[node]:
-            if random.accept(rest.acceptance(tree.tokens[child])):
+            token = tree.tokens[child]
+            acceptance = rest.acceptance(token)
+            taken = random.accept(acceptance)
+            if observer:
+                observer.judged(node, token, rest, acceptance)
+            if taken:
                 break
-            rest = rest.without(tree.tokens[child])
+            rest = rest.without(token)
         else:
-            return Verification(tuple(accepted), random.draw(rest.target))
+            return Verification(tuple(accepted), _draw(node, rest, random, observer))
         accepted.append(child)
         node = child
 
 
-def verify_traversal(tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: RandomSource) -> Verification:
+def verify_traversal(
+    tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: RandomSource, observer: Observer | None = None
+) -> Verification:
     """Verify drawn children from the leaves to the root (Traversal Verification, arXiv 2505.12398).
 
     A branch is verified as a whole: a node's credit is ``min(1, credit of its parent · p / q)``, so what one token
@@ -162,26 +192,39 @@ def verify_traversal(tree: DraftTree, probs: Tensor, draft_probs: Tensor, random
     _check(tree, probs, draft_probs)
     children = tree.children()
     path = [0]
-    rests = [_Rest(probs[0], draft_probs[0])]
+    rests = [Rest(probs[0], draft_probs[0])]
     waiting = [iter(children[0])]
     while True:
         child = next(waiting[-1], None)
         if child is not None:
             credit = rests[-1].acceptance(tree.tokens[child])
             path.append(child)
-            rests.append(_Rest(probs[child], draft_probs[child], credit))
+            rests.append(Rest(probs[child], draft_probs[child], credit))
             waiting.append(iter(children[child]))
-        elif len(path) == 1 or random.accept(rests[-1].credit):  # the root's credit stays 1: nothing to draw
-            return Verification(tuple(path[1:]), random.draw(rests[-1].target))
-        else:
-            refused = tree.tokens[path.pop()]
-            rests.pop()
-            waiting.pop()
-            rests[-1] = rests[-1].without(refused)
+            continue
+        if len(path) == 1:  # the root's credit stays 1: nothing to draw
+            break
+        token, credit = tree.tokens[path[-1]], rests[-1].credit
+        taken = random.accept(credit)
+        if observer:
+            observer.judged(path[-2], token, rests[-2], credit)
+        if taken:
+            break
+        for stack in (path, rests, waiting):
+            stack.pop()
+        rests[-1] = rests[-1].without(token)
+    return Verification(tuple(path[1:]), _draw(path[-1], rests[-1], random, observer))
+
+
+def _draw(node: int, rest: Rest, random: RandomSource, observer: Observer | None) -> int:
+    token = random.draw(rest.target)
+    if observer:
+        observer.drew(node, token, rest.target)
+    return token
 
 
 @dataclass(frozen=True, slots=True)
-class _Rest:
+class Rest:
     """Remaining distributions at a node after some of its children were refused.
 
     Args:
@@ -200,18 +243,22 @@ class _Rest:
         offered = float(self.draft[token]) or 1.0  # a token that cannot have been drawn was chosen
         return 1.0 if wanted >= offered else wanted / offered
 
-    def without(self, token: int) -> _Rest:
+    def offered(self, token: int) -> Tensor:
+        """Return what the child ``token`` came from, ``[vocab]``: a token that cannot have been drawn was chosen."""
+        if self.draft[token] > 0:
+            return self.draft
+        chosen = torch.zeros_like(self.target)
+        chosen[token] = 1.0
+        return chosen
+
+    def without(self, token: int) -> Rest:
         """Return what remains when the child ``token`` and all below it are refused."""
-        offered = self.draft
-        if not offered[token] > 0:
-            offered = torch.zeros_like(self.target)
-            offered[token] = 1.0
-        residual = (self.credit * self.target - offered).clamp(min=0.0)
+        residual = (self.credit * self.target - self.offered(token)).clamp(min=0.0)
         mass = float(residual.sum())
         draft = _without(self.draft, token)
         if mass == 0.0:  # the draft had all that was wanted; with full credit only rounding can have refused it
-            return _Rest(self.target, draft, 1.0 if self.credit == 1.0 else 0.0)
-        return _Rest(residual / mass, draft, mass / (mass + (1.0 - self.credit)))
+            return Rest(self.target, draft, 1.0 if self.credit == 1.0 else 0.0)
+        return Rest(residual / mass, draft, mass / (mass + (1.0 - self.credit)))
 
 
 def _without(probs: Tensor, token: int) -> Tensor:

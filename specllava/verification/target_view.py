@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specllava.trace import TargetView
 from specllava.tree import DraftTree
+from specllava.verdict import TargetView
 
 
 def target_view(tree: DraftTree, logits: Tensor, probs: Tensor | None = None) -> TargetView:
@@ -26,13 +26,13 @@ def target_view(tree: DraftTree, logits: Tensor, probs: Tensor | None = None) ->
     own = seen.gather(1, tokens.unsqueeze(1))
     return TargetView(
         choices=tuple(choices[:, 0].tolist()),
-        choice_probs=_rounded(probs.gather(1, choices).squeeze(1)),
-        margins=_rounded(best[:, 0] - best[:, 1]),
-        token_probs=(1.0, *_rounded(own.squeeze(1))),
+        choice_probs=rounded(probs.gather(1, choices).squeeze(1)),
+        margins=rounded(best[:, 0] - best[:, 1]),
+        token_probs=(1.0, *rounded(own.squeeze(1))),
         token_ranks=(0, *(seen > own).sum(-1).tolist()),
     )
 
 
-def _rounded(values: Tensor) -> tuple[float, ...]:
-    """Round to seven decimals, which halves the size on file."""
+def rounded(values: Tensor) -> tuple[float, ...]:
+    """Return ``[count]`` values, rounded to seven decimals, which halves the size on file."""
     return tuple(round(value, 7) for value in values.tolist())

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from specllava.config import DecodingConfig
-from specllava.trace import Verification
 from specllava.tree import DraftTree
+from specllava.verdict import Verification
 from specllava.verification.greedy import verify_greedy
-from specllava.verification.sampling import RandomSource, verify_drawn, verify_top, verify_traversal, warp
+from specllava.verification.sampling import Observer, RandomSource, verify_drawn, verify_top, verify_traversal, warp
 
 
 class Verifier(Protocol):
@@ -21,13 +21,16 @@ class Verifier(Protocol):
         """Return the first token of an answer, of logits ``[vocab]``."""
         ...
 
-    def verify(self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None) -> tuple[Verification, Tensor | None]:
+    def verify(
+        self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None, observer: Observer | None = None
+    ) -> tuple[Verification, Tensor | None]:
         """Verify a tree; also return the distributions that were used, if any had to be computed.
 
         Args:
             logits: ``[nodes, vocab]``.
             draft_probs: the distribution that each node's children were drawn from, ``[nodes, vocab]``; ``None`` if
                 they were chosen.
+            observer: who hears of the numbers that are drawn, if any are.
         """
         ...
 
@@ -38,7 +41,9 @@ class GreedyVerifier:
     def first_token(self, logits: Tensor) -> int:
         return int(logits.argmax())
 
-    def verify(self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None) -> tuple[Verification, Tensor | None]:
+    def verify(
+        self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None, observer: Observer | None = None
+    ) -> tuple[Verification, Tensor | None]:
         return verify_greedy(tree, logits.argmax(-1).tolist()), None
 
 
@@ -51,12 +56,14 @@ class SamplingVerifier:
     def first_token(self, logits: Tensor) -> int:
         return self._random.draw(self._probs(logits[None])[0])
 
-    def verify(self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None) -> tuple[Verification, Tensor | None]:
+    def verify(
+        self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None, observer: Observer | None = None
+    ) -> tuple[Verification, Tensor | None]:
         probs = self._probs(logits)
         if draft_probs is None:
-            return verify_top(tree, probs, self._random), probs
+            return verify_top(tree, probs, self._random, observer), probs
         verify = verify_traversal if self._config.verifier == "traversal" else verify_drawn
-        return verify(tree, probs, draft_probs, self._random), probs
+        return verify(tree, probs, draft_probs, self._random, observer), probs
 
     def _probs(self, logits: Tensor) -> Tensor:
         return warp(logits, self._config.temperature, self._config.top_p, self._config.top_k)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specllava.trace import Verification
 from specllava.tree import ROOT_PARENT, DraftTree
+from specllava.verdict import Verification
 from specllava.verification.sampling import RandomSource, draw_children, verify_top, warp
 
 T = TypeVar("T")

@@ -27,10 +27,9 @@ from specllava.trace import (
     RunInfo,
     StepSeconds,
     StepTrace,
-    TargetView,
-    Verification,
 )
 from specllava.tree import DraftTree, Pruned
+from specllava.verdict import TargetView, Verification
 from visual.player.lessons import Lesson, LessonText
 from visual.player.recorded import Recorded, read_recorded
 

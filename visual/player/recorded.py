@@ -26,6 +26,8 @@ MAX_BYTES = 4 * 2**20
 MAX_STEPS = 1024  # of one lane
 MAX_NODES = 6_000  # of all trees: with as many pruned guesses, about a second to draw
 MAX_PRUNED = 6_000  # of all steps
+MAX_DRAWS = 6_000  # of all steps
+MAX_DRAW_TOKENS = 32  # that one draw names
 MAX_TREE = 257  # the most that the options allow, and the root
 MAX_TOKEN_CHARACTERS = 512
 MAX_ANSWER_CHARACTERS = 500_000
@@ -186,6 +188,11 @@ def _check_drawable(parts: _Parts) -> None:
             ("steps", len(trace.steps), MAX_STEPS),
             ("tree nodes", sum(len(step.tree) for step in trace.steps), MAX_NODES),
             ("pruned guesses", sum(len(step.pruned) for step in trace.steps), MAX_PRUNED),
+            ("draws", sum(len(step.draws) for step in trace.steps), MAX_DRAWS),
+            (
+                "tokens in one draw",
+                max((len(draw.tokens) for step in trace.steps for draw in step.draws), default=0), MAX_DRAW_TOKENS,
+            ),
             ("nodes in one tree", max((len(step.tree) for step in trace.steps), default=0), MAX_TREE),
             ("characters of prompt", len(trace.prompt), MAX_PROMPT_CHARACTERS),
             ("characters in one token", max(map(len, trace.texts.values()), default=0), MAX_TOKEN_CHARACTERS),
