@@ -6,7 +6,8 @@ Ratios over several runs are pooled: total over total, never a mean of means.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -19,7 +20,13 @@ NEAR_TIE_MARGIN = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Totals of one lane over one or more runs; every ratio is derived from them."""
+    """Totals of one lane over one or more runs; every ratio is derived from them.
+
+    Args:
+        draft_seconds: the part of the decoding that the draft took.
+        verify_seconds: the part that the target's passes took.
+        saved: tokens that another branch than the draft's favourite brought.
+    """
 
     runs: int
     tokens: int
@@ -28,6 +35,9 @@ class Summary:
     accepted: int
     decode_seconds: float
     prefill_seconds: float
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    saved: int = 0
 
     @property
     def step_tokens(self) -> int:
@@ -58,6 +68,11 @@ class Summary:
         """Seconds per token with the prefill in it."""
         return _ratio(self.decode_seconds + self.prefill_seconds, self.tokens)
 
+    @property
+    def seconds_per_pass(self) -> float:
+        """Seconds of one pass of the target that verifies, whatever its number of tokens."""
+        return _ratio(self.verify_seconds, self.target_passes)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -80,17 +95,23 @@ class Comparison:
 
 def summarise(traces: Iterable[DecodeTrace]) -> Summary:
     """Pool runs of one lane."""
-    runs = tokens = passes = drafted = accepted = 0
-    decode, prefill = [], []
+    runs = tokens = passes = drafted = accepted = saved = 0
+    decode, prefill, draft, verify = list[float](), list[float](), list[float](), list[float]()
     for trace in traces:
         runs += 1
         tokens += len(trace.token_ids)
         passes += len(trace.steps)
         drafted += sum(step.tree.drafted for step in trace.steps)
         accepted += sum(len(step.verification.accepted) for step in trace.steps)
+        saved += sum(map(saved_tokens, trace.steps))
         decode.append(trace.decode_seconds)
         prefill.append(trace.prefill.total)
-    return Summary(runs, tokens, passes, drafted, accepted, math.fsum(decode), math.fsum(prefill))
+        draft.extend(step.seconds.draft for step in trace.steps)
+        verify.extend(step.seconds.verify for step in trace.steps)
+    return Summary(
+        runs, tokens, passes, drafted, accepted, math.fsum(decode), math.fsum(prefill), math.fsum(draft),
+        math.fsum(verify), saved,
+    )  # fmt: skip
 
 
 def pooled(summaries: Iterable[Summary]) -> Summary:
@@ -103,6 +124,16 @@ def pooled(summaries: Iterable[Summary]) -> Summary:
 def speedup(reference: Summary, candidate: Summary) -> float:
     """Reference seconds per token over candidate seconds per token, prefill apart."""
     return _ratio(reference.seconds_per_token, candidate.seconds_per_token)
+
+
+def end_to_end_speedup(reference: Summary, candidate: Summary) -> float:
+    """Reference seconds per token over candidate seconds per token, with the prefill in both."""
+    return _ratio(reference.end_to_end_seconds_per_token, candidate.end_to_end_seconds_per_token)
+
+
+def pass_ratio(reference: Summary, candidate: Summary) -> float:
+    """Seconds of a pass that checks a tree over seconds of a pass of the reference, which is of a single token."""
+    return _ratio(candidate.seconds_per_pass, reference.seconds_per_pass)
 
 
 def efficiency(reference: Summary, candidate: Summary) -> float:
@@ -128,8 +159,8 @@ def compare_ids(reference: DecodeTrace, theirs: Sequence[int]) -> Comparison:
 
 
 def accepted_lengths(trace: DecodeTrace) -> tuple[int, ...]:
-    """Accepted drafted tokens of every step."""
-    return tuple(len(step.verification.accepted) for step in trace.steps)
+    """Count the accepted drafted tokens of every step that are part of the answer."""
+    return tuple(len(step.emitted_nodes) for step in trace.steps)
 
 
 def drafted_tokens(trace: DecodeTrace) -> tuple[bool, ...]:
@@ -164,12 +195,11 @@ class JudgedNode:
 def judged_nodes(step: StepTrace) -> tuple[JudgedNode, ...]:
     """List the nodes of the accepted path that have children, in order; behind the answer's end nothing counts."""
     children, ranks = step.tree.children(), step.tree.sibling_ranks()
-    path = step.verification.path
-    judged = []
-    for position, node in enumerate(path[: len(step.emitted)]):
+    taken, judged = step.emitted_nodes, []
+    for position, node in enumerate(step.verification.path[: len(step.emitted)]):
         if not children[node]:
             continue
-        rank = ranks[path[position + 1]] if position + 1 < len(path) else None
+        rank = ranks[taken[position]] if position < len(taken) else None
         outcome: Outcome = "missed" if rank is None else "saved" if rank else "favourite"
         judged.append(JudgedNode(node, position, step.tree.entropies[node], children[node], outcome))
     return tuple(judged)
@@ -183,14 +213,9 @@ def saved_tokens(step: StepTrace) -> int:
 def acceptance_by_depth(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, int]]:
     """``depth -> (accepted, tested)``: a step tests a depth when its branch got that far and had a guess there."""
     counts: dict[int, tuple[int, int]] = {}
-    for trace in traces:
-        for step in trace.steps:
-            children = step.tree.children()
-            accepted = step.verification.accepted
-            for depth, node in enumerate(step.verification.path, start=1):
-                if children[node]:
-                    hits, tests = counts.get(depth, (0, 0))
-                    counts[depth] = (hits + (len(accepted) >= depth), tests + 1)
+    for judged in _judged(traces):
+        hits, tests = counts.get(judged.position + 1, (0, 0))
+        counts[judged.position + 1] = (hits + (judged.outcome != "missed"), tests + 1)
     return dict(sorted(counts.items()))
 
 
@@ -199,32 +224,29 @@ def acceptance_by_rank(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, in
     counts: dict[int, tuple[int, int]] = {}
     for trace in traces:
         for step in trace.steps:
-            path, ranks = set(step.verification.path), step.tree.sibling_ranks()
-            for node in range(1, len(step.tree)):
-                if step.tree.parents[node] in path:
-                    hits, tests = counts.get(ranks[node], (0, 0))
-                    counts[ranks[node]] = (hits + (node in path), tests + 1)
+            path, ranks = set(step.emitted_nodes), step.tree.sibling_ranks()
+            for node in (child for judged in judged_nodes(step) for child in judged.children):
+                hits, tests = counts.get(ranks[node], (0, 0))
+                counts[ranks[node]] = (hits + (node in path), tests + 1)
     return dict(sorted(counts.items()))
 
 
-def acceptance_by_entropy(traces: Sequence[DecodeTrace], edges: Sequence[float]) -> list[tuple[int, int]]:
-    """``(accepted, tested)`` per entropy bin: did a reached, expanded node's children hold the target's choice?
+def outcomes_by_entropy(traces: Sequence[DecodeTrace], edges: Sequence[float]) -> list[Counter[Outcome]]:
+    """Count what came of the draft's guesses per entropy bin; nodes without an entropy are left out.
 
     ``edges`` are the inner bounds of ``len(edges) + 1`` bins, in nats.
     """
-    bins = [(0, 0)] * (len(edges) + 1)
+    bins = [Counter[Outcome]() for _ in range(len(edges) + 1)]
+    for judged in _judged(traces):
+        if (entropy := judged.entropy) is not None:
+            bins[sum(entropy > edge for edge in edges)][judged.outcome] += 1
+    return bins
+
+
+def _judged(traces: Iterable[DecodeTrace]) -> Iterator[JudgedNode]:
     for trace in traces:
         for step in trace.steps:
-            children = step.tree.children()
-            path = step.verification.path
-            for depth, node in enumerate(path):
-                entropy = step.tree.entropies[node]
-                if entropy is None or not children[node]:
-                    continue
-                index = sum(entropy > edge for edge in edges)
-                hits, tests = bins[index]
-                bins[index] = (hits + (depth + 1 < len(path)), tests + 1)
-    return bins
+            yield from judged_nodes(step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +269,12 @@ def reliability(traces: Iterable[DecodeTrace], bins: int = 10) -> tuple[Bin, ...
     found = [Bin()] * bins
     for trace in traces:
         for step in trace.steps:
-            path = set(step.verification.path)
-            for node in range(1, len(step.tree)):
-                if step.tree.parents[node] in path:
-                    q = math.exp(step.tree.log_probs[node])
-                    place = min(int(q * bins), bins - 1)
-                    old = found[place]
-                    found[place] = Bin(old.tested + 1, old.accepted + (node in path), old.promised + q)
+            path = set(step.emitted_nodes)
+            for node in (child for judged in judged_nodes(step) for child in judged.children):
+                q = math.exp(step.tree.log_probs[node])
+                place = min(int(q * bins), bins - 1)
+                old = found[place]
+                found[place] = Bin(old.tested + 1, old.accepted + (node in path), old.promised + q)
     return tuple(found)
 
 

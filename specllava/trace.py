@@ -105,6 +105,16 @@ class StepTrace(Record):
             raise ValueError("this run did not record what the target thought of every node")
         return self.target
 
+    @property
+    def emitted_nodes(self) -> tuple[int, ...]:
+        """The accepted nodes that are part of the answer: all, unless it ended or reached its limit among them."""
+        return self.verification.accepted[: len(self.emitted)]
+
+    @property
+    def bonus_unused(self) -> bool:
+        """Whether the answer ended or reached its limit before the bonus token, so that nobody said it."""
+        return len(self.emitted) <= len(self.verification.accepted)
+
     def __post_init__(self) -> None:
         nodes = len(self.tree)
         v = self.target

@@ -12,12 +12,15 @@ from specllava.config import DecodingConfig
 from specllava.metrics import (
     NEAR_TIE_MARGIN,
     acceptance_by_depth,
-    acceptance_by_entropy,
     acceptance_by_rank,
     accepted_lengths,
     calibration_error,
     compare,
     efficiency,
+    end_to_end_speedup,
+    judged_nodes,
+    outcomes_by_entropy,
+    pass_ratio,
     reliability,
     speedup,
     summarise,
@@ -172,16 +175,34 @@ def test_accepted_lengths_per_step():
 def test_acceptance_by_depth_counts_where_a_guess_was_reached():
     """Depth 1: two steps guessed, one was right. Depth 2: one of one. Depth 3: a guess stood there and was wrong."""
     assert acceptance_by_depth([SPECULATIVE]) == {1: (1, 2), 2: (1, 1), 3: (0, 1)}
-    assert acceptance_by_depth([SPECULATIVE, SHORT]) == {1: (2, 3), 2: (2, 2), 3: (1, 2)}
+    behind_the_limit = {1: (2, 3), 2: (2, 2), 3: (0, 1)}  # SHORT emitted two tokens: nobody said the third
+    assert acceptance_by_depth([SPECULATIVE, SHORT]) == behind_the_limit
     assert acceptance_by_depth([PLAIN]) == {}
 
 
-def test_acceptance_by_entropy_counts_reached_and_expanded_nodes():
-    """Reached: 0.4 hit, 1.2 hit, 2.0 miss in the first step; 0.1 miss in the second."""
-    assert acceptance_by_entropy([SPECULATIVE], edges=[0.5, 1.5]) == [(1, 2), (1, 1), (0, 1)]
-    assert acceptance_by_entropy([SPECULATIVE, SHORT], edges=[1.5]) == [(4, 5), (1, 2)]
-    assert acceptance_by_entropy([SPECULATIVE], edges=[]) == [(2, 4)]
-    assert acceptance_by_entropy([PLAIN], edges=[1.0]) == [(0, 0), (0, 0)]
+def test_outcomes_by_entropy_count_reached_and_expanded_nodes():
+    """Reached: 0.4 and 1.2 right, 2.0 missed in the first step; 0.1 missed in the second."""
+    assert outcomes_by_entropy([SPECULATIVE], edges=[0.5, 1.5]) == [
+        {"favourite": 1, "missed": 1}, {"favourite": 1}, {"missed": 1},
+    ]  # fmt: skip
+    assert outcomes_by_entropy([SPECULATIVE, SHORT], edges=[]) == [{"favourite": 4, "missed": 2}]
+    assert outcomes_by_entropy([PLAIN], edges=[1.0]) == [{}, {}]
+
+
+def test_a_token_is_saved_where_another_child_than_the_favourite_was_accepted():
+    """12 has the lower probability of the root's two children."""
+    other = step(BRANCHING, (2,), 16, StepSeconds())
+    assert [(each.node, each.position, each.outcome) for each in judged_nodes(other)] == [(0, 0, "saved")]
+    assert [each.outcome for each in judged_nodes(SPECULATIVE.steps[0])] == ["favourite", "favourite", "missed"]
+    assert [each.position for each in judged_nodes(SHORT.steps[0])] == [0, 1]
+    assert summarise([run(10, (other,), 1.0), SPECULATIVE]).saved == 1
+
+
+def test_both_speedups_and_what_a_checking_pass_costs():
+    plain, speculative = summarise([PLAIN]), summarise([SPECULATIVE])
+    assert end_to_end_speedup(plain, speculative) == pytest.approx((3.5 / 6) / (2.8 / 6))
+    assert pass_ratio(plain, speculative) == pytest.approx((0.5 / 3) / 0.3)
+    assert (speculative.draft_seconds, speculative.verify_seconds) == (pytest.approx(0.2), pytest.approx(0.5))
 
 
 def test_reliability_holds_the_drafts_promise_against_the_verdict():

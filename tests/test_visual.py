@@ -36,7 +36,7 @@ from visual.figures.tree_figure import MARKERS, rows_with_pruned, tree_figure
 from visual.player import explanations as words
 from visual.player.explanations import node_reasons, step_sentence
 from visual.player.frames import FrameList, component_arguments, picture, playing_speed, recorded_frames
-from visual.player.headline import headline, headline_at, truncated_at
+from visual.player.headline import RunningHeadline, headline
 from visual.player.node_cards import node_cards
 from visual.player.recorded import load_recorded
 
@@ -356,7 +356,7 @@ def test_the_headline_of_a_finished_race() -> None:
 
 def test_a_running_race_claims_nothing_more_than_it_knows() -> None:
     lanes = synthetic_race(1)
-    early = headline_at(lanes["target-only"], lanes["speculative"], clock=0.06)
+    early = RunningHeadline().at_race(lanes["target-only"], lanes["speculative"], clock=0.06)
     assert (early["same"], early["same_state"]) == ("same so far", "open")
     before_any_step = headline(
         first_steps(lanes["target-only"], 0), first_steps(lanes["speculative"], 0), finished=False
@@ -373,13 +373,6 @@ def test_a_difference_is_shown_with_its_margin() -> None:
     shown = headline(odd, lanes["speculative"], finished=True)
     assert (shown["same"], shown["same_state"]) == ("differs at 22 ✗", "differs")
     assert "more than rounding" in shown["same_note"]
-
-
-def test_the_clock_cuts_a_lane_where_its_steps_end() -> None:
-    trace = synthetic_race(1)["target-only"]
-    assert len(truncated_at(trace, 0.0).steps) == 0
-    assert len(truncated_at(trace, trace.prefill.total + trace.steps[0].seconds.total).steps) == 1
-    assert len(truncated_at(trace, 1e9).steps) == len(trace.steps)
 
 
 # --- player ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from specllava.trace import DecodeTrace
@@ -33,6 +34,11 @@ def token_label(trace: DecodeTrace, token: int, max_characters: int = 24) -> str
     else:
         label = "".join(VISIBLE.get(c, f"U+{ord(c):04X}") for c in text[: max_characters + 1]) or "∅"
     return label if len(label) <= max_characters else label[: max_characters - 1] + "…"
+
+
+def even_choices(nats: float) -> str:
+    """Say an entropy as the number of equally likely words that would be as hard to guess among: e to its power."""
+    return f"≈ {math.exp(nats):.1f} even choices"
 
 
 def strip_bidi(text: str) -> str:

@@ -23,12 +23,14 @@ ACCEPTED: Final = "#0072B2"
 DRAFTING: Final = "#56B4E9"
 REJECTED: Final = "#D55E00"
 TARGET: Final = "#009E73"
+SAVED: Final = "#CC79A7"
 QUIET: Final = "#8b9096"
 COLOURS: Final[dict[str, str]] = {
     "accepted": ACCEPTED,
     "drafting": DRAFTING,
     "rejected": REJECTED,
     "target": TARGET,
+    "saved": SAVED,
     "quiet": QUIET,
 }
 COLOURSCALE: Final = "cividis"

@@ -33,7 +33,7 @@ from visual.figures.step_layout import StepLayout
 from visual.figures.theme import entropy_ceiling
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing
 from visual.player.explanations import step_sentence, unused_next
-from visual.player.headline import Headline, headline, headline_at, headline_of_one, run_numbers, truncated_at
+from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one, run_numbers
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
 from visual.player.summary import settings_summary
@@ -99,6 +99,7 @@ class FrameList:
         self._absent = {lane: absent or ABSENT[lane] for lane in ABSENT if lane not in lanes}
         self._steps = dict.fromkeys(lanes, 0)
         self._clock = dict.fromkeys(lanes, 0.0)
+        self._totals = RunningHeadline()
         self.frames: list[str] = []
 
     def update(self, traces: Mapping[str, DecodeTrace], ending: Ending | None = None) -> list[str]:
@@ -153,8 +154,8 @@ class FrameList:
 
     def _headline_at(self, traces: Mapping[str, DecodeTrace], clock: float) -> Headline:
         if self._absent:
-            return headline_of_one(truncated_at(traces[self._lead_lane], clock), self._lead_lane)
-        return headline_at(traces[ALONE], traces[TOGETHER], clock)
+            return self._totals.at_one(traces[self._lead_lane], self._lead_lane, clock)
+        return self._totals.at_race(traces[ALONE], traces[TOGETHER], clock)
 
     def _close(self, traces: Mapping[str, DecodeTrace], ending: Ending) -> None:
         alone, together, lead = traces.get(ALONE), traces.get(TOGETHER), traces[self._lead_lane]

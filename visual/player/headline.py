@@ -1,11 +1,12 @@
-"""The four numbers above a race, as strings. All arithmetic is ``specllava.metrics``."""
+"""The numbers above a race, as strings. All arithmetic is ``specllava.metrics``."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field
 
-from specllava.metrics import Comparison, compare, saved_tokens, speedup, summarise
+from specllava.metrics import Comparison, Summary, compare, end_to_end_speedup, pass_ratio, speedup, summarise
+from specllava.progress import LaneProgress, RaceProgress
 from specllava.trace import DecodeTrace
 
 Headline = dict[str, str]
@@ -13,14 +14,47 @@ DASH = "–"
 
 
 def headline(alone: DecodeTrace, together: DecodeTrace, finished: bool) -> Headline:
-    """Return speed-up, tau, target passes and sameness of a race, running or over."""
-    reference, candidate = summarise([alone]), summarise([together])
-    big, small, state = _sameness(compare(alone, together), together, finished)
+    """Return speed-ups, tau, target passes, saved words and sameness of a race, running or over."""
+    same = compare(alone, together)
+    return _of_race(summarise([alone]), summarise([together]), same, together, finished)
+
+
+def headline_of_one(trace: DecodeTrace, lane: str) -> Headline:
+    """Return tau and target passes of a lane that runs by itself, with nothing to compare it with."""
+    return _of_one(summarise([trace]), lane)
+
+
+@dataclass(slots=True)
+class RunningHeadline:
+    """The headline of lanes at ever later moments of their own clocks."""
+
+    _race: RaceProgress = field(default_factory=RaceProgress)
+    _lane: LaneProgress = field(default_factory=LaneProgress)
+
+    def at_race(self, alone: DecodeTrace, together: DecodeTrace, clock: float) -> Headline:
+        """Return the headline of both lanes at ``clock`` seconds, no less than before."""
+        race = self._race
+        race.advance(alone, together, clock)
+        return _of_race(race.reference.summary, race.candidate.summary, race.comparison, together, finished=False)
+
+    def at_one(self, trace: DecodeTrace, lane: str, clock: float) -> Headline:
+        """Return the headline of a lane that runs by itself at ``clock`` seconds, no less than before."""
+        self._lane.advance(trace, clock)
+        return _of_one(self._lane.summary, lane)
+
+
+def _of_race(
+    reference: Summary, candidate: Summary, comparison: Comparison, together: DecodeTrace, finished: bool
+) -> Headline:
+    big, small, state = _sameness(comparison, together, finished)
+    faster, note, pace = _speedups(reference, candidate, together, finished)
     return {
-        "speedup": number(speedup(reference, candidate), "{:.1f}×"),
-        "tau": number(candidate.tau, "{:.1f}"),
-        "passes": str(candidate.target_passes),
+        "speedup": faster,
+        "speedup_note": note,
+        "speedup_state": pace,
+        **_counts(candidate),
         "instead": f"instead of {candidate.step_tokens}",
+        "pass_ratio": _pass_ratio(reference, candidate),
         "same": big,
         "same_note": small,
         "same_state": state,
@@ -29,14 +63,14 @@ def headline(alone: DecodeTrace, together: DecodeTrace, finished: bool) -> Headl
     }
 
 
-def headline_of_one(trace: DecodeTrace, lane: str) -> Headline:
-    """Return tau and target passes of a lane that runs by itself, with nothing to compare it with."""
-    summary = summarise([trace])
+def _of_one(summary: Summary, lane: str) -> Headline:
     return {
         "speedup": DASH,
-        "tau": number(summary.tau, "{:.1f}"),
-        "passes": str(summary.target_passes),
+        "speedup_note": "one lane, nothing to compare",
+        "speedup_state": "open",
+        **_counts(summary),
         "instead": "",
+        "pass_ratio": "",
         "same": DASH,
         "same_note": "one lane, nothing to compare",
         "same_state": "open",
@@ -51,25 +85,59 @@ def run_numbers(alone: DecodeTrace | None, lead: DecodeTrace) -> dict[str, float
     """
     summary = summarise([lead])
     gain = math.nan if alone is None or alone is lead else speedup(summarise([alone]), summary)
-    saved = sum(map(saved_tokens, lead.steps))
-    values = {"tau": summary.tau, "passes": summary.target_passes, "speedup": gain, "saved": saved}
+    values = {"tau": summary.tau, "passes": summary.target_passes, "speedup": gain, "saved": summary.saved}
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
-def headline_at(alone: DecodeTrace, together: DecodeTrace, clock: float) -> Headline:
-    """Return the headline at ``clock`` seconds of both lanes' own clocks."""
-    return headline(truncated_at(alone, clock), truncated_at(together, clock), finished=False)
+def _counts(summary: Summary) -> Headline:
+    return {
+        "tau": number(summary.tau, "{:.1f}"),
+        "passes": str(summary.target_passes),
+        "saved": str(summary.saved),
+        "saved_note": f"word{'' if summary.saved == 1 else 's'} saved by another branch",
+    }
 
 
-def truncated_at(trace: DecodeTrace, clock: float) -> DecodeTrace:
-    """Cut a trace to the steps that its lane had finished at ``clock`` seconds, the prefill included."""
-    now, count = trace.prefill.total, 0
-    for step in trace.steps:
-        now += step.seconds.total
-        if now > clock + 1e-9:
-            break
-        count += 1
-    return replace(trace, steps=trace.steps[:count])
+def _speedups(reference: Summary, candidate: Summary, together: DecodeTrace, finished: bool) -> tuple[str, str, str]:
+    """Return the speed-up while answering, a note with the one in all, and which way the first points.
+
+    In all is told once both answers are whole: until then the lanes have not read for the same number of words.
+    """
+    answering = speedup(reference, candidate)
+    shown, word, state = _pace(answering)
+    if math.isnan(answering):
+        return shown, "faster than the target alone", state
+    note = f"{word} while answering"
+    if state == "slower":
+        note += (
+            f": drafting took {1e3 * candidate.draft_seconds:.0f} of {1e3 * candidate.decode_seconds:.0f} ms,"
+            f" τ only {candidate.tau:.1f}"
+        )
+    if finished:
+        ratio, way, whole = _pace(end_to_end_speedup(reference, candidate))
+        read = "picture" if together.prefill.vision_seconds else "prompt"
+        said = way if whole == "open" else ratio if whole == state == "faster" else f"{ratio} {way}"
+        note += f" · {said} in all, with reading the {read}"
+    return shown, note, state
+
+
+def _pace(ratio: float) -> tuple[str, str, str]:
+    """Return how many times faster or slower a ratio of speeds is, and which of both in words and as a state."""
+    if math.isnan(ratio) or not 0 < ratio < math.inf:
+        return DASH, "", "open"
+    shown = f"{max(ratio, 1 / ratio):.1f}×"
+    if shown == "1.0×":
+        return shown, "as fast", "open"
+    return (shown, "faster", "faster") if ratio > 1 else (shown, "slower", "slower")
+
+
+def _pass_ratio(reference: Summary, candidate: Summary) -> str:
+    """Say what a pass that checks a tree took on this machine, in passes of a single token."""
+    ratio = pass_ratio(reference, candidate)
+    if math.isnan(ratio):
+        return ""
+    mean = (candidate.drafted + candidate.target_passes) / candidate.target_passes
+    return f"In this run, checking {mean:.0f} tokens at once took {ratio:.1f} times as long as saying one."
 
 
 def _sameness(result: Comparison, together: DecodeTrace, finished: bool) -> tuple[str, str, str]:

@@ -207,7 +207,7 @@ class Player {
       const text = totals?.[place.dataset.total] ?? (place.closest(".rate, small") ? "" : "–");
       if (place.textContent !== text) place.textContent = text;
     }
-    this.find(".same").dataset.state = totals?.same_state ?? "open";
+    for (const card of this.root.querySelectorAll("[data-state-of]")) card.dataset.state = totals?.[`${card.dataset.stateOf}_state`] ?? "open";
   }
 
   // --- what the visitor does ------------------------------------------------------------------
