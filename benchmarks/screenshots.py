@@ -31,7 +31,7 @@ class State:
 
 def _lesson(page: Any) -> None:
     page.locator("button.teach").nth(1).click()
-    page.locator("[data-do=answer]").click()
+    page.locator("[data-lesson=answer]").click()
     page.wait_for_timeout(800)
 
 

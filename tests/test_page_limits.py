@@ -42,7 +42,7 @@ def test_a_lesson_asks_first_and_answers_on_request(visit: Visitor) -> None:
     tab.page.wait_for_selector(".lesson:not([hidden])")
     assert tab.text(".lesson-question").endswith("?") and not tab.text(".lesson-answer")
     tab.wait("document.querySelector('.step-name').textContent.startsWith('Step 3 ')")
-    tab.page.click("[data-do=answer]")
+    tab.page.click("[data-lesson=answer]")
     assert "Because" in tab.text(".lesson-answer")
     tab.page.locator("button.example").first.click()
     tab.page.wait_for_selector(".lesson", state="hidden")
