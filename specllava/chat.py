@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from PIL import Image
 
 from specllava.config import DecodingConfig
-from specllava.decoding import Event, stream
-from specllava.lane import Lane, lane_of
+from specllava.decoding import Event, RaceEvent, race
+from specllava.lane import Lane, lane_of, race_lanes
 from specllava.models.family import ImageFeatures
 from specllava.models.images import open_image
 from specllava.models.special import defused, special_tokens
@@ -27,11 +27,13 @@ class Turn:
     Args:
         images: the pictures that came with this message.
         trace: how it was answered; ``trace.turn`` is the turn's number, so tau per turn is ``summarise`` of its traces.
+        alone: how the target alone answered beside it, where the turn was a race.
     """
 
     text: str
     images: tuple[Image.Image, ...]
     trace: DecodeTrace
+    alone: DecodeTrace | None = None
 
     @property
     def answer(self) -> str:
@@ -47,15 +49,21 @@ class Chat:
     with what was said so far; a new question stops the answer before it. Earlier answers are read back as text, so a
     chat can be written down and taken up again: where the text has other tokens than were said, reading starts there.
 
-    Caches are allocated for the whole context, see :class:`~specllava.runtime.kv_caches.KVCaches`. Not for two threads.
+    A turn may be a race (:meth:`race`). The target alone then has KV caches of its own, so each lane goes on from what
+    it has read and said itself, and both read anew only what is new. The dialogue goes on with the answer of the lane
+    that ``config`` describes.
+
+    For the memory that caches take see :class:`~specllava.runtime.kv_caches.KVCaches`. Not for two threads.
+
+    Args:
+        turns: of a dialogue that was written down; the next question reads them again.
     """
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: Pair, turns: Sequence[Turn] = ()) -> None:
         self._pair = pair
-        self._caches = KVCaches()
-        self._features: dict[str, ImageFeatures] = {}  # of the last prompt's pictures, by key
-        self._turns: tuple[Turn, ...] = ()
-        self._running: Generator[Event] | None = None
+        self._turns: tuple[Turn, ...] = tuple(turns)
+        self._running: Generator[RaceEvent] | None = None
+        self.forget()
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -66,6 +74,17 @@ class Chat:
     def messages(self) -> list[Message]:
         """The dialogue so far, as ``Pair`` reads it when a question is added."""
         return self._messages(self._turns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its KV caches, of both lanes."""
+        return self._caches.nbytes + self._beside.nbytes
+
+    def forget(self) -> None:
+        """Let go of all that was read; what was said stays. The next question reads the dialogue again."""
+        self._caches = KVCaches()
+        self._beside = KVCaches()  # of the target alone beside the lane that answers
+        self._features: dict[str, ImageFeatures] = {}  # of the last prompt's pictures, by key
 
     def ask(
         self, text: str, image: Picture | Sequence[Picture] = None, config: DecodingConfig | None = None
@@ -83,9 +102,7 @@ class Chat:
     ) -> Generator[Event]:
         """``ask``, step by step: a ``Prefill``, then a ``StepTrace`` per target pass. Close it to stop."""
         self._stop()
-        given = image if isinstance(image, Sequence) and not isinstance(image, str) else [image]
-        images = tuple(open_image(one) for one in given if one is not None)
-        return self._begin(len(self._turns), text, images, config)
+        return _items(self._begin(len(self._turns), text, _opened(image), config, alone=False))
 
     def edit(self, turn: int, text: str, config: DecodingConfig | None = None) -> DecodeTrace:
         """Say something else, with the same pictures, in place of message number ``turn`` (from 0), and get an answer.
@@ -100,18 +117,46 @@ class Chat:
     def stream_edit(self, turn: int, text: str, config: DecodingConfig | None = None) -> Generator[Event]:
         """``edit``, step by step."""
         self._stop()
+        return _items(self._begin(turn, text, self._turn(turn).images, config, alone=False))
+
+    def race(
+        self,
+        text: str,
+        image: Picture | Sequence[Picture] = None,
+        config: DecodingConfig | None = None,
+        turn: int | None = None,
+    ) -> Generator[RaceEvent]:
+        """``stream`` as a race of target-only against ``config``, each with KV caches that it keeps between turns.
+
+        If ``config`` drafts nothing, target-only runs by itself. A race that is stopped before both lanes have read the
+        prompt leaves the chat as it was.
+
+        Args:
+            turn: number of the message, from 0, in place of which this is said; by default it comes behind the last.
+
+        Raises:
+            ValueError: as ``ask``, or there is no such turn.
+        """
+        self._stop()
+        place = len(self._turns) if turn is None else turn
+        if turn is not None:
+            self._turn(turn)
+        return self._begin(place, text, _opened(image), config, alone=True)
+
+    def _turn(self, turn: int) -> Turn:
         if not 0 <= turn < len(self._turns):
             raise ValueError(f"there is no turn {turn} to edit: the chat has {len(self._turns)}, counted from 0")
-        return self._begin(turn, text, self._turns[turn].images, config)
+        return self._turns[turn]
 
     def _begin(
-        self, turn: int, text: str, images: tuple[Image.Image, ...], config: DecodingConfig | None
-    ) -> Generator[Event]:
+        self, turn: int, text: str, images: tuple[Image.Image, ...], config: DecodingConfig | None, alone: bool
+    ) -> Generator[RaceEvent]:
         chosen = config or DecodingConfig()
         messages = [*self._messages(self._turns[:turn]), _message(text, images)]
         prompt = self._pair.prompt(None, messages, chosen.max_new_tokens, self._features)
         self._features = prompt.features_by_key
-        self._running = self._answer(lane_of(chosen, prompt), images)
+        lane = lane_of(chosen, prompt)
+        self._running = self._answer(race_lanes(lane) if alone else [lane], images)
         return self._running
 
     def _messages(self, turns: Sequence[Turn]) -> list[Message]:
@@ -123,21 +168,26 @@ class Chat:
             found += [_message(turn.text, turn.images), {"role": "assistant", "content": answer}]
         return found
 
-    def _answer(self, lane: Lane, images: tuple[Image.Image, ...]) -> Generator[Event]:
-        said: list[Event] = []
-        with closing(stream(self._pair.request(lane, self._caches))) as events:
+    def _answer(self, lanes: Sequence[Lane], images: tuple[Image.Image, ...]) -> Generator[RaceEvent]:
+        """Run the lanes of a turn, the last of which answers it."""
+        said: list[RaceEvent] = []
+        caches = [self._beside, self._caches][-len(lanes) :]
+        requests = [self._pair.request(*one) for one in zip(lanes, caches, strict=True)]
+        with closing(race(requests)) as events:
             try:
                 for event in events:
                     said.append(event)
                     yield event
             except GeneratorExit:
-                self._keep(lane, images, said)
+                self._keep(lanes, images, said)
                 raise
-        self._keep(lane, images, said)
+        self._keep(lanes, images, said)
 
-    def _keep(self, lane: Lane, images: tuple[Image.Image, ...], said: Sequence[Event]) -> None:
-        turn = Turn(lane.prompt.text, images, self._pair.collect(lane, said))
-        self._turns = (*self._turns[: lane.prompt.turn], turn)
+    def _keep(self, lanes: Sequence[Lane], images: tuple[Image.Image, ...], said: Sequence[RaceEvent]) -> None:
+        *alone, trace = (self._pair.collect_race(said).get(lane.name) for lane in lanes)
+        if trace is not None:
+            prompt = lanes[-1].prompt
+            self._turns = (*self._turns[: prompt.turn], Turn(prompt.text, images, trace, *alone))
 
     def _finish(self, events: Generator[Event]) -> DecodeTrace:
         for _ in events:
@@ -148,6 +198,17 @@ class Chat:
         if self._running is not None:
             self._running.close()
             self._running = None
+
+
+def _items(events: Generator[RaceEvent]) -> Generator[Event]:
+    with closing(events):
+        for event in events:
+            yield event.item
+
+
+def _opened(image: Picture | Sequence[Picture]) -> tuple[Image.Image, ...]:
+    given = image if isinstance(image, Sequence) and not isinstance(image, str) else [image]
+    return tuple(open_image(one) for one in given if one is not None)
 
 
 def _message(text: str, images: Sequence[Image.Image]) -> Message:

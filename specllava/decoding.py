@@ -7,6 +7,7 @@ engine, clock, counter and stop rule.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import torch
@@ -247,15 +248,18 @@ def race(requests: Sequence[Request]) -> Generator[RaceEvent]:
         raise ValueError(f"two lanes of one race are called {double}: give each a name of its own")
     clocks = dict.fromkeys(names, 0.0)
     running = {request.lane.name: (request.lane, stream(request)) for request in requests}
-    while running:
-        name = min(running, key=clocks.__getitem__)
-        lane, events = running[name]
-        item = next(events)
-        clocks[name] += item.seconds.total if isinstance(item, StepTrace) else item.total
-        if item.finished is not None:
-            events.close()
-            del running[name]
-        yield RaceEvent(lane, item, clocks[name])
+    with ExitStack() as closed:  # a race that is stopped, or in which a lane fails, lets go of every lane's caches
+        for _, events in running.values():
+            closed.enter_context(closing(events))
+        while running:
+            name = min(running, key=clocks.__getitem__)
+            lane, events = running[name]
+            item = next(events)
+            clocks[name] += item.seconds.total if isinstance(item, StepTrace) else item.total
+            if item.finished is not None:
+                events.close()
+                del running[name]
+            yield RaceEvent(lane, item, clocks[name])
 
 
 def collect(

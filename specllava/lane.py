@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
 from specllava.config import DecodingConfig
@@ -40,3 +40,9 @@ def lane_of(config: DecodingConfig, prompt: Prompt, **own: Unpack[Own]) -> Lane:
     """Return a lane with its ordinary name."""
     drafts = own.get("drafter") or config.drafter != "none"
     return Lane(SPECULATIVE if drafts else TARGET_ONLY, config, prompt, **own)
+
+
+def race_lanes(lane: Lane) -> list[Lane]:
+    """Return the lanes of a race: target-only in front of ``lane``; only target-only if ``lane`` drafts nothing."""
+    alone = lane_of(replace(lane.config, drafter="none"), lane.prompt)
+    return [alone] if lane.name == TARGET_ONLY else [alone, lane]

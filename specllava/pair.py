@@ -15,7 +15,7 @@ from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
 from specllava.drafters.drafter import build_drafter
 from specllava.growth.rule import GrowthRule
 from specllava.growth.rules import RULE_INFOS, build_rule
-from specllava.lane import SIDES, TARGET_ONLY, Lane, Own, lane_of
+from specllava.lane import SIDES, TARGET_ONLY, Lane, Own, lane_of, race_lanes
 from specllava.loaded_pair import LoadedPair
 from specllava.models.checkpoint import Source
 from specllava.models.family import ImageFeatures
@@ -29,6 +29,7 @@ from specllava.runtime.prompt_builder import check_room
 from specllava.trace import NO_DRAFT, DecodeTrace
 
 Picture = Image.Image | str | Path | None
+CHAT_TOKENS = 1024  # caches that outlive an answer grow by as many, so that they seldom move
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,9 @@ class Pair(LoadedPair):
                 " depend on which tokens are guessed"
             )
         rule = lane.rule or self._rule(config, learn) if drafter.grows else None
-        length = prompt.length + config.max_new_tokens if caches is None else self.context
+        length = prompt.length + config.max_new_tokens
+        if caches is not None:
+            length = min(self.context, -(-length // CHAT_TOKENS) * CHAT_TOKENS)
         models, eos = (self.target, self.draft), self.eos_token_ids
         return Request(lane, *models, eos, drafter, rule, caches or KVCaches(), length, record)
 
@@ -194,9 +197,7 @@ class Pair(LoadedPair):
 
         If ``config`` drafts nothing, target-only runs by itself.
         """
-        lane = self.lane(image, messages, config, **own)
-        alone = lane_of(replace(lane.config, drafter="none"), lane.prompt)
-        return self.race_lanes([alone] if lane.name == TARGET_ONLY else [alone, lane])
+        return self.race_lanes(race_lanes(self.lane(image, messages, config, **own)))
 
     def against(
         self,

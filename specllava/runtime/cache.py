@@ -35,7 +35,8 @@ class BranchLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         batch, heads, _, dim = key_states.shape
         self.dtype, self.device = key_states.dtype, key_states.device
-        self.both = key_states.new_zeros((2, batch, heads, self.capacity, dim))
+        # Not zeroed: columns are read only once they have been written, and a long cache is mostly never touched.
+        self.both = key_states.new_empty((2, batch, heads, self.capacity, dim))
         self.keys, self.values = self.both
         self.is_initialized = True
 
@@ -48,6 +49,13 @@ class BranchLayer(CacheLayerMixin):
         self.values[:, :, self.length : end] = value_states
         self.length = end
         return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def copy_from(self, other: BranchLayer) -> None:
+        """Take over the columns of a layer of smaller capacity."""
+        if other.is_initialized:
+            self.lazy_initialization(other.keys, other.values)
+            self.both[:, :, :, : other.length] = other.both[:, :, :, : other.length]
+            self.length = other.length
 
     def keep(self, base: int, columns: Tensor | None, count: int) -> None:
         """Keep columns as :meth:`BranchCache.keep`; ``columns`` is ``None`` when those already stand in place."""
@@ -82,6 +90,17 @@ class BranchCache(Cache):
     @property
     def length(self) -> int:
         return int(self.get_seq_length())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values, those of columns that nothing was written to included."""
+        return sum(layer.both.nbytes for layer in self.layers if layer.is_initialized)
+
+    def copy_from(self, other: BranchCache) -> None:
+        """Take over the columns of a cache of smaller capacity; this one holds none yet."""
+        for layer, held in zip(self.layers, other.layers, strict=True):
+            layer.copy_from(held)
+        self.contents, self.positions = list(other.contents), list(other.positions)
 
     def check_room(self, count: int) -> None:
         """Refuse a pass over ``count`` tokens that does not fit.

@@ -13,25 +13,32 @@ from specllava.runtime.engine import Engine
 class KVCaches:
     """Engines that serve one answer after the other, so that a chat is read once and not once per turn.
 
-    Their caches are allocated once, for the whole context and the largest tree behind it, however short the chat is:
-    2 x layers x key/value heads x head size numbers a column. In half precision that is 0.5 MiB for LLaVA-1.5-7B (2.0
-    GiB for its 4096 tokens), 0.8 MiB for 13B (3.2 GiB) and 0.04 MiB for a draft of 160M (0.15 GiB); the toy target
-    takes 25 MB in float32. Let go of a chat that is no longer needed.
+    A column takes 2 x layers x key/value heads x head size numbers. In half precision that is 0.5 MiB for LLaVA-1.5-7B
+    (2.0 GiB for its 4096 tokens), 0.8 MiB for 13B (3.2 GiB) and 0.04 MiB for a draft of 160M (0.15 GiB); the toy target
+    takes 25 MB in float32 for its 1024. Let go of a chat that is no longer needed.
     """
 
     def __init__(self) -> None:
         self._engines: dict[PreTrainedModel, Engine] = {}
         self._in_use = False
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the keys and values of all engines."""
+        return sum(engine.cache.nbytes for engine in self._engines.values())
+
     def engine(self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = ()) -> Engine:
-        """Return the engine of a model; one that has read nothing if there is none of at least ``capacity`` columns.
+        """Return the engine of a model; a larger one with the same columns if it has fewer than ``capacity``.
 
         Args:
             state_layers: hidden states that its passes return.
         """
         held = self._engines.get(model)
         if held is None or held.cache.capacity < capacity:
-            held = self._engines[model] = Engine(model, capacity)
+            larger = Engine(model, capacity)
+            if held is not None:
+                larger.cache.copy_from(held.cache)
+            held = self._engines[model] = larger
         held.state_layers = tuple(state_layers)
         return held
 
