@@ -15,7 +15,7 @@ from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
 from specllava.drafters.drafter import build_drafter
 from specllava.growth.rule import GrowthRule
 from specllava.growth.rules import RULE_INFOS, build_rule
-from specllava.lane import SIDES, TARGET_ONLY, Lane, Own, lane_of, race_lanes
+from specllava.lane import SIDES, Lane, Own, lane_of, race_lanes
 from specllava.loaded_pair import LoadedPair
 from specllava.models.checkpoint import Source
 from specllava.models.family import ImageFeatures

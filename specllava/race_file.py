@@ -1,6 +1,7 @@
 """Race files: the lanes of one prompt as one JSON document, which ``visual.player.recorded`` reads. No torch.
 
 Either the target alone and a speculative lane, or two configurations A and B, with the target alone beside them or not.
+A dialogue is one document of several races, one for each turn.
 """
 
 from __future__ import annotations
@@ -41,6 +42,14 @@ def race_json(target_only: DecodeTrace | None, speculative: DecodeTrace | None, 
 def against_json(a: NamedTrace, b: NamedTrace, target_only: DecodeTrace | None = None, image: str | None = None) -> str:
     """Write two sides of a comparison as their race file, with the target alone if it ran; ``image`` as above."""
     return _document(image, target_only=_lane(target_only), a=a.to_json(), b=b.to_json())
+
+
+def dialogue_json(races: Iterable[str]) -> str:
+    """Write a dialogue as one document: the race files of its turns, in order.
+
+    A turn's ``image`` names the picture that came with its message; without one it is about the pictures before it.
+    """
+    return '{"dialogue":[' + ",".join(race.strip() for race in races) + "]}\n"
 
 
 def write_zip(goal: Path | IO[bytes], races: Iterable[tuple[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""Dialogues as races: both lanes keep their caches between turns, and say what a fresh pair says of the whole dialogue."""
+"""Dialogues as races: both lanes keep their caches, and say what a fresh pair says of the whole dialogue."""
 
 from __future__ import annotations
 

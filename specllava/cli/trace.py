@@ -62,6 +62,8 @@ class Export:
         race = read_recorded(self.file)
         if race.filled:
             print_notice(f"{self.file}: {race.filled}")
-        picture = data_address(open_image(race.image)) if race.image else None
-        write_whole(self.html, standalone_page(race_frames(race, "saved run", picture)))
-        console.print(f"{self.html}: {len(race.lead.steps)} steps", markup=False, highlight=False, soft_wrap=True)
+        files = [race.picture_at(turn) for turn in range(len(race.turns))]
+        pictures = [data_address(open_image(file)) if file else None for file in files]
+        write_whole(self.html, standalone_page(race_frames(race, "saved run", pictures[0], pictures=pictures)))
+        steps = sum(len(turn.lead.steps) for turn in race.turns)
+        console.print(f"{self.html}: {steps} steps", markup=False, highlight=False, soft_wrap=True)

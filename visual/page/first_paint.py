@@ -51,7 +51,8 @@ class FirstPaint:
     def markup(self, query: Mapping[str, str]) -> str:
         """Make the markup for the page's query; empty if there is no race to show."""
         link = follow_link(query, self._state.recorded, self._state.lessons)
-        race, step = (link.race, link.show) if link else (self._state.first, None)
+        first = self._state.first
+        race, step = (link.shown, link.show) if link else (first and first.turns[-1], None)
         if race is None:
             return ""
         if link is None and self._snapshot:

@@ -26,20 +26,30 @@ Values = tuple[Any, ...]  # of the page's picture state, image, question and pla
 MAX_REPLAYS = 64  # held at once: links may ask for any step of a race
 
 
-def race_values(state: AppState, race: Recorded, step: int | None = None, lesson: LessonWords | None = None) -> Values:
+def race_values(
+    state: AppState,
+    race: Recorded,
+    step: int | None = None,
+    lesson: LessonWords | None = None,
+    turn: int | None = None,
+) -> Values:
     """Make the page's values of a race that was run before.
 
     Args:
         step: the one to open with, from 0; the most instructive one if it is not given.
         lesson: what it is to teach.
+        turn: of a dialogue, from 0; the last one if it is not given.
     """
     own = any(race is one for one in state.recorded)
     source = "recorded run" if own or lesson else f"from {race.name}.json"
-    image = str(race.image) if race.image else None
-    drawn = data_address(open_image(race.image)) if race.image else None
+    shown = len(race.later) if turn is None else turn
+    files = [race.picture_at(number) for number in range(len(race.turns))]
+    drawn = {file: data_address(open_image(file)) for file in files if file}
+    pictures = [drawn[file] if file else None for file in files]
     name = race.name if own else None
-    frames = race_frames(race, source, drawn, name, step, lesson)
-    return Picture(file=image) if image else None, image, race.prompt, frames
+    frames = race_frames(race, source, pictures[0], name, step, lesson, shown, pictures)
+    image = str(files[shown]) if files[shown] else None
+    return Picture(file=image) if image else None, image, race.turns[shown].prompt, frames
 
 
 class Replays:
@@ -49,16 +59,18 @@ class Replays:
         make: :func:`race_values` of a page.
     """
 
-    def __init__(self, make: Callable[[Recorded, int | None, LessonWords | None], Values]) -> None:
+    def __init__(self, make: Callable[[Recorded, int | None, LessonWords | None, int | None], Values]) -> None:
         self._make = make
-        self._made: dict[tuple[int, int | None, str | None], tuple[Recorded, Values]] = {}
+        self._made: dict[tuple[int, int | None, str | None, int | None], tuple[Recorded, Values]] = {}
 
-    def show(self, race: Recorded, step: int | None = None, lesson: LessonWords | None = None) -> Values:
+    def show(
+        self, race: Recorded, step: int | None = None, lesson: LessonWords | None = None, turn: int | None = None
+    ) -> Values:
         """Return the values of a race, with frames of a new id, so that the player begins anew."""
-        key = (id(race), step, str(lesson["title"]) if lesson else None)
+        key = (id(race), step, str(lesson["title"]) if lesson else None, turn)
         made = self._made.get(key)
         if made is None:
-            made = race, self._make(race, step, lesson)  # the race is held, so that no other gets its id
+            made = race, self._make(race, step, lesson, turn)  # the race is held, so that no other gets its id
             if len(self._made) >= MAX_REPLAYS:
                 self._made.clear()
             self._made[key] = made
@@ -91,4 +103,4 @@ def follow_address(state: AppState, replays: Replays, query: Mapping[str, str]) 
     if link is None:
         return tuple(gr.skip() for _ in range(5))
     words = link.lesson.words if link.lesson else None
-    return *replays.show(link.race, link.show, words), warning(link.notice)
+    return *replays.show(link.race, link.show, words, link.turn), warning(link.notice)

@@ -3,17 +3,17 @@
 The list is the value of a single ``gr.HTML``. Strings are only ever appended, so that each update sends the new ones;
 the browser parses them once and never asks the server while it plays. The elements, by their ``kind``:
 
-* ``run`` (first): what ran, where it plays from, the scale of the entropies;
+* ``run`` (first): what ran, where it plays from, the scale of the entropies; the ``dialogue`` and number of the
+  ``turn``, and the rows of the ``turns`` before it;
 * ``prefill`` and ``step``: what a lane emitted and how long it took; steps of the lane that is looked at (the
   speculative one, where it runs) carry the headline as of that moment, the draft's ``doubt`` before each token and the
   tokens that the tree branched before (``marks``), and, packed, a picture: the figure, the sentence, the nodes;
-* ``end`` (last): the final headline, ``numbers`` to compare it by, the charts, and the race file, packed, for saving.
+* ``end`` (last): the final headline, ``numbers`` to compare it by, the charts, the race file, packed, for saving, and
+  the rows of all ``turns``; ``visual.player.race_frames`` adds the frames of the others, ``held``.
 """
 
 from __future__ import annotations
 
-import base64
-import gzip
 import hashlib
 import json
 import math
@@ -25,7 +25,6 @@ from typing import Any, Literal
 import plotly
 
 from specllava.metrics import saved_tokens, summarise
-from specllava.race_file import race_json
 from specllava.trace import DecodeTrace, StepTrace
 from visual.figures.charts import charts
 from visual.figures.labels import strip_bidi
@@ -36,7 +35,9 @@ from visual.player.explanations import step_sentence, unused_next
 from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one, run_numbers
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
+from visual.player.packing import frame_json, packed
 from visual.player.summary import settings_summary
+from visual.player.turns import DialoguePlace
 
 ALONE, TOGETHER = "target-only", "speculative"
 STATIC = Path(__file__).parents[1] / "static"
@@ -87,14 +88,16 @@ class FrameList:
         lesson: what the run is to teach (``visual.player.lessons.Lesson.words``).
         lanes: names of the lanes; the steps of the last are drawn.
         absent: what to say in the place of a lane that does not run; :data:`ABSENT` if it is not given.
+        place: where the race stands in a dialogue; without one it is a dialogue of its own.
     """
 
     def __init__(
         self, source: str, live: bool, picture: str | None = None, example: str | None = None, show: int | None = None,
         lesson: Mapping[str, object] | None = None, lanes: Sequence[str] = (ALONE, TOGETHER), absent: str | None = None,
+        place: DialoguePlace | None = None,
     ) -> None:  # fmt: skip
         self._opening = {"source": source, "live": live, "picture": picture, "example": example, "lesson": lesson}
-        self._show = show
+        self._show, self._place = show, place or DialoguePlace(uuid.uuid4().hex)
         self._lanes, self._lead_lane = tuple(lanes), lanes[-1]
         self._absent = {lane: absent or ABSENT[lane] for lane in ABSENT if lane not in lanes}
         self._steps = dict.fromkeys(lanes, 0)
@@ -123,7 +126,8 @@ class FrameList:
         lead = traces[self._lead_lane]
         config, setting = lead.config, lead.setting
         self._add(
-            "run", id=uuid.uuid4().hex, **self._opening, prompt=strip_bidi(lead.prompt), led=self._lead_lane,
+            "run", id=uuid.uuid4().hex, **self._opening, **self._place.opening(), prompt=strip_bidi(lead.prompt),
+            led=self._lead_lane,
             absent=self._absent, setting=strip_bidi(f"{setting.pair} · {setting.device} · {setting.dtype}"),
             settings=strip_bidi(settings_summary(config, lead.rule, lead.drafter)),
             speed=playing_speed(traces[self._lanes[0]]),
@@ -133,7 +137,10 @@ class FrameList:
             trace = traces[lane]
             token = _words(trace, (trace.prefill.first_token,), 0 if lane == TOGETHER else None)
             self._clock[lane] = trace.prefill.total
-            self._add("prefill", lane=lane, seconds=trace.prefill.total, tokens=token, ids=[trace.prefill.first_token])
+            self._add(
+                "prefill", lane=lane, seconds=trace.prefill.total, tokens=token, ids=[trace.prefill.first_token],
+                prompt_tokens=trace.prefill.prompt_tokens, reused_tokens=trace.prefill.reused_tokens,
+            )  # fmt: skip
 
     def _append_steps(self, lane: str, traces: Mapping[str, DecodeTrace]) -> None:
         trace = traces[lane]
@@ -166,13 +173,14 @@ class FrameList:
         self._add(
             "end", ending=ending, totals=totals, show=instructive_step(lead) if self._show is None else self._show,
             image=lead.image, charts=[chart.as_json() for chart in charts(alone, together)],
-            numbers=run_numbers(alone, lead), file=packed(race_json(alone, together, lead.image)),
+            numbers=run_numbers(alone, lead), **self._place.closing(alone, together),
         )  # fmt: skip
 
 
 def recorded_frames(
     alone: DecodeTrace | None, together: DecodeTrace | None, source: str = "recorded run", picture: str | None = None,
     example: str | None = None, show: int | None = None, lesson: Mapping[str, object] | None = None,
+    place: DialoguePlace | None = None,
 ) -> list[str]:  # fmt: skip
     """Make all frames of a race that was run before, finished or not; arguments as of ``FrameList``.
 
@@ -180,7 +188,7 @@ def recorded_frames(
     """
     traces = {lane: trace for lane, trace in ((ALONE, alone), (TOGETHER, together)) if trace is not None}
     stopped = any(trace.finish_reason == "stopped" for trace in traces.values())
-    frame_list = FrameList(source, False, picture, example, show, lesson, lanes=tuple(traces))
+    frame_list = FrameList(source, False, picture, example, show, lesson, lanes=tuple(traces), place=place)
     return frame_list.update(traces, "stopped" if stopped else "finished")
 
 
@@ -273,13 +281,3 @@ def _words(trace: DecodeTrace, tokens: tuple[int, ...], accepted: int | None) ->
         end = token in trace.eos_token_ids
         words.append(["", f"{source} end"] if end else [strip_bidi(trace.texts[token]), source])
     return words
-
-
-def frame_json(data: dict[str, object]) -> str:
-    """Write a frame as the list holds it."""
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def packed(text: str) -> str:
-    """Pack a text as base64 of gzip, which the browser unpacks: a tree's figure becomes five times smaller."""
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

@@ -1,4 +1,4 @@
-"""Frames of a race file, for page and saved page: one run, or the sides A and B of a comparison."""
+"""Frames of a race file, for page and saved page: one run, a dialogue, or the sides A and B of a comparison."""
 
 from __future__ import annotations
 
@@ -8,24 +8,52 @@ from typing import Any
 
 from specllava.race_file import against_json
 from specllava.trace import DecodeTrace
-from visual.player.frames import frame_json, packed, recorded_frames
+from visual.player.frames import recorded_frames
+from visual.player.packing import frame_json, packed
 from visual.player.recorded import Recorded
+from visual.player.turns import DialoguePlace, dialogue_id, recorded_turns
 
 
 def race_frames(
     race: Recorded, source: str = "recorded run", picture: str | None = None, example: str | None = None,
-    show: int | None = None, lesson: Mapping[str, object] | None = None,
+    show: int | None = None, lesson: Mapping[str, object] | None = None, turn: int | None = None,
+    pictures: Sequence[str | None] = (),
 ) -> list[str]:  # fmt: skip
     """Make all frames of a race file; arguments as of :class:`~visual.player.frames.FrameList`.
 
-    Of a comparison they are those of B, with A's in the first of them, see :func:`beside`.
+    Of a comparison they are those of B, with A's in the first of them, see :func:`beside`. Of a dialogue they are those
+    of one turn; its ``end`` has those of the others by number, ``held``, without files.
+
+    Args:
+        turn: of a dialogue, from 0; the last one if it is not given.
+        pictures: what each turn of a dialogue is about, in place of ``picture``.
     """
+    if race.later:
+        return _dialogue_frames(race, len(race.later) if turn is None else turn, source, pictures, example, show)
     if race.a is None or race.b is None:
-        return recorded_frames(race.target_only, race.speculative, source, picture, example, show, lesson)
+        place = DialoguePlace(dialogue_id(recorded_turns(race)))
+        return recorded_frames(race.target_only, race.speculative, source, picture, example, show, lesson, place)
     pinned = recorded_frames(*_lanes(race.target_only, race.a.trace), source)
     frames = recorded_frames(*_lanes(race.target_only, race.b.trace), source, picture, example, show, lesson)
     file = against_json(race.a, race.b, race.target_only, race.lead.image)
     return beside(frames, pinned, race.a.name, race.b.name, file)
+
+
+def _dialogue_frames(
+    race: Recorded, shown: int, source: str, pictures: Sequence[str | None], example: str | None, show: int | None
+) -> list[str]:
+    turns = recorded_turns(race)
+    name = dialogue_id(turns)
+    lists = []
+    for number, turn in enumerate(turns):
+        place = DialoguePlace(name, turns[:number], turns[number + 1 :], turn.image is not None)
+        picture = pictures[number] if pictures else None
+        step = show if number == shown else None
+        lanes = turn.target_only, turn.speculative
+        lists.append(recorded_frames(*lanes, source, picture, example, step, place=place))
+    *frames, end = lists[shown]
+    held = {number: [*one[:-1], _with(one[-1], {"file": None})] for number, one in enumerate(lists) if number != shown}
+    return [*frames, _with(end, {"held": held})]
 
 
 def beside(frames: Sequence[str], pinned: Sequence[str], a_name: str, b_name: str, file: str) -> list[str]:

@@ -3,27 +3,29 @@
 A race file is one JSON document, ``{"image": "picture.png", "target_only": trace, "speculative": trace}``. The page
 and ``compare --trace`` write it. One lane may be missing, and the bare trace of one lane is read as well. In place of
 ``speculative`` there may be two sides of a comparison, ``"a": {"name": "rule chain", "trace": trace}`` and ``"b"``.
-``image`` may be missing; if a picture of that name lies beside the file it belongs to the race. Files come from
-anywhere, so everything that drawing relies on is checked here, once for all readers.
+A dialogue is ``{"dialogue": [race, race, …]}``, its turns in order; a later turn has an ``image`` only if another
+picture came with its message. ``image`` may be missing; if a picture of that name lies beside the file it belongs to
+the race. Files come from anywhere, so everything that drawing relies on is checked here, once for all readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from specllava.config import DecodingConfig, short
 from specllava.race_file import NamedTrace
-from specllava.trace import DecodeTrace, read_trace
+from specllava.trace import DecodeTrace, StepTrace, read_trace
 from specllava.trace_fields import parse_json
 
 LANES = ("target_only", "speculative")
 SIDES = ("a", "b")
 KEYS = ("image", *LANES, *SIDES)
 MAX_BYTES = 4 * 2**20
-MAX_STEPS = 1024  # of one lane
+MAX_TURNS = 16  # of a dialogue
+MAX_STEPS = 1024  # of one lane, over all turns of a dialogue, and so the next three
 MAX_NODES = 6_000  # of all trees: with as many pruned guesses, about a second to draw
 MAX_PRUNED = 6_000  # of all steps
 MAX_DRAWS = 6_000  # of all steps
@@ -48,6 +50,8 @@ class Recorded:
         image: the picture's file, if it lies beside the race's.
         filled: which options the file leaves open and what was filled in, in words; "" if none, as in most files.
         a, b: two sides of a comparison, in place of a speculative lane: both or neither.
+        image_name: the picture that the file names, there or not; "" if it names none.
+        later: the turns of a dialogue that this race is the first turn of.
     """
 
     name: str
@@ -57,6 +61,18 @@ class Recorded:
     filled: str = ""
     a: NamedTrace | None = None
     b: NamedTrace | None = None
+    image_name: str = ""
+    later: tuple[Recorded, ...] = ()
+
+    @property
+    def turns(self) -> tuple[Recorded, ...]:
+        """The turns of the dialogue, this one first."""
+        return (self, *self.later)
+
+    def picture_at(self, turn: int) -> Path | None:
+        """Return the file of the picture that turn number ``turn`` (from 0) is about, the last that came until then."""
+        named = [one for one in self.turns[: turn + 1] if one.image_name]
+        return named[-1].image if named else None
 
     @property
     def lead(self) -> DecodeTrace:
@@ -113,21 +129,78 @@ def read_recorded(path: Path) -> Recorded:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes, and at most {MAX_BYTES:,} are read")
-        parts = _parse(path.read_bytes())
-        _check_drawable(parts)
+        turns = _parse(path.read_bytes())
+        for parts in turns:
+            _check_drawable(parts)
+        _check_dialogue(turns)
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ValueError(f"{name} is not a recorded race: {error}") from error
+    first, *later = (_recorded(path, number, parts) for number, parts in enumerate(turns))
+    return replace(first, later=tuple(later))
+
+
+def _recorded(path: Path, turn: int, parts: _Parts) -> Recorded:
     lanes = (parts.target_only, parts.speculative, parts.filled, parts.a, parts.b)
     race = Recorded(path.stem, None, *lanes)
-    return replace(race, image=_picture_beside(path, parts.image or race.lead.image))
+    # A later turn's trace names every picture of the dialogue, a first one's its own.
+    named = parts.image or (race.lead.image if turn == 0 else None)
+    return replace(race, image=_picture_beside(path, named), image_name=named or "")
 
 
-def _parse(data: bytes) -> _Parts:
+def _parse(data: bytes) -> list[_Parts]:
+    """Parse a race file into its turns: one, but for a dialogue."""
     document = parse_json(data)
     if not isinstance(document, dict):
         raise ValueError("it holds no JSON object")
+    if "dialogue" not in document:
+        return [_parse_race(document)]
+    races = document["dialogue"]
+    if len(document) > 1 or not isinstance(races, list) or not all(isinstance(race, dict) for race in races):
+        raise ValueError('a dialogue is {"dialogue": [race, …]}, and nothing else')
+    if not 1 <= len(races) <= MAX_TURNS:
+        raise ValueError(f"the dialogue has {len(races):,} turns, and 1 to {MAX_TURNS} can be shown")
+    turns = []
+    for number, race in enumerate(races, start=1):
+        try:
+            turns.append(_parse_race(race))
+        except ValueError as error:
+            raise ValueError(f"turn {number}: {error}") from error
+    return turns
+
+
+def _check_dialogue(turns: Sequence[_Parts]) -> None:
+    """Refuse turns that do not follow one another, or hold more together than can be drawn."""
+    if len(turns) < 2:
+        return
+    for number, parts in enumerate(turns):
+        if parts.a is not None:
+            raise ValueError(f"turn {number + 1} is a comparison: a turn has a target_only or a speculative lane")
+        odd = next((trace.turn for trace in parts.lanes.values() if trace.turn != number), None)
+        if odd is not None:
+            raise ValueError(f"turn {number + 1} was recorded as turn {odd + 1} of its dialogue")
+    for lane in LANES:
+        steps = [step for parts in turns if lane in parts.lanes for step in parts.lanes[lane].steps]
+        _check_sizes(f"the dialogue's {lane}", _sizes_of(steps))
+
+
+def _sizes_of(steps: Sequence[StepTrace]) -> tuple[tuple[str, float, float], ...]:
+    return (
+        ("steps", len(steps), MAX_STEPS),
+        ("tree nodes", sum(len(step.tree) for step in steps), MAX_NODES),
+        ("pruned guesses", sum(len(step.pruned) for step in steps), MAX_PRUNED),
+        ("draws", sum(len(step.draws) for step in steps), MAX_DRAWS),
+    )
+
+
+def _check_sizes(whose: str, sizes: Iterable[tuple[str, float, float]]) -> None:
+    for what, count, most in sizes:
+        if count > most:
+            raise ValueError(f"{whose} has {count:,.0f} {what}, and at most {most:,.0f} can be shown")
+
+
+def _parse_race(document: dict[str, Any]) -> _Parts:
     if "steps" in document or "prefill" in document:
         trace = read_trace(document)
         filled = _filled({"the trace": document})
@@ -151,9 +224,7 @@ def _parse(data: bytes) -> _Parts:
     traces = {name: read_trace(lane, name) for name, lane in lanes.items()}
     named = {name: NamedTrace(side["name"], read_trace(side["trace"], f"{name}.trace")) for name, side in sides.items()}
     filled = _filled(lanes | {name: side["trace"] for name, side in sides.items()})
-    return _Parts(
-        traces.get("target_only"), traces.get("speculative"), named.get("a"), named.get("b"), image, filled
-    )
+    return _Parts(traces.get("target_only"), traces.get("speculative"), named.get("a"), named.get("b"), image, filled)
 
 
 def _side(document: Any, where: str) -> dict[str, Any]:
@@ -185,10 +256,7 @@ def _check_drawable(parts: _Parts) -> None:
     for lane, trace in parts.lanes.items():
         setting = trace.setting
         sizes = (
-            ("steps", len(trace.steps), MAX_STEPS),
-            ("tree nodes", sum(len(step.tree) for step in trace.steps), MAX_NODES),
-            ("pruned guesses", sum(len(step.pruned) for step in trace.steps), MAX_PRUNED),
-            ("draws", sum(len(step.draws) for step in trace.steps), MAX_DRAWS),
+            *_sizes_of(trace.steps),
             (
                 "tokens in one draw",
                 max((len(draw.tokens) for step in trace.steps for draw in step.draws), default=0), MAX_DRAW_TOKENS,
@@ -200,9 +268,7 @@ def _check_drawable(parts: _Parts) -> None:
             ("characters in a name", max(map(len, (setting.pair, setting.device, setting.dtype))), MAX_NAME_CHARACTERS),
             ("seconds", min(sum((step.seconds.total for step in trace.steps), trace.prefill.total), 1e18), MAX_SECONDS),
         )
-        for what, count, most in sizes:
-            if count > most:
-                raise ValueError(f"{lane} has {count:,.0f} {what}, and at most {most:,.0f} can be shown")
+        _check_sizes(lane, sizes)
         for number, step in enumerate(trace.steps, start=1):
             if step.target is None:
                 raise ValueError(f"{lane}, step {number}: it did not record what the target thought of every node")
