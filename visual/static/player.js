@@ -106,7 +106,8 @@ class Player {
     this.step.reset();
     this.charts.show([]);
     if (!this.paced) this.speed.value = String(run.speed);
-    this.find(".origin").textContent = [run.source, run.setting, run.settings].join(" · ");
+    this.find(".origin").textContent = [run.source, run.setting].join(" · ");
+    this.find(".this-run").textContent = `This run: ${run.settings}.`;
     this.find(".asked").textContent = run.prompt;
     this.tell("begin", run);
     this.root.style.setProperty("--threshold", `${(100 * run.threshold) / run.ceiling}%`);
