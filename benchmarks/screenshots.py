@@ -30,6 +30,7 @@ class State:
 
 
 def _lesson(page: Any) -> None:
+    page.locator(".learn-card button.label-wrap").click()
     page.locator("button.teach").nth(1).click()
     page.locator("[data-lesson=answer]").click()
     page.wait_for_timeout(800)
@@ -49,16 +50,17 @@ def _run(page: Any) -> None:
 
 
 def _alone(page: Any) -> None:
-    page.locator(".settings-card button").first.click()
-    page.locator(".settings-card label", has_text="none").first.click()
+    page.locator(".settings-open").click()
+    page.locator(".drawer label", has_text="none").first.click()
+    page.locator(".drawer-close").click()
     _run(page)
 
 
 def _refused(page: Any) -> None:
     bad = Path(tempfile.mkdtemp()) / "notes.json"
     bad.write_text('{"target_only": 1}')
-    page.locator("#open-trace input, input[accept='.json']").last.set_input_files(str(bad))
-    page.wait_for_function("document.querySelector('#notice').textContent.includes('cannot be opened')")
+    page.locator("#open-race input, input[accept='.json']").last.set_input_files(str(bad))
+    page.wait_for_function("document.querySelector('#picture-notice').textContent.includes('cannot be opened')")
 
 
 def _experiment(name: str) -> Callable[[Any], None]:

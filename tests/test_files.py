@@ -407,7 +407,7 @@ def test_a_refused_file_changes_nothing_and_an_opened_one_stops_only_its_visitor
     from visual.page.runs import RunRequest
 
     site = AppState(lambda: None, races)
-    requests = {session: RunRequest(None, "What?", ()) for session in ("me", "you")}
+    requests = {session: RunRequest(None, "What?", {}) for session in ("me", "you")}
     for session, request in requests.items():
         site.requests.request((session, RACE), request)
     bad = tmp_path / "bad.json"

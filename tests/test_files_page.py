@@ -39,7 +39,6 @@ def shows_hostile_texts_as_text(tab: Visit) -> None:
 def test_a_link_opens_an_example_at_a_step_and_the_menu_saves_what_is_shown(visit: Visitor, tmp_path: Path) -> None:
     tab = visit("?example=race-1&step=3", permissions=["clipboard-write", "clipboard-read"])
     tab.wait("document.querySelector('.step-name').textContent.startsWith('Step 3 ')")
-    tab.wait("document.querySelector('#picture img').src.includes('race-1')")
     before, behind = halves()
     page = saved(tab, "page", tmp_path).read_text(encoding="utf-8")
     assert page.startswith(before)
@@ -47,6 +46,7 @@ def test_a_link_opens_an_example_at_a_step_and_the_menu_saves_what_is_shown(visi
     run, *_, end = (json.loads(frame) for frame in json.loads(page[len(before) : -len(behind)]))
     assert (run["source"], run["live"], end["kind"]) == ("saved run", False, "end")
     assert run["picture"].startswith("data:image/")
+    assert run["picture"] == tab.page.get_attribute("#picture img", "src")
     drawing = saved(tab, "svg", tmp_path)
     assert drawing.name == "specllava-step-3.svg"
     svg = drawing.read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ def test_a_trace_is_opened_as_data_and_a_refused_one_changes_nothing(visit: Visi
     tab.page.click("[data-do=last]")
     shows_hostile_texts_as_text(tab)
     tab.page.set_input_files("input[accept*=json]", str(bad))
-    tab.wait("document.querySelector('#notice').textContent.includes('bad.json is not a recorded race')")
+    tab.wait("document.querySelector('#picture-notice').textContent.includes('bad.json is not a recorded race')")
     assert "from good.json" in tab.text(".origin")
     shows_hostile_texts_as_text(tab)
 

@@ -10,9 +10,8 @@ from typing import Any
 import gradio as gr
 import pytest
 from support.lab_traces import FakeLab
-from test_runs import DEFAULTS, Picture, said
+from test_runs import Picture, said
 
-from visual.page.controls import FIELDS
 from visual.page.experiments import EXPERIMENTS, Experiment
 from visual.page.lab import LabState, chosen, experiment_kind
 from visual.page.layout import build_page
@@ -44,7 +43,7 @@ def run(
     lab: FakeLab, experiment: Experiment = RULES, requests: RunRequests | None = None, **change: Any
 ) -> Iterator[Update]:
     requests, key = requests or RunRequests(), ("me", experiment.name)
-    requests.request(key, RunRequest(**{"picture": Picture(), "question": "What?", "values": DEFAULTS} | change))
+    requests.request(key, RunRequest(**{"picture": Picture(), "question": "What?", "settings": {}} | change))
     kind = experiment_kind(LabState(lambda: lab, Picture, requests), experiment)
     return run_updates(requests, kind, key)
 
@@ -69,8 +68,7 @@ def test_every_experiment_ends_with_a_view(experiment: Experiment):
     ],
 )
 def test_what_cannot_run_is_said_in_one_line(question: str, change: dict[str, Any], words: str):
-    values = [change.get(name, value) for name, value in zip(FIELDS, DEFAULTS, strict=True)]
-    last = notes(run(FakeLab(), question=question, values=values))[-1]
+    last = notes(run(FakeLab(), question=question, settings=change))[-1]
     assert last.startswith(words) and "secret" not in last
 
 

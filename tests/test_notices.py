@@ -63,10 +63,10 @@ def test_what_happens_decides_the_kind(visit: Visitor, tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("{}")
     with tab.page.expect_file_chooser() as chooser:
-        tab.page.click("#open-trace")
+        tab.page.click("#open-race")
     chooser.value.set_files(str(bad))
-    tab.wait(f"{SHOWN} === 'error'")
-    assert tab.page.locator("#notice [role=alert]").count() == 1
+    tab.wait(f"{SHOWN.replace('#notice', '#picture-notice')} === 'error'")
+    assert tab.page.locator("#picture-notice [role=alert]").count() == 1
     tab.run("slowly: a question to be stopped")
     tab.wait("document.querySelectorAll('[data-lane=target-only] .word').length > 5")
     tab.page.click("#stop")

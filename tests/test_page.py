@@ -107,22 +107,13 @@ def test_a_word_and_a_block_lead_to_their_step(visit: Visitor) -> None:
     assert rows == len(tab.page.evaluate(drawn))
 
 
-@pytest.mark.parametrize(("question", "words"), [("   ", "prompt is empty"), ("fail now", "Something went wrong")])
-def test_errors_are_words_and_the_run_on_show_stays(visit: Visitor, question: str, words: str) -> None:
+def test_errors_are_words_and_the_run_on_show_stays(visit: Visitor) -> None:
     tab = visit()
-    tab.run(question)
-    tab.wait(f"document.querySelector('#notice').textContent.includes({json.dumps(words)})")
+    tab.run("fail now")
+    tab.wait("document.querySelector('#notice').textContent.includes('Something went wrong')")
     assert "secret" not in tab.text("body")
     assert "recorded run" in tab.text(".origin")
     tab.wait("!document.querySelector('#run').disabled")
-
-
-def test_a_file_that_is_no_picture_is_refused(visit: Visitor, tmp_path: Path) -> None:
-    bad = tmp_path / "not-a-picture.png"
-    bad.write_bytes(b"nothing to see")
-    tab = visit()
-    tab.page.set_input_files("input[type=file]", str(bad))
-    tab.wait("document.querySelector('#notice').textContent.includes('cannot be used')")
 
 
 def test_words_of_the_model_never_become_markup(visit: Visitor, server: Server) -> None:
@@ -141,16 +132,6 @@ def test_words_of_the_model_never_become_markup(visit: Visitor, server: Server) 
         assert tab.page.locator(".player img").count() == 0
     finally:
         server.backend.texts.clear()
-
-
-def test_a_new_scene_and_a_recorded_race_change_the_picture(visit: Visitor) -> None:
-    tab = visit()
-    source = "document.querySelector('#picture img').src"
-    first = tab.page.evaluate(source)
-    tab.page.get_by_role("button", name="New scene").click()
-    tab.wait(f"{source} !== {json.dumps(first)}")
-    tab.page.locator("button.example").nth(1).click()
-    tab.wait(f"{source}.includes('race-1')")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

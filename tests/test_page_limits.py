@@ -26,7 +26,7 @@ def test_axe_finds_no_serious_violation(visit: Visitor, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     tab = visit(color_scheme=scheme)
-    tab.page.locator("button.teach").first.click()
+    tab.lesson(0)
     tab.page.wait_for_selector(".lesson:not([hidden])")
     for fold in tab.page.locator("summary:visible").all():
         fold.click()
@@ -38,7 +38,7 @@ def test_axe_finds_no_serious_violation(visit: Visitor, scheme: str) -> None:
 def test_a_lesson_asks_first_and_answers_on_request(visit: Visitor) -> None:
     tab = visit()
     assert not tab.page.locator(".lesson").is_visible()
-    tab.page.locator("button.teach").first.click()
+    tab.lesson(0)
     tab.page.wait_for_selector(".lesson:not([hidden])")
     assert tab.text(".lesson-question").endswith("?") and not tab.text(".lesson-answer")
     tab.wait("document.querySelector('.step-name').textContent.startsWith('Step 3 ')")

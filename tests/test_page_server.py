@@ -19,16 +19,13 @@ from PIL import ExifTags, Image
 from support.lab_traces import FakeLab
 from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
-from specllava.config import DecodingConfig
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
 from visual.page import replays as replays_module
 from visual.page.app_state import AppState
-from visual.page.controls import FIELDS, decoding_config, folds, settings_card
 from visual.page.experiments import EXPERIMENTS
 from visual.page.lab import LabState, experiment_kind
 from visual.page.layout import build_page
-from visual.page.notices import refusal_notice
 from visual.page.pictures import Picture, read_upload
 from visual.page.race import race_kind
 from visual.page.replays import MAX_REPLAYS, Replays, follow_address, open_race_file, race_values
@@ -38,7 +35,6 @@ from visual.player.link import follow_link
 from visual.player.question import LONGEST_QUESTION, shorten_question
 
 INFOS = (*RULE_INFOS.values(), *DRAFTER_INFOS.values())
-DEFAULTS = [", ".join(map(str, i.default)) if isinstance(i.default, tuple) else i.default for i in FIELDS.values()]
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +117,11 @@ def test_an_upload_is_decoded_once_and_kept_small(tmp_path: Path) -> None:
     file, orientation = tmp_path / "photo.jpg", Image.Exif()
     orientation[ExifTags.Base.Orientation] = 6
     Image.new("RGB", (4000, 3000), "red").save(file, exif=orientation)
-    picture, image, notice = read_upload(str(file))
-    assert notice == "" and image.size == (1008, 1344)
+    picture, address, notice = read_upload(str(file))
+    assert notice == "" and address == picture.address and picture.shown().size == (1008, 1344)
     file.unlink()
-    assert picture.open() is picture.shown() is image
-    assert hash(picture) != hash(Picture(upload=image)), "Gradio tells states apart by their hash"
+    assert picture.open() is picture.shown()
+    assert hash(picture) != hash(Picture(upload=picture.open())), "Gradio tells states apart by their hash"
 
 
 @pytest.mark.parametrize("path", [None, "/none.png", __file__])
@@ -185,31 +181,7 @@ def test_a_link_shows_its_step(site: AppState) -> None:
     assert notice == "" and json.loads(frames[-1])["show"] == link.show == 2
 
 
-def test_every_option_has_a_control_and_those_of_the_defaults_come_first() -> None:
-    """A list kept by hand decided which controls came first: a new option of the default rule came last."""
-    first, general, others = folds().values()
-    assert sorted([*first, *general, *others]) == sorted(FIELDS)
-    default = DecodingConfig()
-    assert {"drafter", "rule", *RULE_INFOS[default.rule].options} <= set(first)
-    assert all(any(name in info.options for info in INFOS) for name in others)
-    assert not any(name in info.options for name in general for info in INFOS)
-
-
 # --- what is refused, in words --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("typed", [-5, 2**31, 1e99])
-def test_a_wrong_seed_is_answered_in_words(typed: float) -> None:
-    """Gradio's own bounds raised before the check that says so: Run did nothing and said nothing."""
-    with gr.Blocks():
-        controls = settings_card()
-    seed = list(FIELDS).index("seed")
-    values = list(DEFAULTS)
-    values[seed] = controls[seed].preprocess(typed)
-
-    with pytest.raises(ValueError, match="seed") as refused:
-        decoding_config(values)
-    assert said(refusal_notice(refused.value)).startswith("Please change the settings: seed = ")
 
 
 def test_a_question_of_any_length_is_neither_kept_nor_run(site: AppState) -> None:
@@ -219,10 +191,10 @@ def test_a_question_of_any_length_is_neither_kept_nor_run(site: AppState) -> Non
     refused = "This cannot run: the question has more than 20,000 characters: shorten it"
     for kind in (race_kind(site), experiment_kind(LabState(FakeLab, Picture, RunRequests()), EXPERIMENTS[0])):
         requests = RunRequests()
-        requests.request(("me", kind.name), RunRequest(Picture(), question, DEFAULTS))
+        requests.request(("me", kind.name), RunRequest(Picture(), question, {}))
         ((value, notice),) = run_updates(requests, kind, ("me", kind.name))
         assert value is None and said(notice) == refused
-        requests.request(("me", kind.name), RunRequest(Picture(), "w" * LONGEST_QUESTION, DEFAULTS))
+        requests.request(("me", kind.name), RunRequest(Picture(), "w" * LONGEST_QUESTION, {}))
         assert len(list(run_updates(requests, kind, ("me", kind.name)))) > 1
 
 

@@ -100,7 +100,7 @@ def test_a_lane_may_run_alone_and_the_page_says_why(open_site: Open, tmp_path: P
     path = tmp_path / "lane.json"
     path.write_bytes(trace.to_json())
     with tab.page.expect_file_chooser() as chooser:
-        tab.page.click("#open-trace")
+        tab.page.click("#open-race")
     chooser.value.set_files(str(path))
     tab.wait("document.querySelector('.origin').textContent.includes('lane.json')")
     assert "nothing to compare it with" in tab.text("[data-lane=target-only] .words")

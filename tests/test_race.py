@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from support.visual_traces import FakeBackend
-from test_runs import DEFAULTS, said
+from test_runs import said
 
 from visual.page import race, runs
 from visual.page.app_state import AppState
@@ -57,7 +57,7 @@ class Paced:
 
     def updates(self) -> Iterator[Update]:
         """A whole race, without the notice that it gets ready."""
-        self.requests.request(ME, RunRequest(PICTURE, "what is this?", DEFAULTS))
+        self.requests.request(ME, RunRequest(PICTURE, "what is this?", {}))
         updates = run_updates(self.requests, race_kind(AppState(lambda: self)), ME)
         assert "Getting ready" in said(next(updates)) and not self.drawn
         return updates

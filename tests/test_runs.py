@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from visual.page import runs
-from visual.page.controls import FIELDS
 from visual.page.runs import (
     RunInputs,
     RunKey,
@@ -26,7 +25,6 @@ from visual.page.runs import (
 )
 from visual.player.frames import Ending
 
-DEFAULTS = [", ".join(map(str, v)) if isinstance(v := info.default, tuple) else v for info in FIELDS.values()]
 ME: RunKey = ("me", "race")
 
 
@@ -40,7 +38,7 @@ class Picture:
 
 
 def ask(question: str = "What?", **change: Any) -> RunRequest:
-    return RunRequest(**{"picture": Picture(), "question": question, "values": DEFAULTS} | change)
+    return RunRequest(**{"picture": Picture(), "question": question, "settings": {}} | change)
 
 
 class Endless:
@@ -207,7 +205,7 @@ def test_a_request_made_while_waiting_runs_in_place_of_the_stopped_one() -> None
     [
         ({"picture": None}, "This cannot run: choose a picture first"),
         ({"question": ""}, "This cannot run: the prompt is empty"),
-        ({"values": [0, *DEFAULTS[1:]]}, "Please change the settings: "),
+        ({"settings": {"drafter": 0}}, "Please change the settings: "),
         ({"question": "fail"}, "Something went wrong and the race was stopped"),
     ],
 )

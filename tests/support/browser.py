@@ -55,6 +55,11 @@ class Visit:
         patient = f"(() => {{ try {{ return {condition}; }} catch (absent) {{ return false; }} }})()"
         self.page.wait_for_function(patient)
 
+    def lesson(self, number: int) -> None:
+        """Choose a lesson, from 0, in the menu."""
+        self.page.click(".learn-card button.label-wrap")
+        self.page.locator("button.teach").nth(number).click()
+
     def run(self, question: str) -> None:
         self.page.fill("#question textarea", question)
         self.page.click("#run")

@@ -1,91 +1,153 @@
-"""Options of decoding as controls of the page, made from the fields of ``DecodingConfig``."""
+"""The settings of the page: options of decoding as a form, made from the fields of ``DecodingConfig``, and presets.
+
+The component's value maps an option's name to its value. Nothing in the browser decides what an option means: after a
+change the server says which options count, what they come to, and what it refuses (:func:`described_settings`).
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import Any, get_args, get_origin
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, get_origin
 
 import gradio as gr
 from annotated_types import Ge, Le
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.config import DecodingConfig
+from specllava.config import DecodingConfig, Usual, few_errors, one_line, options_read
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
-from visual.page import widgets
+from visual.player.frames import STATIC, static_version
+from visual.player.summary import settings_summary
 
-FIELDS: dict[str, FieldInfo] = dict(vars(DecodingConfig)["__pydantic_fields__"])
-LONGEST_SLIDER = 10_000  # above it a number is typed
-SUMMARY = (
-    "{drafter} drafts · {rule} rule · branches above {entropy_threshold} nats · depth {depth} · at most {nodes} nodes"
-)
-
-
-def folds() -> dict[str, list[str]]:
-    """Group the fields by title: of the default drafter and rule, of any other, and of neither; in field order."""
-    default = DecodingConfig()
-    first = {"drafter", *DRAFTER_INFOS[default.drafter].options, *RULE_INFOS[default.rule].options}
-    bound = {name for rule in RULE_INFOS.values() for name in rule.options}
-    bound |= {name for drafter in DRAFTER_INFOS.values() for name in drafter.options}
-    return {
-        "Who drafts, and how the tree grows": [name for name in FIELDS if name in first],
-        "Length and sampling": [name for name in FIELDS if name not in first | bound],
-        "Other rules and drafters": [name for name in FIELDS if name in bound - first],
-    }
+Settings = Mapping[str, Any]
+FIELDS: Final[dict[str, FieldInfo]] = dict(vars(DecodingConfig)["__pydantic_fields__"])
+SCRIPT: Final = "settings.js"
+MOUNT: Final = """
+import(new URL(`gradio_api/file=${props.assets}/${props.script}?v=${props.version}`, document.baseURI))
+  .then(({ mount }) => mount({ element, props, watch, server }));
+"""
+CHOICES: Final = {
+    "drafter": {name: info.help for name, info in DRAFTER_INFOS.items()},
+    "rule": {name: info.help for name, info in RULE_INFOS.items()},
+    "children": {"best": "the draft's best", "drawn": "drawn from the draft without replacement"},
+    "verifier": {"token": "token by token from the root (Sequoia)", "traversal": "branch by branch from the leaves"},
+}
 
 
-def settings_card() -> list[Any]:
-    """Build a card with a control per field in folds, and a summary that stays in view.
+@dataclass(frozen=True)
+class Preset:
+    """Settings of the tree under one name; options that ``changes`` leaves out get their defaults.
 
-    Returns:
-        The controls in field order.
+    Args:
+        because: why one would try it, in one line.
     """
-    made: dict[str, Any] = {}
-    with gr.Column(elem_classes="card settings-card"):
-        for title, names in folds().items():
-            with gr.Accordion(title, open=False):
-                made |= {name: _control(name, FIELDS[name]) for name in names}
-        now = SUMMARY.format(**{name: info.default for name, info in FIELDS.items()})
-        summary = gr.HTML(**widgets.text_arguments(now, widgets.SUMMARY))
-    controls = [made[name] for name in FIELDS]
-    changes = [control.change for control in controls]
-    gr.on(changes, None, controls, summary, js=_summary_js(), show_progress="hidden", api_visibility="private")
-    return controls
+
+    title: str
+    because: str
+    changes: Settings = field(default_factory=dict)
 
 
-def decoding_config(values: Sequence[Any]) -> DecodingConfig:
-    """Make a configuration of the controls' values in field order. Bounds are checked here, not by the sliders.
+PRESETS: Final = (
+    Preset("chain", "One guess after the other, as it began: the first wrong one ends the step.", {"rule": "chain"}),
+    Preset("this paper", "Spec-LLaVA: the tree branches only where the draft is in doubt."),
+    Preset(
+        "EAGLE-2", "A wide tree everywhere, doubt or not: more guesses are checked, and each pass costs more.",
+        {"rule": "topk", "width": 10, "depth": 7, "nodes": 60},
+    ),
+    Preset("cost-aware", "Guesses only where that saves more time than it costs here.", {"rule": "cost-aware"}),
+)  # fmt: skip
+
+
+def settings_drawer(run: str) -> gr.HTML:
+    """Build the button, the summary and the drawer with the presets and a control per option.
+
+    Args:
+        run: selector of the button that runs with these settings.
+    """
+    defaults = {name: _plain(info.default) for name, info in FIELDS.items()}
+    tree = _tree_options()
+    unchanged = {name: defaults[name] for name in tree}
+    return gr.HTML(
+        value=defaults, html_template=(STATIC / "settings.html").read_text(encoding="utf-8"), js_on_load=MOUNT,
+        apply_default_css=False, elem_id="settings", server_functions=[described_settings],
+        assets=STATIC.as_posix(), script=SCRIPT, version=static_version([SCRIPT]), run=run,
+        described=described_settings(defaults), groups=[
+            {"title": "The tree", "options": [_option(name) for name in FIELDS if name in tree]},
+            {"title": "The answer", "options": [_option(name) for name in FIELDS if name not in tree]},
+        ],
+        presets=[
+            {"title": preset.title, "because": preset.because, "changes": unchanged | preset.changes}
+            for preset in PRESETS
+        ],
+    )  # fmt: skip
+
+
+def decoding_config(settings: Settings | None) -> DecodingConfig:
+    """Make a configuration of the form's settings. Options that nothing reads keep their defaults: the form hides them.
 
     Raises:
-        pydantic.ValidationError: a value outside its bounds.
+        pydantic.ValidationError: a value outside its bounds, or a name that is no option.
     """
-    named = dict(zip(FIELDS, values, strict=True))
-    listed = {name: [part.strip() for part in str(named[name]).split(",")] for name in FIELDS if _is_list(FIELDS[name])}
-    return DecodingConfig(**(named | listed))
+    given = dict(settings or {})
+    read = _read(given)
+    used = {name: value for name, value in given.items() if name in read or name not in FIELDS}
+    return DecodingConfig(**{name: _listed(name, value) for name, value in used.items()})
 
 
-def _control(name: str, info: FieldInfo) -> Any:
-    """Build the control of a field: typed, chosen or slid, as its annotation and bounds allow."""
-    label = name.replace("_", " ")
+def described_settings(settings: Settings) -> dict[str, Any]:
+    """Describe settings: their ``summary``, the options that are ``read``, and by option why it is ``refused``."""
+    refused = {}
+    try:
+        summary = settings_summary(decoding_config(settings))
+    except ValidationError as error:
+        refused = {".".join(map(str, item["loc"][:1])): item["msg"] for item in few_errors(error)}
+        summary = f"Please change the settings: {one_line(error)}"
+    return {"summary": summary, "read": sorted(_read(settings)), "refused": refused}
+
+
+def _read(settings: Settings) -> frozenset[str]:
+    """Return the options that decoding with these settings reads; they may be anything that a browser sent."""
+    drafter, rule, temperature, children = (
+        settings.get(name, FIELDS[name].default) for name in ("drafter", "rule", "temperature", "children")
+    )
+    warm = temperature if isinstance(temperature, int | float) else 0.0
+    return options_read(str(drafter), str(rule), warm, str(children))
+
+
+def _tree_options() -> set[str]:
+    """Return the options of drafters and rules; of the others, how tokens are chosen is one of the answer's."""
+    infos = [*DRAFTER_INFOS.values(), *RULE_INFOS.values()]
+    return {"drafter", *(name for info in infos for name in info.options)} - {"children"}
+
+
+def _option(name: str) -> dict[str, Any]:
+    """Describe an option for the form: what it is called, and its choices or its bounds and usual range."""
+    info = FIELDS[name]
+    if name in CHOICES:
+        choices = [{"name": choice, "help": said} for choice, said in CHOICES[name].items()]
+        return {"name": name, "title": info.title, "choices": choices}
+    about = {"name": name, "title": info.title, "help": info.description}
     if _is_list(info):
-        return gr.Textbox(", ".join(map(str, info.default)), label=label, info=info.description, max_lines=1)
-    if choices := get_args(info.annotation):
-        return gr.Radio(list(choices), value=info.default, label=label, info=info.description)
-    low: Any = next(bound.ge for bound in info.metadata if isinstance(bound, Ge))
-    high: Any = next(bound.le for bound in info.metadata if isinstance(bound, Le))
-    if high > LONGEST_SLIDER:
-        return gr.Number(info.default, label=label, info=info.description, precision=0)  # bounds: decoding_config
-    step = 1 if info.annotation is int else 0.01 if high <= 1 and low >= 0 else 0.1
-    return gr.Slider(low, high, value=info.default, step=step, label=label, info=info.description)
+        return about
+    low = next(bound.ge for bound in info.metadata if isinstance(bound, Ge))
+    high = next(bound.le for bound in info.metadata if isinstance(bound, Le))
+    usual = next(([u.low, u.high, u.step] for u in info.metadata if isinstance(u, Usual)), None)
+    return about | {"bounds": [low, high], "usual": usual, "step": 1 if info.annotation is int else "any"}
+
+
+def _plain(value: Any) -> Any:
+    """Return a default as the form holds it: several values are typed with commas between them."""
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def _listed(name: str, value: Any) -> Any:
+    """Return a value of the form as the configuration holds it."""
+    listed = name in FIELDS and _is_list(FIELDS[name]) and isinstance(value, str)
+    return [part.strip() for part in value.split(",")] if listed else value
 
 
 def _is_list(info: FieldInfo) -> bool:
     """Return whether a field is typed as values with commas between them."""
     return get_origin(info.annotation) is tuple
-
-
-def _summary_js() -> str:
-    """Return the browser's function from the controls' values, in field order, to the summary."""
-    template, names = json.dumps(SUMMARY, ensure_ascii=False), json.dumps(list(FIELDS))
-    return f"(...values) => {template}.replace(/{{(\\w+)}}/g, (_, name) => values[{names}.indexOf(name)])"

@@ -2,107 +2,114 @@
 
 from __future__ import annotations
 
+import html
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Final
 
 import gradio as gr
 
 from visual.page import widgets
+from visual.page.controls import settings_drawer
+from visual.page.notices import notice_arguments
+from visual.page.pictures import TOY_KNOWS, Picture, Split, new_scene, read_upload
 from visual.page.runs import QUICK
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 
 SHOWN_EXAMPLES = 6
+SCENES: Final[dict[str, Split]] = {"New scene": "train", "Strange scene": "held-out"}
+CLOSE_LESSONS = "() => document.querySelector('.learn-card button.label-wrap').click()"
+# Run waits for a question; while Stop is on, Run stays off.
+ASKED = """
+(question) => ({ __type__: "update", interactive: /\\S/.test(question) && document.querySelector("#stop").disabled })
+"""
 
 
 @dataclass(frozen=True)
 class PictureCard:
-    """Components of the picture's card: the picture as state and as image, and where races come from."""
+    """Components of the picture's card: the picture as state and as image, where races come from, and a notice."""
 
     state: gr.State
-    shown: gr.Image
+    shown: gr.HTML
     examples: list[gr.Button]
-    trace: gr.UploadButton
+    race_file: gr.UploadButton
+    notice: gr.HTML
 
 
 @dataclass(frozen=True)
 class QuestionCard:
-    """Components of the question's card: the question, Run and Stop."""
+    """Components of the question's card: the question, Run and Stop, the settings."""
 
     question: gr.Textbox
     run: gr.Button
     stop: gr.Button
+    settings: gr.HTML
 
 
-def picture_card(
-    state: Any,
-    image: str | None,
-    races: Sequence[Recorded],
-    notice: gr.HTML,
-    upload: Callable[..., Any],
-    scene: Callable[..., Any] | None,
-) -> PictureCard:
-    """Build the card with the picture and ways to another: drawn, uploaded, or with a recorded race or a race file.
+def picture_card(first: Picture | None, races: Sequence[Recorded], toy: bool) -> PictureCard:
+    """Build the card with the picture and ways to another: a recorded race, a drawn scene, an upload, a race file.
 
     Args:
-        state: of the page for the file ``image``; both ``None`` if there is no picture yet.
-        upload: takes a file; returns state, image and notice.
-        scene: takes whether the mix should be new to training; returns state and image. ``None``: no scenes.
+        first: the picture that the page opens with.
+        toy: the models know the toy world's scenes, and nothing else.
     """
-    picture = gr.State(state)
+    state = gr.State(first)
     with gr.Column(elem_classes="card picture-card"):
-        shown = gr.Image(
-            image, interactive=False, show_label=False, container=False, buttons=[],
-            label="Picture", alt_text="The picture that the models look at", elem_id="picture",
-        )  # fmt: skip
-        with gr.Row(elem_classes="chips"):
-            if scene is not None:
-                new = gr.Button("New scene", size="sm", elem_classes="pill")
-            file = gr.UploadButton("Upload", size="sm", file_types=["image"], elem_classes="pill", elem_id="upload")
-            file.upload(upload, file, [picture, shown, notice], **QUICK)
-        if scene is not None:
-            mix = "with a mix never seen in training"
-            unseen = gr.Checkbox(False, label=mix, container=False, elem_classes="unseen")
-            new.click(scene, unseen, [picture, shown], **QUICK)
+        shown = gr.HTML(**widgets.picture_arguments(first.address if first else None), elem_id="picture")
         with gr.Row(elem_classes="chips examples"):
             examples = [
-                gr.Button(race.prompt, size="sm", icon=str(race.image), elem_classes="example", min_width=60)
+                gr.Button(race.prompt, size="sm", icon=str(race.image), elem_classes="example", min_width=40)
                 for race in races[:SHOWN_EXAMPLES]
             ]
-            trace = gr.UploadButton(
-                "Open a trace", size="sm", file_types=[".json"], elem_classes="pill", elem_id="open-trace"
+    with gr.Column(elem_classes="card sources-card"):
+        with gr.Row(elem_classes="chips"):
+            scenes = [gr.Button(name, size="sm", elem_classes="pill") for name in SCENES if toy]
+            upload = gr.UploadButton("Upload", size="sm", file_types=["image"], elem_classes="pill", elem_id="upload")
+            race_file = gr.UploadButton(
+                "Open a race file", size="sm", file_types=[".json"], elem_classes="pill", elem_id="open-race"
             )
-    return PictureCard(picture, shown, examples, trace)
+        if toy:
+            gr.HTML(**widgets.constant_arguments(f'<p class="hint">{html.escape(TOY_KNOWS)}</p>'))
+        notice = gr.HTML(**notice_arguments(), elem_id="picture-notice")
+    changed = [state, shown, notice]
+    upload.upload(read_upload, upload, changed, **QUICK)
+    for button, split in zip(scenes, SCENES.values(), strict=False):
+        button.click(partial(new_scene, split), None, changed, **QUICK)
+    return PictureCard(state, shown, examples, race_file, notice)
 
 
-def question_card(first: str, suggestions: Sequence[str], notice: gr.HTML) -> QuestionCard:
-    """Build the card with the question and suggestions that fill it in."""
+def question_card(first: str, suggestions: Mapping[str, str], notice: gr.HTML) -> QuestionCard:
+    """Build the card with the question, suggestions that fill it in (by what their button says), and the settings."""
     with gr.Column(elem_classes="card question-card"):
-        gr.HTML(**widgets.constant_arguments('<h2 class="eyebrow">Question</h2>'))
         question = gr.Textbox(
             first, label="Question", show_label=False, container=False, lines=1,
             max_lines=5, max_length=2000, placeholder="Ask about the picture", elem_id="question",
         )  # fmt: skip
-        with gr.Row(elem_classes="chips"):
-            for suggestion in suggestions:
-                chip = gr.Button(suggestion, size="sm", elem_classes="pill")
+        with gr.Row(elem_classes="chips suggestions"):
+            for name, suggestion in suggestions.items():
+                chip = gr.Button(name, size="sm", elem_classes="pill")
                 chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
         with gr.Row(elem_classes="actions"):
-            run = gr.Button("Run the race", variant="primary", elem_id="run")
-            stop = gr.Button("Stop", interactive=False, elem_id="stop", min_width=60)
+            run = gr.Button("Run", variant="primary", elem_id="run", min_width=60)
+            stop = gr.Button("Stop", interactive=False, elem_id="stop", min_width=50)
+            settings = settings_drawer("#run")
         notice.render()
-    return QuestionCard(question, run, stop)
+    question.change(None, question, run, js=ASKED, api_visibility="private")
+    return QuestionCard(question, run, stop, settings)
 
 
 def lessons_card(lessons: Sequence[Lesson]) -> list[gr.Button]:
-    """Build a card with a button per lesson, in order; nothing if there are none."""
+    """Build a menu with a button per lesson, in order; nothing if there are none. A click closes it."""
     if not lessons:
         return []
-    with gr.Column(elem_classes="card learn-card"):
-        gr.HTML(**widgets.constant_arguments('<h2 class="eyebrow">Learn</h2>'))
-        return [
+    with gr.Accordion("Lessons", open=False, elem_classes="card learn-card"):
+        buttons = [
             gr.Button(f"{number}  {lesson.text.title}", size="sm", elem_classes="teach")
             for number, lesson in enumerate(lessons, start=1)
         ]
+    for button in buttons:
+        button.click(None, None, None, js=CLOSE_LESSONS, api_visibility="private")
+    return buttons

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from PIL import Image
 
 from specllava.findings.sweep import SWEEP_VALUES
 from visual.page import widgets
+from visual.page.controls import Settings
 from visual.page.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.page.notices import info, notice_arguments
 from visual.page.runs import (
@@ -87,10 +88,10 @@ def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
     """Make the kind of run of an experiment. ``more`` is its card's own control; for forks, a click's tokens."""
 
     def request(
-        event: gr.EventData, picture: PictureSource | None, question: str | None, more: Any, *values: Any
+        event: gr.EventData, picture: PictureSource | None, question: str | None, more: Any, settings: Settings
     ) -> RunRequest:
         own = chosen(event) if experiment.name == "fork" else more
-        return RunRequest(picture, shorten_question(question), values, own)
+        return RunRequest(picture, shorten_question(question), settings, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
         image, experiments = inputs.picture.open(), lab.experiments()
@@ -121,7 +122,7 @@ class Inputs:
 
     picture: gr.State
     question: gr.Textbox
-    settings: Sequence[Any]
+    settings: gr.HTML
     player: gr.HTML  # whose ``select`` names a token to go on from
 
 
@@ -149,7 +150,7 @@ def _card(lab: LabState, experiment: Experiment, inputs: Inputs) -> None:
         note = gr.HTML(**notice_arguments(), elem_classes="lab-said")
         result = gr.HTML(**result_arguments(), elem_classes="lab-said")
     clicks = [run.click, *([result.select, inputs.player.select] if experiment.name == "fork" else [])]
-    values = [inputs.picture, inputs.question, more, *inputs.settings]
+    values = [inputs.picture, inputs.question, more, inputs.settings]
     connect_run(lab.requests, experiment_kind(lab, experiment), RunControls(run, stop, note, result), clicks, values)
 
 

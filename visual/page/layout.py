@@ -13,11 +13,10 @@ from specllava.toyworld.dialogue import SUGGESTIONS
 from visual.page import widgets
 from visual.page.app_state import AppState, running
 from visual.page.chip import connect_chip
-from visual.page.controls import settings_card
 from visual.page.input_cards import PictureCard, QuestionCard, lessons_card, picture_card, question_card
 from visual.page.lab import Inputs, LabState, lab_section
 from visual.page.notices import notice_arguments
-from visual.page.pictures import Picture, new_scene, read_upload
+from visual.page.pictures import new_scene
 from visual.page.race import RACE, race_kind
 from visual.page.replays import Replays, follow_address, open_race_file, race_values
 from visual.page.runs import QUICK, RunControls, connect_run
@@ -27,7 +26,16 @@ from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 from visual.player.standalone import saved_page
 
-SHOWN_SUGGESTIONS = 4
+SUGGESTED = {  # by what the button says
+    "Describe": "Describe this image in detail.",
+    "Tell a story": "Tell me a story about this picture.",
+    "Count": "How many objects are there?",
+    "On the left?": "What is on the left?",
+}
+
+
+# Gradio gives a button's picture a name of its own beside the button's.
+NAMED_ONCE = "() => document.querySelectorAll('.example img').forEach((image) => { image.alt = ''; })"
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,6 @@ class PageWidgets:
     question: QuestionCard
     lessons: list[gr.Button]
     notice: gr.HTML
-    settings: list[Any]
     player: gr.HTML
 
 
@@ -53,26 +60,22 @@ def build_page(state: AppState) -> gr.Blocks:
     with gr.Blocks(title="specllava", fill_width=True, delete_cache=(3600, 3600)) as page:
         with gr.Row(elem_id="masthead"):
             gr.HTML(**widgets.constant_arguments(markup.masthead()), elem_id="title")
+            lessons = lessons_card(state.lessons)
             chip = gr.HTML(**widgets.chip_arguments(), elem_id="running")
         with gr.Row(elem_id="columns"):
             with gr.Column(elem_id="ask", min_width=270):
                 notice = gr.HTML(**notice_arguments(), elem_id="notice", render=False)
-                file = str(first.image) if first and first.image else None
-                pictured = Picture(file=file) if file else None
-                scene = new_scene if state.toy else None
-                picture = picture_card(pictured, file, state.recorded, notice, read_upload, scene)
-                suggestions = SUGGESTIONS[:SHOWN_SUGGESTIONS] if state.toy else ()
-                question = question_card(first.prompt if first else SUGGESTIONS[0], suggestions, notice)
-                lessons = lessons_card(state.lessons)
-                settings = settings_card()
+                pictured, _, asked, frames = race_values(state, first) if first else (None, None, SUGGESTIONS[0], [])
+                picture = picture_card(pictured, state.recorded, state.toy)
+                suggestions = SUGGESTED if state.toy else {}
+                question = question_card(asked, suggestions, notice)
             with gr.Column(elem_id="show", min_width=270):
-                frames = race_values(state, first)[-1] if first else []
                 arguments = component_arguments(frames, forks=state.lab is not None)
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if state.lab is not None:
-                    lab = LabState(state.lab, lambda: new_scene(False)[0], state.requests)
-                    lab_section(lab, Inputs(picture.state, question.question, settings, player))
-        _connect(state, page, PageWidgets(chip, picture, question, lessons, notice, settings, player))
+                    lab = LabState(state.lab, lambda: new_scene("train")[0], state.requests)
+                    lab_section(lab, Inputs(picture.state, question.question, question.settings, player))
+        _connect(state, page, PageWidgets(chip, picture, question, lessons, notice, player))
     return page
 
 
@@ -84,25 +87,27 @@ def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
         state.requests.cancel_session(request.session_hash or "")
 
     def open_file(path: str | None, request: gr.Request) -> tuple[Any, ...]:
-        return open_race_file(state, path, request.session_hash or "")
+        return *open_race_file(state, path, request.session_hash or ""), ""
 
     def open_link(request: gr.Request) -> tuple[Any, ...]:
         return follow_address(state, replays, request.query_params)
 
     controls = RunControls(parts.question.run, parts.question.stop, parts.notice, parts.player)
     clicks = [parts.question.run.click, parts.question.question.submit]
-    values = [parts.picture.state, parts.question.question, *parts.settings]
+    values = [parts.picture.state, parts.question.question, parts.question.settings]
     free = connect_run(state.requests, race_kind(state), controls, clicks, values)
-    replay = [parts.picture.state, parts.picture.shown, parts.question.question, parts.player, parts.notice]
+    shown = [parts.picture.state, parts.picture.shown, parts.question.question, parts.player]
+    replay = [*shown, parts.picture.notice, parts.notice]
     for button, recorded in zip(parts.picture.examples, state.recorded, strict=False):
         free(button.click(_replay(state, replays, recorded), None, replay, **QUICK))
     for button, lesson in zip(parts.lessons, state.lessons, strict=True):
         free(button.click(_replay(state, replays, lesson.race, lesson), None, replay, **QUICK))
-    file = parts.picture.trace
+    file = parts.picture.race_file
     free(file.upload(open_file, file, replay, show_progress="hidden", api_visibility="private"))
     page.unload(gone)
     connect_chip(page, parts.chip, lambda: running(state))
-    page.load(open_link, None, replay, **QUICK)
+    page.load(None, None, None, js=NAMED_ONCE)
+    page.load(open_link, None, [*shown, parts.notice], **QUICK)
 
 
 def _replay(
@@ -113,6 +118,6 @@ def _replay(
     def show(request: gr.Request) -> tuple[Any, ...]:
         state.requests.cancel((request.session_hash or "", RACE))
         step, words = (lesson.text.step, lesson.words) if lesson else (None, None)
-        return *replays.show(recorded, step, words), ""
+        return *replays.show(recorded, step, words), "", ""
 
     return show

@@ -23,6 +23,7 @@ const show = () => {
   place.setAttribute("role", kind === "info" ? "status" : "alert"); // before the text: it decides how that is read out
   Object.assign(place.dataset, { kind, word });
   place.textContent = text;
+  if (text && kind !== "info") place.scrollIntoView({ block: "nearest" });
 };
 watch("value", show);
 show();

@@ -12,8 +12,12 @@ from PIL import Image
 from specllava.models.images import open_image
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
-from visual.page.notices import error
+from visual.page.notices import error, info
+from visual.player.picture import data_address
 
+Split = Literal["train", "held-out"]
+TOY_KNOWS = "The toy pair knows only its own cartoon scenes."
+STRANGE = "This scene has a thing in a colour in which training never showed it."
 SCENE_PIXELS = 384  # of a scene on the page
 UPLOAD_PIXELS = 1344  # on the longer side: no family of models looks at more
 
@@ -28,7 +32,7 @@ class Picture:
     file: str | None = None
     upload: Image.Image | None = None
     seed: int = 0
-    split: Literal["train", "held-out"] = "train"
+    split: Split = "train"
 
     def open(self) -> Image.Image:
         """Return the picture as the models get it; scenes at the size of their training."""
@@ -38,14 +42,19 @@ class Picture:
         """Return the picture as the visitor sees it; scenes with sides of ``SCENE_PIXELS``."""
         return self._image() or draw_scene(sample_scene(self.seed, self.split), SCENE_PIXELS)
 
+    @property
+    def address(self) -> str:
+        """The picture as the visitor sees it, as the ``data:`` address that a race about it holds too."""
+        return data_address(self.shown())
+
     def _image(self) -> Image.Image | None:
         return open_image(self.file) if self.file else self.upload
 
 
-def new_scene(unseen: bool) -> tuple[Picture, Image.Image]:
-    """Draw a random scene; ``unseen`` ones hold a combination that training never had."""
-    picture = Picture(seed=random.randrange(10**9), split="held-out" if unseen else "train")
-    return picture, picture.shown()
+def new_scene(split: Split) -> tuple[Picture, str, str]:
+    """Draw a random scene. Returns state, image and notice; ``held-out`` ones hold a mix that training never had."""
+    picture = Picture(seed=random.randrange(10**9), split=split)
+    return picture, picture.address, info(STRANGE) if split == "held-out" else ""
 
 
 def read_upload(path: str | None) -> tuple[Any, Any, str]:
@@ -57,6 +66,6 @@ def read_upload(path: str | None) -> tuple[Any, Any, str]:
         if path is None:
             raise ValueError("no file came")
         picture = Picture(upload=open_image(path, UPLOAD_PIXELS))
-        return picture, picture.shown(), ""
+        return picture, picture.address, ""
     except ValueError as refusal:
         return gr.skip(), gr.skip(), error(f"This picture cannot be used: {refusal}")

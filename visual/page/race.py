@@ -12,6 +12,8 @@ import gradio as gr
 from specllava.config import DecodingConfig
 from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
+from visual.page.controls import Settings
+from visual.page.pictures import TOY_KNOWS, Picture
 from visual.page.runs import RunInputs, RunKind, RunRequest, Update
 from visual.player.frames import ALONE, TOGETHER, Ending, FrameList
 from visual.player.picture import PictureSource, data_address
@@ -29,6 +31,7 @@ class RaceRun:
         collect: makes traces of the events so far.
         picture: of the race, as a data address.
         absent: why only the target runs; ``None`` if both lanes run.
+        source: words for what runs.
     """
 
     def __init__(
@@ -37,11 +40,12 @@ class RaceRun:
         collect: Callable[[list[Any]], dict[str, DecodeTrace]],
         picture: str | None = None,
         absent: str | None = None,
+        source: str = "live run",
     ) -> None:
         lanes = (ALONE, TOGETHER) if absent is None else (ALONE,)
         self.events = events
         self._collect = collect
-        self._frame_list = FrameList("live run", live=True, picture=picture, lanes=lanes, absent=absent)
+        self._frame_list = FrameList(source, live=True, picture=picture, lanes=lanes, absent=absent)
         self._past: list[Any] = []
         self._shown = time.monotonic()
 
@@ -62,8 +66,10 @@ class RaceRun:
 def race_kind(state: AppState) -> RunKind:
     """Make the kind of run of a race: the visitor's settings against the target alone."""
 
-    def request(event: gr.EventData, picture: PictureSource | None, question: str | None, *values: Any) -> RunRequest:
-        return RunRequest(picture, shorten_question(question), values)
+    def request(
+        event: gr.EventData, picture: PictureSource | None, question: str | None, settings: Settings
+    ) -> RunRequest:
+        return RunRequest(picture, shorten_question(question), settings)
 
     def start(inputs: RunInputs) -> RaceRun:
         backend = state.backend()
@@ -71,7 +77,9 @@ def race_kind(state: AppState) -> RunKind:
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         picture = data_address(inputs.picture.shown())
         events = backend.race(inputs.picture.open(), inputs.question, config)
-        return RaceRun(events, backend.collect_race, picture, absent)
+        uploaded = isinstance(inputs.picture, Picture) and inputs.picture.upload is not None
+        source = f"live run: {TOY_KNOWS[:1].lower()}{TOY_KNOWS[1:-1]}" if state.toy and uploaded else "live run"
+        return RaceRun(events, backend.collect_race, picture, absent, source)
 
     return RunKind(RACE, "the race", "What is shown so far stays here.", request, start)
 

@@ -48,8 +48,8 @@ def race_values(
     pictures = [drawn[file] if file else None for file in files]
     name = race.name if own else None
     frames = race_frames(race, source, pictures[0], name, step, lesson, shown, pictures)
-    image = str(files[shown]) if files[shown] else None
-    return Picture(file=image) if image else None, image, race.turns[shown].prompt, frames
+    file = files[shown]
+    return Picture(file=str(file)) if file else None, pictures[shown], race.turns[shown].prompt, frames
 
 
 class Replays:

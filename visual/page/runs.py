@@ -32,7 +32,7 @@ from typing import Any, Literal, Protocol
 import gradio as gr
 
 from specllava.config import DecodingConfig
-from visual.page.controls import decoding_config
+from visual.page.controls import Settings, decoding_config
 from visual.page.notices import error, info, refusal_notice, warning
 from visual.player.frames import Ending
 from visual.player.picture import PictureSource
@@ -61,7 +61,7 @@ class RunRequest:
     Args:
         picture: to ask about; refused when the run begins if there is none.
         question: about the picture.
-        values: of the settings, in their order.
+        settings: of decoding, by option.
         more: inputs of this kind of run only.
 
     ``state`` is set by :class:`RunRequests` alone: ``on`` from the click, ``stopped`` by the visitor, who keeps what is
@@ -70,7 +70,7 @@ class RunRequest:
 
     picture: PictureSource | None
     question: str
-    values: Sequence[Any]
+    settings: Settings
     more: Any = None
     state: RunState = field(default="on", init=False)
 
@@ -219,7 +219,7 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
 
 def check_request(request: RunRequest) -> RunInputs:
     """Check the settings and the picture of a request; raises a ``ValueError`` that says what is wrong."""
-    config = decoding_config(request.values)
+    config = decoding_config(request.settings)
     if request.picture is None:
         raise ValueError("choose a picture first")
     check_question(request.question)

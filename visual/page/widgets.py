@@ -9,12 +9,6 @@ import gradio as gr
 
 from visual.figures.theme import ACCEPTED
 
-SHOW_TEXT = """
-const place = element.querySelector("[data-text]");
-const show = () => { place.textContent = props.value ?? ""; };
-watch("value", show);
-show();
-"""
 SHOW_STATE = """
 const chip = element.querySelector(".chip");
 const show = () => {
@@ -25,9 +19,22 @@ const show = () => {
 watch("value", show);
 show();
 """
+SHOW_PICTURE = """
+const [image, none] = element.querySelector(".pictured").children;
+const show = () => {
+  if (props.value) image.src = props.value;
+  element.querySelector(".pictured").replaceChildren(props.value ? image : none);
+  document.dispatchEvent(new Event("pictured")); // the race on show may be about another
+};
+watch("value", show);
+show();
+"""
 HEAD = '<meta name="color-scheme" content="light dark">'
 CHIP = '<p class="chip" role="status"><i class="dot"></i><span></span></p>'
-SUMMARY = '<p class="summary" data-text></p>'
+PICTURE = (
+    '<div class="pictured"><img alt="The picture that the models look at">'
+    '<p class="no-picture">No picture came with this run.</p></div>'
+)
 
 
 def page_theme() -> gr.themes.Base:
@@ -57,12 +64,9 @@ def page_theme() -> gr.themes.Base:
     )  # fmt: skip
 
 
-def text_arguments(value: str, template: str) -> dict[str, Any]:
-    """Return the arguments of a ``gr.HTML`` that shows its value as text, never as markup.
-
-    ``template`` is constant HTML with one element marked ``data-text``.
-    """
-    return {"value": value, "html_template": template, "js_on_load": SHOW_TEXT, "apply_default_css": False}
+def picture_arguments(address: str | None) -> dict[str, Any]:
+    """Return the arguments of a ``gr.HTML`` that shows the picture of a ``data:`` address, or that there is none."""
+    return {"value": address, "html_template": PICTURE, "js_on_load": SHOW_PICTURE, "apply_default_css": False}
 
 
 def chip_arguments() -> dict[str, Any]:

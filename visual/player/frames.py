@@ -46,6 +46,7 @@ MODULES = (
     "race.js",
     "ribbon.js",
     "lessons.js",
+    "about.js",
     "tree_fit.js",
     "step.js",
     "charts.js",

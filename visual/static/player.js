@@ -3,7 +3,7 @@
 
 // Parts of the page that follow the player. Each is a module with `create(root, context)`, which returns what it wants
 // to hear of: `begin(run)`, `step(frame, index, count, playing)` as another step is shown (index from 1), `end(frame)`.
-const PARTS = ["ribbon", "lessons", "versus"];
+const PARTS = ["ribbon", "lessons", "versus", "about"];
 
 export function mount({ element, props, watch, server, fork, modules }) {
   const { race, step, charts, files, glossary } = modules;

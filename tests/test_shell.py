@@ -1,0 +1,187 @@
+"""The shell around the player in a browser: settings, picture, question, notices, links, and a server that is gone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
+from support.browser import FINISHED, Visit, Visitor
+
+SHOWN_OPTIONS = (
+    "[...document.querySelectorAll('.drawer .option:not([hidden]) code')].map((code) => code.textContent)"
+)
+STALE = "document.querySelector('.about-another') !== null && document.querySelector('.about').checkVisibility()"
+DRAWER = "document.querySelector('.drawer').open"
+
+
+def opened(tab: Visit) -> None:
+    tab.page.focus(".settings-open")
+    tab.page.keyboard.press("Enter")
+    tab.wait(DRAWER)
+
+
+def told(tab: Visit, words: str) -> None:
+    tab.wait(f"document.querySelector('.settings > .summary').textContent.includes({json.dumps(words)})")
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_the_drawer_takes_the_focus_keeps_it_and_gives_it_back(visit: Visitor, width: int) -> None:
+    tab = visit(viewport={"width": width, "height": 700})
+    opened(tab)
+    inside = "document.querySelector('.drawer').contains(document.activeElement)"
+    assert tab.page.evaluate(inside)
+    box = tab.page.locator(".drawer").bounding_box()
+    tab.wait(f"document.querySelector('.drawer').getBoundingClientRect().right <= {width} + 0.5")
+    assert box is not None and box["width"] <= width
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+    for close in ("Escape", ".drawer-close"):
+        if not tab.page.evaluate(DRAWER):
+            opened(tab)
+        tab.page.keyboard.press(close) if close == "Escape" else tab.page.click(close)
+        tab.wait(f"!{DRAWER} && document.activeElement.matches('.settings-open')")
+
+
+def test_d29_options_that_nothing_reads_are_not_shown(visit: Visitor) -> None:
+    tab = visit()
+    opened(tab)
+    shown = tab.page.evaluate(SHOWN_OPTIONS)
+    assert "entropy_threshold" in shown and not {"branching", "ngram", "top_p", "seed"} & set(shown)
+    tab.page.click(".drawer input[value=fixed]")
+    tab.wait(f"{SHOWN_OPTIONS}.includes('branching') && !{SHOWN_OPTIONS}.includes('entropy_threshold')")
+    assert not tab.page.locator(".drawer input[value=traversal]").is_visible()
+    tab.page.fill("#option-temperature", "0.8")
+    tab.page.click(".drawer input[value=drawn]")
+    tab.page.click(".drawer input[value=traversal]")
+    told(tab, "drawn guesses · judged by traversal")
+    tab.page.click(".drawer input[value=none]")
+    tab.wait(f"!{SHOWN_OPTIONS}.includes('depth') && {SHOWN_OPTIONS}.includes('seed')")
+    told(tab, "target alone · temperature 0.8 · seed 0")
+
+
+def test_d10_a_preset_is_what_runs_and_what_the_run_says(visit: Visitor) -> None:
+    tab = visit()
+    tab.page.select_option(".speed", "1")
+    opened(tab)
+    tab.page.get_by_role("button", name="EAGLE-2").click()
+    assert tab.page.get_attribute(".preset:has-text('EAGLE-2')", "aria-pressed") == "true"
+    told(tab, "topk rule")
+    summary = tab.text(".drawer .summary")
+    tab.page.click(".drawer-run")
+    tab.wait(FINISHED)
+    assert tab.text(".this-run") == f"This run: {summary}."
+    assert "10 nodes a level · 7 levels · 60 guesses a pass" in summary and "0.3 nats" not in summary
+
+
+def test_d29_a_number_may_be_typed_beyond_the_slider_and_not_beyond_its_bounds(visit: Visitor) -> None:
+    tab = visit()
+    opened(tab)
+    slider = tab.page.locator(".option:has(#option-entropy_threshold) input[type=range]")
+    assert slider.get_attribute("max") == "2.5"
+    tab.page.fill("#option-entropy_threshold", "4.5")
+    told(tab, "branches above 4.5 nats")
+    assert slider.input_value() == "2.5"
+    tab.page.fill("#option-entropy_threshold", "40")
+    told(tab, "Please change the settings")
+    row = ".option:has(#option-entropy_threshold)"
+    assert tab.page.get_attribute("#option-entropy_threshold", "aria-invalid") == "true"
+    assert "12" in tab.text(f"{row} .why") and tab.text(f"{row} .why")
+    tab.page.click(".drawer-run")
+    tab.wait(
+        "document.querySelector('#notice').textContent.includes('Please change the settings: entropy_threshold = 40')"
+    )
+    opened(tab)
+    slider.focus()
+    tab.page.keyboard.press("ArrowLeft")
+    told(tab, "branches above 2.45 nats")
+    assert tab.page.input_value("#option-entropy_threshold") == "2.45"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_violation_in_the_open_drawer_and_menu(visit: Visitor, scheme: str) -> None:
+    tab = visit(color_scheme=scheme, reduced_motion="reduce")
+    tab.page.click(".learn-card button.label-wrap")
+    opened(tab)
+    found = Axe().run(tab.page).response["violations"]
+    serious = [
+        (one["id"], [node["html"][:90] for node in one["nodes"]])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert not serious, serious
+
+
+# --- picture and question -------------------------------------------------------------------------------------------
+
+
+def test_d11_a_race_is_never_beside_another_picture_without_saying_so(visit: Visitor, tmp_path: Path) -> None:
+    tab = visit()
+    tab.page.select_option(".speed", "1")
+    source = "document.querySelector('#picture img').src"
+    assert not tab.page.evaluate(STALE)
+    first = tab.page.evaluate(source)
+    tab.page.get_by_role("button", name="New scene").click()
+    tab.wait(f"{source} !== {json.dumps(first)} && {STALE}")
+    assert tab.text(".about") == "This race is about another picture."
+    tab.run("What is there?")
+    tab.wait(f"{FINISHED} && !({STALE})")
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
+    tab.page.set_input_files("#upload input, input[accept*=image]", str(tmp_path / "red.png"))
+    tab.wait(STALE)
+    tab.page.locator("button.example").nth(1).click()
+    tab.wait(f"!({STALE}) && document.querySelector('.origin').textContent.includes('recorded run')")
+    tab.page.get_by_role("button", name="Strange scene").click()
+    tab.wait(f"{STALE} && document.querySelector('#picture-notice').textContent.includes('never showed')")
+    tab.lesson(0)
+    tab.wait(f"!({STALE}) && !document.querySelector('#picture-notice').textContent.trim()")
+    assert tab.page.locator(".learn-card button.teach").first.is_hidden()
+
+
+def test_d14_a_run_of_an_uploaded_picture_says_what_the_toy_pair_knows(visit: Visitor, tmp_path: Path) -> None:
+    tab = visit()
+    tab.page.select_option(".speed", "1")
+    said = "The toy pair knows only its own cartoon scenes"
+    assert said in tab.text(".sources-card")
+    tab.run("What is there?")
+    tab.wait(FINISHED)
+    assert said.lower() not in tab.text(".origin").lower()
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
+    tab.page.set_input_files("#upload input, input[accept*=image]", str(tmp_path / "red.png"))
+    tab.wait(STALE)
+    tab.run("What is the capital of France?")
+    tab.wait(f"{FINISHED} && document.querySelector('.asked').textContent.includes('France')")
+    assert said.lower() in tab.text(".origin").lower()
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_d31_a_file_that_is_no_picture_is_refused_beside_upload_and_in_view(
+    visit: Visitor, width: int, tmp_path: Path
+) -> None:
+    bad = tmp_path / "not-a-picture.png"
+    bad.write_bytes(b"nothing to see")
+    tab = visit(viewport={"width": width, "height": 720})
+    tab.page.set_input_files("#upload input, input[accept*=image]", str(bad))
+    tab.wait("document.querySelector('#picture-notice').textContent.includes('cannot be used')")
+    upload, notice = (tab.page.locator(place).bounding_box() for place in ("#upload", "#picture-notice"))
+    assert upload and notice and 0 <= notice["y"] - upload["y"] < 120
+    assert notice["y"] >= 0 and notice["y"] + notice["height"] <= 720
+
+
+def test_d31_run_waits_for_a_question(visit: Visitor) -> None:
+    tab = visit()
+    tab.page.fill("#question textarea", "   ")
+    tab.wait("document.querySelector('#run').disabled && document.querySelector('#stop').disabled")
+    tab.page.get_by_role("button", name="Count").click()
+    tab.wait("!document.querySelector('#run').disabled")
+    assert tab.page.input_value("#question textarea") == "How many objects are there?"
+
+
+def test_thumbnails_are_named_once(visit: Visitor) -> None:
+    tab = visit()
+    for thumbnail in tab.page.locator("button.example").all():
+        assert thumbnail.aria_snapshot() == f'- button "{thumbnail.inner_text()}"'
