@@ -105,13 +105,13 @@ def test_the_figure_shows_every_node_once_with_its_verdict() -> None:
         layout = StepLayout(trace, step)
         figure = tree_figure(trace, step)
         shown = {node: points.name for points in figure.data for node in points.customdata or ()}
-        assert sorted(shown) == list(range(len(step.tree) + 1))
+        assert sorted(shown) == list(range(len(step.tree) + (not step.bonus_unused)))
         for node, name in shown.items():
-            assert name == {"root": "accepted"}.get(layout.verdicts[node], layout.verdicts[node])
+            assert name == layout.verdicts[node]
         edges = {shape.name: shape for shape in figure.layout.shapes}
         if step.verification.accepted:
             assert edges["branch"].line.color == theme.ACCEPTED
-        assert edges["next-edge"].line.dash
+        assert ("next-edge" in edges) == (not step.bonus_unused)
 
 
 def test_every_node_has_an_edge_from_its_parent() -> None:
@@ -144,7 +144,7 @@ def test_fills_are_the_legends_colours_on_one_scale_for_the_run_and_unknown_ones
     for trace, step in speculative_steps(range(2)):
         ceiling = theme.entropy_ceiling(trace.config)
         for drawn in tree_figure(trace, step).data:
-            if drawn.name not in ("accepted", "rejected", "unreached"):
+            if drawn.name not in ("root", "accepted", "rejected", "unreached"):
                 continue
             for node, colour in zip(drawn.customdata, drawn.marker.color, strict=True):
                 if (entropy := step.tree.entropies[node]) is None:
@@ -256,6 +256,7 @@ def test_sentences_on_hand_made_steps() -> None:
         (8, 1, 2, 3, 5), (-1, 0, 1, 2, 0), (0.0, -0.1, -0.1, math.log(0.9), -2.0), (0.7, 0.1, 0.2, None, None)
     )
     assert said(hand_made(branching, (1, 2), 4)) == (
+        "Torn between left 0.90 and big 0.14 it tried both; left was right. "
         "Drafted 4 tokens on 2 branches; 2 accepted. "
         "After left side the draft expected of (0.90); the target wanted and (0.97)."
     )
@@ -284,7 +285,8 @@ def test_reasons_name_what_the_target_wanted() -> None:
     tree = DraftTree((8, 1, 5, 3), (-1, 0, 0, 2), (0.0, -0.1, -2.0, -0.5), (0.9, None, 0.1, None))
     trace = hand_made(tree, (1,), 4)
     step = trace.steps[0]
-    assert "unsure here (0.90 nats), so it tried 2 words" in node_reasons(trace, step)[2]
+    told = "Before this word the draft was unsure (0.90 nats, ≈ 2.5 even choices), so it tried 2 words"
+    assert told in node_reasons(trace, step)[2]
     assert "The target wanted left (0.97)." in node_reasons(trace, step)[2]
     assert "left at big" in node_reasons(trace, step)[3]
     assert "it stands" in node_reasons(trace, step)[1]

@@ -37,7 +37,7 @@ HARDEST = 10  # words before which the draft was most unsure
 FEWEST = 5  # places on an axis that counts, so that a short answer's bars are no wider than a long one's
 LEGEND: dict[str, Any] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
 OUTCOMES: dict[Outcome, tuple[str, str, str]] = {  # name, colour, pattern: no meaning hangs on colour alone
-    "favourite": ("the draft's favourite was right", theme.ACCEPTED, ""),
+    "favourite": ("the draft's favourite was accepted", theme.ACCEPTED, ""),
     "saved": ("another branch saved it", theme.SAVED, "/"),
     "missed": ("missed", theme.REJECTED, "x"),
 }
@@ -96,10 +96,10 @@ def _entropy(trace: DecodeTrace) -> Chart:
     figures = _outcomes(bins, names), _calibration(trace)
     sure, unsure = outcomes_by_entropy([trace], (UNSURE,))
     answer = (
-        f"Where the draft was unsure (over {UNSURE:g} nats, {even_choices(UNSURE)}), its favourite was right"
+        f"Where the draft was unsure (over {UNSURE:g} nats, {even_choices(UNSURE)}), its favourite was accepted"
         f" {_of(unsure['favourite'], unsure.total())}, another branch saved {unsure['saved']} and {unsure['missed']}"
-        f" {'was' if unsure['missed'] == 1 else 'were'} missed. Where it was sure, its favourite was right"
-        f" {_of(sure['favourite'], sure.total())}."
+        f" {'was' if unsure['missed'] == 1 else 'were'} missed. Where it was sure, its favourite was"
+        f" accepted {_of(sure['favourite'], sure.total())}."
     )
     rows = tuple(
         (f"{name} nats", str(found.total()), *(str(found[outcome]) for outcome in OUTCOMES))
@@ -109,7 +109,7 @@ def _entropy(trace: DecodeTrace) -> Chart:
         (f"probability {b.promised / b.tested:.2f}", str(b.tested), str(b.accepted), "–", str(b.tested - b.accepted))
         for b in reliability([trace], RELIABILITY_BINS) if b.tested
     )  # fmt: skip
-    columns = ("Where the draft gave", "Judged", "Favourite right", "Saved by another branch", "Missed")
+    columns = ("Where the draft gave", "Judged", "Favourite accepted", "Saved by another branch", "Missed")
     return Chart("What came of the draft's doubt?", answer, figures, columns, (*rows, *promised))
 
 
@@ -179,7 +179,7 @@ def _hard_words(trace: DecodeTrace) -> Chart:
     others = [judged for judged, word, _ in places if word.lower() not in FUNCTION_WORDS]
     kinds = ("small words (the, of, is …)", small), ("all others", others)
     answer = (
-        f"Of small words the draft's favourite was right {_of(*_favourites(small))}, of all others"
+        f"Of small words the draft's favourite was accepted {_of(*_favourites(small))}, of all others"
         f" {_of(*_favourites(others))}. "
     )
     if hardest:

@@ -37,8 +37,16 @@ def token_label(trace: DecodeTrace, token: int, max_characters: int = 24) -> str
 
 
 def even_choices(nats: float) -> str:
-    """Say an entropy as the number of equally likely words that would be as hard to guess among: e to its power."""
-    return f"≈ {math.exp(nats):.1f} even choices"
+    """Say an entropy as the number of equally likely words that would be as hard to guess among: e to its power.
+
+    Of the nats as they are shown, so that whoever reads both finds the same.
+    """
+    return f"≈ {math.exp(round(nats, 2)):.1f} even choices"
+
+
+def continues_word(before: str, text: str) -> bool:
+    """Return whether a token's text goes on with the word that the token before it began."""
+    return before[-1:].isalnum() and text[:1].isalnum()
 
 
 def strip_bidi(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from specllava.trace import StepTrace
 
-Reason = Literal["root", "accepted", "another-wanted", "chance-against", "parent-rejected"]
+Reason = Literal["root", "accepted", "another-wanted", "chance-against", "parent-rejected", "after-end"]
 
 
 def reasons(step: StepTrace, sampled: bool) -> tuple[Reason, ...]:
@@ -15,15 +15,21 @@ def reasons(step: StepTrace, sampled: bool) -> tuple[Reason, ...]:
     ``another-wanted``: the target's choice was another token. ``chance-against``: the target gave it some probability
     (``step.view.token_probs``), the draft another (``exp`` of the tree's log-prob), and the draw went against it, or
     fell on another token. ``parent-rejected``: the branch had been left above it, so it was never verified.
+    ``after-end``: the answer had ended, or reached its limit, before it.
     A guess that was pruned before the target saw it is no node and has no code: ``step.pruned`` lists it.
 
     Args:
         sampled: tokens were drawn (a temperature above 0).
     """
-    path = set(step.verification.path)
+    path, taken = step.verification.path, set(step.emitted_nodes)
+    judged, behind = set(path[: len(step.emitted)]), set(path[len(step.emitted) :])
     refused: Reason = "chance-against" if sampled else "another-wanted"
     codes: list[Reason] = ["root"]
-    for node in range(1, len(step.tree)):
-        judged = step.tree.parents[node] in path
-        codes.append("accepted" if node in path else refused if judged else "parent-rejected")
+    for node, parent in enumerate(step.tree.parents[1:], start=1):
+        if node in taken:
+            codes.append("accepted")
+        elif parent in judged:
+            codes.append(refused)
+        else:
+            codes.append("after-end" if parent in behind or codes[parent] == "after-end" else "parent-rejected")
     return tuple(codes)

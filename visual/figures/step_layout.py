@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import groupby, pairwise
 
 from specllava.trace import DecodeTrace, StepTrace
-from visual.figures.labels import token_label
+from visual.figures.labels import continues_word, token_label
 from visual.figures.layout import ordered_tree, tidy_heights
 from visual.figures.theme import Verdict, verdicts
 
@@ -70,6 +70,26 @@ class StepLayout:
         return (*verdicts(self.step), "next", *pruned)
 
     @cached_property
+    def ended(self) -> tuple[bool, ...]:
+        """Which nodes end the answer or stand behind a node that does: what follows them nobody could say."""
+        ended: list[bool] = []
+        for token, parent in zip(self.step.tree.tokens, self.step.tree.parents, strict=True):
+            ended.append(token in self.trace.eos_token_ids or (parent >= 0 and ended[parent]))
+        return tuple(ended)
+
+    @cached_property
+    def entropies(self) -> tuple[float | None, ...]:
+        """The draft's after each node of the tree, in nats; ``None`` where it was not asked, and behind an end."""
+        known = zip(self.step.tree.entropies, self.ended, strict=True)
+        return tuple(None if ended else entropy for entropy, ended in known)
+
+    @cached_property
+    def hidden(self) -> frozenset[int]:
+        """Ids of what is not drawn: a bonus token that was not used, and guesses pruned behind an end."""
+        unsaid = {self.next_node} if self.step.bonus_unused else set()
+        return frozenset(unsaid | {node for node in self.pruned if self.ended[self.parents[node]]})
+
+    @cached_property
     def heights(self) -> tuple[int, ...]:
         """Rows of all nodes but the pruned ones. The emitted branch is the spine: it runs straight through."""
         return self._heights(self.next_node + 1)
@@ -86,7 +106,7 @@ class StepLayout:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """What stands above each node, "" for none; a fold says how many nodes it holds."""
-        labels = [token_label(self.trace, token, LABEL_CHARACTERS) for token in self.tokens]
+        labels = [self._label(node) for node in range(len(self.tokens))]
         folds = {depth: fold for fold in self._folds for depth in fold}
         for node, depth in enumerate(self.depths[: self.next_node]):
             if depth in folds:
@@ -108,6 +128,16 @@ class StepLayout:
     def width(self) -> int:
         """Pixels for which the run's pictures are made; a step that needs more is scrolled."""
         return COLUMN * (min(self.trace.config.depth, SHOWN_DEPTHS) + 1)
+
+    def _label(self, node: int) -> str:
+        """Return a token's short label; one that goes on with a word has a hyphen before it."""
+        token, parent = self.tokens[node], self.parents[node]
+        if node in self.hidden:
+            return ""
+        texts = self.trace.texts
+        if parent >= 0 and continues_word(texts[self.tokens[parent]], texts[token]):
+            return f"-{token_label(self.trace, token, LABEL_CHARACTERS - 1)}"
+        return token_label(self.trace, token, LABEL_CHARACTERS)
 
     def _heights(self, count: int) -> tuple[int, ...]:
         emitted = {*self.step.verification.path, self.next_node}

@@ -70,5 +70,7 @@ def _shades() -> tuple[str, ...]:
 
 def verdicts(step: StepTrace) -> tuple[Verdict, ...]:
     """Return the verdict of every node, as it is drawn."""
-    drawn: dict[Reason, Verdict] = {"root": "root", "accepted": "accepted", "parent-rejected": "unreached"}
+    drawn: dict[Reason, Verdict] = {
+        "root": "root", "accepted": "accepted", "parent-rejected": "unreached", "after-end": "unreached",
+    }  # fmt: skip
     return tuple(drawn.get(reason, "rejected") for reason in reasons(step, sampled=False))

@@ -38,11 +38,13 @@ MARKERS: dict[Verdict, dict[str, object]] = {
     "unreached": {"symbol": "circle", "size": 11, "line": {"color": theme.QUIET, "width": 1.2}},
     "rejected": {"symbol": "square-x", "size": 14, "line": {"color": theme.REJECTED, "width": 1.7}},
     "accepted": {"symbol": "circle", "size": 15, "line": {"color": theme.ACCEPTED, "width": 2.4}},
+    "root": {"symbol": "diamond", "size": 16, "line": {"color": theme.TARGET, "width": 2.6}},
     "next": {"symbol": "diamond", "size": 15, "line": {"color": theme.TARGET, "width": 1.0}},
 }
 FONTS: dict[Verdict, dict[str, object]] = {
     "pruned": {"size": 10}, "unreached": {"size": 11}, "rejected": {"size": 12},
-    "accepted": {"size": 12, "weight": "bold"}, "next": {"size": 12, "weight": "bold"},
+    "accepted": {"size": 12, "weight": "bold"}, "root": {"size": 12, "weight": "bold"},
+    "next": {"size": 12, "weight": "bold"},
 }  # fmt: skip
 
 
@@ -63,10 +65,11 @@ def tree_drawing(layout: StepLayout) -> Drawing:
 
 
 def _groups(layout: StepLayout) -> list[tuple[Verdict, list[int]]]:
-    """Group nodes by trace, in the order of drawing; the root looks like an accepted node."""
+    """Group nodes by trace, in the order of drawing. The root, once a bonus token, is as green as the next one."""
     groups: dict[Verdict, list[int]] = {verdict: [] for verdict in MARKERS}
     for node, verdict in enumerate(layout.verdicts):
-        groups["accepted" if verdict == "root" else verdict].append(node)
+        if node not in layout.hidden:
+            groups[verdict].append(node)
     return [(verdict, nodes) for verdict, nodes in groups.items() if nodes]
 
 
@@ -111,8 +114,9 @@ def _edges(layout: StepLayout, heights: Sequence[int], stubs: bool) -> tuple[lis
     Args:
         stubs: pruned guesses are stubs; otherwise they have their places in ``heights``.
     """
-    branch = layout.step.verification.accepted
+    branch = layout.step.emitted_nodes
     taken = set(branch)
+    pruned = [node for node in layout.pruned if node not in layout.hidden]
     drafted = [n for n in range(1, layout.next_node) if n not in taken]
     lines: list[tuple[str, Sequence[int], dict[str, object]]] = []
     floor = 0.0
@@ -121,11 +125,12 @@ def _edges(layout: StepLayout, heights: Sequence[int], stubs: bool) -> tuple[lis
         lines.append(("edges", chosen, {"color": "rgba(139,144,150,0.55)", "width": width}))
         floor = limit
     if stubs:
-        lines.append(("pruned-stubs", layout.pruned, {"color": "rgba(139,144,150,0.9)", "width": 1.4}))
+        lines.append(("pruned-stubs", pruned, {"color": "rgba(139,144,150,0.9)", "width": 1.4}))
     else:
-        lines.append(("pruned-edges", layout.pruned, {"color": "rgba(139,144,150,0.7)", "width": 1, "dash": "1px,3px"}))
+        lines.append(("pruned-edges", pruned, {"color": "rgba(139,144,150,0.7)", "width": 1, "dash": "1px,3px"}))
     lines.append(("branch", branch, {"color": theme.ACCEPTED, "width": 5}))
-    lines.append(("next-edge", [layout.next_node], {"color": theme.TARGET, "width": 3, "dash": "4px,4px"}))
+    bonus = [] if layout.step.bonus_unused else [layout.next_node]
+    lines.append(("next-edge", bonus, {"color": theme.TARGET, "width": 3, "dash": "4px,4px"}))
     lines = [line for line in lines if line[1]]
     pieces = _stubs(layout, heights) if stubs else {}
     shapes = [
@@ -139,7 +144,7 @@ def _edges(layout: StepLayout, heights: Sequence[int], stubs: bool) -> tuple[lis
 def _stubs(layout: StepLayout, heights: Sequence[int]) -> dict[int, str]:
     """Make a short piece of a path for each pruned guess: those of one parent fan out below it."""
     families: dict[int, list[int]] = {}
-    for node in layout.pruned:
+    for node in layout.pruned:  # hidden ones too, which nobody asks for
         families.setdefault(layout.parents[node], []).append(node)
     pieces = {}
     low, high = STUB_ANGLES
@@ -181,7 +186,7 @@ def _fill(layout: StepLayout, verdict: Verdict, nodes: Sequence[int]) -> str | l
     if verdict in fixed:
         return fixed[verdict]
     ceiling = theme.entropy_ceiling(layout.trace.config)
-    return [theme.entropy_colour(layout.step.tree.entropies[n], ceiling) for n in nodes]
+    return [theme.entropy_colour(layout.entropies[n], ceiling) for n in nodes]
 
 
 def _label(layout: StepLayout, node: int) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from specllava.metrics import judged_nodes
 from specllava.trace import DecodeTrace, StepTrace
 from specllava.tree import Pruned
-from visual.figures.labels import END_MARK, strip_bidi, token_label
+from visual.figures.labels import END_MARK, even_choices, strip_bidi, token_label
 from visual.figures.reasons import Reason, reasons
 
 Segments = list[list[str]]
@@ -28,8 +29,8 @@ def path_text(trace: DecodeTrace, step: StepTrace, node: int, words: int = 4) ->
 
 
 def step_sentence(trace: DecodeTrace, step: StepTrace) -> Segments:
-    """Explain what was drafted and accepted in a step, and why the accepted branch ended there."""
-    tree, accepted = step.tree, step.verification.accepted
+    """Explain where a step's tree branched and which branch was taken, how far it went, and why it ended there."""
+    tree, accepted = step.tree, step.emitted_nodes
     if tree.drafted == 0:
         said = token_label(trace, step.verification.bonus_token)
         return [["plain", "Nothing was drafted; the target said "], ["target", said], ["plain", "."]]
@@ -39,16 +40,41 @@ def step_sentence(trace: DecodeTrace, step: StepTrace) -> Segments:
         ["strong", f"{len(accepted) or 'none'} accepted"],
         ["plain", ". "],
     ]
-    return start + _ending(trace, step)
+    return _fork(trace, step) + start + _ending(trace, step)
 
 
-def unused_next(step: StepTrace) -> bool:
-    """Return whether the answer ended or reached its limit within the accepted branch: no bonus token was used."""
-    return len(step.emitted) <= len(step.verification.accepted)
+def _fork(trace: DecodeTrace, step: StepTrace) -> Segments:
+    """Tell of the place where trying several words mattered most: where another than the favourite was right."""
+    forks = [judged for judged in judged_nodes(step) if len(judged.children) > 1 and judged.outcome != "missed"]
+    if not forks:
+        return []
+    fork = next((judged for judged in forks if judged.outcome == "saved"), forks[0])
+    family = sorted(fork.children, key=lambda node: -step.tree.log_probs[node])
+    taken = step.emitted_nodes[fork.position]
+    said: Segments = [["plain", "Torn between "]]
+    for place, node in enumerate(family[:NAMED]):
+        joint = "" if not place else " and " if place == len(family) - 1 else ", "
+        said += [["plain", joint]] * bool(joint)
+        said += [["em", token_label(trace, step.tree.tokens[node])], ["plain", f" {_draft(step, node)}"]]
+    if len(family) > NAMED:
+        said.append(["plain", f" and {len(family) - NAMED} more"])
+    tried = {2: "both", 3: "all three"}.get(len(family), f"all {len(family)}")
+    winner = token_label(trace, step.tree.tokens[taken])
+    right = "was accepted. " if _sampled(trace) else "was right. "
+    return [*said, ["plain", f" it tried {tried}; "], ["strong", winner], ["plain", f" {right}"]]
+
+
+def _sampled(trace: DecodeTrace) -> bool:
+    """Return whether tokens were drawn, so that none of them is right or wrong."""
+    return trace.config.temperature > 0
+
+
+def _draft(step: StepTrace, node: int) -> str:
+    return f"{math.exp(step.tree.log_probs[node]):.2f}"
 
 
 def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
-    if unused_next(step):
+    if step.bonus_unused:
         if step.emitted[-1] in trace.eos_token_ids:
             return [["plain", "With "], ["em", END_MARK], ["plain", " the answer was complete."]]
         return [["plain", f"With these the answer had the {trace.config.max_new_tokens} tokens that it was allowed."]]
@@ -61,13 +87,15 @@ def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
     if step.verification.bonus_token in trace.eos_token_ids and not family:
         return [["plain", "After "], *after, ["plain", " the target ended the answer"], ["plain", sure]]
     if not family:
-        return [["plain", "The whole branch was right; after "], *after, ["plain", " the target went on with "],
+        right = "accepted" if _sampled(trace) else "right"
+        return [["plain", f"The whole branch was {right}; after "], *after, ["plain", " the target went on with "],
                 ["target", wanted], ["plain", sure]]  # fmt: skip
     best = max(family, key=lambda node: step.tree.log_probs[node])
+    chose = "drew" if _sampled(trace) else "wanted"
     return [
         ["plain", "After "], *after, ["plain", " the draft expected "],
         ["rejected", token_label(trace, step.tree.tokens[best])],
-        ["plain", f" ({math.exp(step.tree.log_probs[best]):.2f}); the target wanted "],
+        ["plain", f" ({_draft(step, best)}); the target {chose} "],
         ["target", wanted], ["plain", sure],
     ]  # fmt: skip
 
@@ -78,7 +106,8 @@ def node_reasons(trace: DecodeTrace, step: StepTrace) -> list[str]:
     children, left = step.tree.children(), _left_at(step)
     below: list[list[Pruned]] = [[] for _ in children]
     for guess in step.pruned:
-        below[guess.parent].append(guess)
+        if step.tree.tokens[guess.parent] not in trace.eos_token_ids:
+            below[guess.parent].append(guess)
     sentences = []
     for node, code in enumerate(codes):
         siblings = len(children[step.tree.parents[node]]) if node else 0
@@ -104,6 +133,8 @@ def _verdict_sentence(trace: DecodeTrace, step: StepTrace, node: int, reason: Re
     spread = _spread(tree.entropies[parent], siblings, threshold) if trace.rule_name == "entropy" else ""
     if trace.config.temperature > 0 and reason in ("accepted", "chance-against"):
         return spread + _draw_sentence(trace, step, node)
+    if reason == "after-end":
+        return "The answer had ended or reached its limit before it, so nobody asked for it."
     if reason == "accepted":
         return spread + "It is the target's own choice, so it stands."
     if reason == "another-wanted":
@@ -136,9 +167,10 @@ def pruned_reason(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> str:
 def _spread(entropy: float | None, siblings: int, threshold: float) -> str:
     """Explain how many children the entropy rule gave a node, where its threshold alone decided."""
     if siblings > 1 and entropy is not None and entropy > threshold:
-        return f"The draft was unsure here ({entropy:.2f} nats), so it tried {siblings} words. "
+        doubt = f"{entropy:.2f} nats, {even_choices(entropy)}"
+        return f"Before this word the draft was unsure ({doubt}), so it tried {siblings} words. "
     if siblings == 1 and entropy is not None and entropy <= threshold:
-        return f"The draft was sure here ({entropy:.2f} nats), so it tried one word. "
+        return f"Before this word the draft was sure ({entropy:.2f} nats), so it tried one word. "
     return ""
 
 
@@ -155,7 +187,7 @@ def _draw_sentence(trace: DecodeTrace, step: StepTrace, node: int) -> str:
 
 def next_reason(step: StepTrace) -> str:
     """Explain the bonus token."""
-    if unused_next(step):
+    if step.bonus_unused:
         return "The answer had already ended or reached its limit, so this token was not used."
     return "The target's own word: the same pass that judges the tree also says what comes next."
 

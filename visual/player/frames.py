@@ -31,7 +31,7 @@ from visual.figures.labels import strip_bidi
 from visual.figures.step_layout import StepLayout
 from visual.figures.theme import entropy_ceiling
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing
-from visual.player.explanations import step_sentence, unused_next
+from visual.player.explanations import step_sentence
 from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one, run_numbers
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
@@ -208,7 +208,7 @@ def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
     layout = StepLayout(trace, step)
     return {
         "figure": tree_drawing(layout),
-        "pruned": rows_with_pruned(layout) if step.pruned else None,
+        "pruned": rows_with_pruned(layout) if {*layout.pruned} - layout.hidden else None,
         "say": step_sentence(trace, step),
         "nodes": node_cards(layout),
         "focus": _focus(layout),
@@ -218,7 +218,7 @@ def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
 def _focus(layout: StepLayout) -> int:
     """Return the node that decided a step: the end of the answer, the best rejected guess, or the bonus token."""
     step = layout.step
-    if unused_next(step):
+    if step.bonus_unused:
         return step.verification.path[len(step.emitted)]
     rivals = step.tree.children()[step.verification.path[-1]]
     return max(rivals, key=lambda node: step.tree.log_probs[node]) if rivals else layout.next_node

@@ -6,8 +6,9 @@ Ids are those of ``StepLayout``. The player makes a card and a table of it; a re
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
-from visual.figures.labels import token_label
+from visual.figures.labels import even_choices, token_label
 from visual.figures.step_layout import StepLayout
 from visual.figures.theme import Verdict
 from visual.player.explanations import next_reason, node_reasons, pruned_reason
@@ -15,12 +16,16 @@ from visual.player.explanations import next_reason, node_reasons, pruned_reason
 CODES: dict[Verdict, str] = {
     "root": "o", "accepted": "a", "rejected": "r", "unreached": "u", "next": "n", "pruned": "p",
 }  # fmt: skip
+HIDDEN = "-"  # code of what is not drawn
+WEIGHED = 6  # guesses of one family that are named
 
 
 def node_cards(layout: StepLayout) -> dict[str, object]:
     """Return a column per quantity, with an entry per node.
 
-    Probabilities, ranks from 1, cumulative log-probabilities and entropies in nats.
+    Probabilities to two places, which no one rounds again, ranks from 1, entropies in nats; ``branch`` is the draft's
+    probability of all tokens down to the node, ``family`` what it weighed before the node. No end of an answer has
+    anything behind it.
     """
     tree, view = layout.step.tree, layout.step.view
     own, pruned = layout.next_node, len(layout.pruned)
@@ -28,22 +33,57 @@ def node_cards(layout: StepLayout) -> dict[str, object]:
     ranks, blank = tree.sibling_ranks(), [None] * pruned
     texts = _reasons(layout)
     reasons = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+    before = _families(layout)
+    families = {told: index for index, told in enumerate(dict.fromkeys(filter(None, before)))}
     return {
         "label": [_label(layout, node) for node in range(len(layout.parents))],
         "token": list(layout.tokens),
         "parent": list(layout.parents),
-        "verdict": "".join(CODES[verdict] for verdict in layout.verdicts),
-        "draft": [None if node in (0, own) else round(math.exp(p), 3) for node, p in enumerate(layout.log_probs)],
+        "verdict": "".join(
+            HIDDEN if node in layout.hidden else CODES[verdict] for node, verdict in enumerate(layout.verdicts)
+        ),
+        "draft": [None if node in (0, own) else round(math.exp(p), 2) for node, p in enumerate(layout.log_probs)],
         "rank": [None, *(rank + 1 for rank in ranks[1:]), None, *blank],
-        "score": [None, *(round(score, 2) for score in tree.scores()[1:]), None, *blank],
-        "entropy": [*(None if e is None else round(e, 2) for e in tree.entropies), None, *blank],
-        "target": [None, *(round(p, 3) for p in view.token_probs[1:]), round(view.choice_probs[last], 3), *blank],
+        "branch": [None, *(round(math.exp(score), 2) for score in tree.scores()[1:]), None, *blank],
+        "entropy": [*(None if e is None else round(e, 2) for e in layout.entropies), None, *blank],
+        "choices": [*(None if e is None else even_choices(e) for e in layout.entropies), None, *blank],
+        "target": [None, *(round(p, 2) for p in view.token_probs[1:]), round(view.choice_probs[last], 2), *blank],
         "target_rank": [None, *(rank + 1 for rank in view.token_ranks[1:]), 1, *blank],
-        "choice": [*(token_label(layout.trace, token) for token in view.choices), None, *blank],
-        "choice_prob": [*(round(p, 3) for p in view.choice_probs), None, *blank],
+        "choice": [*_after(layout, [token_label(layout.trace, token) for token in view.choices]), None, *blank],
+        "choice_prob": [*_after(layout, [round(p, 2) for p in view.choice_probs]), None, *blank],
+        "families": list(families),
+        "family": [families[told] if told else None for told in before],
         "reasons": list(reasons),
         "reason": [reasons[text] for text in texts],
     }
+
+
+Entry = TypeVar("Entry")
+
+
+def _after(layout: StepLayout, entries: list[Entry]) -> list[Entry | None]:
+    """Keep what is known of the token after each node, where there can be one."""
+    return [None if ended else entry for entry, ended in zip(entries, layout.ended, strict=True)]
+
+
+def _families(layout: StepLayout) -> list[str]:
+    """Say for each node which guesses the draft weighed before it, the likeliest first; "" for root and bonus token."""
+    families: list[list[int]] = [[] for _ in layout.parents]
+    for node, parent in enumerate(layout.parents):
+        if parent >= 0 and node != layout.next_node and node not in layout.hidden:
+            families[parent].append(node)
+    told = [_family(layout, sorted(family, key=lambda node: -layout.log_probs[node])) for family in families]
+    return ["" if node in (0, layout.next_node) else told[parent] for node, parent in enumerate(layout.parents)]
+
+
+def _family(layout: StepLayout, family: list[int]) -> str:
+    named = [
+        f"{token_label(layout.trace, layout.tokens[node])} {math.exp(layout.log_probs[node]):.2f}"
+        + (" (pruned)" if layout.verdicts[node] == "pruned" else "")
+        for node in family[:WEIGHED]
+    ]
+    more = [f"{len(family) - WEIGHED} more"] if len(family) > WEIGHED else []
+    return " · ".join([*named, *more])
 
 
 def _label(layout: StepLayout, node: int) -> str:

@@ -6,7 +6,7 @@ const CONFIG = { responsive: true, displaylogo: false, doubleClick: "reset", scr
 const HALO = 23;
 const CHOSEN_HALO = 28;
 const VERDICTS = {
-  o: ["root", "where the tree starts"],
+  o: ["root", "the target's own, from the step before"],
   a: ["accepted", "accepted"],
   r: ["rejected", "rejected"],
   u: ["unreached", "never reached"],
@@ -58,7 +58,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     draw();
   }
 
-  const ids = ({ nodes }) => nodes.label.map((_, id) => id).filter((id) => nodes.verdict[id] !== "p" || pruned.checked);
+  const ids = ({ nodes }) => nodes.label.map((_, id) => id).filter((id) => nodes.verdict[id] !== "-" && (nodes.verdict[id] !== "p" || pruned.checked));
 
   // Draws the newest step only: while one is being drawn, later ones replace each other.
   async function draw() {
@@ -164,7 +164,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     const text = branch(id).slice(-4).map((node) => nodes.label[node]).join("");
     return {
       label: read("label").trim(), path: text.replace(/^[\s.,;:]+/, "") || text, depth: branch(id).length - 1, verdict, said, reason: nodes.reasons[read("reason")],
-      draft: read("draft"), rank: read("rank"), score: read("score"), entropy: read("entropy"),
+      draft: read("draft"), rank: read("rank"), branch: read("branch"), entropy: read("entropy"), choices: read("choices"), family: nodes.families[read("family")],
       target: read("target"), targetRank: read("target_rank"), choice: read("choice"), choiceProb: read("choice_prob"),
     };
   }
@@ -213,8 +213,9 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
 function facts(node) {
   const rows = [];
   if (node.draft !== null) rows.push(["draft probability", node.rank ? `${number(node.draft)}, rank ${node.rank}` : number(node.draft)]);
-  if (node.score !== null) rows.push(["log-probability of the branch", `${number(node.score)} nats`]);
-  if (node.entropy !== null) rows.push(["draft entropy after it", `${number(node.entropy)} nats`]);
+  if (node.family) rows.push(["the draft weighed here", node.family]);
+  if (node.branch !== null) rows.push(["of the branch so far", number(node.branch)]);
+  if (node.entropy !== null) rows.push(["draft entropy after it", `${number(node.entropy)} nats, ${node.choices}`]);
   if (node.target !== null) rows.push(["target probability", `${number(node.target)}, rank ${node.targetRank}`]);
   if (node.choice !== null) rows.push(["target's choice after it", `${node.choice} (${number(node.choiceProb)})`]);
   return rows;
