@@ -14,6 +14,7 @@ import os
 import platform
 import statistics
 import sys
+import time
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -234,7 +235,7 @@ def main(size: SizeName = "7b", json: Path | None = None, device: str = "auto", 
     held = memory(pair)
     title = f"{size}, random weights, {setting.dtype} on {setting.device}: times, and speed-up by τ"
     Console(width=120).print(table(found, held, title))
-    shown = {"size": size, "setting": asdict(setting), "hardware": hardware(place), "repeats": repeats}
+    shown = {"size": size, "date": time.strftime("%Y-%m-%d"), "setting": asdict(setting), "hardware": hardware(place), "repeats": repeats}
     write_json(json, {**shown, "bytes": asdict(held), "seconds": as_json(found)})
 
 

@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 from transformers.generation.streamers import BaseStreamer
 
 from specllava.config import RULES, DecodingConfig
+from specllava.findings.replays import ReplayStep
 from specllava.growth.rules import RULE_INFOS
 from specllava.lane import Lane
 from specllava.metrics import Comparison, Summary, compare, compare_ids, efficiency, speedup, summarise
@@ -36,6 +37,7 @@ class LaneResult:
         margins: the target's margins there, ``None`` where one answer is the beginning of the other.
         wall_seconds: seconds of all runs from start to end, measured outside the loop: prefill, all bookkeeping, and
             the recording of what the target computed for every node, which no lane's own clock counts.
+        draft_passes, draft_seconds: levels of which a guess was verified, and the seconds of all drafting.
     """
 
     summary: Summary
@@ -45,15 +47,21 @@ class LaneResult:
     ties: int
     margins: tuple[float | None, ...]
     wall_seconds: float
+    draft_passes: int = 0
+    draft_seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the lane's row of ``bench --json``; times in milliseconds."""
+        """Return the lane's row of ``bench --json``; times in milliseconds, levels and guesses per target pass."""
+        passes = max(1, self.summary.target_passes)
         return {
             "tau": self.summary.tau,
             "ms_per_token": 1e3 * self.summary.seconds_per_token,
             "ms_prefill": 1e3 * self.summary.prefill_seconds / self.summary.runs,
             "ms_per_token_end_to_end": 1e3 * self.summary.end_to_end_seconds_per_token,
             "ms_per_token_wall": 1e3 * self.wall_seconds / self.summary.tokens,
+            "levels": self.draft_passes / passes,
+            "guesses": self.summary.drafted / passes,
+            "ms_draft": 1e3 * self.draft_seconds / passes,
             "speedup": self.speedup,
             "efficiency": self.efficiency,
             "mismatches": self.mismatches,
@@ -185,7 +193,10 @@ def _pool(runs: dict[str, list[TimedRun]], transformers_runs: list[TransformersR
     for name, own in timed.items():
         traces = [run.trace for run in own]
         comparisons = [compare(a, b) for a, b in zip(reference_traces, traces, strict=True)]
-        results[name] = _result(reference, summarise(traces), comparisons, sum(run.wall_seconds for run in own))
+        result = _result(reference, summarise(traces), comparisons, sum(run.wall_seconds for run in own))
+        steps = [step for trace in traces for step in trace.steps]
+        passes = sum(len(ReplayStep.of(step).widths) for step in steps)
+        results[name] = replace(result, draft_passes=passes, draft_seconds=sum(step.seconds.draft for step in steps))
     if transformers_runs:
         results[TRANSFORMERS] = _transformers_result(reference, reference_traces, transformers_runs[WARM_UP:])
     return results

@@ -19,6 +19,7 @@ import json
 import math
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,7 @@ from visual.player.headline import Headline, RunningHeadline, headline, headline
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
 from visual.player.packing import frame_json, packed
+from visual.player.pays import pays_data
 from visual.player.summary import settings_summary
 from visual.player.turns import DialoguePlace
 
@@ -55,6 +57,8 @@ MODULES = (
     "versus_trees.js",
     "files.js",
     "glossary.js",
+    "pays_math.js",
+    "pays.js",
     "player.js",
 )
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
@@ -261,7 +265,14 @@ def component_arguments(frames: list[str], forks: bool = False) -> dict[str, Any
         "modules": list(MODULES),
         "plotly": PLOTLY_JS.as_posix(),
         "version": static_version(MODULES),
+        "pays": packed_pays(),
     }
+
+
+@cache
+def packed_pays() -> str:
+    """Return the data of the card on what drafting pays, packed."""
+    return _packed(_json(pays_data()))
 
 
 def static_paths() -> list[Path]:

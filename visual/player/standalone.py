@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from visual.player import markup
-from visual.player.frames import MODULES, PLOTLY_JS, STATIC
+from visual.player.frames import MODULES, PLOTLY_JS, STATIC, packed_pays
 
 
 @cache
@@ -24,6 +24,7 @@ def halves() -> tuple[str, str]:
         "stylesheet": _static("standalone.css") + markup.stylesheet(),
         "masthead": markup.masthead(),
         "player": _static("player.html"),
+        "pays": packed_pays(),
         "modules": "\n".join(modules),
         "boot": _static("standalone.js"),
         "plotly": PLOTLY_JS.read_text(encoding="utf-8"),

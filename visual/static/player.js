@@ -3,7 +3,7 @@
 
 // Parts of the page that follow the player. Each is a module with `create(root, context)`, which returns what it wants
 // to hear of: `begin(run)`, `step(frame, index, count, playing)` as another step is shown (index from 1), `end(frame)`.
-const PARTS = ["ribbon", "lessons", "versus", "about"];
+const PARTS = ["ribbon", "lessons", "versus", "about", "pays"];
 
 export function mount({ element, props, watch, server, fork, modules }) {
   const { race, step, charts, files, glossary } = modules;
@@ -15,7 +15,7 @@ export function mount({ element, props, watch, server, fork, modules }) {
   glossary.createGlossary(root);
   const player = new Player(root, ...views, race.duration, files.unpacked);
   const frames = () => props.value ?? [];
-  const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, live: Boolean(server), part };
+  const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, live: Boolean(server), part, pays: props.pays };
   player.parts = PARTS.map((name) => modules[name].create(root, context));
   function part(name) {
     return player.parts[PARTS.indexOf(name)];

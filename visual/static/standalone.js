@@ -19,4 +19,4 @@ if (run.picture?.startsWith("data:image/")) {
   const picture = Object.assign(document.createElement("img"), { src: run.picture, alt: "The picture that the models looked at" });
   document.getElementById("picture").replaceChildren(picture);
 }
-modules.player.mount({ element: document.getElementById("show"), props: { value: frames }, watch: () => {}, modules });
+modules.player.mount({ element: document.getElementById("show"), props: { value: frames, pays: document.getElementById("pays").textContent }, watch: () => {}, modules });

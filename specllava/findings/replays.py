@@ -1,0 +1,145 @@
+"""Recorded steps without their words: what each took in passes and brought in tokens, priced at any pair's costs.
+
+A step takes the same passes wherever it is decoded, so its seconds elsewhere are a sum. That holds for the recorded
+trees; a rule that goes by costs would grow other ones elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import compress
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from specllava.config import one_line
+from specllava.growth.cost_model import LONGEST_LEVEL, LONGEST_VERIFY, Costs
+from specllava.trace import RunInfo, StepTrace
+from specllava.trace_fields import Count, Many, Record
+
+MAX_FILE_BYTES: Final = 100_000  # it travels with every page
+GUESSES: Final = 20  # of the wider one of the two target passes that a person is asked for
+
+Width = Annotated[int, Field(ge=1, le=LONGEST_LEVEL)]
+Name = Annotated[str, Field(max_length=200)]
+
+
+class ReplayStep(NamedTuple):
+    """A step as counted; in a file it is a list of these three.
+
+    Args:
+        widths: nodes that each of the draft's passes expanded, level by level.
+        guesses: nodes below the root that the target verified.
+        emitted: tokens.
+    """
+
+    widths: Annotated[tuple[Width, ...], Field(max_length=LONGEST_VERIFY)]
+    guesses: Annotated[int, Field(ge=0, lt=LONGEST_VERIFY)]
+    emitted: Annotated[int, Field(ge=1, le=LONGEST_VERIFY)]
+
+    @classmethod
+    def of(cls, step: StepTrace) -> ReplayStep:
+        """Count a step of a trace: its levels are those of which a node was sent, as a trace knows no others."""
+        expanded = (e is not None for e in step.tree.entropies)
+        widths = Counter(compress(step.tree.depths(), expanded))
+        return cls(tuple(widths.values()), step.tree.drafted, len(step.emitted))
+
+
+@dataclass(frozen=True, slots=True)
+class Replays(Record):
+    """Steps of every rule on the same prompts.
+
+    Args:
+        command, date: how and when the steps were recorded.
+        setting: pair and machine.
+        prompts: their number; ``what`` says which they are.
+        rules: by name, all steps of each answer.
+    """
+
+    command: Name
+    date: Name
+    what: Name
+    prompts: Count
+    setting: RunInfo
+    rules: dict[Name, Many[Many[ReplayStep]]]
+
+    def to_json(self) -> bytes:
+        return _ADAPTER.dump_json(self) + b"\n"
+
+    @classmethod
+    def read(cls, file: Path) -> Replays:
+        """Read a file of recorded steps.
+
+        Raises:
+            ValueError: too large, or not such a file; one line that names it.
+        """
+        size = file.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise ValueError(f"{file.name} has {size:,} bytes, and at most {MAX_FILE_BYTES:,} are read")
+        try:
+            return _ADAPTER.validate_json(file.read_bytes())
+        except ValidationError as error:
+            raise ValueError(f"{file.name} holds no recorded steps: {one_line(error)}") from error
+
+
+_ADAPTER: TypeAdapter[Replays] = TypeAdapter(Replays)
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """Recorded steps at given costs.
+
+    Args:
+        passes, tokens: of the target, and emitted.
+        seconds: of all passes, prefills apart.
+        one: seconds of a target pass over one token, with which the target alone says every token.
+    """
+
+    passes: int
+    tokens: int
+    seconds: float
+    one: float
+
+    @property
+    def tau(self) -> float:
+        """Tokens per target pass."""
+        return self.tokens / self.passes
+
+    @property
+    def speedup(self) -> float:
+        """Seconds of the target alone over those of the steps, while answering."""
+        return self.one * self.tokens / self.seconds
+
+    @property
+    def break_even(self) -> float:
+        """Tokens per target pass at which these steps would take as long as the target alone."""
+        return self.tau / self.speedup
+
+    def speedup_in_all(self, tokens: int, reading: float, draft_reading: float) -> float:
+        """Return the speed-up of an answer of ``tokens`` with the seconds of reading its prompt; the first is read."""
+        behind = (tokens - 1) * self.one
+        return (reading + behind) / (reading + draft_reading + behind / self.speedup)
+
+
+def priced(steps: Iterable[ReplayStep], costs: Costs) -> Priced:
+    """Add up what the passes of some steps, at least one, would take."""
+    passes = tokens = 0
+    seconds = 0.0
+    for widths, guesses, emitted in steps:
+        passes += 1
+        tokens += emitted
+        seconds += sum(map(costs.level_seconds, widths)) + costs.verify_seconds(guesses)
+    return Priced(passes, tokens, seconds, costs.verify_seconds(0))
+
+
+def straight_costs(one: float, many: float, level: float) -> Costs:
+    """Return the costs between and beyond two target passes, and of levels that cost the same at any width.
+
+    Args:
+        one, many: seconds of a target pass over one token, and of one that verifies :data:`GUESSES` guesses.
+        level: seconds of one of the draft's passes.
+    """
+    return Costs((one, one + (many - one) / GUESSES), (level,))

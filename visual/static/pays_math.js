@@ -1,0 +1,113 @@
+// What recorded steps would take where passes cost something else; all times in milliseconds. Python's side of the same
+// sums is specllava/findings/replays.py.
+
+export const GUESSES = 20; // of the wider one of the two target passes that a person is asked for
+
+const sum = (list, read) => list.reduce((total, item) => total + read(item), 0);
+
+// A target pass that verifies this many guesses: on a straight line through the two that are known.
+const verifying = ({ one, many }, guesses) => one + ((many - one) * guesses) / GUESSES;
+
+// Steps are { levels, guesses, emitted }; `one`, `many` and `level` are what passes cost, `reading` and `drafting` what
+// target and draft take to read the prompt, which also gives the first of an answer's `tokens`.
+export function priced(steps, costs) {
+  const emitted = sum(steps, (step) => step.emitted);
+  const taken = sum(steps, (step) => step.levels * costs.level + verifying(costs, step.guesses));
+  const speedup = (costs.one * emitted) / taken;
+  const tau = emitted / steps.length;
+  const behind = (costs.tokens - 1) * costs.one;
+  const alone = costs.reading + behind;
+  const together = costs.reading + costs.drafting + behind / speedup;
+  return { tau, speedup, breakEven: tau / speedup, alone, together, inAll: alone / together };
+}
+
+// What a level of the draft may cost until these steps take as long as the target alone.
+export function dearestLevel(steps, costs) {
+  const left = sum(steps, (step) => costs.one * step.emitted - verifying(costs, step.guesses));
+  return left / sum(steps, (step) => step.levels);
+}
+
+// From how many tokens of an answer on what is won while answering outweighs what the draft takes to read.
+export function shortestAnswer(speedup, costs) {
+  return 1 + costs.drafting / (costs.one * (1 - 1 / speedup));
+}
+
+// Costs of two passes and of a level, pooled: `steps` also know how long they drafted, and how long all else took.
+function pooled(steps, one) {
+  const [guesses, levels] = [sum(steps, (step) => step.guesses), sum(steps, (step) => step.levels)];
+  const beyond = sum(steps, (step) => step.rest - one);
+  return { one, many: Math.max(one, one + (GUESSES * beyond) / (guesses || 1)), level: levels ? sum(steps, (step) => step.drafted) / levels : 0 };
+}
+
+// --- a run that was shown -------------------------------------------------------------------------
+
+// A lane's frames: its prefill, then its steps. Levels are those of which a kept node tells.
+export function stepsOf(frames) {
+  return frames.filter(({ nodes }) => nodes).map(({ nodes, tokens, seconds: [draft, verify, keep] }) => {
+    const depths = [];
+    nodes.parent.forEach((parent, node) => depths.push(parent < 0 ? 0 : depths[parent] + 1));
+    const expanded = new Set(depths.filter((_, node) => nodes.entropy[node] !== null));
+    const guesses = [...nodes.verdict].filter((code) => "aru".includes(code)).length;
+    return { levels: expanded.size, guesses, emitted: tokens.length, drafted: 1000 * draft, rest: 1000 * (verify + keep) };
+  });
+}
+
+// Measured costs of a run of both lanes; nothing where one of them, or what it would tell, is missing.
+export function measured(alone, together) {
+  const steps = stepsOf(together);
+  const plain = alone.filter((frame) => frame.kind === "step");
+  if (!plain.length || !sum(steps, (step) => step.guesses)) return null;
+  const one = (1000 * sum(plain, ({ seconds }) => sum(seconds, (part) => part))) / plain.length;
+  const reading = 1000 * alone[0].seconds;
+  return { ...pooled(steps, one), reading, drafting: Math.max(0, 1000 * together[0].seconds - reading), tokens: 1 + sum(steps, (step) => step.emitted) };
+}
+
+// --- a report of `bench --json` -------------------------------------------------------------------
+
+export const MAX_REPORT = 200_000; // characters
+
+// Costs and, lane by lane, the mean step: costs are straight lines, so it is worth what its steps are. Throws one line.
+export function readBench(text) {
+  if (text.length > MAX_REPORT) throw new Error(`it has ${text.length.toLocaleString("en")} characters, and at most ${MAX_REPORT.toLocaleString("en")} are read`);
+  const lanes = entriesOf(parsed(text)?.lanes);
+  const rows = new Map(lanes.map(([name, lane]) => [name, (key) => numberOf(lane, key, name)]));
+  const plain = rows.get("target-only");
+  if (!plain) throw new Error("it has no lane target-only, so it is no report of bench --json");
+  const one = plain("ms_per_token");
+  const rules = lanes.filter(([name, lane]) => !["target-only", "transformers"].includes(name) && lane.levels !== undefined).map(([name]) => {
+    const read = rows.get(name);
+    const step = { levels: read("levels"), guesses: read("guesses"), emitted: read("tau"), drafted: read("ms_draft") };
+    return { name, steps: [{ ...step, rest: step.emitted * read("ms_per_token") - step.drafted }] };
+  });
+  const steps = rules.flatMap((rule) => rule.steps).filter((step) => step.levels > 0 && step.guesses > 0);
+  const drafting = lanes.filter(([name]) => !["target-only", "transformers", "prompt-lookup"].includes(name)).map(([name]) => rows.get(name)("ms_prefill"));
+  const reading = plain("ms_prefill");
+  const known = {
+    one, reading, tokens: plain("tokens") / plain("runs"),
+    ...(drafting.length && { drafting: Math.max(0, Math.min(...drafting) - reading) }),
+    ...(steps.length && pooled(steps, one)),
+  };
+  return { costs: known, rules: steps.length ? rules.map(({ name, steps: own }) => ({ name, help: "", steps: own })) : [] };
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error("it is not JSON");
+  }
+}
+
+function entriesOf(lanes) {
+  if (typeof lanes !== "object" || lanes === null || Array.isArray(lanes)) throw new Error("it has no lanes, so it is no report of bench --json");
+  const entries = Object.entries(lanes);
+  if (entries.length > 32) throw new Error(`it has ${entries.length} lanes, and at most 32 are read`);
+  if (entries.some(([name]) => name.length > 80)) throw new Error("the name of a lane is longer than 80 characters");
+  return entries;
+}
+
+function numberOf(lane, key, name) {
+  const value = lane?.[key];
+  if (!(typeof value === "number" && value >= 0 && value < 1e9)) throw new Error(`${key} of ${name} is no number from 0 to 1e9`);
+  return value;
+}
