@@ -235,7 +235,8 @@ def main(size: SizeName = "7b", json: Path | None = None, device: str = "auto", 
     held = memory(pair)
     title = f"{size}, random weights, {setting.dtype} on {setting.device}: times, and speed-up by τ"
     Console(width=120).print(table(found, held, title))
-    shown = {"size": size, "date": time.strftime("%Y-%m-%d"), "setting": asdict(setting), "hardware": hardware(place), "repeats": repeats}
+    shown = {"size": size, "date": time.strftime("%Y-%m-%d"), "setting": asdict(setting), "repeats": repeats}
+    shown["hardware"] = hardware(place)
     write_json(json, {**shown, "bytes": asdict(held), "seconds": as_json(found)})
 
 

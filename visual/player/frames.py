@@ -272,7 +272,7 @@ def component_arguments(frames: list[str], forks: bool = False) -> dict[str, Any
 @cache
 def packed_pays() -> str:
     """Return the data of the card on what drafting pays, packed."""
-    return _packed(_json(pays_data()))
+    return packed(frame_json(pays_data()))
 
 
 def static_paths() -> list[Path]:

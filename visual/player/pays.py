@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -30,7 +30,7 @@ class CostPreset:
         name: what was measured, on what, when.
         one, many: a target pass over one token, and one that verifies ``GUESSES`` guesses.
         level: one of the draft's passes.
-        reading, draft_reading: of picture and question, by the target with its tower, and by the draft.
+        reading, drafting: of picture and question, by the target with its tower, and by the draft.
     """
 
     name: str
@@ -38,7 +38,7 @@ class CostPreset:
     many: float
     level: float
     reading: float
-    draft_reading: float
+    drafting: float
 
 
 @checked(frozen=True, slots=True, config=PART)
@@ -120,5 +120,5 @@ def pays_data(measured: Path = MEASURED) -> dict[str, Any]:
         if name in RULE_INFOS
     ]
     source = f"{replays.prompts} {replays.what} with the {replays.setting.pair} pair on {replays.setting.device}"
-    presets = [read_preset(file) for file in sorted(measured.glob("gpu-llava*.json"))]
+    presets = [asdict(read_preset(file)) for file in sorted(measured.glob("gpu-llava*.json"))]
     return {"rules": rules, "source": f"{source}, {replays.date}, {replays.command}", "presets": presets}

@@ -15,7 +15,7 @@ export function create(root, { player, modules, plotly, pays }) {
   let bench = null; // the report that was pasted: { costs, rules }
   let from = "run"; // where the costs come from: "run", the number of a preset, "bench" or "own"
   let costs = {};
-  let chosen = "run";
+  let wanted = "run"; // the trees that were asked for; the first there are where they are missing
 
   modules.files.unpacked(pays).then((text) => {
     data = JSON.parse(text);
@@ -30,7 +30,7 @@ export function create(root, { player, modules, plotly, pays }) {
     refresh();
   });
   body.addEventListener("change", (event) => {
-    chosen = event.target.value;
+    wanted = event.target.value;
     tell();
   });
   find("textarea").addEventListener("input", (event) => event.target.value.trim() && open(event.target.value));
@@ -66,6 +66,8 @@ export function create(root, { player, modules, plotly, pays }) {
     return [...own, ...rules.map((rule) => ({ ...rule, key: rule.name }))];
   }
 
+  const chosen = (list) => list.find(({ key }) => key === wanted) ?? list[0];
+
   function refresh() {
     const options = [
       ...(shown?.costs ? [["run", "the run on show, as measured"]] : []),
@@ -81,9 +83,7 @@ export function create(root, { player, modules, plotly, pays }) {
       field.setAttribute("aria-invalid", String(!valid && value !== undefined));
       if (document.activeElement !== field) field.value = valid ? Number(value.toPrecision(3)) : field.value;
     }
-    const list = trees();
-    if (!list.some(({ key }) => key === chosen)) chosen = list[0]?.key;
-    fill(list);
+    fill(trees());
     tell();
   }
 
@@ -97,7 +97,7 @@ export function create(root, { player, modules, plotly, pays }) {
       const texts = right ? [tau.toFixed(1), times(speedup), times(inAll), breakEven.toFixed(1)] : [tau.toFixed(1), "–", "–", "–"];
       texts.forEach((text, column) => (cells[column].textContent = text));
       [speedup, inAll].forEach((value, column) => cells[column + 1].classList.toggle("loses", right && value < 1 - SAME));
-      body.rows[place].querySelector("input").checked = tree.key === chosen;
+      body.rows[place].querySelector("input").checked = tree === chosen(list);
     });
   }
 
@@ -106,19 +106,19 @@ export function create(root, { player, modules, plotly, pays }) {
     row.dataset.key = key;
     const label = document.createElement("label");
     const radio = Object.assign(document.createElement("input"), { type: "radio", name: "pays-trees", value: key });
-    label.append(radio, Object.assign(document.createElement("span"), { textContent: name, title: help }));
+    label.append(radio, Object.assign(document.createElement("span"), { textContent: name }), Object.assign(document.createElement("small"), { textContent: help }));
     row.append(Object.assign(document.createElement("th"), { scope: "row" }), ...Array.from({ length: 4 }, () => document.createElement("td")));
     row.cells[0].append(label);
     return row;
   }
 
   function tell() {
-    const tree = trees().find(({ key }) => key === chosen);
+    const tree = chosen(trees());
     const wrong = Object.keys(NAMES).find((name) => !fits(name, costs[name]));
     find(".pays-curve").hidden = !tree || wrong !== undefined;
     find(".pays-verdict").textContent = !tree ? "" : wrong === undefined ? verdict(tree) : `Enter what ${NAMES[wrong]} ${wrong === "tokens" ? "has, at least 1 token" : "takes, a number from 0 on"}.`;
     find(".pays-source").textContent = source(tree);
-    if (tree && wrong === undefined) plotly().then((library) => draw(library, tree));
+    if (tree && wrong === undefined) draw(tree);
   }
 
   const complete = () => Object.keys(NAMES).every((name) => fits(name, costs[name]));
@@ -127,12 +127,12 @@ export function create(root, { player, modules, plotly, pays }) {
     const found = math.priced(tree.steps, costs);
     const { tau, speedup, breakEven, inAll, alone, together } = found;
     const edge = `${breakEven.toFixed(1)} tokens a pass, and ${tree.key === "run" ? "this run's trees" : `the trees of ${tree.name}`} bring ${tau.toFixed(1)}`;
-    const answer = `an answer takes ${duration(together)}, and ${duration(alone)} with the target alone`;
+    const answer = `an answer takes ${duration(together)}, with the target alone ${duration(alone)}`;
     if (Math.abs(inAll - 1) <= SAME) return `It makes no difference to you: ${answer}. Drafting pays above ${edge}.`;
-    if (inAll > 1) return `It pays for you: ${times(speedup)} while answering, ${times(inAll)} in all: ${answer}. Drafting stops paying below ${edge}.`;
+    if (inAll > 1) return `It pays for you: ${times(speedup)} as fast while answering, ${times(inAll)} in all; ${answer}. Drafting stops paying below ${edge}.`;
     if (speedup <= 1) return `It does not pay for you: ${answer}. Drafting pays only above ${edge}.`;
     const least = Math.ceil(math.shortestAnswer(speedup, costs));
-    return `It does not pay for answers this short: ${times(speedup)} while answering, but the draft reads the picture too: ${answer}. It pays from ${least.toLocaleString("en")} tokens an answer on.`;
+    return `It does not pay for answers this short: ${times(speedup)} as fast while answering, but the draft reads the picture too; ${answer}. It pays from ${least.toLocaleString("en")} tokens an answer on.`;
   }
 
   function source(tree) {
@@ -143,7 +143,8 @@ export function create(root, { player, modules, plotly, pays }) {
   }
 
   // Speed-up against the one cost that a choice of draft decides.
-  function draw(library, tree) {
+  async function draw(tree) {
+    const library = await plotly();
     const dearest = math.dearestLevel(tree.steps, costs);
     const most = Math.max(2 * costs.level, Math.min(1.3 * dearest, 8 * (costs.level || costs.one / 8))) || 1;
     const x = Array.from({ length: POINTS + 1 }, (_, point) => (most * point) / POINTS);

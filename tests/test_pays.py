@@ -1,0 +1,283 @@
+"""Does it pay for me? Recorded steps at given costs, the same in Python and in the browser, and the card that asks."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from support.browser import Visit, Visitor
+from support.visual_traces import synthetic_race
+
+from app import EXAMPLES
+from benchmarks.gpu_llava import ALONE, Cycle, Measured, as_json
+from benchmarks.replays import record
+from specllava.bench import WARM_UP, TimedRun, _pool
+from specllava.config import RULES, DecodingConfig
+from specllava.findings.replays import GUESSES, MAX_FILE_BYTES, Replays, ReplayStep, priced, straight_costs
+from specllava.lane import Lane
+from specllava.metrics import speedup, summarise
+from specllava.pair import Pair
+from visual.player.frames import STATIC, recorded_frames
+from visual.player.pays import MEASURED, REPLAYS, pays_data, read_preset
+from visual.player.recorded import load_recorded
+from visual.player.standalone import standalone_page
+
+Steps = tuple[ReplayStep, ...]
+
+
+def random_steps(rng: random.Random) -> Steps:
+    def step() -> ReplayStep:
+        widths = tuple(rng.randint(1, 12) for _ in range(rng.randint(0, 8)))
+        guesses = rng.randint(len(widths), 60) if widths else 0
+        return ReplayStep(widths, guesses, rng.randint(1, 1 + len(widths)))
+
+    return tuple(step() for _ in range(rng.randint(1, 40)))
+
+
+def random_costs(rng: random.Random) -> dict[str, float]:
+    """In milliseconds, as the card's fields hold them."""
+    one = 10 ** rng.uniform(-2, 3)
+    other = {"level": one * rng.uniform(0, 2), "reading": one * rng.uniform(0, 90), "drafting": one * rng.uniform(0, 9)}
+    return {"one": one, "many": one * rng.uniform(0.5, 4), **other, "tokens": rng.randint(1, 500)}
+
+
+@pytest.fixture(scope="module")
+def maths(browser: Any) -> Iterator[Any]:
+    """A page in which ``maths`` is the browser's side of the arithmetic."""
+    page = browser.new_page()
+    source = quote((STATIC / "pays_math.js").read_text(encoding="utf-8"))
+    page.evaluate(f"import('data:text/javascript;charset=utf-8,{source}').then((module) => (window.maths = module))")
+    page.wait_for_function("window.maths")
+    yield page
+    page.close()
+
+
+def test_browser_and_python_price_the_same_steps_alike(maths: Any) -> None:
+    rng = random.Random(5)
+    for _ in range(60):
+        steps, costs = random_steps(rng), random_costs(rng)
+        ours = priced(steps, straight_costs(costs["one"], costs["many"], costs["level"]))
+        given = [{"levels": len(widths), "guesses": guesses, "emitted": emitted} for widths, guesses, emitted in steps]
+        theirs = maths.evaluate("([steps, costs]) => maths.priced(steps, costs)", [given, costs])
+        in_all = ours.speedup_in_all(int(costs["tokens"]), costs["reading"], costs["drafting"])
+        wanted = {"tau": ours.tau, "speedup": ours.speedup, "breakEven": ours.break_even, "inAll": in_all}
+        assert {name: theirs[name] for name in wanted} == pytest.approx(wanted, rel=1e-9)
+        if any(widths for widths, *_ in steps):  # at the dearest level that pays nothing is won
+            dearest = maths.evaluate("([steps, costs]) => maths.dearestLevel(steps, costs)", [given, costs])
+            level = [costs["one"], costs["many"], dearest]
+            assert priced(steps, straight_costs(*level)).speedup == pytest.approx(1, rel=1e-6)
+
+
+def test_free_drafting_is_worth_tau_and_guesses_that_are_never_right_cost() -> None:
+    for seed in range(100):
+        rng = random.Random(seed)
+        steps, one = random_steps(rng), 10 ** rng.uniform(-2, 3)
+        free = priced(steps, straight_costs(one, one, 0.0))
+        assert free.speedup == pytest.approx(free.tau, rel=1e-12)
+        assert free.break_even == pytest.approx(1.0, rel=1e-12)
+        wrong = [ReplayStep((1, 3), 4, 1) for _ in steps]
+        refused = priced(wrong, straight_costs(one, one * rng.uniform(1, 4), one * rng.uniform(1e-3, 2)))
+        assert refused.tau == 1
+        assert refused.speedup < 1 < refused.break_even
+        assert refused.speedup_in_all(rng.randint(2, 300), rng.uniform(0, 9), rng.uniform(0, 9)) < 1
+
+
+def test_recorded_steps_are_what_the_loop_did(tiny: Pair) -> None:
+    prompts = [tiny.prompt(None, text, 24) for text in ("What is there?", "Describe it.")]
+    for rule in ("entropy", "chain", "topk"):
+        config = DecodingConfig(rule=rule, max_new_tokens=24)
+        for prompt, counted in zip(prompts, record(tiny, prompts, config), strict=True):
+            trace = tiny.run(Lane("traced", config, prompt))
+            told = [ReplayStep.of(step) for step in trace.steps]
+            assert [step[1:] for step in counted] == [step[1:] for step in told]
+            for ours, theirs in zip(counted, told, strict=True):  # a trace knows only what was sent
+                assert len(ours.widths) >= len(theirs.widths)
+                assert all(a >= b for a, b in zip(ours.widths, theirs.widths, strict=False))
+
+
+def test_the_shipped_steps_are_of_every_rule_and_a_bad_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    replays = Replays.read(REPLAYS)
+    assert set(replays.rules) == set(RULES)
+    assert all(len(answers) == replays.prompts > 10 for answers in replays.rules.values())
+    assert len({sum(s.emitted for a in answers for s in a) for answers in replays.rules.values()}) == 1, "same answers"
+    assert REPLAYS.stat().st_size <= MAX_FILE_BYTES
+    assert replays.to_json() == REPLAYS.read_bytes()
+    document = json.loads(REPLAYS.read_bytes())
+    bad = tmp_path / "bad.json"
+    for broken in ([[[-1], 4, 2]], [[[1], 4, 0]], [[[1], math.inf, 2]], [[[1] * 999, 4, 2]], [[[1], 4]], "no steps"):
+        bad.write_text(json.dumps(document | {"rules": {"chain": [broken]}}))
+        with pytest.raises(ValueError, match=r"^bad\.json holds no recorded steps: .*$"):
+            Replays.read(bad)
+    bad.write_bytes(b" " * (MAX_FILE_BYTES + 1))
+    with pytest.raises(ValueError, match=r"bad\.json has 100,001 bytes, and at most 100,000 are read"):
+        Replays.read(bad)
+
+
+def gpu_report(rng: random.Random) -> dict[str, Any]:
+    """A report with costs along straight lines, whatever ``benchmarks.gpu_llava`` writes around them."""
+    one, guess, level = rng.uniform(0.01, 0.05), rng.uniform(0, 0.001), rng.uniform(0.001, 0.005)
+    cycles = {ALONE: Cycle(0, 0, 0.0, one, one, 9, 9)}
+    for name in ("chain", "entropy, defaults"):
+        levels, guesses = rng.randint(1, 7), rng.randint(8, 60)
+        verify = one + guess * guesses
+        cycles[name] = Cycle(guesses, levels, level * levels, verify, verify + level * levels, 9, 9)
+    found = Measured(600, 0.02, 0.1, 0.01, {1: one}, {1: level}, cycles)
+    shown = {"size": "7b", "date": "2030-01-01", "setting": {"dtype": "bfloat16"}, "hardware": {"gpu": "A GPU"}}
+    return {**shown, "seconds": as_json(found)}
+
+
+def test_a_committed_gpu_report_becomes_a_preset_by_itself(tmp_path: Path) -> None:
+    assert pays_data(tmp_path)["presets"] == []
+    for seed in range(20):
+        report = gpu_report(random.Random(seed))
+        (tmp_path / "gpu-llava.json").write_text(json.dumps(report))
+        preset = read_preset(tmp_path / "gpu-llava.json")
+        assert pays_data(tmp_path)["presets"] == [asdict(preset)]
+        chain = report["seconds"]["cycles"]["chain"]
+        assert preset.name == "LLaVA-1.5 7b on A GPU, bfloat16, measured 2030-01-01"
+        assert preset.one == pytest.approx(1e3 * report["seconds"]["cycles"][ALONE]["total"])
+        assert preset.level == pytest.approx(1e3 * chain["draft"] / chain["levels"])
+        guess = (chain["verify"] - preset.one / 1e3) / chain["guesses"]
+        assert preset.many == pytest.approx(preset.one + 1e3 * GUESSES * guess)
+        assert (preset.reading, preset.drafting) == pytest.approx((120, 10))
+    for key, value in (("hardware", {}), ("seconds", {}), ("size", 7)):
+        (tmp_path / "gpu-llava.json").write_text(json.dumps(gpu_report(random.Random(0)) | {key: value}))
+        with pytest.raises(ValueError, match=r"^gpu-llava\.json is no report of benchmarks\.gpu_llava: .*$"):
+            read_preset(tmp_path / "gpu-llava.json")
+    assert len(pays_data(MEASURED)["presets"]) == len(list(MEASURED.glob("gpu-llava*.json")))
+
+
+def saved(browser: Any, folder: Path, frames: list[str], **context: Any) -> Visit:
+    """A saved page, which has no server to ask."""
+    path = folder / "race.html"
+    path.write_text(standalone_page(frames), encoding="utf-8")
+    page = browser.new_context(**context).new_page()
+    tab = Visit(page)
+    page.on("pageerror", lambda error: tab.errors.append(str(error)))
+    page.goto(path.as_uri())
+    page.wait_for_selector(".pays-curve .main-svg")  # its policy forbids waiting for an expression
+    return tab
+
+
+def cells(tab: Visit, trees: str) -> list[str]:
+    row = f".pays-rows tr[data-key='{trees}'] td"
+    return list(tab.page.locator(row).all_inner_texts())
+
+
+def fill(tab: Visit, **costs: float | str) -> None:
+    for name, value in costs.items():
+        tab.page.fill(f"[data-cost={name}]", str(value))
+
+
+def test_at_its_own_costs_a_run_pays_what_it_took(browser: Any, tmp_path: Path) -> None:
+    """Costs are pooled, so that the card and the headline cannot tell two stories about one run."""
+    for race in load_recorded(EXAMPLES):
+        alone, together = race.target_only, race.speculative
+        tab = saved(browser, tmp_path, recorded_frames(alone, together))
+        reference, candidate = summarise([alone]), summarise([together])
+        in_all = reference.end_to_end_seconds_per_token / candidate.end_to_end_seconds_per_token
+        shown = cells(tab, "run")
+        wanted = [f"{candidate.tau:.1f}", f"{speedup(reference, candidate):.1f}×", f"{in_all:.1f}×"]
+        assert shown[:3] == wanted
+        assert tab.page.locator(".pays-rows input:checked").get_attribute("value") == "run"
+        assert "the run on show" in tab.text(".pays-source")
+        assert not tab.errors
+        tab.page.context.close()
+
+
+def test_entered_costs_give_the_rules_verdicts_and_say_whose_trees_they_are(browser: Any, tmp_path: Path) -> None:
+    replays, rng = Replays.read(REPLAYS), random.Random(3)
+    race = synthetic_race(1)
+    tab = saved(browser, tmp_path, recorded_frames(race["target-only"], race["speculative"]))
+    for _ in range(6):
+        costs = {name: float(f"{value:.4g}") for name, value in random_costs(rng).items()}
+        fill(tab, **costs)
+        for rule, answers in replays.rules.items():
+            steps = [step for answer in answers for step in answer]
+            found = priced(steps, straight_costs(costs["one"], costs["many"], costs["level"]))
+            in_all = found.speedup_in_all(int(costs["tokens"]), costs["reading"], costs["drafting"])
+            tab.page.check(f".pays-rows input[value={rule}]")
+            shown = [float(re.match(r"[\d.]+", text).group()) for text in cells(tab, rule)]  # type: ignore[union-attr]
+            ratios = [ratio if ratio >= 0.995 else 1 / ratio for ratio in (found.speedup, in_all)]
+            assert shown == pytest.approx([found.tau, *ratios, found.break_even], abs=0.0501)
+            said = tab.text(".pays-verdict")
+            assert said.startswith("It pays for you") == (in_all > 1.005)
+            assert said.startswith("It does not pay") == (in_all < 0.995)
+        source = tab.text(".pays-source")
+        assert replays.command in source and replays.date in source and "the toy pair" in source
+    assert not tab.errors
+    tab.page.context.close()
+
+
+def test_the_keyboard_reaches_every_cost_and_what_was_entered_stays_while_stepping(visit: Visitor) -> None:
+    tab = visit()
+    tab.wait("document.querySelector('.pays-curve .main-svg')")
+    tab.page.focus(".pays-preset")
+    names = []
+    for _ in range(6):
+        tab.page.keyboard.press("Tab")
+        names.append(tab.page.evaluate("document.activeElement.dataset.cost"))
+        assert tab.page.evaluate("document.activeElement.labels[0].textContent.trim().length > 8")
+        tab.page.keyboard.type("7")
+    assert names == ["one", "many", "level", "reading", "drafting", "tokens"]
+    values = "[...document.querySelectorAll('[data-cost]')].map((field) => field.value)"
+    entered = tab.page.evaluate(values)
+    assert tab.page.input_value(".pays-preset") == "own"
+    tab.page.check(".pays-rows input[value=chain]")
+    before, steps = tab.text(".pays-verdict"), tab.step()
+    tab.page.click("[data-do=next]")
+    tab.page.click("[data-do=last]")
+    assert tab.step() != steps
+    assert tab.page.evaluate(values) == entered
+    assert tab.text(".pays-verdict") == before and "chain" in before
+    fill(tab, level="-1")
+    assert tab.text(".pays-verdict") == "Enter what a level of the draft takes, a number from 0 on."
+    assert cells(tab, "chain")[1:] == ["–"] * 3
+    tab.page.select_option(".pays-preset", "run")
+    assert tab.page.evaluate(values) != entered
+    assert "It pays" in tab.text(".pays-verdict")
+
+
+def test_a_report_of_bench_gives_costs_and_trees_and_a_bad_one_changes_nothing(browser: Any, tmp_path: Path) -> None:
+    runs: dict[str, list[TimedRun]] = {"target-only": [], "entropy": []}
+    for seed in range(WARM_UP + 3):
+        race = synthetic_race(seed)
+        runs["target-only"].append(TimedRun(race["target-only"], 1.0))
+        runs["entropy"].append(TimedRun(race["speculative"], 1.0))
+    lanes = {name: lane.as_json() for name, lane in _pool(runs, []).items()}
+    race = synthetic_race(9)
+    tab = saved(browser, tmp_path, recorded_frames(race["target-only"], race["speculative"]))
+    tab.page.click(".pays-bench summary")
+    before = tab.text(".pays-found")
+    texts = ["{", "[]", "{}", '{"lanes": []}', '{"lanes": {"chain": {}}}', '{"lanes": {"target-only": {"tau": 1}}}']
+    odd = {**lanes, "entropy": {**lanes["entropy"], "levels": "<b>many</b>"}}
+    for text in [*texts, json.dumps({"lanes": odd}), "9" * 200_001]:
+        tab.page.fill(".pays-bench textarea", text)
+        note = tab.text(".pays-note")
+        assert re.fullmatch(r"This report cannot be used: [^\n]{8,120}\.", note), note
+        assert tab.text(".pays-found") == before
+    report = tmp_path / "bench.json"
+    report.write_text(json.dumps({"lanes": lanes}))
+    tab.page.set_input_files(".pays-bench [type=file]", str(report))
+    tab.page.locator(".pays-note", has_text="Read: costs and trees").wait_for()
+    row = lanes["entropy"]
+    tab.page.check(".pays-rows input[value=entropy]")
+    in_all = lanes["target-only"]["ms_per_token_end_to_end"] / row["ms_per_token_end_to_end"]
+    assert cells(tab, "entropy")[:3] == [f"{row['tau']:.1f}", f"{row['speedup']:.1f}×", f"{in_all:.1f}×"]
+    assert "report" in tab.text(".pays-source")
+    older = {
+        name: {k: v for k, v in lane.items() if k not in ("levels", "guesses", "ms_draft")}
+        for name, lane in lanes.items()
+    }
+    tab.page.fill(".pays-bench textarea", json.dumps({"lanes": older}))
+    assert "of an older bench" in tab.text(".pays-note")
+    assert not tab.errors
+    tab.page.context.close()
