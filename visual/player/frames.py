@@ -19,7 +19,6 @@ import json
 import math
 import uuid
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +36,7 @@ from visual.player.headline import Headline, RunningHeadline, headline, headline
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
 from visual.player.packing import frame_json, packed
-from visual.player.pays import pays_data
+from visual.player.pays import packed_pays
 from visual.player.summary import settings_summary
 from visual.player.turns import DialoguePlace
 
@@ -267,12 +266,6 @@ def component_arguments(frames: list[str], forks: bool = False) -> dict[str, Any
         "version": static_version(MODULES),
         "pays": packed_pays(),
     }
-
-
-@cache
-def packed_pays() -> str:
-    """Return the data of the card on what drafting pays, packed."""
-    return packed(frame_json(pays_data()))
 
 
 def static_paths() -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,6 +13,7 @@ from pydantic.dataclasses import dataclass as checked
 from specllava.config import one_line
 from specllava.findings.replays import GUESSES, Replays
 from specllava.growth.rules import RULE_INFOS
+from visual.player.packing import frame_json, packed
 
 REPLAYS: Final = Path(__file__).parents[1] / "static" / "replays.json"
 MEASURED: Final = Path(__file__).parents[2] / "benchmarks" / "results"  # beside the packages in a checkout
@@ -122,3 +124,9 @@ def pays_data(measured: Path = MEASURED) -> dict[str, Any]:
     source = f"{replays.prompts} {replays.what} with the {replays.setting.pair} pair on {replays.setting.device}"
     presets = [asdict(read_preset(file)) for file in sorted(measured.glob("gpu-llava*.json"))]
     return {"rules": rules, "source": f"{source}, {replays.date}, {replays.command}", "presets": presets}
+
+
+@cache
+def packed_pays() -> str:
+    """Return :func:`pays_data`, packed for the browser."""
+    return packed(frame_json(pays_data()))

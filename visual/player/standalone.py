@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from functools import cache
 
 from visual.player import markup
-from visual.player.frames import MODULES, PLOTLY_JS, STATIC, packed_pays
+from visual.player.frames import MODULES, PLOTLY_JS, STATIC
+from visual.player.pays import packed_pays
 
 
 @cache
