@@ -117,7 +117,7 @@ export function create(root, { player, modules, plotly, pays }) {
     const wrong = Object.keys(NAMES).find((name) => !fits(name, costs[name]));
     find(".pays-curve").hidden = !tree || wrong !== undefined;
     find(".pays-verdict").textContent = !tree ? "" : wrong === undefined ? verdict(tree) : `Enter what ${NAMES[wrong]} ${wrong === "tokens" ? "has, at least 1 token" : "takes, a number from 0 on"}.`;
-    find(".pays-source").textContent = source(tree);
+    find(".pays-source").textContent = source();
     if (tree && wrong === undefined) draw(tree);
   }
 
@@ -135,11 +135,12 @@ export function create(root, { player, modules, plotly, pays }) {
     return `It does not pay for answers this short: ${times(speedup)} as fast while answering, but the draft reads the picture too; ${answer}. It pays from ${least.toLocaleString("en")} tokens an answer on.`;
   }
 
-  function source(tree) {
-    const where = tree?.key === "run" ? "Trees and tokens a pass are those of the run on show"
-      : bench?.rules.length ? "Trees and tokens a pass are means of the report that was pasted"
-      : `Trees and tokens a pass were recorded: ${data.source}. Yours will differ: open a race file of your own models to use theirs`;
-    return `${where}. A level of the draft is taken to cost the same at any width; ${tree?.key === "cost-aware" ? "this rule would grow other trees at other costs." : "between one guess and many, a pass costs in proportion."}`;
+  // Whose trees, and so whose tokens a pass.
+  function source() {
+    const own = shown ? "This run: its own trees. " : "";
+    const rules = bench?.rules.length ? "Rules: the mean trees of the report that was pasted."
+      : `Rules: trees of ${data.source}; yours will differ, and a race file of your own models brings theirs. Cost-aware would grow other trees at other costs.`;
+    return `${own}${rules} A level of the draft is taken to cost the same at any width, and each guess to add the same to a pass.`;
   }
 
   // Speed-up against the one cost that a choice of draft decides.
