@@ -52,13 +52,13 @@ def dialogue_json(races: Iterable[str]) -> str:
     return '{"dialogue":[' + ",".join(race.strip() for race in races) + "]}\n"
 
 
-def write_zip(goal: Path | IO[bytes], races: Iterable[tuple[str, str]]) -> None:
-    """Write race files, ``(name, document)`` each, as one zip archive."""
+def write_zip(goal: Path | IO[bytes], files: Iterable[tuple[str, str | bytes]]) -> None:
+    """Write race files, and pictures that lie beside them, as one zip archive; each is its name and what it holds."""
     with zipfile.ZipFile(goal, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, document in races:
+        for name, content in files:
             entry = zipfile.ZipInfo(name, ZIP_TIME)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, document)
+            archive.writestr(entry, content)
 
 
 def _lane(trace: DecodeTrace | None) -> str | None:

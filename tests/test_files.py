@@ -29,7 +29,7 @@ from specllava.race_file import race_json
 from specllava.whole_file import write_whole
 from visual.figures.labels import token_label
 from visual.page.replays import open_race_file
-from visual.player import recorded, standalone
+from visual.player import bounds, recorded, standalone
 from visual.player.explanations import path_text
 from visual.player.frames import MODULES, recorded_frames
 from visual.player.link import follow_link
@@ -266,7 +266,7 @@ def test_files_are_bounded_before_they_are_parsed_and_before_they_are_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path)
-    monkeypatch.setattr(recorded, "MAX_STEPS", 5)
+    monkeypatch.setattr(bounds, "MAX_STEPS", 5)
     assert "target_only has 63 steps, and at most 5 can be shown" in refusal(path)
     monkeypatch.setattr(recorded, "MAX_BYTES", 1000)
     assert "and at most 1,000 are read" in refusal(path)

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
-from specllava.cli.options import (
-    DecodingOptions,
-    PairOptions,
-    check_outputs,
-    load_pair,
-    with_fallback_drafter,
-    write_json,
-)
-from specllava.config import DecodingConfig
+from specllava.cli.against import AgainstOptions, run_against
+from specllava.cli.options import AnswerOptions, picture_beside, write_json
+from specllava.race_file import race_json
 from specllava.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -25,36 +19,32 @@ if TYPE_CHECKING:
 DRAWN_LINE: Final = "guesses drawn by chance: both answers have the target's distribution"
 
 
-@dataclass(frozen=True)
-class Compare:
-    """Answer the same question with and without speculation, and say whether the answers are the same."""
+@dataclass(frozen=True, kw_only=True)
+class Compare(AnswerOptions):
+    """Answer with and without speculation, or in two ways A and B, and say whether the answers are the same."""
 
-    image: Path
+    image: Path | None = None
     """Picture file."""
 
-    prompt: str
+    prompt: str | None = None
     """The question."""
 
-    json: Path | None = None
-    """Write token ids and text of both lanes to this file."""
-
-    trace: Path | None = None
-    """Write both lanes' traces to this file: what trace view and the page open."""
-
-    pair: PairOptions = field(default_factory=PairOptions)
-    decoding: DecodingOptions = field(default_factory=DecodingConfig)
+    against: AgainstOptions = field(default_factory=AgainstOptions)
 
     def run(self, console: Console) -> None:
-        from specllava.metrics import compare, speedup, summarise
-        from specllava.models.images import read_size
-        from specllava.race_file import race_json
+        if self.against.chosen:
+            run_against(console, self, self.against, self.image, self.prompt)
+        elif self.image is None or self.prompt is None:
+            raise ValueError("compare needs --image and --prompt, or --data, or --scenes")
+        else:
+            self._compare(console, self.image, self.prompt)
 
-        check_outputs(json=self.json, trace=self.trace)
-        read_size(self.image)  # a missing picture is reported before a model is loaded
-        pair = load_pair(self.pair)
-        traces = pair.compare(
-            self.image, self.prompt, with_fallback_drafter(pair, self.decoding, fallback="prompt-lookup")
-        )
+    def _compare(self, console: Console, image: Path, prompt: str) -> None:
+        """Compare speculation with the target alone on one question."""
+        from specllava.metrics import compare, speedup, summarise
+
+        pair, decoding = self.prepare(image, fallback="prompt-lookup")
+        traces = pair.compare(image, prompt, decoding)
         plain, fast = traces["target-only"], traces["speculative"]
         verdict, reference, candidate = compare(plain, fast), summarise([plain]), summarise([fast])
         for title, trace in (("target only", plain), ("speculative", fast)):
@@ -76,8 +66,7 @@ class Compare:
             | {"identical": verdict.identical},
         )
         if self.trace:
-            beside = self.image.resolve().parent == self.trace.resolve().parent
-            write_whole(self.trace, race_json(plain, fast, self.image.name if beside else None))
+            write_whole(self.trace, race_json(plain, fast, picture_beside(image, self.trace)))
 
 
 def _verdict_line(verdict: Comparison) -> str:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from specllava.cli.options import (
-    DecodingOptions,
-    PairOptions,
-    check_outputs,
-    load_pair,
-    with_fallback_drafter,
-    write_json,
-)
-from specllava.config import DecodingConfig
+from specllava.cli.options import AnswerOptions, write_json
 from specllava.whole_file import write_whole
 
 
-@dataclass(frozen=True)
-class Generate:
+@dataclass(frozen=True, kw_only=True)
+class Generate(AnswerOptions):
     """Answer a question about a picture, speculatively."""
 
     image: Path
@@ -29,22 +21,8 @@ class Generate:
     prompt: str
     """The question."""
 
-    json: Path | None = None
-    """Write token ids and text to this file."""
-
-    trace: Path | None = None
-    """Write the whole trace to this file."""
-
-    pair: PairOptions = field(default_factory=PairOptions)
-    decoding: DecodingOptions = field(default_factory=DecodingConfig)
-
     def run(self, console: Console) -> None:
-        from specllava.models.images import read_size
-
-        check_outputs(json=self.json, trace=self.trace)
-        read_size(self.image)  # a missing picture is reported before a model is loaded
-        pair = load_pair(self.pair)
-        decoding = with_fallback_drafter(pair, self.decoding, fallback="none")
+        pair, decoding = self.prepare(self.image, fallback="none")
         # Without a trace file nobody reads what the target computed for every node: it is not recorded.
         trace = pair.generate(self.image, self.prompt, decoding, record=self.trace is not None)
         console.print(trace.text, markup=False, highlight=False)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,9 +17,10 @@ from specllava.cli.compare import Compare
 from specllava.cli.distill import Distill
 from specllava.cli.draft import Import, Init
 from specllava.cli.generate import Generate
+from specllava.cli.parsing import UsageError, joined, parse
 from specllava.cli.presets import Presets
 from specllava.cli.toyworld import Evaluate, ExportData, Record, Render, Train
-from specllava.cli.trace import Export, View
+from specllava.cli.trace import Export, Join, View
 from specllava.config import one_line
 
 DEBUG: Final = "SPECLLAVA_DEBUG"  # environment variable: set, an error's stack trace is printed too
@@ -46,7 +44,9 @@ Command = (
         tyro.conf.subcommand("toyworld", description="The world of the toy pair."),
     ]
     | Annotated[
-        Annotated[View, tyro.conf.subcommand("view")] | Annotated[Export, tyro.conf.subcommand("export")],
+        Annotated[View, tyro.conf.subcommand("view")]
+        | Annotated[Export, tyro.conf.subcommand("export")]
+        | Annotated[Join, tyro.conf.subcommand("join")],
         tyro.conf.subcommand("trace", description="Saved races, with no model at hand."),
     ]
 )
@@ -78,18 +78,12 @@ def _error_line(error: Exception) -> str:
 
 
 def _parse(arguments: list[str] | None) -> Any:
-    """Parse the arguments into a command; usage errors leave the program with one line instead of a box of them."""
-    captured = io.StringIO()
+    """Parse the arguments into a command; usage errors leave the program with one line."""
+    given = joined(sys.argv[1:] if arguments is None else arguments)
     try:
-        with contextlib.redirect_stderr(captured):
-            return tyro.cli(Command, prog="specllava", args=arguments, description=__doc__)
-    except SystemExit as stop:
-        if stop.code:
-            text = " ".join(re.sub(r"[─│╭╮╰╯]", " ", captured.getvalue()).split())
-            text = re.sub(r"\[type=\w+, input_value=(.*?), input_type=\w+\].*", r"(given: \1)", text)
-            text = re.sub(r".*validation errors? for \w+ ", "", text).split(" For full helptext")[0]
-            _fail(f"{text}: see --help")
-        raise
+        return parse(Command, given, prog="specllava", description=__doc__)
+    except UsageError as error:
+        raise SystemExit(_fail(f"{error}: see --help", 2)) from None
 
 
 def _fail(message: str, code: int = 1) -> int:

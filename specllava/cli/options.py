@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -53,6 +53,33 @@ class PairOptions:
     context: int | None = None
     """Tokens that prompt and answer may have together, which the memory check counts caches for; without it as many as
     the target can hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """What commands that answer a question share: files to write, the pair, how it decodes."""
+
+    json: Path | None = None
+    """Write token ids and text to this file."""
+
+    trace: Path | None = None
+    """Write the trace, or the traces of both lanes, to this file: what trace view and the page open."""
+
+    pair: PairOptions = field(default_factory=PairOptions)
+    decoding: DecodingOptions = field(default_factory=DecodingConfig)
+
+    def prepare(self, image: Path, fallback: DrafterName) -> tuple[Pair, DecodingConfig]:
+        """Load the pair, with its options for decoding; what can be refused before is refused before.
+
+        Raises:
+            ValueError: files that cannot be written, an unreadable picture, or as :func:`load_pair`.
+        """
+        from specllava.models.images import read_size
+
+        check_outputs(json=self.json, trace=self.trace)
+        read_size(image)
+        pair = load_pair(self.pair)
+        return pair, with_fallback_drafter(pair, self.decoding, fallback)
 
 
 def load_pair(chosen: PairOptions) -> Pair:
@@ -135,3 +162,8 @@ def write_json(path: Path | None, data: dict[str, Any]) -> None:
     """Write a result where the user asked for it, if anywhere."""
     if path:
         write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+def picture_beside(image: Path, file: Path) -> str | None:
+    """Return the picture's name if it lies in the directory of ``file``."""
+    return image.name if image.resolve().parent == file.resolve().parent else None

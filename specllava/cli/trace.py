@@ -10,7 +10,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from specllava.cli.options import check_outputs, print_notice
+from specllava.cli.options import check_outputs, picture_beside, print_notice
 from specllava.shipped import shipped
 from specllava.whole_file import write_whole
 
@@ -67,3 +67,42 @@ class Export:
         write_whole(self.html, standalone_page(race_frames(race, "saved run", pictures[0], pictures=pictures)))
         steps = sum(len(turn.lead.steps) for turn in race.turns)
         console.print(f"{self.html}: {steps} steps", markup=False, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Write two traces of one prompt as the sides A and B of one race file, wherever they were made."""
+
+    files: tyro.conf.Positional[tuple[Path, Path]]
+    """Side A and side B: traces, or race files whose speculative lane is taken."""
+
+    output: Path
+    """The race file to write."""
+
+    a: str | None = None
+    """Name of side A; what sets the two apart without it."""
+
+    b: str | None = None
+    """Name of side B."""
+
+    def run(self, console: Console) -> None:
+        from specllava.findings.against import side_names
+        from specllava.metrics import compare
+        from specllava.race_file import NamedTrace, against_json
+        from visual.player.recorded import check_race, read_recorded
+
+        check_outputs(output=self.output)
+        races = [read_recorded(file) for file in self.files]
+        if any(race.later for race in races):
+            raise ValueError("a dialogue has several prompts, and two sides answer one: join races")
+        one, two = (race.lead for race in races)
+        names = side_names(one.config, two.config, one.setting, two.setting)
+        sides = NamedTrace(self.a or names[0], one), NamedTrace(self.b or names[1], two)
+        alone = next((race.target_only for race in races if race.target_only not in (None, race.lead)), None)
+        image = next((race.image for race in races if race.image is not None), None)
+        document = against_json(*sides, alone, None if image is None else picture_beside(image, self.output))
+        check_race(document)
+        write_whole(self.output, document)
+        same = "the same tokens" if compare(one, two).identical else "different tokens"
+        told = f"{self.output}: A {sides[0].name}, B {sides[1].name}; {same}"
+        console.print(told, markup=False, highlight=False, soft_wrap=True)

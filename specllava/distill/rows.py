@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -136,7 +136,7 @@ def index_rows(data: Path, images: Path, directory: Path) -> Rows:
         raise ValueError(f"no data file at {data}: a JSON list or .jsonl in LLaVA's instruction format is expected")
     if not images.is_dir():
         raise ValueError(f"no images directory at {images}: give the one that the rows' image paths begin in")
-    bar = tqdm(_raw_rows(data), desc="indexing rows", unit="row", mininterval=2.0)
+    bar = tqdm(raw_rows(data), desc="indexing rows", unit="row", mininterval=2.0)
     rows = write_rows(directory, (_usable(raw, images) for raw in bar))
     if not len(rows):
         (directory / "reasons.json").unlink()  # the file may be corrected
@@ -147,7 +147,7 @@ def index_rows(data: Path, images: Path, directory: Path) -> Rows:
     return rows
 
 
-def _raw_rows(data: Path) -> Iterator[Any]:
+def raw_rows(data: Path) -> Generator[Any]:
     """Yield the rows of the file, unchecked: a JSON list, or a JSON text a line in a ``.jsonl``."""
     with data.open("rb") as file:
         if data.suffix == ".jsonl":
@@ -184,13 +184,18 @@ def _usable(raw: Any, images: Path) -> Row | UnusableRowError:
             raise raw
         row = parse_row(raw)
         for name in row.images:
-            _check_picture(images, name)
+            check_picture(images, name)
     except UnusableRowError as error:
         return error
     return row
 
 
-def _check_picture(images: Path, name: str) -> None:
+def check_picture(images: Path, name: str) -> None:
+    """Check that a row's picture can be read; it is not decoded.
+
+    Raises:
+        UnusableRowError: its message is the reason.
+    """
     path = images / name
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise UnusableRowError("with an image path that leads out of the images directory")
@@ -208,13 +213,7 @@ def parse_row(raw: Any) -> Row:
     Raises:
         UnusableRowError: its message is the reason.
     """
-    talk = raw.get("conversations") if isinstance(raw, dict) else None
-    if not isinstance(talk, list):
-        raise UnusableRowError("without conversations")
-    messages: list[tuple[str, str]] = [(part["from"], part["value"]) for part in talk if _is_message(part)]
-    if len(messages) < len(talk):
-        raise UnusableRowError('with a message that is not from "human" or "gpt" with a text as value')
-    messages = messages[1:] if messages and messages[0][0] == "gpt" else messages
+    messages = _messages(raw)
     messages = messages[:-1] if messages and messages[-1][0] == "human" else messages
     if not messages:
         raise UnusableRowError("without an answer")
@@ -226,13 +225,45 @@ def parse_row(raw: Any) -> Row:
         raise UnusableRowError(f"with {IMAGE_MARKER} in an answer")
     if not all(turns):
         raise UnusableRowError("with an empty question or answer")
+    images = _image_paths(raw)
+    if sum(image_counts) != len(images):
+        raise UnusableRowError(f"with another number of {IMAGE_MARKER} markers than images")
+    return Row(turns, image_counts[::2], images, (True,) * (len(turns) // 2))
+
+
+def parse_question(raw: Any) -> tuple[str, tuple[str, ...]]:
+    """Parse the first question of a row, answered or not, and the paths of its pictures.
+
+    Raises:
+        UnusableRowError: its message is the reason.
+    """
+    messages = _messages(raw)
+    if not messages or messages[0][0] != "human":
+        raise UnusableRowError("without a question")
+    text, images = messages[0][1], _image_paths(raw)
+    shown = text.count(IMAGE_MARKER)
+    if shown > len(images):
+        raise UnusableRowError(f"with another number of {IMAGE_MARKER} markers than images")
+    return text.replace(IMAGE_MARKER, "").strip(), images[:shown]
+
+
+def _messages(raw: Any) -> list[tuple[str, str]]:
+    """Return speaker and text of a row's messages; a leading answer is dropped, as LLaVA does."""
+    talk = raw.get("conversations") if isinstance(raw, dict) else None
+    if not isinstance(talk, list):
+        raise UnusableRowError("without conversations")
+    messages: list[tuple[str, str]] = [(part["from"], part["value"]) for part in talk if _is_message(part)]
+    if len(messages) < len(talk):
+        raise UnusableRowError('with a message that is not from "human" or "gpt" with a text as value')
+    return messages[1:] if messages and messages[0][0] == "gpt" else messages
+
+
+def _image_paths(raw: Any) -> tuple[str, ...]:
     value = raw.get("image") or []
     images = tuple(value) if isinstance(value, list) else (value,)
     if not all(isinstance(name, str) for name in images):
         raise UnusableRowError("with an image that is no path")
-    if sum(image_counts) != len(images):
-        raise UnusableRowError(f"with another number of {IMAGE_MARKER} markers than images")
-    return Row(turns, image_counts[::2], images, (True,) * (len(turns) // 2))
+    return images
 
 
 def _is_message(part: Any) -> bool:

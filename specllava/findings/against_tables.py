@@ -103,7 +103,7 @@ def summary_lines(found: Against) -> list[str]:
     done = f"{len(found.rows)} of {found.prompts}" if len(found.rows) < found.prompts else f"{found.prompts}"
     words = f"{found.same} of {found.comparable} answers identical" if found.comparable else "answers drawn by chance"
     lines = [
-        f"{done} prompts, {words}",
+        f"{done} prompt{'' if found.prompts == 1 else 's'}, {words}",
         f"tokens per target pass: A {_number(a.tau)}, B {_number(b.tau)}; {ratio_words(found.tau)}",
     ]
     if found.counted is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from visual.player.recorded import MAX_PROMPT_CHARACTERS
+from visual.player.bounds import MAX_PROMPT_CHARACTERS
 
 LONGEST_QUESTION = MAX_PROMPT_CHARACTERS
 

@@ -10,34 +10,22 @@ the race. Files come from anywhere, so everything that drawing relies on is chec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from specllava.config import DecodingConfig, short
 from specllava.race_file import NamedTrace
-from specllava.trace import DecodeTrace, StepTrace, read_trace
+from specllava.trace import DecodeTrace, read_trace
 from specllava.trace_fields import parse_json
+from visual.player.bounds import MAX_NAME_CHARACTERS, check_lane, check_steps
 
 LANES = ("target_only", "speculative")
 SIDES = ("a", "b")
 KEYS = ("image", *LANES, *SIDES)
 MAX_BYTES = 4 * 2**20
 MAX_TURNS = 16  # of a dialogue
-MAX_STEPS = 1024  # of one lane, over all turns of a dialogue, and so the next three
-MAX_NODES = 6_000  # of all trees: with as many pruned guesses, about a second to draw
-MAX_PRUNED = 6_000  # of all steps
-MAX_DRAWS = 6_000  # of all steps
-MAX_DRAW_TOKENS = 32  # that one draw names
-MAX_TREE = 257  # the most that the options allow, and the root
-MAX_TOKEN_CHARACTERS = 512
-MAX_ANSWER_CHARACTERS = 500_000
-MAX_PROMPT_CHARACTERS = 20_000
-MAX_NAME_CHARACTERS = 200
-MAX_SECONDS = 1e6
-LOG_PROBS = (-1e4, 1e-6)  # nats; rounding may carry a sum a little above 0
-ENTROPIES = (-1e-3, 100.0)  # nats
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
 
@@ -127,12 +115,8 @@ def read_recorded(path: Path) -> Recorded:
     """
     name = "".join(character for character in path.name if character.isprintable())[-MAX_NAME_CHARACTERS:]
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"it has {path.stat().st_size:,} bytes, and at most {MAX_BYTES:,} are read")
-        turns = _parse(path.read_bytes())
-        for parts in turns:
-            _check_drawable(parts)
-        _check_dialogue(turns)
+        _check_size(path.stat().st_size)
+        turns = _checked(path.read_bytes())
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -147,6 +131,33 @@ def _recorded(path: Path, turn: int, parts: _Parts) -> Recorded:
     # A later turn's trace names every picture of the dialogue, a first one's its own.
     named = parts.image or (race.lead.image if turn == 0 else None)
     return replace(race, image=_picture_beside(path, named), image_name=named or "")
+
+
+def check_race(document: str) -> None:
+    """Check that :func:`read_recorded` would read this document from a file.
+
+    Raises:
+        ValueError: as there, without a name.
+    """
+    data = document.encode()
+    _check_size(len(data))
+    _checked(data)
+
+
+def _checked(data: bytes) -> list[_Parts]:
+    turns = _parse(data)
+    for parts in turns:
+        if len({trace.prompt for trace in parts.lanes.values()}) > 1:
+            raise ValueError("its lanes answer different prompts")
+        for lane, trace in parts.lanes.items():
+            check_lane(lane, trace)
+    _check_dialogue(turns)
+    return turns
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BYTES:
+        raise ValueError(f"it has {size:,} bytes, and at most {MAX_BYTES:,} are read")
 
 
 def _parse(data: bytes) -> list[_Parts]:
@@ -182,22 +193,7 @@ def _check_dialogue(turns: Sequence[_Parts]) -> None:
             raise ValueError(f"turn {number + 1} was recorded as turn {odd + 1} of its dialogue")
     for lane in LANES:
         steps = [step for parts in turns if lane in parts.lanes for step in parts.lanes[lane].steps]
-        _check_sizes(f"the dialogue's {lane}", _sizes_of(steps))
-
-
-def _sizes_of(steps: Sequence[StepTrace]) -> tuple[tuple[str, float, float], ...]:
-    return (
-        ("steps", len(steps), MAX_STEPS),
-        ("tree nodes", sum(len(step.tree) for step in steps), MAX_NODES),
-        ("pruned guesses", sum(len(step.pruned) for step in steps), MAX_PRUNED),
-        ("draws", sum(len(step.draws) for step in steps), MAX_DRAWS),
-    )
-
-
-def _check_sizes(whose: str, sizes: Iterable[tuple[str, float, float]]) -> None:
-    for what, count, most in sizes:
-        if count > most:
-            raise ValueError(f"{whose} has {count:,.0f} {what}, and at most {most:,.0f} can be shown")
+        check_steps(f"the dialogue's {lane}", steps)
 
 
 def _parse_race(document: dict[str, Any]) -> _Parts:
@@ -247,40 +243,6 @@ def _filled(lanes: Mapping[str, Any]) -> str:
         if missing:
             parts.append(f"{lane} does not say {', '.join(f'{f.name} (now {f.default})' for f in missing)}")
     return f"{'; '.join(parts)}: today's defaults stand in their place" if parts else ""
-
-
-def _check_drawable(parts: _Parts) -> None:
-    """Refuse a well-formed file that holds more than can be drawn."""
-    if len({trace.prompt for trace in parts.lanes.values()}) > 1:
-        raise ValueError("its lanes answer different prompts")
-    for lane, trace in parts.lanes.items():
-        setting = trace.setting
-        sizes = (
-            *_sizes_of(trace.steps),
-            (
-                "tokens in one draw",
-                max((len(draw.tokens) for step in trace.steps for draw in step.draws), default=0), MAX_DRAW_TOKENS,
-            ),
-            ("nodes in one tree", max((len(step.tree) for step in trace.steps), default=0), MAX_TREE),
-            ("characters of prompt", len(trace.prompt), MAX_PROMPT_CHARACTERS),
-            ("characters in one token", max(map(len, trace.texts.values()), default=0), MAX_TOKEN_CHARACTERS),
-            ("characters of answer", sum(len(trace.texts[t]) for t in trace.token_ids), MAX_ANSWER_CHARACTERS),
-            ("characters in a name", max(map(len, (setting.pair, setting.device, setting.dtype))), MAX_NAME_CHARACTERS),
-            ("seconds", min(sum((step.seconds.total for step in trace.steps), trace.prefill.total), 1e18), MAX_SECONDS),
-        )
-        _check_sizes(lane, sizes)
-        for number, step in enumerate(trace.steps, start=1):
-            if step.target is None:
-                raise ValueError(f"{lane}, step {number}: it did not record what the target thought of every node")
-            guesses = (*step.tree.log_probs, *(guess.log_prob for guess in step.pruned))
-            entropies = [entropy for entropy in step.tree.entropies if entropy is not None]
-            for what, values, (low, high) in (
-                ("a log-probability", guesses, LOG_PROBS), ("an entropy", entropies, ENTROPIES),
-            ):  # fmt: skip
-                odd = next((value for value in values if not low <= value <= high), None)
-                if odd is not None:
-                    side = f"above {round(high)}" if odd > high else f"below {round(low)}"
-                    raise ValueError(f"{lane}, step {number}: {what} of {odd:g} is {side}")
 
 
 def _picture_beside(path: Path, named: str | None) -> Path | None:

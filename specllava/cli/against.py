@@ -1,0 +1,263 @@
+"""Two ways to answer, A and B, on one question or many: the part of ``compare`` with ``--a`` and ``--b``."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import tyro
+from PIL import Image
+from rich.console import Console
+
+from specllava.cli.options import (
+    AnswerOptions,
+    DecodingOptions,
+    PairOptions,
+    announce_loading,
+    check_outputs,
+    load_pair,
+    picture_beside,
+    with_fallback_drafter,
+    write_json,
+)
+from specllava.cli.parsing import UsageError, parse
+from specllava.config import DecodingConfig
+from specllava.findings.against_tables import race_files, summary_lines, to_csv, to_json, to_markdown
+from specllava.models.images import open_image, read_size
+from specllava.models.presets import preset_named
+from specllava.question import Question
+from specllava.question_file import read_questions
+from specllava.race_file import write_zip
+from specllava.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from specllava.findings.against import Against
+    from specllava.lab.against import Side
+    from specllava.pair import Pair
+
+MAX_SCENES: Final = 1_000
+
+
+@tyro.conf.configure(tyro.conf.OmitArgPrefixes)
+@dataclass(frozen=True)
+class AgainstOptions:
+    """Two ways to answer, and many questions."""
+
+    a: str | None = None
+    """Options of side A in place of the common ones, in quotes: --a "--rule chain --depth 6". Those that choose a pair
+    may be among them. Without --a and --b, A is the target alone."""
+
+    b: str | None = None
+    """The same for side B."""
+
+    data: Path | None = None
+    """Ask the questions of this file, in place of --image and --prompt: a .jsonl, a row {"image", "prompt"} or one in
+    LLaVA's format, of which the first question is asked."""
+
+    images: Path | None = None
+    """Directory that the rows' image paths begin in; the file's own without it."""
+
+    scenes: int | None = None
+    """Ask about so many toy scenes instead."""
+
+    first: int | None = None
+    """Only the first so many questions of --data."""
+
+    csv: Path | None = None
+    """Write a row per question to this file."""
+
+    markdown: Path | None = None
+    """Write totals and a row per question to this file."""
+
+    traces: Path | None = None
+    """Write the race of every question, with its picture, to this zip archive: trace view opens them."""
+
+    @property
+    def chosen(self) -> bool:
+        """Whether any of these options is given."""
+        return self != AgainstOptions()
+
+
+@dataclass(frozen=True)
+class SideOptions:
+    """Options of one side."""
+
+    pair: PairOptions = field(default_factory=PairOptions)
+    decoding: DecodingOptions = field(default_factory=DecodingConfig)
+
+
+def run_against(
+    console: Console, common: AnswerOptions, options: AgainstOptions, image: Path | None, prompt: str | None
+) -> None:
+    """Compare both sides on the questions that are asked for; print the totals and write the files.
+
+    Raises:
+        ValueError: bad options, before a model is loaded; bad input. One line.
+        KeyboardInterrupt: Ctrl-C, once what is finished was printed and written.
+    """
+    outputs = {"csv": options.csv, "markdown": options.markdown, "traces": options.traces}
+    check_outputs(json=common.json, trace=common.trace, **outputs)
+    questions, count = _questions(options, image, prompt)
+    if common.trace and count > 1:
+        raise ValueError(f"--trace holds one race, and there are {count} questions: write them to --traces")
+    chosen = side_options(common, options)
+    sides = load_sides(*chosen)
+    from tqdm.auto import tqdm
+
+    from specllava.lab.against import against
+
+    pictures: list[tuple[str, bytes]] = []
+    asked = _noting(questions, pictures) if options.traces else questions
+    found = None
+    with tqdm(total=count, disable=None) as bar:
+        try:
+            for found in against(asked, count, *sides, target_only=count == 1):
+                bar.update(len(found.rows) - bar.n)
+        except KeyboardInterrupt:
+            if found is None or not found.rows:
+                raise
+            bar.close()
+            _report(console, common, options, found, sides, pictures)
+            raise
+    assert found is not None, "a comparison yields its beginning"
+    _report(console, common, options, found, sides, pictures)
+    if count == 1:
+        race = json.loads(found.rows[0].race or "{}")
+        for title, side in (("A", "a"), ("B", "b")):
+            console.print(f"[bold]{title}[/]")
+            console.print(race[side]["trace"]["text"] + "\n", markup=False, highlight=False)
+        if common.trace:
+            beside = None if image is None else picture_beside(image, common.trace)
+            write_whole(common.trace, json.dumps(race | {"image": beside}, ensure_ascii=False) + "\n")
+
+
+def _questions(options: AgainstOptions, image: Path | None, prompt: str | None) -> tuple[Iterable[Question], int]:
+    """Return the questions, and how many they are."""
+    ways = {"--image and --prompt": image or prompt, "--data": options.data, "--scenes": options.scenes}
+    given = [name for name, value in ways.items() if value is not None]
+    if len(given) != 1:
+        raise ValueError(f"ask with {', or '.join(ways)}: given are {' and '.join(given) or 'none of them'}")
+    if options.data is None and (options.images or options.first is not None):
+        raise ValueError("--images and --first belong to --data")
+    if options.data is not None:
+        found = read_questions(options.data, options.images, first=options.first)
+        return found, len(found)
+    if options.scenes is not None:
+        if not 1 <= options.scenes <= MAX_SCENES:
+            raise ValueError(f"--scenes is {options.scenes}: 1 to {MAX_SCENES:,} are possible")
+        from specllava.toyworld.scene_questions import scene_questions
+
+        return scene_questions("held-out", options.scenes), options.scenes
+    if image is None or prompt is None:
+        raise ValueError("--image and --prompt belong together")
+    read_size(image)
+    return [Question(prompt, image, image.name)], 1
+
+
+def side_options(common: AnswerOptions, options: AgainstOptions) -> tuple[SideOptions, SideOptions]:
+    """Parse the options of both sides on top of the common ones; A is the target alone where neither is given."""
+    base = SideOptions(common.pair, common.decoding)
+    if options.a is None and options.b is None:
+        return replace(base, decoding=replace(base.decoding, drafter="none")), base
+    return _parsed("a", options.a, base), _parsed("b", options.b, base)
+
+
+def _parsed(name: str, text: str | None, base: SideOptions) -> SideOptions:
+    try:
+        side: SideOptions = parse(SideOptions, shlex.split(text or ""), prog=f"--{name}", default=base)
+    except UsageError as error:
+        raise ValueError(f"--{name}: {error}") from error
+    except ValueError as error:  # quotes without an end
+        raise ValueError(f"--{name} {text!r}: {error}") from error
+    return side
+
+
+def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:
+    """Load the pairs of both sides; a target that they share is loaded, and its passes are timed, once.
+
+    Raises:
+        ValueError: as :func:`specllava.cli.options.load_pair`.
+    """
+    one = load_pair(a.pair)
+    target, draft = _sources(b.pair)
+    if b.pair == a.pair:
+        other = one
+    elif draft is not None and (target, _machine(b.pair)) == (_sources(a.pair)[0], _machine(a.pair)):
+        announce_loading(draft)
+        other = one.with_draft(draft)
+    else:
+        other = load_pair(b.pair)
+    from specllava.lab.against import Side
+
+    costs = None if one.draft is None else one.measured_costs
+    theirs = costs if other is one else None if other.draft is None else other.measured_costs
+    if costs and theirs and other.target is one.target:
+        theirs = replace(theirs, verify=costs.verify)
+    return Side(one, _decoding(one, a), costs), Side(other, _decoding(other, b), theirs)
+
+
+def _decoding(pair: Pair, side: SideOptions) -> DecodingConfig:
+    return with_fallback_drafter(pair, side.decoding, fallback="prompt-lookup")
+
+
+def _sources(chosen: PairOptions) -> tuple[str, str | None]:
+    """Return where target and draft come from."""
+    if chosen.target is not None:
+        return chosen.target, chosen.draft
+    preset = preset_named(chosen.preset)
+    draft = chosen.draft or preset.draft
+    return str(preset.target), None if draft is None else str(draft)
+
+
+def _machine(chosen: PairOptions) -> PairOptions:
+    """Return the options but for those that name models."""
+    return replace(chosen, preset="", target=None, draft=None)
+
+
+def _noting(questions: Iterable[Question], pictures: list[tuple[str, bytes]]) -> Iterator[Question]:
+    """Pass questions on and keep their pictures as files, under the names that their races know them by."""
+    from specllava.lab.against import picture_name
+
+    for number, question in enumerate(questions, start=1):
+        name = picture_name(question, number)
+        if name is not None:
+            pictures.append((name, _picture_bytes(question)))
+        yield question
+
+
+def _picture_bytes(question: Question) -> bytes:
+    if isinstance(question.image, Path):
+        return question.image.read_bytes()
+    assert isinstance(question.image, Image.Image)
+    buffer = io.BytesIO()
+    open_image(question.image).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def _report(
+    console: Console, common: AnswerOptions, options: AgainstOptions, found: Against, sides: tuple[Side, Side],
+    pictures: list[tuple[str, bytes]],
+) -> None:  # fmt: skip
+    """Print the totals, and write what the options ask for."""
+    for letter, name in (("A", found.a), ("B", found.b)):
+        console.print(f"{letter}: {name}", markup=False, highlight=False, soft_wrap=True)
+    for line in summary_lines(found):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if options.csv:
+        write_whole(options.csv, to_csv(found))
+    if options.markdown:
+        write_whole(options.markdown, to_markdown(found))
+    if options.traces:
+        archive = io.BytesIO()
+        write_zip(archive, [*race_files(found), *pictures[: len(found.rows)]])
+        write_whole(options.traces, archive.getvalue())
+    settings = {
+        name: {"setting": asdict(side.pair.info), "config": asdict(side.config)}
+        for name, side in zip("ab", sides, strict=True)
+    }
+    write_json(common.json, {**to_json(found), "sides": settings})

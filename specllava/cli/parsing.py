@@ -1,0 +1,46 @@
+"""Arguments as dataclasses, with errors of one line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tyro
+
+
+class UsageError(ValueError):
+    """Error of arguments that cannot be understood; the message is one line."""
+
+
+def parse(kind: Any, arguments: Sequence[str] | None, **options: Any) -> Any:
+    """Parse arguments into a value of ``kind``; ``options`` as of ``tyro.cli``.
+
+    Raises:
+        UsageError: in place of the box of lines that would be printed.
+        SystemExit: help was asked for, and printed.
+    """
+    captured = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(captured):
+            return tyro.cli(kind, args=arguments, **options)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        text = " ".join(re.sub(r"[─│╭╮╰╯]|-{3,}", " ", captured.getvalue()).split())
+        text = re.sub(r"\[type=\w+, input_value=(.*?), input_type=\w+\].*", r"(given: \1)", text)
+        text = re.sub(r".*validation errors? for \w+ ", "", text).split(" For full helptext")[0]
+        raise UsageError(text) from stop
+
+
+def joined(arguments: Sequence[str]) -> list[str]:
+    """Join ``--a`` and ``--b`` with what follows: their values are options themselves, and begin as such."""
+    found: list[str] = []
+    for argument in arguments:
+        if found and found[-1] in ("--a", "--b"):
+            found[-1] += f"={argument}"
+        else:
+            found.append(argument)
+    return found
