@@ -119,12 +119,17 @@ def _outcomes(bins: Sequence[Counter[Outcome]], names: Sequence[str]) -> go.Figu
     for outcome, (name, colour, pattern) in OUTCOMES.items():
         figure.add_bar(
             x=names, y=[_share(found[outcome], found.total()) for found in bins], name=name, marker_color=colour,
-            marker_pattern_shape=pattern, text=[str(found[outcome] or "") for found in bins], textposition="inside",
+            marker_pattern=_hatched(pattern), text=[str(found[outcome] or "") for found in bins], textposition="inside",
             insidetextanchor="middle", textangle=0, hovertemplate="%{text}",
         )  # fmt: skip
     figure.update_layout(barmode="stack", showlegend=True, legend=LEGEND)
     figure.update_yaxes(range=[0, 1.0], tickformat=".0%").update_xaxes(type="category")
     return figure
+
+
+def _hatched(shape: str) -> dict[str, object]:
+    """Make light lines on a bar's own colour."""
+    return {"shape": shape, "fillmode": "overlay", "fgcolor": "rgba(255,255,255,0.5)", "size": 7, "solidity": 0.25}
 
 
 def _calibration(trace: DecodeTrace) -> go.Figure:
@@ -201,7 +206,7 @@ def _hardest(hardest: Sequence[tuple[JudgedNode, str, int]]) -> go.Figure:
         chosen = [(row, judged) for row, (judged, _, _) in zip(rows, hardest, strict=True) if judged.outcome == outcome]
         figure.add_bar(
             y=[row for row, _ in chosen], x=[judged.entropy for _, judged in chosen], orientation="h", name=name,
-            marker_color=colour, marker_pattern_shape=pattern, width=0.7,
+            marker_color=colour, marker_pattern=_hatched(pattern), width=0.7,
         )  # fmt: skip
     names = [html.escape(word) for _, word, _ in hardest]  # Plotly reads labels as a kind of HTML
     figure.update_layout(barmode="stack", showlegend=True, legend=LEGEND)
@@ -230,9 +235,9 @@ def _time(alone: DecodeTrace | None, together: DecodeTrace) -> Chart:
     steps = list(range(1, len(seconds) + 1))
     pace = 1e3 * summarise([alone]).seconds_per_token if alone else math.nan  # nan: stopped before its first step
     parts = (
-        ("draft", [1e3 * s.draft for s in seconds], theme.DRAFTING),
-        ("check", [1e3 * s.verify for s in seconds], theme.ACCEPTED),
-        ("keep (caches)", [1e3 * s.keep for s in seconds], theme.QUIET),
+        ("drafting", [1e3 * s.draft for s in seconds], theme.DRAFTING),
+        ("the target's pass", [1e3 * s.verify for s in seconds], theme.ACCEPTED),
+        ("bookkeeping", [1e3 * s.keep for s in seconds], theme.QUIET),
     )
     figure = panel("step", "milliseconds")
     for name, values, colour in parts:
@@ -249,12 +254,12 @@ def _time(alone: DecodeTrace | None, together: DecodeTrace) -> Chart:
     drafting, checking, keeping = (percent(sum(values) / whole if whole else None) for _, values, _ in parts)
     against = f", where the target alone needs {sum(without):.0f} ms for the same words" if without else ""
     answer = (
-        f"{drafting} of it drafting, {checking} checking, {keeping} keeping what was accepted in the caches:"
+        f"{drafting} of it drafting, {checking} the target's passes, {keeping} bookkeeping:"
         f" {whole:.0f} ms{against}. Reading the picture comes before it."
     )
     last = [f"{value:.1f}" for value in without] or ["–"] * len(steps)
     rows = tuple((str(i), *(f"{values[i - 1]:.1f}" for _, values, _ in parts), last[i - 1]) for i in steps)
-    columns = ("Step", "Draft, ms", "Check, ms", "Keep, ms", "Target alone, ms")
+    columns = ("Step", "Drafting, ms", "Target's pass, ms", "Bookkeeping, ms", "Target alone, ms")
     return Chart("Where does the time go?", answer, (figure,), columns, rows)
 
 

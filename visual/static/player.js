@@ -191,7 +191,8 @@ class Player {
     const steps = this.race.led();
     const total = this.race.total();
     this.race.show(this.time);
-    const shown = steps[this.index() + 1];
+    const reached = steps[this.index() + 1];
+    const shown = this.firstPass && !(reached?.end <= this.time + 1e-9) ? undefined : reached; // no step before its time
     if (shown) this.step.show(shown.frame, this.index() + 1, steps.length - 1, this.playing);
     if (shown && shown !== this.told) this.tell("step", shown.frame, this.index() + 1, steps.length - 1, this.playing);
     this.told = shown;

@@ -117,7 +117,7 @@ function addBlock(lane, frame, index) {
   const block = document.createElement("div");
   block.className = frame.kind === "prefill" ? "lap prefill later" : "lap later";
   block.dataset.item = index;
-  block.title = frame.kind === "prefill" ? `prefill ${duration(frame.seconds)}` : blockTitle(frame.seconds);
+  block.title = frame.kind === "prefill" ? `reading picture and question ${duration(frame.seconds)}` : blockTitle(frame.seconds);
   if (frame.kind === "step" && frame.lane === "speculative") {
     const [draft, verify, rest] = frame.seconds;
     const whole = draft + verify + rest || 1;
@@ -130,7 +130,7 @@ function addBlock(lane, frame, index) {
 }
 
 function blockTitle([draft, verify, rest]) {
-  return `draft ${duration(draft)}, verify ${duration(verify)}, rest ${duration(rest)}`;
+  return `drafting ${duration(draft)}, the target's pass ${duration(verify)}, bookkeeping ${duration(rest)}`;
 }
 
 function markPast(item, past) {

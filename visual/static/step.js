@@ -77,6 +77,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
       chart.style.minWidth = `${figure.width}px`;
       const first = !chart.on;
       await plotly.react(chart, figure.data, figure.layout, first ? CONFIG : undefined);
+      chart.style.visibility = frame ? "" : "hidden";
       if (first) listen();
     }
     drawing = false;
@@ -201,8 +202,11 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
   }
 
   function reset() {
-    frame = null;
+    frame = wanted = null;
     room = 0;
+    chart.style.visibility = "hidden"; // another run's tree, until this one's clock has reached a step
+    for (const part of ["node-word", "node-verdict", "node-path", "node-facts", "node-reason", "table-scroll"]) find(`.${part}`).replaceChildren();
+    find(".node-go").hidden = true;
     find(".step-name").textContent = "Step";
     sentence.textContent = "Waiting for the first step.";
   }
@@ -214,7 +218,7 @@ function facts(node) {
   const rows = [];
   if (node.draft !== null) rows.push(["draft probability", node.rank ? `${number(node.draft)}, rank ${node.rank}` : number(node.draft)]);
   if (node.family) rows.push(["the draft weighed here", node.family]);
-  if (node.branch !== null) rows.push(["of the branch so far", number(node.branch)]);
+  if (node.branch !== null) rows.push(["draft probability of the branch", number(node.branch)]);
   if (node.entropy !== null) rows.push(["draft entropy after it", `${number(node.entropy)} nats, ${node.choices}`]);
   if (node.target !== null) rows.push(["target probability", `${number(node.target)}, rank ${node.targetRank}`]);
   if (node.choice !== null) rows.push(["target's choice after it", `${node.choice} (${number(node.choiceProb)})`]);
