@@ -22,6 +22,7 @@ from specllava.decoding import stream
 from specllava.findings.replays import MAX_FILE_BYTES, Replays, ReplayStep, priced
 from specllava.lane import Lane
 from specllava.pair import Pair
+from specllava.runtime.pass_widths import pass_widths
 from specllava.runtime.prompt import Prompt
 from specllava.trace import StepTrace
 from specllava.whole_file import write_whole
@@ -31,13 +32,10 @@ WARM_UP = 4  # prompts before the recorded ones: the cost-aware rule learns from
 
 
 def record(pair: Pair, prompts: Sequence[Prompt], config: DecodingConfig) -> tuple[tuple[ReplayStep, ...], ...]:
-    """Decode the prompts and return the steps of each answer; every pass of the draft ends in its head."""
+    """Decode the prompts and return the steps of each answer."""
     assert pair.draft is not None
-    widths: list[int] = []
-    head = pair.draft.get_output_embeddings()
-    hook = head.register_forward_pre_hook(lambda _, given: widths.append(given[0].shape[0]))
     answers = []
-    try:
+    with pass_widths(pair.draft) as widths:
         for prompt in prompts:
             steps = []
             for event in stream(pair.request(Lane("recorded", config, prompt), record=False)):
@@ -45,8 +43,6 @@ def record(pair: Pair, prompts: Sequence[Prompt], config: DecodingConfig) -> tup
                     steps.append(ReplayStep(tuple(widths), event.tree.drafted, len(event.emitted)))
                 widths.clear()
             answers.append(tuple(steps))
-    finally:
-        hook.remove()
     return tuple(answers)
 
 

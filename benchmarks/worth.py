@@ -11,8 +11,7 @@ and neither does bookkeeping between passes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -30,6 +29,7 @@ from specllava.growth.cost_model import CostModel, Costs
 from specllava.growth.rules import build_rule
 from specllava.lane import Lane
 from specllava.pair import Pair
+from specllava.runtime.pass_widths import pass_widths
 from specllava.runtime.prompt import Prompt
 from specllava.trace import StepTrace
 
@@ -61,42 +61,26 @@ class _AsMeasured(CostModel):
         return
 
 
-@contextmanager
-def _counting(pair: Pair, passes: Passes) -> Iterator[None]:
-    """Every pass of a model ends in its head, with a row for each token that is scored."""
-    assert pair.draft is not None
-    hooks = [
-        model.get_output_embeddings().register_forward_pre_hook(
-            lambda _, given, counted=counted: counted.update([given[0].shape[0]])
-        )
-        for model, counted in ((pair.target, passes.target), (pair.draft, passes.draft))
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def count(
     pair: Pair, prompts: Sequence[Prompt], config: DecodingConfig, cost_model: CostModel | None = None, skipped: int = 0
 ) -> Passes:
     """Decode the prompts and count what stands behind their prefills, from prompt number ``skipped`` on."""
+    assert pair.draft is not None
     total = Passes()
     for number, prompt in enumerate(prompts):
-        passes = Passes()
-        with _counting(pair, passes):
+        tokens = 0
+        with pass_widths(pair.target) as checks, pass_widths(pair.draft) as levels:
             lane = Lane("counted", config, prompt, rule=build_rule(config, cost_model))
             for event in stream(pair.request(lane)):
                 if isinstance(event, StepTrace):
-                    passes.tokens += len(event.emitted)
+                    tokens += len(event.emitted)
                 else:
-                    passes.target.clear()
-                    passes.draft.clear()
+                    checks.clear()
+                    levels.clear()
         if number >= skipped:
-            total.target += passes.target
-            total.draft += passes.draft
-            total.tokens += passes.tokens
+            total.target.update(checks)
+            total.draft.update(levels)
+            total.tokens += tokens
     return total
 
 

@@ -55,10 +55,13 @@ def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
     race = tmp_path / "r"
     if "trace" in words[:1]:
         shutil.copy(ROOT / "assets" / "examples" / "3-count.json", race)
-    small = {"100": "2", "500": "2", "scene.png": str(scene), "race.json": str(race)}
+    small = {"100": "2", "500": "2", "20": "2", "scene.png": str(scene)} | dict.fromkeys(
+        ("race.json", "gpu.json", "cpu.json"), str(race)
+    )
+    small |= {name: str(tmp_path / name) for name in ("ab.csv", "ab.zip", "ab.md", "ab.json")}
     small |= {"runs/toy": str(tmp_path / "run"), "race.html": str(tmp_path / "race.html")}
     short = ["--max-new-tokens", "16"]  # whole answers are for test_cli
-    more = {"train": ["--help"], "view": ["--help"], "bench": short, "evaluate": short}
+    more = {"train": ["--help"], "view": ["--help"], "bench": short, "--scenes": short}
     words = [small.get(word, word) for word in words] + [last for word in words for last in more.get(word, [])]
     _run(words, monkeypatch)
 

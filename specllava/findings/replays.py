@@ -131,7 +131,7 @@ def priced(steps: Iterable[ReplayStep], costs: Costs) -> Priced:
     for widths, guesses, emitted in steps:
         passes += 1
         tokens += emitted
-        seconds += sum(map(costs.level_seconds, widths)) + costs.verify_seconds(guesses)
+        seconds += costs.step_seconds(widths, guesses)
     return Priced(passes, tokens, seconds, costs.verify_seconds(0))
 
 
