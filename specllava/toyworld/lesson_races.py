@@ -1,0 +1,211 @@
+"""Races of the lessons, and the steps that they are searched for: a step fits where its own numbers fill the words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from PIL import Image
+
+from specllava.config import DecodingConfig
+from specllava.lane import SPECULATIVE, TARGET_ONLY, lane_of
+from specllava.metrics import summarise
+from specllava.pair import Pair
+from specllava.runtime.prompt import with_draft_prompt
+from specllava.toyworld.scene import COLOURS, KINDS
+from specllava.trace import DecodeTrace, StepTrace
+
+GREY = (127, 127, 127)
+EASY = 7  # accepted tokens in one step
+CHAIN = 6  # guesses of a chain
+BEFORE, BEHIND = 2, 2  # accepted guesses before a wrong one, and lost ones behind it, for a telling chain
+CLEARLY = 1.15  # times as many tokens a pass after distillation, for a visible difference
+TAUGHT, UNTAUGHT = "taught", "untaught"  # runs beside a race, for comparison
+Race = dict[str, DecodeTrace]
+Words = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The step that a race was searched for.
+
+    Args:
+        step: counts from 0.
+        words: what fills the lessons' texts.
+        node: node of its tree that the lessons point at; ``None``: the one that decided the step.
+    """
+
+    step: int
+    words: Words
+    node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LessonRace:
+    """A race that lessons show.
+
+    Args:
+        name: name of its files.
+        run: function that runs it: ``(pair, picture, prompt, config)`` to the traces by lane.
+        find: function that returns the fitting step; ``None`` if no step of the race fits.
+    """
+
+    name: str
+    run: Callable[[Pair, Image.Image, str, DecodingConfig], Race]
+    find: Callable[[Race], Found | None]
+
+
+# --- how lessons are raced ----------------------------------------------------------------------------------------
+
+
+def _plain(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
+    return pair.compare(picture, prompt, config)
+
+
+def _chain(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
+    return pair.compare(picture, prompt, replace(config, rule="chain", depth=CHAIN, nodes=CHAIN, min_log_prob=-50.0))
+
+
+def _blind(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
+    """Race with a grey picture for the draft and the real one for the target."""
+    blank = pair.prompt(Image.new("RGB", picture.size, GREY), prompt)
+    shown = with_draft_prompt(pair.prompt(picture, prompt), blank)
+    lanes = [lane_of(replace(config, drafter="none"), shown), lane_of(config, shown)]
+    return pair.collect_race(pair.race_lanes(lanes))
+
+
+def _untaught(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
+    """Race with the draft from before distillation; for comparison, run the one from after it."""
+    later = pair.generate(picture, prompt, config)
+    return pair.undistilled().compare(picture, prompt, config) | {TAUGHT: later}
+
+
+def _after(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
+    """Race with the draft from after distillation; for comparison, run the one from before it."""
+    earlier = pair.undistilled().generate(picture, prompt, config)
+    return pair.compare(picture, prompt, config) | {UNTAUGHT: earlier}
+
+
+# --- what lessons search for --------------------------------------------------------------------------------------
+
+
+def _easy(traces: Race) -> Found | None:
+    trace = traces[SPECULATIVE]
+    best = max(range(len(trace.steps)), key=lambda i: len(trace.steps[i].verification.accepted), default=None)
+    if best is None or len(trace.steps[best].verification.accepted) < EASY:
+        return None
+    accepted = trace.steps[best].verification.accepted
+    said = "".join(trace.texts[trace.steps[best].tree.tokens[node]] for node in accepted).strip()
+    return Found(best, {"accepted": str(len(accepted)), "emitted": str(len(accepted) + 1), "said": said})
+
+
+def _saved(traces: Race) -> Found | None:
+    """Find a colour before which the tree branched and the draft's second guess was right."""
+    trace = traces[SPECULATIVE]
+    for index, step, node in _accepted(trace):
+        tree, parent = step.tree, step.tree.parents[node]
+        doubt, family = tree.entropies[parent], tree.children()[parent]
+        if doubt is None or doubt <= trace.config.entropy_threshold or tree.sibling_ranks()[node] == 0:
+            continue
+        if _word(trace, step, node) in COLOURS:
+            first = max(family, key=tree.log_probs.__getitem__)
+            alone, accepted = summarise([traces[TARGET_ONLY]]), step.verification.accepted
+            return Found(index, {
+                "first": _word(trace, step, first), "first_prob": _prob(step, first),
+                "second": _word(trace, step, node), "second_prob": _prob(step, node), "doubt": f"{doubt:.2f}",
+                "choices": f"{math.exp(doubt):.1f}", "threshold": f"{trace.config.entropy_threshold:g}",
+                "tried": str(len(family)), "drafted": str(tree.drafted), "columns": str(len(tree)),
+                "kept": str(len(step.verification.path)), "behind": str(len(step.emitted) - accepted.index(node)),
+                "tokens": str(alone.tokens), "passes": str(alone.target_passes), "fast": str(len(trace.steps)),
+                "tau": f"{summarise([trace]).tau:.1f}", "bonus": trace.texts[step.verification.bonus_token].strip(),
+            }, parent)  # fmt: skip
+    return None
+
+
+def _broken(traces: Race) -> Found | None:
+    """Find a chain whose first guesses were right, one behind them wrong, and more behind that lost."""
+    trace = traces[SPECULATIVE]
+    for index, step in enumerate(trace.steps):
+        accepted, tree = step.verification.accepted, step.tree
+        lost = tree.drafted - len(accepted) - 1
+        if len(accepted) < BEFORE or lost < BEHIND:
+            continue
+        wrong = accepted[-1] + 1
+        texts = [trace.texts[token] for token in (tree.tokens[wrong], step.verification.bonus_token)]
+        if all(text[:1] == " " and text.strip().isalpha() for text in texts):  # whole words read best
+            said = "".join(trace.texts[tree.tokens[node]] for node in accepted).strip()
+            return Found(index, {
+                "drafted": str(tree.drafted), "accepted": str(len(accepted)), "said": said, "guess": texts[0].strip(),
+                "guess_prob": _prob(step, wrong), "wanted": texts[1].strip(), "lost": str(lost),
+                "emitted": str(len(step.emitted)),
+            }, wrong)  # fmt: skip
+    return None
+
+
+def _wrong(words: tuple[str, ...], traces: Race) -> Found | None:
+    """Find a step whose most probable node was rejected and the target chose another of the ``words``."""
+    trace = traces[SPECULATIVE]
+    for index, step in enumerate(trace.steps):
+        last = step.verification.path[-1]
+        family = step.tree.children()[last]
+        wanted = trace.texts[step.verification.bonus_token].strip()
+        if not family or wanted not in words:
+            continue
+        favourite = max(family, key=step.tree.log_probs.__getitem__)
+        if _word(trace, step, favourite) in words:
+            summary = summarise([trace])
+            return Found(index, {
+                "guess": _word(trace, step, favourite), "guess_prob": _prob(step, favourite), "wanted": wanted,
+                "wanted_prob": f"{step.view.choice_probs[last]:.2f}", "tau": f"{summary.tau:.1f}",
+            }, favourite)  # fmt: skip
+    return None
+
+
+def _stumble(traces: Race) -> Found | None:
+    """Find a step in which the draft proposed tokens, none was accepted, and distillation clearly raised τ."""
+    trace, taught = traces[SPECULATIVE], traces[TAUGHT]
+    tau, later = (summarise([run]).tau for run in (trace, taught))
+    for index, step in enumerate(trace.steps[2:-1], start=2):
+        family = step.tree.children()[0]
+        if step.verification.accepted or not family or later < CLEARLY * tau:
+            continue
+        favourite = max(family, key=step.tree.log_probs.__getitem__)
+        texts = [trace.texts[token] for token in (step.tree.tokens[favourite], step.verification.bonus_token)]
+        if all(text[:1] == " " and text.strip().isalpha() for text in texts):  # whole words read best
+            return Found(index, {
+                "guess": texts[0].strip(), "guess_prob": _prob(step, favourite), "wanted": texts[1].strip(),
+                "tau": f"{tau:.1f}", "later": f"{later:.1f}",
+            }, favourite)  # fmt: skip
+    return None
+
+
+def _taught(traces: Race) -> Found | None:
+    """Find the longest accepted run of the distilled draft, where ``_stumble`` finds a step for the other one."""
+    stumble = _stumble({SPECULATIVE: traces[UNTAUGHT], TAUGHT: traces[SPECULATIVE]})
+    easy = _easy(traces)
+    return Found(easy.step, {**easy.words, **stumble.words}) if easy and stumble else None
+
+
+def _accepted(trace: DecodeTrace) -> Iterator[tuple[int, StepTrace, int]]:
+    for index, step in enumerate(trace.steps):
+        for node in step.verification.accepted:
+            yield index, step, node
+
+
+def _word(trace: DecodeTrace, step: StepTrace, node: int) -> str:
+    return trace.texts[step.tree.tokens[node]].strip()
+
+
+def _prob(step: StepTrace, node: int) -> str:
+    return f"{math.exp(step.tree.log_probs[node]):.2f}"
+
+
+COLOUR = LessonRace("colour", _plain, _saved)
+CHAINED = LessonRace("chain", _chain, _broken)
+WRONG = LessonRace("wrong", _plain, partial(_wrong, KINDS))
+EASY_RUN = LessonRace("easy", _plain, _easy)
+BLANK = LessonRace("blank", _blind, partial(_wrong, (*COLOURS, *KINDS)))
+BEFORE_DISTILLATION = LessonRace("before", _untaught, _stumble)
+AFTER_DISTILLATION = LessonRace("after", _after, _taught)

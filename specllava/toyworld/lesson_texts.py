@@ -1,0 +1,148 @@
+"""Texts of the lessons, in the order of a class; the step that a race was searched for fills the fields in braces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specllava.toyworld.lesson_races import (
+    AFTER_DISTILLATION,
+    BEFORE_DISTILLATION,
+    BLANK,
+    CHAINED,
+    COLOUR,
+    EASY_RUN,
+    WRONG,
+    LessonRace,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One lesson.
+
+    Args:
+        question, answer: texts with the fields that the race's ``find`` fills.
+        place, phase: as of ``visual.player.lessons.LessonText``, which reads them.
+    """
+
+    name: str
+    title: str
+    question: str
+    answer: str
+    race: LessonRace
+    place: str = "tree"
+    phase: str | None = None
+
+
+LESSONS = (
+    Lesson(
+        "why", "Why a large model is slow",
+        "Every block of the upper bar is one pass of the large model, the target: {passes} of them for {tokens} tokens."
+        " Why so many?",
+        "A language model says one token per pass: a word, or a piece of one. The next pass needs the token before it,"
+        " so passes cannot run side by side. Reading picture and question gave the first token, and {passes} passes"
+        " gave the others. In the lower bar a small model, the draft, guesses ahead, and the target checks many guesses"
+        " in one pass: {fast} passes for the same text.",
+        COLOUR, "timeline",
+    ),
+    Lesson(
+        "chain", "A chain of guesses",
+        "Here the draft guessed {drafted} tokens in a row, each after the one before. How many of them may stay?",
+        "{accepted}: “{said}”. Then it guessed “{guess}” ({guess_prob}) where the target says “{wanted}”. The"
+        " {lost} guesses behind the wrong one are lost however good they were, since they were guesses about a text"
+        " that will never be. “{wanted}” comes out of the same pass, so the step still brought {emitted} tokens.",
+        CHAINED,
+    ),
+    Lesson(
+        "wrong", "A wrong guess",
+        "The draft says “{guess}” ({guess_prob}). There is no such thing at that place in the picture. Does the answer"
+        " go wrong?",
+        "It does not. The target looks at the same picture and wants “{wanted}” ({wanted_prob}), so “{guess}” and"
+        " everything behind it is dropped, and the answer goes on with the target's own word. A wrong guess costs a"
+        " little time and never a word: the text is the same as the target's alone.",
+        WRONG,
+    ),
+    Lesson(
+        "doubt", "Doubt",
+        "The next word names a colour, and the draft wavers between “{first}” ({first_prob}) and “{second}”"
+        " ({second_prob}). Where does one see its doubt before anything was checked?",
+        "In the fill of the node before that word: {doubt} nats, as much as between {choices} words that are equally"
+        " likely. A dark node means that the draft sees one word only. It is also a bar in the ribbon under the"
+        " speculative words. Doubt is known before the target is asked, so it can decide where guesses are spent: above"
+        " {threshold} nats the tree branches.",
+        COLOUR,
+    ),
+    Lesson(
+        "tree", "A tree",
+        "A chain of guesses would have gone on with “{first}”, the draft's favourite. What did the tree do?",
+        "It tried {tried} words. The target, which sees more in the picture, wants “{second}”, the draft's second"
+        " guess; that is in the tree, so this step still brought {behind} tokens from there on. With a chain every such"
+        " place is a gamble. This is the paper's second point: spend guesses where the draft has doubts.",
+        COLOUR,
+    ),
+    Lesson(
+        "pass", "One pass and its mask",
+        "“{first}” and “{second}” cannot both be the next word. How can one pass of the target check both, and all"
+        " {drafted} guesses of this tree?",
+        "By what each guess may look at, the attention mask: it sees the text so far, its own ancestors and itself."
+        " “{second}” does not see “{first}”, so each is judged as if it alone followed, and both stand at the same"
+        " position. Every row of the mask is one guess; the filled fields are what it sees.",
+        COLOUR, "mask", "check",
+    ),
+    Lesson(
+        "cache", "What the cache keeps",
+        "That pass left {columns} columns in the target's memory, the KV cache: one for the root and one for each of"
+        " the {drafted} guesses. Which of them may stay?",
+        "Those of the accepted branch, the root included: {kept} of {columns}. They move together, and the rest is"
+        " overwritten, so the next pass finds exactly the cache that the target would have had alone. “{bonus}”, which"
+        " the target said itself, has no column yet: it is the next root.",
+        COLOUR, "cache", "keep",
+    ),
+    Lesson(
+        "pays", "Does it pay?",
+        "The target said {tau} tokens a pass here, and yet the answer did not come {tau} times as fast. Where did the"
+        " rest go?",
+        "Into drafting, which is small but not free; into passes over many tokens, which take longer than a pass over"
+        " one; and reading picture and question is not made faster at all. What that leaves depends on your models and"
+        " your machine: put their times into the card “Does it pay for me?” and see.",
+        COLOUR, "pays",
+    ),
+    Lesson(
+        "easy", "An easy sentence",
+        "The draft has less than a tenth of the target's parameters, and yet {accepted} of its guesses in a row are"
+        " right here. What makes this stretch so easy?",
+        "Look at the fill: the nodes are dark, so the draft was sure of itself. “{said}” is mostly a matter of habit:"
+        " each word follows from the words before it, and habits are what a small model learns well. The target needed"
+        " one pass for {emitted} tokens that would have taken it {emitted}.",
+        EASY_RUN,
+    ),
+    Lesson(
+        "blank", "A draft that sees nothing",
+        "In this run the draft was shown a plain grey picture, and the target the real one. Which words can it still"
+        " guess?",
+        "Those that follow from the words before them. At words that need the picture it is lost: here it guesses"
+        " “{guess}” where the target, which sees, wants “{wanted}”. It gets {tau} tokens out of a target pass; run the"
+        " same question with the picture and compare. This is the paper's first point: draft and target look through"
+        " the same eyes. The answer itself has not changed by a token.",
+        BLANK,
+    ),
+    Lesson(
+        "before", "Before distillation",
+        "This draft has learnt from the same texts as the target, but never from the target itself. Here it expects"
+        " “{guess}” ({guess_prob}), and the target says “{wanted}”. Who is right?",
+        "The draft's guess may be good English, but only the target's wording counts, and this draft has not learnt"
+        " what the target prefers. It gets {tau} tokens out of a target pass. The next lesson runs the same question on"
+        " the same picture after distillation.",
+        BEFORE_DISTILLATION,
+    ),
+    Lesson(
+        "after", "After distillation",
+        "The same draft again, after lessons from the target: trained to give each next word the chance that the target"
+        " gives it. What has changed?",
+        "It makes more of the target's choices: {later} tokens out of a target pass where it got {tau} before, and here"
+        " {accepted} right in a row. That is the paper's third point. This picture shows it clearly; in others the gain"
+        " is smaller, because all that our toy models ever say is in the texts that both drafts have read. The lab"
+        " below measures it for any picture, word by word.",
+        AFTER_DISTILLATION,
+    ),
+)
