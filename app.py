@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from specllava.config import one_line
 from specllava.models.images import open_image
 from specllava.shipped import shipped
 from visual.page.app_state import AppState
+from visual.page.dialogue import Chat, Dialogues, TurnParts
 from visual.page.experiments import Experiments
 from visual.page.first_paint import FirstPaint
 from visual.page.layout import build_page
@@ -92,8 +94,9 @@ def _start(options: Serving) -> None:
     loading = ThreadPoolExecutor(1, "models").submit(load_pair, options.running)
     toy = options.running.preset.startswith("toy") and options.running.target is None
     state = AppState(
-        loading.result, recorded, toy=toy, opened=race, lessons=lessons, lab=lambda: _lab(loading.result())
-    )
+        loading.result, recorded, toy=toy, opened=race, lessons=lessons, lab=lambda: _lab(loading.result()),
+        dialogues=Dialogues(lambda turns: _chat(loading.result(), turns)),
+    )  # fmt: skip
     serve(build_page(state), options.host, options.port, FirstPaint(state, FIRST_PAINT), root_path=options.root_path)
 
 
@@ -101,6 +104,12 @@ def _lab(pair: Any) -> Experiments:
     from specllava.lab import Lab
 
     return Lab(pair)
+
+
+def _chat(pair: Any, turns: Sequence[TurnParts]) -> Chat:
+    from specllava.chat import Chat, Turn
+
+    return Chat(pair, [Turn(*turn) for turn in turns])
 
 
 if __name__ == "__main__":

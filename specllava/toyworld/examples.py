@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from specllava.chat import Chat
 from specllava.config import DecodingConfig
-from specllava.lane import SPECULATIVE, TARGET_ONLY
 from specllava.pair import Pair
-from specllava.race_file import race_json
+from specllava.race_file import dialogue_json, race_json
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Split, sample_scene
 
@@ -17,31 +17,42 @@ PICTURE_SIZE = 512
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A scene and a question about it."""
+    """A scene and the questions about it: one, or those of a dialogue."""
 
     name: str
     seed: int
     split: Split
-    prompt: str
+    prompts: tuple[str, ...]
 
 
 EXAMPLES = (
-    Example("1-describe", 2_000_013, "held-out", "Describe this image in detail."),
-    Example("2-story", 2_000_027, "train", "Tell me a story about this picture."),
-    Example("3-count", 2_000_040, "train", "How many objects are there?"),
+    Example("1-describe", 2_000_013, "held-out", ("Describe this image in detail.",)),
+    Example("2-story", 2_000_027, "train", ("Tell me a story about this picture.",)),
+    Example("3-count", 2_000_040, "train", ("How many objects are there?",)),
+    Example(
+        "4-dialogue",
+        2_000_013,
+        "train",
+        ("Describe this image in detail.", "What is on the left?", "And what colour is it?"),
+    ),
 )
 
 
 def record(pair: Pair, directory: Path, config: DecodingConfig) -> list[Path]:
-    """Race every example; write its picture and both traces. The first race is a warm-up only."""
+    """Race every example; write its picture and all traces. The first race is a warm-up only."""
     directory.mkdir(parents=True, exist_ok=True)
-    written = []
-    for example in (EXAMPLES[0], *EXAMPLES):
-        picture = draw_scene(sample_scene(example.seed, example.split), PICTURE_SIZE)
-        picture.save(directory / f"{example.name}.png", format="PNG", optimize=True)
-        traces = pair.compare(picture, example.prompt, config)
-        path = directory / f"{example.name}.json"
-        race = race_json(traces[TARGET_ONLY], traces[SPECULATIVE], f"{example.name}.png")
-        path.write_text(race, encoding="utf-8")
-        written.append(path)
-    return written[1:]
+    return [record_example(pair, directory, config, example) for example in (EXAMPLES[0], *EXAMPLES)][1:]
+
+
+def record_example(pair: Pair, directory: Path, config: DecodingConfig, example: Example) -> Path:
+    """Race the turns of an example; write its picture and, as one race file, all traces. Return the file."""
+    picture = draw_scene(sample_scene(example.seed, example.split), PICTURE_SIZE)
+    picture.save(directory / f"{example.name}.png", format="PNG", optimize=True)
+    chat = Chat(pair)
+    for prompt in example.prompts:
+        for _ in chat.race(prompt, None if chat.turns else picture, config):
+            pass
+    races = [race_json(turn.alone, turn.trace, f"{example.name}.png" if turn.images else None) for turn in chat.turns]
+    path = directory / f"{example.name}.json"
+    path.write_text(races[0] if len(races) == 1 else dialogue_json(races), encoding="utf-8")
+    return path

@@ -12,6 +12,7 @@ from PIL import Image
 from specllava.config import DecodingConfig
 from specllava.trace import DecodeTrace, RunInfo
 from visual.page import widgets
+from visual.page.dialogue import Dialogues
 from visual.page.experiments import Experiments
 from visual.page.runs import RunRequests
 from visual.player.lessons import Lesson
@@ -48,6 +49,7 @@ class AppState:
         opened: a race from a file, to show before the recorded ones.
         lessons: guided examples.
         lab: waits for the models; without it the page has no lab.
+        dialogues: of the visitors; without them every question stands alone.
     """
 
     backend: Callable[[], Backend]
@@ -57,6 +59,7 @@ class AppState:
     opened: Recorded | None = None
     lessons: Sequence[Lesson] = ()
     lab: Callable[[], Experiments] | None = None
+    dialogues: Dialogues | None = None
 
     @property
     def first(self) -> Recorded | None:

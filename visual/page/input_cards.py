@@ -41,12 +41,13 @@ class PictureCard:
 
 @dataclass(frozen=True)
 class QuestionCard:
-    """Components of the question's card: the question, Run and Stop, the settings."""
+    """Components of the question's card: the question, Run and Stop, the settings; ``follow`` where dialogues are."""
 
     question: gr.Textbox
     run: gr.Button
     stop: gr.Button
     settings: gr.HTML
+    follow: gr.Button | None
 
 
 def picture_card(first: Picture | None, races: Sequence[Recorded], toy: bool) -> PictureCard:
@@ -81,8 +82,14 @@ def picture_card(first: Picture | None, races: Sequence[Recorded], toy: bool) ->
     return PictureCard(state, shown, examples, race_file, notice)
 
 
-def question_card(first: str, suggestions: Mapping[str, str], notice: gr.HTML) -> QuestionCard:
-    """Build the card with the question, suggestions that fill it in (by what their button says), and the settings."""
+def question_card(
+    first: str, suggestions: Mapping[str, str], notice: gr.HTML, follow_id: str | None = None
+) -> QuestionCard:
+    """Build the card with the question, suggestions that fill it in (by what their button says), and the settings.
+
+    Args:
+        follow_id: id of the button that asks a follow-up; without one there is no such button.
+    """
     with gr.Column(elem_classes="card question-card"):
         question = gr.Textbox(
             first, label="Question", show_label=False, container=False, lines=1,
@@ -94,11 +101,12 @@ def question_card(first: str, suggestions: Mapping[str, str], notice: gr.HTML) -
                 chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
         with gr.Row(elem_classes="actions"):
             run = gr.Button("Run", variant="primary", elem_id="run", min_width=60)
+            follow = gr.Button("Follow up", elem_id=follow_id, min_width=60) if follow_id else None
             stop = gr.Button("Stop", interactive=False, elem_id="stop", min_width=50)
             settings = settings_drawer("#run")
         notice.render()
     question.change(None, question, run, js=ASKED, api_visibility="private")
-    return QuestionCard(question, run, stop, settings)
+    return QuestionCard(question, run, stop, settings, follow)
 
 
 def lessons_card(lessons: Sequence[Lesson]) -> list[gr.Button]:

@@ -13,11 +13,12 @@ from specllava.toyworld.dialogue import SUGGESTIONS
 from visual.page import widgets
 from visual.page.app_state import AppState, running
 from visual.page.chip import connect_chip
+from visual.page.dialogue_events import connect_dialogue
 from visual.page.input_cards import PictureCard, QuestionCard, lessons_card, picture_card, question_card
 from visual.page.lab import Inputs, LabState, lab_section
 from visual.page.notices import notice_arguments
 from visual.page.pictures import new_scene
-from visual.page.race import RACE, race_kind
+from visual.page.race import FOLLOW, RACE, race_kind
 from visual.page.replays import Replays, follow_address, open_race_file, race_values
 from visual.page.runs import QUICK, RunControls, connect_run
 from visual.player import markup
@@ -68,9 +69,9 @@ def build_page(state: AppState) -> gr.Blocks:
                 pictured, _, asked, frames = race_values(state, first) if first else (None, None, SUGGESTIONS[0], [])
                 picture = picture_card(pictured, state.recorded, state.toy)
                 suggestions = SUGGESTED if state.toy else {}
-                question = question_card(asked, suggestions, notice)
+                question = question_card(asked, suggestions, notice, FOLLOW if state.dialogues else None)
             with gr.Column(elem_id="show", min_width=270):
-                arguments = component_arguments(frames, forks=state.lab is not None)
+                arguments = component_arguments(frames, state.lab is not None, state.dialogues is not None)
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if state.lab is not None:
                     lab = LabState(state.lab, lambda: new_scene("train")[0], state.requests)
@@ -85,15 +86,18 @@ def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
 
     def gone(request: gr.Request) -> None:
         state.requests.cancel_session(request.session_hash or "")
+        if state.dialogues is not None:
+            state.dialogues.leave(request.session_hash or "")
 
     def open_file(path: str | None, request: gr.Request) -> tuple[Any, ...]:
         return *open_race_file(state, path, request.session_hash or ""), ""
 
     def open_link(request: gr.Request) -> tuple[Any, ...]:
-        return follow_address(state, replays, request.query_params)
+        return follow_address(state, replays, request.query_params, request.session_hash or "")
 
-    controls = RunControls(parts.question.run, parts.question.stop, parts.notice, parts.player)
-    clicks = [parts.question.run.click, parts.question.question.submit]
+    follow = [parts.question.follow] if parts.question.follow else []
+    controls = RunControls(parts.question.run, parts.question.stop, parts.notice, parts.player, follow)
+    clicks = [parts.question.run.click, parts.question.question.submit, *(button.click for button in follow)]
     values = [parts.picture.state, parts.question.question, parts.question.settings]
     free = connect_run(state.requests, race_kind(state), controls, clicks, values)
     shown = [parts.picture.state, parts.picture.shown, parts.question.question, parts.player]
@@ -104,6 +108,8 @@ def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
         free(button.click(_replay(state, replays, lesson.race, lesson), None, replay, **QUICK))
     file = parts.picture.race_file
     free(file.upload(open_file, file, replay, show_progress="hidden", api_visibility="private"))
+    if state.dialogues is not None:
+        connect_dialogue(state.dialogues, parts.player, [*shown[:3], parts.notice])
     page.unload(gone)
     connect_chip(page, parts.chip, lambda: running(state))
     page.load(None, None, None, js=NAMED_ONCE)
@@ -116,7 +122,10 @@ def _replay(
     """Make the handler that shows a recorded race in place of the session's own."""
 
     def show(request: gr.Request) -> tuple[Any, ...]:
-        state.requests.cancel((request.session_hash or "", RACE))
+        session = request.session_hash or ""
+        state.requests.cancel((session, RACE))
+        if state.dialogues is not None:
+            state.dialogues.show(session, recorded)
         step, words = (lesson.text.step, lesson.words) if lesson else (None, None)
         return *replays.show(recorded, step, words), "", ""
 

@@ -18,8 +18,10 @@ from visual.page.runs import RunInputs, RunKind, RunRequest, Update
 from visual.player.frames import ALONE, TOGETHER, Ending, FrameList
 from visual.player.picture import PictureSource, data_address
 from visual.player.question import shorten_question
+from visual.player.turns import DialoguePlace
 
 RACE = "race"
+FOLLOW = "follow"  # id of the button that asks a follow-up
 SECONDS_PER_UPDATE = 0.5  # a browser on the same machine slows the lanes whenever it draws, and the longer one more
 
 
@@ -32,6 +34,7 @@ class RaceRun:
         picture: of the race, as a data address.
         absent: why only the target runs; ``None`` if both lanes run.
         source: words for what runs.
+        place: of the race in a dialogue.
     """
 
     def __init__(
@@ -41,11 +44,12 @@ class RaceRun:
         picture: str | None = None,
         absent: str | None = None,
         source: str = "live run",
+        place: DialoguePlace | None = None,
     ) -> None:
         lanes = (ALONE, TOGETHER) if absent is None else (ALONE,)
         self.events = events
         self._collect = collect
-        self._frame_list = FrameList(source, live=True, picture=picture, lanes=lanes, absent=absent)
+        self._frame_list = FrameList(source, live=True, picture=picture, lanes=lanes, absent=absent, place=place)
         self._past: list[Any] = []
         self._shown = time.monotonic()
 
@@ -69,17 +73,22 @@ def race_kind(state: AppState) -> RunKind:
     def request(
         event: gr.EventData, picture: PictureSource | None, question: str | None, settings: Settings
     ) -> RunRequest:
-        return RunRequest(picture, shorten_question(question), settings)
+        follow = getattr(event.target, "elem_id", None) == FOLLOW
+        return RunRequest(picture, shorten_question(question), settings, follow)
 
     def start(inputs: RunInputs) -> RaceRun:
         backend = state.backend()
         absent = speculation_off(backend.info, inputs.config)
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         picture = data_address(inputs.picture.shown())
-        events = backend.race(inputs.picture.open(), inputs.question, config)
         uploaded = isinstance(inputs.picture, Picture) and inputs.picture.upload is not None
         source = f"live run: {TOY_KNOWS[:1].lower()}{TOY_KNOWS[1:-1]}" if state.toy and uploaded else "live run"
-        return RaceRun(events, backend.collect_race, picture, absent, source)
+        if state.dialogues is None:
+            events = backend.race(inputs.picture.open(), inputs.question, config)
+            return RaceRun(events, backend.collect_race, picture, absent, source)
+        asked = inputs.session, inputs.picture, inputs.question, config
+        events, place = state.dialogues.begin(*asked, follow=bool(inputs.more))
+        return RaceRun(events, backend.collect_race, picture, absent, source, place)
 
     return RunKind(RACE, "the race", "What is shown so far stays here.", request, start)
 

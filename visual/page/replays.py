@@ -94,12 +94,19 @@ def open_race_file(state: AppState, path: str | None, session: str) -> tuple[Any
         log.exception("a race file could not be drawn")
         return *(gr.skip() for _ in range(4)), error("This file cannot be opened: it could not be drawn.")
     state.requests.cancel((session, RACE))
+    if state.dialogues is not None:
+        state.dialogues.show(session, race)
     return *parts, info(race.filled)
 
 
-def follow_address(state: AppState, replays: Replays, query: Mapping[str, str]) -> tuple[Any, ...]:
-    """Return values and notice for the example or lesson of the page's address; nothing changes if it names none."""
+def follow_address(state: AppState, replays: Replays, query: Mapping[str, str], session: str = "") -> tuple[Any, ...]:
+    """Return values and notice for the example or lesson of the page's address; nothing changes if it names none.
+
+    A session's next follow-up goes on from what its page opens with.
+    """
     link = follow_link(query, state.recorded, state.lessons)
+    if state.dialogues is not None:
+        state.dialogues.show(session, link.race if link else state.first)
     if link is None:
         return tuple(gr.skip() for _ in range(5))
     words = link.lesson.words if link.lesson else None

@@ -131,8 +131,9 @@ class RunRequests:
 
 @dataclass(frozen=True)
 class RunInputs:
-    """A request whose settings and picture have been checked; fields as of :class:`RunRequest`."""
+    """A request of a session whose settings and picture have been checked; fields as of :class:`RunRequest`."""
 
+    session: str
     picture: PictureSource
     question: str
     config: DecodingConfig
@@ -192,7 +193,7 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
         if waited == "stopped":
             yield None, kind.notice("stopped")
             return
-        inputs = check_request(request)
+        inputs = check_request(request, key[0])
         yield None, info("Getting ready: models, picture, question.")
         run = kind.start(inputs)
         started = time.monotonic()
@@ -217,13 +218,13 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
         requests.remove(key, request)
 
 
-def check_request(request: RunRequest) -> RunInputs:
+def check_request(request: RunRequest, session: str) -> RunInputs:
     """Check the settings and the picture of a request; raises a ``ValueError`` that says what is wrong."""
     config = decoding_config(request.settings)
     if request.picture is None:
         raise ValueError("choose a picture first")
     check_question(request.question)
-    return RunInputs(request.picture, request.question, config, request.more)
+    return RunInputs(session, request.picture, request.question, config, request.more)
 
 
 def waiting_notice(others: int) -> str:
@@ -235,12 +236,17 @@ def waiting_notice(others: int) -> str:
 
 @dataclass(frozen=True)
 class RunControls:
-    """Components of one kind of run: two buttons, a notice, and what shows it."""
+    """Components of one kind of run: its buttons, a notice, and what shows it.
+
+    Args:
+        more: other buttons that request a run.
+    """
 
     run: gr.Button
     stop: gr.Button
     notice: gr.HTML
     shown: gr.HTML
+    more: Sequence[gr.Button] = ()
 
 
 def session_of(request: gr.Request) -> str:
@@ -269,7 +275,8 @@ def connect_run(
 
     def buttons(request: gr.Request) -> tuple[Any, ...]:
         on = requests.is_on((session_of(request), kind.name))
-        return gr.update(interactive=not on), gr.update(interactive=on)
+        off = [gr.update(interactive=not on) for _ in controls.more]
+        return gr.update(interactive=not on), gr.update(interactive=on), *off
 
     def begin(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
         others = requests.request((session_of(request), kind.name), kind.request(event, *values))
@@ -289,7 +296,7 @@ def connect_run(
         requests.cancel((session_of(request), kind.name))
         return *buttons(request), REFUSED
 
-    pressed = [controls.run, controls.stop]
+    pressed = [controls.run, controls.stop, *controls.more]
     begun = gr.on(clicks, begin, values, [*pressed, controls.notice], **QUICK)
     begun.failure(None, None, controls.notice, js=f"() => {json.dumps(UNBEGUN)}", **QUICK)
     computed = begun.then(compute, None, [controls.shown, controls.notice], **COMPUTES)

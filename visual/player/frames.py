@@ -46,6 +46,7 @@ PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 MODULES = (
     "race.js",
     "ribbon.js",
+    "dialogue.js",
     "lessons.js",
     "about.js",
     "tree_fit.js",
@@ -68,9 +69,10 @@ const load = async (name) => [
   await import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI)),
 ];
 const fork = props.forks && ((given) => trigger("select", { given }));
+const edit = props.dialogues && ((turn) => trigger("edit", { turn }));
 Promise.all(props.modules.map(load))
   .then((loaded) => Object.fromEntries(loaded))
-  .then((modules) => modules.player.mount({ element, props, watch, server, fork, modules }));
+  .then((modules) => modules.player.mount({ element, props, watch, server, fork, edit, modules }));
 """
 
 Ending = Literal["finished", "stopped", "deadline"]
@@ -247,12 +249,14 @@ def playing_speed(alone: DecodeTrace) -> float:
     return next((speed for speed in SPEEDS if pace / speed >= WATCHABLE), SPEEDS[-1])
 
 
-def component_arguments(frames: list[str], forks: bool = False) -> dict[str, Any]:
+def component_arguments(frames: list[str], forks: bool = False, dialogues: bool = False) -> dict[str, Any]:
     """Return the arguments of the player's ``gr.HTML``; every file it needs is in ``static_paths``.
 
     Args:
         forks: somebody listens to its ``select`` event, whose ``given`` are ids to go on from: the answer's beginning
             and, last, the token to force.
+        dialogues: somebody listens to its ``edit`` event, whose ``turn`` (from 0) the next question replaces; -1 ends
+            that, and -2 begins a new dialogue.
     """
     return {
         "value": frames,
@@ -260,6 +264,7 @@ def component_arguments(frames: list[str], forks: bool = False) -> dict[str, Any
         "js_on_load": MOUNT,
         "apply_default_css": False,
         "forks": forks,
+        "dialogues": dialogues,
         "assets": STATIC.as_posix(),
         "modules": list(MODULES),
         "plotly": PLOTLY_JS.as_posix(),

@@ -11,7 +11,7 @@ const PRESENTED = ["stroke-width", "stroke-dasharray", "opacity", "font-family",
 
 // frames() and step() tell what is on show; page() gives a blank page in two halves, and is missing on a saved one;
 // both() gives the two runs that are compared, each with its frames as `list`, its `name` and its `run`, or null.
-export function createFiles(root, { frames, step, page, both }) {
+export function createFiles(root, { frames, whole, turn, step, page, both }) {
   const menu = root.querySelector(".files");
   const note = menu.querySelector(".menu-note");
   const button = (name) => menu.querySelector(`[data-file="${name}"]`);
@@ -19,18 +19,18 @@ export function createFiles(root, { frames, step, page, both }) {
   const drawn = () => drawing(root.querySelector(".tree"), getComputedStyle(root).getPropertyValue("--surface"));
 
   const actions = {
-    race: async () => save(await unpacked(JSON.parse(frames().at(-1)).file), "application/json", "specllava-race.json"),
+    race: async () => save(await unpacked(JSON.parse(whole().at(-1)).file), "application/json", "specllava-race.json"),
     both: async () => save(await raceOfTwo(both()), "application/json", "specllava-a-and-b.json"),
     page: async () => {
       note.textContent = "Packing the page …";
       const [before, behind] = await page();
-      save(before + framesText(both() ? await withBoth(both()) : frames()) + behind, "text/html", "specllava-race.html");
+      save(before + framesText(both() ? await withBoth(both()) : whole()) + behind, "text/html", "specllava-race.html");
     },
     svg: () => save(drawn(), "image/svg+xml", `specllava-step-${step()}.svg`),
     png: async () => save(await raster(drawn()), "image/png", `specllava-step-${step()}.png`),
     link: async () => {
       const { example, lesson } = run();
-      const query = lesson ? { lesson: lesson.number } : { example, step: step() };
+      const query = lesson ? { lesson: lesson.number } : { example, ...(turn() && { turn: turn() }), step: step() };
       const address = new URL(`?${new URLSearchParams(query)}`, location.href).href;
       const copied = await navigator.clipboard?.writeText(address).then(() => true, () => false);
       if (!copied) window.prompt("A link to this step", address); // browsers lend the clipboard to secure pages only
@@ -101,9 +101,15 @@ async function withBoth({ a, b: { list: [first, ...rest], name } }) {
 }
 
 // The frames as they stand inside the page's script element: with no "<", no text can end it.
-function framesText([first, ...rest]) {
-  const run = { ...JSON.parse(first), live: false, source: "saved run", example: null };
-  return JSON.stringify([JSON.stringify(run), ...rest]).replaceAll("<", "\\u003c");
+function framesText(list) {
+  const [end, ...before] = saved(list).reverse();
+  const last = JSON.parse(end);
+  for (const [turn, one] of Object.entries(last.held ?? {})) last.held[turn] = saved(one);
+  return JSON.stringify([...before.reverse(), JSON.stringify(last)]).replaceAll("<", "\\u003c");
+}
+
+function saved([first, ...rest]) {
+  return [JSON.stringify({ ...JSON.parse(first), live: false, source: "saved run", example: null }), ...rest];
 }
 
 function save(content, type, name) {

@@ -3,9 +3,9 @@
 
 // Parts of the page that follow the player. Each is a module with `create(root, context)`, which returns what it wants
 // to hear of: `begin(run)`, `step(frame, index, count, playing)` as another step is shown (index from 1), `end(frame)`.
-const PARTS = ["ribbon", "lessons", "versus", "about", "pays"];
+const PARTS = ["ribbon", "dialogue", "lessons", "versus", "about", "pays"];
 
-export function mount({ element, props, watch, server, fork, modules }) {
+export function mount({ element, props, watch, server, fork, edit, modules }) {
   const { race, step, charts, files, glossary } = modules;
   const root = element.querySelector(".player");
   const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
@@ -14,8 +14,9 @@ export function mount({ element, props, watch, server, fork, modules }) {
   const views = [lanes, step.createStep(root, ready, modules.tree_fit.fit, lanes.hint, fork && goOn), charts.createCharts(root, ready)];
   glossary.createGlossary(root);
   const player = new Player(root, ...views, race.duration, files.unpacked);
-  const frames = () => props.value ?? [];
-  const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, live: Boolean(server), part, pays: props.pays };
+  let opened = null; // a turn that was picked, in place of the newest
+  const frames = () => opened ?? props.value ?? [];
+  const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, edit, open, live: Boolean(server), part, pays: props.pays };
   player.parts = PARTS.map((name) => modules[name].create(root, context));
   function part(name) {
     return player.parts[PARTS.indexOf(name)];
@@ -24,11 +25,14 @@ export function mount({ element, props, watch, server, fork, modules }) {
     fork([...player.said(), ...tail]);
     document.getElementById("lab-fork")?.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
   }
-  const menu = files.createFiles(root, { frames, step: () => player.index() + 1, page: server?.saved_page, both: part("versus").both });
-  watch("value", () => {
+  const { whole, turn } = part("dialogue");
+  const menu = files.createFiles(root, { frames, whole, turn, step: () => player.index() + 1, page: server?.saved_page, both: part("versus").both });
+  function open(list) {
+    opened = list;
     player.feed(frames());
     menu.offer();
-  });
+  }
+  watch("value", () => open(null));
   player.feed(frames());
 }
 

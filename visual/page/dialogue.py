@@ -1,0 +1,253 @@
+"""Dialogues of the page's visitors: what each goes on from, and KV caches that all of them share a bounded memory for.
+
+A visitor has one dialogue at a time: the race that is on show, recorded or run here, and the follow-up questions behind
+it. What was asked and said stays until the visitor begins another or leaves. What was read, the KV caches of both
+lanes, stays while there is room: those of the visitors who asked longest ago are dropped, and read again with their
+next question. No tensors here: chats are made by whoever serves the page.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final, Protocol
+
+from PIL import Image
+
+from specllava.config import DecodingConfig
+from specllava.models.images import open_image
+from specllava.trace import DecodeTrace
+from visual.page.pictures import Picture
+from visual.player.frames import ALONE
+from visual.player.picture import PictureSource
+from visual.player.recorded import MAX_TURNS, Recorded
+from visual.player.turns import DialoguePlace, DialogueTurn, dialogue_id, recorded_turns
+
+MOST_DIALOGUES: Final = 100  # whose words, pictures and traces are kept; as many sessions does the page keep
+MOST_CACHE_BYTES: Final = 2**30  # of KV caches that wait for a follow-up, the latest dialogue's apart
+
+TurnParts = tuple[str, tuple[Image.Image, ...], DecodeTrace, DecodeTrace | None]
+
+
+class Turn(Protocol):
+    """A turn of a chat: fields of ``specllava.chat.Turn``."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def images(self) -> tuple[Image.Image, ...]: ...
+
+    @property
+    def trace(self) -> DecodeTrace: ...
+
+    @property
+    def alone(self) -> DecodeTrace | None: ...
+
+
+class Chat(Protocol):
+    """Interface that the page needs of a chat: ``specllava.chat.Chat``, or a stand-in in tests."""
+
+    @property
+    def turns(self) -> Sequence[Turn]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def forget(self) -> None: ...
+
+    def race(
+        self, text: str, image: Sequence[Image.Image], config: DecodingConfig, turn: int | None
+    ) -> Generator[Any]: ...
+
+
+@dataclass(eq=False)
+class Dialogue:
+    """What a visitor's next follow-up goes on from.
+
+    Args:
+        id: as the player knows it.
+        recorded: the race or dialogue that is on show, until the first follow-up.
+        chat: what was asked and said here.
+        edited: number of the turn that the next question replaces, from 0.
+        sources: the pictures that turns are about, as the page knows them.
+    """
+
+    id: str
+    recorded: Recorded | None = None
+    chat: Chat | None = None
+    edited: int | None = None
+    sources: list[PictureSource] = field(default_factory=list)
+
+    def edit(self, turn: int) -> tuple[str, PictureSource | None]:
+        """Let the next question replace a turn. Return that turn's question and picture.
+
+        Raises:
+            ValueError: there is no such turn.
+        """
+        asked = [one.prompt for one in self.recorded.turns] if self.recorded else []
+        if self.chat is not None:
+            asked = [one.text for one in self.chat.turns]
+        if not 0 <= turn < len(asked):
+            raise ValueError(f"the dialogue has {len(asked)} turns, and no turn {turn + 1} to edit")
+        self.edited = turn
+        return asked[turn], self.sources[turn] if turn < len(self.sources) else None
+
+    def resume(self, make: Callable[[Sequence[TurnParts]], Chat]) -> Chat:
+        """Return the chat, made of the recorded turns if there is none yet.
+
+        Raises:
+            ValueError: a race that cannot be gone on from.
+        """
+        if self.chat is None:
+            self.chat = make([] if self.recorded is None else _turn_parts(self.recorded))
+        return self.chat
+
+    def ask(
+        self, chat: Chat, picture: PictureSource, question: str, config: DecodingConfig
+    ) -> tuple[Generator[Any], DialoguePlace]:
+        """Begin the race of the next question, and tell its place. A picture other than the last comes with it.
+
+        Raises:
+            ValueError: bad input, or more turns than are kept.
+        """
+        turn = len(chat.turns) if self.edited is None else self.edited
+        if turn >= MAX_TURNS:
+            raise ValueError(f"the dialogue has {turn} turns, the most that are kept: edit one of them, or start over")
+        before, image = chat.turns[:turn], picture.open()
+        last = next((one.images[-1] for one in reversed(before) if one.images), None)
+        images = () if last is not None and _same(last, image) else (image,)
+        events = chat.race(question, images, config, turn if turn < len(chat.turns) else None)
+        self.edited = None
+        self.sources = [*self.sources[:turn], picture]
+        return events, DialoguePlace(self.id, tuple(map(_played, before)), own_picture=bool(images))
+
+
+class Dialogues:
+    """The dialogues of one page, at most one per session. Handlers share it across threads.
+
+    Args:
+        make: makes a chat of turns that were written down.
+        most: dialogues that are kept.
+        most_bytes: of KV caches that are kept, the latest dialogue's apart.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Sequence[TurnParts]], Chat],
+        most: int = MOST_DIALOGUES,
+        most_bytes: int = MOST_CACHE_BYTES,
+    ) -> None:
+        self._make, self._most, self._most_bytes = make, most, most_bytes
+        self._dialogues: OrderedDict[str, Dialogue] = OrderedDict()  # the one that was asked longest ago comes first
+        self._lock = Lock()
+
+    def show(self, session: str, race: Recorded | None) -> None:
+        """Let a session's next follow-up go on from a race that was run before; without one there is nothing to."""
+        if race is None:
+            return self.leave(session)
+        sources: list[PictureSource] = []
+        for turn in range(len(race.turns)):
+            file = race.picture_at(turn)
+            sources += [Picture(file=str(file))] if file else []
+        turns = () if race.a else recorded_turns(race)
+        self._put(session, Dialogue(dialogue_id(turns), race, sources=sources))
+        return None
+
+    def begin(
+        self, session: str, picture: PictureSource, question: str, config: DecodingConfig, follow: bool
+    ) -> tuple[Generator[Any], DialoguePlace]:
+        """Begin the race of a follow-up or, unless ``follow``, of a new dialogue; return it and its place.
+
+        Raises:
+            ValueError: bad input, or nothing to go on from.
+        """
+        with self._lock:
+            held = self._dialogues.get(session)
+        dialogue = held if follow else Dialogue(uuid.uuid4().hex)
+        if dialogue is None:
+            raise ValueError("there is no dialogue to go on with: press Run the race first")
+        chat = dialogue.resume(self._make)
+        self._make_room(session)
+        begun = dialogue.ask(chat, picture, question, config)
+        self._put(session, dialogue)
+        return begun
+
+    def edit(self, session: str, turn: int | None) -> tuple[str, PictureSource | None]:
+        """Let the next follow-up replace a turn, or none; return that turn's question and picture.
+
+        Raises:
+            ValueError: there is no such turn.
+        """
+        with self._lock:
+            dialogue = self._dialogues.get(session)
+        if dialogue is None:
+            raise ValueError("the dialogue is no longer kept: press Run the race to begin another")
+        if turn is None:
+            dialogue.edited = None
+            return "", None
+        return dialogue.edit(turn)
+
+    def leave(self, session: str) -> None:
+        """Forget the dialogue of a session."""
+        with self._lock:
+            self._dialogues.pop(session, None)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all KV caches that are kept."""
+        with self._lock:
+            return sum(map(_nbytes, self._dialogues.values()))
+
+    def _put(self, session: str, dialogue: Dialogue) -> None:
+        with self._lock:
+            self._dialogues[session] = dialogue
+            self._dialogues.move_to_end(session)
+            while len(self._dialogues) > self._most:
+                self._dialogues.popitem(last=False)
+
+    def _make_room(self, session: str) -> None:
+        """Drop what was read longest ago, of dialogues other than this session's."""
+        with self._lock:
+            waiting = [dialogue for holder, dialogue in self._dialogues.items() if holder != session]
+            kept = sum(map(_nbytes, waiting))
+            for dialogue in waiting:
+                if kept <= self._most_bytes:
+                    break
+                if dialogue.chat is not None:
+                    kept -= dialogue.chat.nbytes
+                    dialogue.chat.forget()
+
+
+def _nbytes(dialogue: Dialogue) -> int:
+    return 0 if dialogue.chat is None else dialogue.chat.nbytes
+
+
+def _turn_parts(race: Recorded) -> list[TurnParts]:
+    """Return the turns of a recorded race as a chat takes them up."""
+    if race.a is not None:
+        raise ValueError("a comparison of A and B has two answers to go on from: run one of them first")
+    if race.lead.turn:
+        raise ValueError(f"this run is turn {race.lead.turn + 1} of a dialogue whose other turns are not in its file")
+    parts: list[TurnParts] = []
+    for one in race.turns:
+        if one.image_name and one.image is None:
+            raise ValueError("this run came without its picture: choose a picture and press Run the race")
+        images = (open_image(one.image),) if one.image else ()
+        alone = one.target_only if one.speculative else None
+        parts.append((one.prompt, images, one.lead, alone))
+    return parts
+
+
+def _played(turn: Turn) -> DialogueTurn:
+    image = turn.trace.image if turn.images else None
+    if turn.trace.lane == ALONE:
+        return DialogueTurn(turn.trace, None, image)
+    return DialogueTurn(turn.alone, turn.trace, image)
+
+
+def _same(one: Image.Image, other: Image.Image) -> bool:
+    return (one.size, one.mode) == (other.size, other.mode) and one.tobytes() == other.tobytes()
