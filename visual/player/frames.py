@@ -6,8 +6,9 @@ the browser parses them once and never asks the server while it plays. The eleme
 * ``run`` (first): what ran, where it plays from, the scale of the entropies; the ``dialogue`` and number of the
   ``turn``, and the rows of the ``turns`` before it;
 * ``prefill`` and ``step``: what a lane emitted and how long it took; steps of the lane that is looked at (the
-  speculative one, where it runs) carry the headline as of that moment, the draft's ``doubt`` before each token and the
-  tokens that the tree branched before (``marks``), and, packed, a picture: the figure, the sentence, the nodes;
+  speculative one, where it runs) carry the headline as of that moment, the draft's ``doubt`` before each token, the
+  tokens that the tree branched before (``marks``), the columns that the target's KV cache held before the step
+  (``cached``), and, packed, a picture: the figure, the sentence, the nodes;
 * ``end`` (last): the final headline, ``numbers`` to compare it by, the charts, the race file, packed, for saving, and
   the rows of all ``turns``; ``visual.player.race_frames`` adds the frames of the others, ``held``.
 """
@@ -59,6 +60,11 @@ MODULES = (
     "glossary.js",
     "pays_math.js",
     "pays.js",
+    "step_phases.js",
+    "phase_drawing.js",
+    "mask.js",
+    "kv_cache.js",
+    "phases.js",
     "player.js",
 )
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
@@ -109,6 +115,7 @@ class FrameList:
         self._steps = dict.fromkeys(lanes, 0)
         self._clock = dict.fromkeys(lanes, 0.0)
         self._totals = RunningHeadline()
+        self._cached = 0  # columns of the target's KV cache before the next step of the lane that is drawn
         self.frames: list[str] = []
 
     def update(self, traces: Mapping[str, DecodeTrace], ending: Ending | None = None) -> list[str]:
@@ -147,6 +154,7 @@ class FrameList:
                 "prefill", lane=lane, seconds=trace.prefill.total, tokens=token, ids=[trace.prefill.first_token],
                 prompt_tokens=trace.prefill.prompt_tokens, reused_tokens=trace.prefill.reused_tokens,
             )  # fmt: skip
+        self._cached = lead.prefill.prompt_tokens
 
     def _append_steps(self, lane: str, traces: Mapping[str, DecodeTrace]) -> None:
         trace = traces[lane]
@@ -160,8 +168,9 @@ class FrameList:
                 doubt = [None if nats is None else round(nats, 3) for nats in doubts(step)]
                 self._add(
                     "step", lane=lane, seconds=times, tokens=words, ids=step.emitted, totals=totals, doubt=doubt,
-                    marks=marks(step), picture=packed(frame_json(picture(trace, step))),
+                    marks=marks(step), cached=self._cached, picture=packed(frame_json(picture(trace, step))),
                 )  # fmt: skip
+                self._cached += len(step.verification.path)
             else:
                 self._add("step", lane=lane, seconds=times, tokens=words)
 

@@ -2,8 +2,9 @@
 // lanes, runs in the browser alone, and takes new frames as they are appended to the component's value.
 
 // Parts of the page that follow the player. Each is a module with `create(root, context)`, which returns what it wants
-// to hear of: `begin(run)`, `step(frame, index, count, playing)` as another step is shown (index from 1), `end(frame)`.
-const PARTS = ["ribbon", "dialogue", "lessons", "versus", "about", "pays"];
+// to hear of: `begin(run)`, `step(frame, index, count, playing)` as another step is shown (index from 1), `end(frame)`,
+// `phase(kind, frame)` as another phase of it is (null: the step as a whole). While a part's `holds(now)`, the clock waits.
+const PARTS = ["ribbon", "dialogue", "lessons", "versus", "about", "pays", "phases"];
 
 export function mount({ element, props, watch, server, fork, edit, modules }) {
   const { race, step, charts, files, glossary } = modules;
@@ -169,10 +170,11 @@ class Player {
     let before = performance.now();
     const tick = (now) => {
       if (!this.playing) return;
-      this.time = Math.min(this.time + ((now - before) / 1000) * Number(this.speed.value), this.race.total());
+      const passed = this.parts.some((part) => part?.holds?.(now)) ? 0 : now - before;
       before = now;
-      if (this.end && this.time >= this.race.total()) this.seek(this.race.total());
-      else this.render();
+      if (passed && this.end && this.time >= this.race.total()) return this.seek(this.race.total());
+      this.time = Math.min(this.time + (passed / 1000) * Number(this.speed.value), this.race.total());
+      this.render();
       requestAnimationFrame(tick);
     };
     requestAnimationFrame(tick);
@@ -200,7 +202,6 @@ class Player {
     if (shown) this.step.show(shown.frame, this.index() + 1, steps.length - 1, this.playing);
     if (shown && shown !== this.told) this.tell("step", shown.frame, this.index() + 1, steps.length - 1, this.playing);
     this.told = shown;
-    
     this.find(".count").textContent = shown ? `step ${this.index() + 1} of ${steps.length - 1}` : "";
     this.scrub.value = total ? (1000 * this.time) / total : 0;
     this.scrub.style.setProperty("--done", `${total ? (100 * this.time) / total : 0}%`);

@@ -67,7 +67,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     drawing = true;
     plotly ??= await plotlyReady();
     while (wanted) {
-      const figure = fit(figureOf(wanted), find(".scroller").clientWidth);
+      const [drawn, figure] = [wanted, fit(figureOf(wanted), find(".scroller").clientWidth)];
       wanted = null;
       const halo = traceOf(figure.data, "marked");
       const { x, y, sizes } = halos(figure, []);
@@ -79,6 +79,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
       await plotly.react(chart, figure.data, figure.layout, first ? CONFIG : undefined);
       chart.style.visibility = frame ? "" : "hidden";
       if (first) listen();
+      tell("drawn", drawn);
     }
     drawing = false;
     reveal();
@@ -107,15 +108,20 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
 
   function listen() {
     const nodeOf = (event) => event.points.find((point) => point.customdata !== undefined)?.customdata;
-    const follow = (node) => {
-      describe(node ?? chosen);
-      mark(node === undefined ? [] : branch(node));
-      hint(node === undefined ? 0 : branch(node).filter((id) => "an".includes(frame.nodes.verdict[id])).length);
-    };
-    chart.on("plotly_hover", (event) => nodeOf(event) !== undefined && follow(nodeOf(event)));
-    chart.on("plotly_unhover", () => follow(undefined));
+    chart.on("plotly_hover", (event) => nodeOf(event) !== undefined && look(nodeOf(event)));
+    chart.on("plotly_unhover", () => look(undefined));
     chart.on("plotly_click", (event) => nodeOf(event) !== undefined && choose(nodeOf(event)));
   }
+
+  // A node that is looked at, not chosen: its card, its branch in the tree and in the words; undefined: none any more.
+  function look(node) {
+    describe(node ?? chosen);
+    mark(node === undefined ? [] : branch(node));
+    hint(node === undefined ? 0 : branch(node).filter((id) => "an".includes(frame.nodes.verdict[id])).length);
+  }
+
+  // Others hear of the chart: `drawn`, with the step that is drawn now, and `node`, with the one the card tells about.
+  const tell = (event, detail) => chart.dispatchEvent(new CustomEvent(event, { detail }));
 
   // Halos behind the chosen node and the branch that is looked at.
   function halos(figure, nodes) {
@@ -171,6 +177,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
   }
 
   function describe(id) {
+    tell("node", id);
     const node = card(id);
     find(".node-word").textContent = node.label;
     find(".node-verdict").textContent = node.said;
@@ -211,7 +218,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     sentence.textContent = "Waiting for the first step.";
   }
 
-  return { show, move, reset };
+  return { show, move, reset, look, choose, redraw: () => frame && redraw() };
 }
 
 function facts(node) {

@@ -1,0 +1,197 @@
+// A phase of a step on the tree that is drawn already: attributes and classes of Plotly's own elements change, and a layer
+// of notes is laid over them. Plotly draws nothing for it, and leaving puts every attribute back.
+
+const SVG = "http://www.w3.org/2000/svg";
+const CIRCLE = "M6.5,0A6.5,6.5 0 1,1 -6.5,0A6.5,6.5 0 1,1 6.5,0Z"; // of a guess without a verdict
+const BLIND = ["root", "guess", "prune", "check"]; // phases before the verdict
+const CLASSES = ["ph-hidden", "ph-guess", "ph-cut", "ph-dropped"];
+const [PANEL, ROW, BAR, WORD] = [156, 14, 42, 64]; // pixels of a fork's chart: width, height of a row, longest bar, word
+const ROWS = 4;
+const LONGEST = 9; // letters of a word in it
+const PANELS = 3; // that are open at a time
+const NOTE = 130; // pixels of the words at a branch that saved the step
+const GAP = 14;
+const BAND = 7; // pixels of the band around the nodes and their labels
+
+export function createDrawing(chart) {
+  let marks = new Map(); // node: its elements and where it stands
+  let edges = []; // path of a style, its pieces by node
+  let changed = new Map(); // element: attributes as Plotly wrote them
+  let layer = null;
+
+  // Looks up the elements of the tree that Plotly has just drawn.
+  function collect() {
+    const corner = chart.getBoundingClientRect();
+    marks = new Map();
+    for (const { customdata = [], uid } of chart.data) {
+      const [points, labels] = ["point", "textpoint"].map((name) => chart.querySelectorAll(`.trace${uid} .${name}`));
+      customdata.forEach((node, place) => marks.set(node, { point: points[place], label: labels[place] }));
+    }
+    for (const mark of marks.values()) {
+      const [box, text] = [mark.point, mark.label].map((element) => element && boxOf(element, corner));
+      Object.assign(mark, { x: box.x + box.width / 2, y: box.y + box.height / 2, boxes: text?.width ? [box, text] : [box] });
+    }
+    edges = chart.layout.meta.edges.map((nodes, shape) => {
+      const path = chart.querySelector(`.shapelayer path[data-index="${shape}"]`);
+      return { path, nodes, name: chart.layout.shapes[shape].name };
+    });
+  }
+
+  // Shows a phase of a step, both as of step_phases.js.
+  function show(step, phase) {
+    if (!marks.size) collect();
+    const blind = BLIND.includes(phase.kind);
+    chart.dataset.phase = phase.kind;
+    for (const [node, { point, label }] of marks) {
+      const state = stateOf(step, phase, node);
+      for (const element of [point, label]) if (element) setState(element, state);
+      if (blind && "aru".includes(step.verdict[node])) put(point, "d", CIRCLE);
+      else restore(point, "d");
+    }
+    for (const edge of edges) drawEdge(edge, step, phase);
+    layer?.remove();
+    layer = chart.querySelector(".main-svg").appendChild(make("g", { class: "ph-layer" }));
+    if (phase.kind === "check") layBand(step);
+    const taken = [...marks].filter(([node]) => stateOf(step, phase, node) !== "ph-hidden").flatMap(([, { boxes }]) => boxes);
+    if (phase.saved > 0 && marks.has(phase.saved)) layNote(marks.get(phase.saved), taken);
+    for (const fork of phase.forks.slice(0, PANELS)) layPanel(step, fork, taken);
+  }
+
+  // What a node is in a phase: "" where it stands as it is.
+  function stateOf({ verdict, depth }, { kind, level }, node) {
+    const code = verdict[node];
+    if (code === "n") return kind === "keep" ? "" : "ph-hidden";
+    if (code === "p") return kind === "guess" && depth[node] <= level ? "ph-guess" : kind === "prune" ? "ph-cut" : "ph-hidden";
+    if (depth[node] > level) return "ph-hidden";
+    if (BLIND.includes(kind)) return code === "o" ? "" : "ph-guess";
+    return kind === "keep" && !"oa".includes(code) ? "ph-dropped" : "";
+  }
+
+  function drawEdge({ path, nodes, name }, step, phase) {
+    restore(path, "d");
+    const states = nodes.map((node) => stateOf(step, phase, node));
+    const shown = states.filter((state) => state !== "ph-hidden");
+    const most = shown[0] ?? "ph-hidden"; // the nodes of one style share their verdict
+    setState(path, most);
+    path.classList.toggle("ph-plain", name === "branch" && BLIND.includes(phase.kind));
+    if (!shown.length || shown.length === nodes.length) return;
+    const pieces = path.getAttribute("d").split(/(?=M)/);
+    put(path, "d", pieces.filter((_, place) => states[place] !== "ph-hidden").join(""));
+  }
+
+  // --- notes over the tree --------------------------------------------------------------------
+
+  // One band over all nodes: they are judged together.
+  function layBand({ nodes }) {
+    const boxes = nodes.flatMap((node) => marks.get(node)?.boxes ?? []);
+    const [x, y] = ["x", "y"].map((side) => Math.min(...boxes.map((box) => box[side])) - BAND);
+    const [right, low] = [["x", "width"], ["y", "height"]].map(([side, size]) => Math.max(...boxes.map((box) => box[side] + box[size])) + BAND);
+    layer.append(make("rect", { class: "ph-band", x, y, width: right - x, height: low - y, rx: 2 * BAND }));
+  }
+
+  function layNote(node, taken) {
+    const place = placeFor(node, NOTE, 20, taken, 2 * GAP);
+    if (place) layer.append(write("saved by this branch", place.x, place.y + GAP, "ph-note"));
+  }
+
+  // The draft's distribution after a node, at the node: guesses with their probabilities, the cut ones paler.
+  function layPanel(step, fork, taken) {
+    const family = step.families[fork].slice(0, ROWS);
+    const more = step.families[fork].length - family.length;
+    const height = ROW * (family.length + (more ? 1 : 0)) + 8;
+    const node = marks.get(fork);
+    const place = placeFor(node, PANEL, height, taken);
+    if (!place) return;
+    const panel = make("g", { class: "ph-panel", transform: `translate(${place.x},${place.y})`, "data-node": fork });
+    panel.append(make("path", { class: "ph-leader", d: leader(node, place, height) }));
+    panel.append(make("rect", { class: "ph-paper", width: PANEL, height, rx: 6 }));
+    family.forEach((id, row) => panel.append(...barOf(step, id, row)));
+    if (more) panel.append(write(`and ${more} more`, WORD, ROW * family.length + ROW, "ph-more"));
+    layer.append(panel);
+    taken.push({ ...place, width: PANEL, height });
+  }
+
+  function barOf({ words, draft, verdict }, id, row) {
+    const [y, cut] = [ROW * row + 4, verdict[id] === "p"];
+    const word = words[id].length > LONGEST ? `${words[id].slice(0, LONGEST - 1)}…` : words[id];
+    return [
+      write(word, WORD, y + 10, `ph-word${cut ? " cut" : ""}`),
+      make("rect", { class: `ph-bar${cut ? " cut" : ""}`, x: WORD + 5, y: y + 2, width: Math.max(1, BAR * draft[id]), height: ROW - 5, "data-node": id }),
+      write(`${draft[id].toFixed(2)}${cut ? " ✂" : ""}`, WORD + 9 + Math.max(1, BAR * draft[id]), y + 10, "ph-share"),
+    ];
+  }
+
+  // Of the places below the node, above it, behind and below all that is shown and in the corners, the nearest that hides
+  // nothing; none farther away than `farthest`.
+  function placeFor(node, width, height, taken, farthest = Infinity) {
+    const [most, low] = [chart.clientWidth - width - 2, chart.clientHeight - height - 2];
+    const [right, under] = [Math.max(...taken.map((box) => box.x + box.width)) + GAP, Math.max(...taken.map((box) => box.y + box.height)) + GAP];
+    const places = [[node.x - GAP, node.y + GAP], [node.x - GAP, node.y - height - 2 * GAP], [right, node.y - height / 2],
+      [node.x + GAP, node.y + 2 * GAP], [node.x - GAP, under], [right, 2], [right, low], [2, low], [most, low], [most, 2]];
+    const inside = places.map(([x, y]) => ({ x: clamp(x, most), y: clamp(y, low) }));
+    const away = ({ x, y }) => Math.hypot(node.x - clamp(node.x, x + width, x), node.y - clamp(node.y, y + height, y));
+    return inside.filter((place) => away(place) <= farthest && !taken.some((box) => meet({ ...place, width, height }, box)))
+      .sort((a, b) => away(a) - away(b))[0];
+  }
+
+  // --- attributes -----------------------------------------------------------------------------
+
+  function put(element, name, value) {
+    if (!changed.has(element)) changed.set(element, {});
+    const before = changed.get(element);
+    const now = element.getAttribute(name);
+    if (before[name]?.made !== now) before[name] = { was: now, made: value }; // unless it is what a phase before wrote
+    before[name].made = value;
+    if (now !== value) element.setAttribute(name, value);
+  }
+
+  function restore(element, name) {
+    const before = changed.get(element)?.[name];
+    if (before && element.getAttribute(name) === before.made) element.setAttribute(name, before.was);
+    if (before) delete changed.get(element)[name];
+  }
+
+  // The whole tree as Plotly drew it.
+  function clear() {
+    for (const [element, names] of changed) for (const name of Object.keys(names)) restore(element, name);
+    for (const { point, label } of marks.values()) for (const element of [point, label]) if (element) setState(element, "");
+    for (const { path } of edges) {
+      setState(path, "");
+      path.classList.remove("ph-plain");
+      if (!path.classList.length) path.removeAttribute("class");
+    }
+    layer?.remove();
+    delete chart.dataset.phase;
+    [marks, edges, changed, layer] = [new Map(), [], new Map(), null];
+  }
+
+  return { show, clear, forget: () => (marks = new Map()), hides: (...where) => stateOf(...where) === "ph-hidden" };
+}
+
+function setState(element, state) {
+  for (const name of CLASSES) element.classList.toggle(name, name === state);
+}
+
+function boxOf(element, corner) {
+  const { left, top, width, height } = element.getBoundingClientRect();
+  return { x: left - corner.left, y: top - corner.top, width, height };
+}
+
+const meet = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
+const clamp = (value, most, least = 2) => Math.min(Math.max(least, value), Math.max(least, most));
+
+// From the node to the nearest point of its chart, in the chart's own coordinates.
+function leader(node, place, height) {
+  const [x, y] = [node.x - place.x, node.y - place.y];
+  return `M${x},${y}L${clamp(x, PANEL)},${clamp(y, height)}`;
+}
+
+function write(text, x, y, name) {
+  return Object.assign(make("text", { x, y, class: name }), { textContent: text });
+}
+
+function make(name, attributes) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+}
