@@ -160,13 +160,18 @@ def walk(tab: Visit, read: str = "() => null") -> list[tuple[str, int, Any]]:
     return [(kind, int(name.partition(", level ")[2] or 0), found) for kind, name, found in tab.page.evaluate(script)]
 
 
+def cut_in(layout: StepLayout) -> list[int]:
+    """Pruned guesses, but those behind an end of the answer: they are told nowhere."""
+    return [node for node in layout.pruned if node not in layout.hidden]
+
+
 def expected_nodes(layout: StepLayout, kind: str, level: int, drawn: set[int]) -> set[int]:
     """Nodes that are to be seen in a phase."""
     tree = set(range(layout.next_node))
     if kind in ("root", "guess"):
-        return {n for n in {*tree, *layout.pruned} & drawn if layout.depths[n] <= level}
+        return {n for n in {*tree, *cut_in(layout)} & drawn if layout.depths[n] <= level}
     if kind == "keep":
-        return {*layout.step.verification.path, layout.next_node} & drawn
+        return {*layout.step.verification.path, layout.next_node} & drawn - layout.hidden
     return tree
 
 
@@ -190,7 +195,7 @@ def test_each_phase_shows_the_nodes_of_its_depth_and_no_verdict_before_its_time(
             ends = {node for nodes, _ in seen["edges"] for node in nodes}
             pieces = sum(count for _, count in seen["edges"])
             if kind == "guess":
-                stubs = {node for node in layout.pruned if layout.depths[node] <= level}
+                stubs = {node for node in cut_in(layout) if layout.depths[node] <= level}
                 assert pieces == len(({*seen["nodes"]} | stubs) - {0})
             if kind in BLIND:
                 guessed = [n for n in seen["nodes"] if 0 < n < layout.next_node]
@@ -200,9 +205,9 @@ def test_each_phase_shows_the_nodes_of_its_depth_and_no_verdict_before_its_time(
             elif kind == "accept" and step.verification.accepted:
                 assert seen["branch"] == ACCEPTED
                 assert set(range(1, layout.next_node)) <= ends
-        levels = max(layout.depths[n] for n in {*range(layout.next_node), *layout.pruned})
-        assert [kind for kind, _, _ in walked] == ["root", *["guess"] * levels, *["prune"] * bool(step.pruned), "check",
-                         *["accept"] * (len(step.tree) > 1), "keep"]  # fmt: skip
+        levels = max(layout.depths[n] for n in {*range(layout.next_node), *cut_in(layout)})
+        prune, accept = ["prune"] * bool(cut_in(layout)), ["accept"] * (len(step.tree) > 1)
+        assert [kind for kind, _, _ in walked] == ["root", *["guess"] * levels, *prune, "check", *accept, "keep"]
 
 
 @pytest.mark.parametrize("path", OLD, ids=lambda path: path.name)
@@ -276,7 +281,8 @@ def test_captions_say_what_the_trace_holds(saved: Open) -> None:
         enter(tab, number)
         said = {(kind, level): text for kind, level, text in walk(tab, SAID)}
         assert f"judges all {step.tree.drafted} guesses at once" in said["check", 0]
-        assert said["prune", 0].startswith(f"{len(step.pruned)} guess")
+        cut = cut_in(StepLayout(race.lead, step))
+        assert said.get(("prune", 0), "0 guess").startswith(f"{len(cut)} guess")
         root = step.tree.entropies[0]
         if f"After “{race.lead.texts[step.tree.tokens[0]].strip()}”" in said["guess", 1]:
             assert root is not None
@@ -302,7 +308,7 @@ def test_at_a_fork_the_parents_distribution_opens_at_the_node(saved: Open) -> No
         enter(tab, number)
         layout = StepLayout(race.lead, step)
         families: dict[int, list[int]] = {}
-        for node in [*range(1, layout.next_node), *layout.pruned]:
+        for node in [*range(1, layout.next_node), *cut_in(layout)]:
             families.setdefault(layout.parents[node], []).append(node)
         for kind, level, panels in walk(tab, PANELS):
             forks = [n for n, family in families.items() if len(family) > 1 and layout.depths[n] == level - 1]

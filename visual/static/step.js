@@ -25,6 +25,7 @@ const COLUMNS = [
 export function createStep(root, plotlyReady, fit, hint, goOn) {
   const find = (selector) => root.querySelector(selector);
   const chart = find(".tree");
+  const tell = (event, detail) => chart.dispatchEvent(new CustomEvent(event, { detail })); // "drawn": which step, "node": whose card
   const sentence = find(".sentence");
   const details = find("details.table");
   const pruned = find(".with-pruned input");
@@ -119,9 +120,6 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     mark(node === undefined ? [] : branch(node));
     hint(node === undefined ? 0 : branch(node).filter((id) => "an".includes(frame.nodes.verdict[id])).length);
   }
-
-  // Others hear of the chart: `drawn`, with the step that is drawn now, and `node`, with the one the card tells about.
-  const tell = (event, detail) => chart.dispatchEvent(new CustomEvent(event, { detail }));
 
   // Halos behind the chosen node and the branch that is looked at.
   function halos(figure, nodes) {
@@ -249,6 +247,4 @@ function styled(tag, text, className = "") {
   return Object.assign(document.createElement(tag), { textContent: text, className });
 }
 
-function number(value) {
-  return value === null ? "" : value.toFixed(2);
-}
+const number = (value) => (value === null ? "" : value.toFixed(2));

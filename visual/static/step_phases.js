@@ -3,31 +3,29 @@
 
 const COUNTS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
 const PRUNED = "p";
-const NEXT = "n";
 
 // A step as phases need it. Nodes that the target judges come first and in the order of the cache; `next` is the bonus
 // token, -1 where none was used; `cut` are pruned guesses. `kept` are the columns that both caches keep.
 export function readStep(frame) {
-  const { label, parent, verdict, draft, rank, entropy } = frame.nodes;
+  const { label, parent, verdict, draft, rank, entropy, choices } = frame.nodes;
   const everyone = [...verdict].map((_, id) => id);
   const of = (codes) => everyone.filter((id) => codes.includes(verdict[id]));
   const cut = of(PRUNED);
-  const nodes = everyone.filter((id) => !(PRUNED + NEXT).includes(verdict[id]));
+  const nodes = of("oaru");
   const kept = of("oa");
   const depth = [];
   for (const id of everyone) depth[id] = parent[id] < 0 ? 0 : depth[parent[id]] + 1;
   const families = everyone.map(() => []);
   for (const id of [...nodes.slice(1), ...cut]) families[parent[id]].push(id);
   for (const family of families) family.sort((a, b) => draft[b] - draft[a]);
-  const ended = (frame.ids?.length ?? Infinity) < kept.length; // within the accepted branch: no bonus token was used
   return {
-    nodes, cut, kept, depth, parent, families, draft, rank, entropy, verdict,
-    words: label.map((text) => text.trim()), next: ended ? -1 : verdict.indexOf(NEXT),
+    nodes, cut, kept, depth, parent, families, draft, rank, entropy, choices, verdict,
+    words: label.map((text) => text.trim()), next: verdict.indexOf("n"),
     levels: Math.max(0, ...[...nodes, ...cut].map((id) => depth[id])),
   };
 }
 
-// The phases in order; `threshold` is the entropy in nats above which the run calls the draft unsure.
+// The phases in order; `threshold` is the entropy in nats above which the run's rule calls the draft unsure, if it has one.
 export function phasesOf(step, threshold) {
   const guesses = Array.from({ length: step.levels }, (_, level) => guess(step, level + 1, threshold));
   const drafted = step.nodes.length - 1;
@@ -51,16 +49,16 @@ function guess(step, level, threshold) {
   const start = `Guess ${level}: ${count(here.length, "new guess")}.`;
   if (!forks.length) return { kind: "guess", level, forks, say: `${start} ${sureWords(step, parents, doubt)}` };
   const [first] = forks;
-  const after = `After “${step.words[first]}” the draft is`;
   const more = forks.length > 1 ? ` It branches at ${count(forks.length - 1, "more node")} too.` : "";
-  const unsure = doubt(first) > threshold ? "unsure: " : "given a choice: ";
-  return { kind: "guess", level, forks, say: `${start} ${after} ${unsure}${evenly(step.entropy[first])}${triedWords(step, first)}.${more}` };
+  return { kind: "guess", level, forks, say: `${start} After “${step.words[first]}” the draft ${doubtWords(step, first, threshold)}${triedWords(step, first)}.${more}` };
 }
 
-// How many even choices would leave the draft as unsure: e to the power of the entropy.
-export function evenly(nats) {
-  return nats === null ? "" : `${nats.toFixed(2)} nats ≈ ${Math.exp(nats).toFixed(1)} even choices: `;
+function doubtWords(step, fork, threshold) {
+  if (step.entropy[fork] === null) return "";
+  return `${threshold != null && step.entropy[fork] > threshold ? "is unsure" : "has a choice"}: ${evenly(step, fork)}: `;
 }
+
+const evenly = ({ entropy, choices }, id) => `${entropy[id].toFixed(2)} nats ${choices[id]}`;
 
 function triedWords(step, fork) {
   const kept = step.families[fork].filter((id) => step.verdict[id] !== PRUNED).length;
@@ -71,7 +69,7 @@ function triedWords(step, fork) {
 function sureWords(step, parents, doubt) {
   const known = parents.filter((id) => step.entropy[id] !== null).sort((a, b) => doubt(b) - doubt(a));
   if (!known.length) return "";
-  const most = evenly(step.entropy[known[0]]).slice(0, -2);
+  const most = evenly(step, known[0]);
   return parents.length > 1 ? `One after each: nowhere is the draft less sure than ${most}.` : `The draft is sure enough to try one (${most}).`;
 }
 
