@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -25,11 +27,23 @@ _DECODING = Lock()  # warnings are filtered for the whole process, and memory is
 Result = TypeVar("Result")
 
 
-def open_image(source: str | Path | Image.Image, longest: int | None = None) -> Image.Image:
+@dataclass(frozen=True, slots=True)
+class EncodedImage:
+    """A picture's file that was read and not decoded.
+
+    Args:
+        name: in refusals.
+    """
+
+    name: str
+    data: bytes = field(repr=False)
+
+
+def open_image(source: str | Path | EncodedImage | Image.Image, longest: int | None = None) -> Image.Image:
     """Return an upright RGB picture, from a file or from Pillow; EXIF orientation is applied and forgotten.
 
     Args:
-        source: a file name, or a picture, which is left as it is.
+        source: a file name, a file that was read, or a picture, which is left as it is.
         longest: shrink the picture until its longer side has at most so many pixels.
 
     Raises:
@@ -37,36 +51,38 @@ def open_image(source: str | Path | Image.Image, longest: int | None = None) -> 
     """
     if isinstance(source, Image.Image):
         return _guarded("the image", lambda: _upright(source, longest))
-    return _read(Path(source), lambda picture: _upright(picture, longest), longest)
+    file = source if isinstance(source, EncodedImage) else Path(source)
+    return _read(file, lambda picture: _upright(picture, longest), longest)
 
 
-def read_size(path: Path) -> tuple[int, int]:
+def read_size(source: Path | EncodedImage) -> tuple[int, int]:
     """Return height and width as :func:`open_image` gives them, by the header alone; nothing is decoded.
 
     Raises:
         ValueError: what :func:`open_image` would refuse by it; a picture that breaks off behind its header passes.
     """
-    return _read(path, lambda picture: picture.size if _orientation(picture) in SIDEWAYS else picture.size[::-1])
+    return _read(source, lambda picture: picture.size if _orientation(picture) in SIDEWAYS else picture.size[::-1])
 
 
 class _Unfit(ValueError):
     """Error of a readable picture that is refused for its size."""
 
 
-def _read(path: Path, use: Callable[[Image.Image], Result], longest: int | None = None) -> Result:
+def _read(source: Path | EncodedImage, use: Callable[[Image.Image], Result], longest: int | None = None) -> Result:
     """Apply ``use`` to a picture whose header was read; a JPEG is set to be decoded at a fraction of its size."""
-    if not path.is_file():
-        raise ValueError(f"no image file at {path}")
+    if isinstance(source, Path) and not source.is_file():
+        raise ValueError(f"no image file at {source}")
 
     def read() -> Result:
-        with Image.open(path, formats=FORMATS) as picture:
-            _check_size(picture, path.name)
+        file = source if isinstance(source, Path) else io.BytesIO(source.data)
+        with Image.open(file, formats=FORMATS) as picture:
+            _check_size(picture, source.name)
             if isinstance(picture, JpegImageFile):
                 part = _fraction(*picture.size, longest)
                 picture.draft(None, (picture.width // part, picture.height // part))
             return use(picture)
 
-    return _guarded(path.name, read)
+    return _guarded(source.name, read)
 
 
 def _guarded(name: str, read: Callable[[], Result]) -> Result:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from PIL import Image
 
 from specllava.config import RULES, DecodingConfig
+from specllava.findings.against import Against, PromptResult, side_names
 from specllava.findings.contrast import Contrast, TreeComparison, VariantResult
 from specllava.findings.draft_scores import DraftScores
 from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
+from specllava.metrics import compare, summarise
+from specllava.question import Question
+from specllava.race_file import NamedTrace, against_json
 from specllava.trace import DecodeTrace
-from support.visual_traces import first_steps, retexted, synthetic_race
+from support.visual_traces import SETTING, first_steps, retexted, synthetic_race
 
 
 def synthetic_sweep(field: str, values: Sequence[Value], config: DecodingConfig) -> Generator[Sweep]:
@@ -76,6 +81,25 @@ def synthetic_fork(
     return ForcedToken(trace, options, forced)
 
 
+def synthetic_against(
+    questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig
+) -> Generator[Against]:
+    """A row more per question, with its race file; the finding is yielded twice, as between two steps."""
+    found = Against(*side_names(a, b, SETTING, SETTING), count)
+    yield found
+    for number, question in enumerate(questions):
+        lanes = synthetic_race(number, a)
+        one, two = lanes["speculative"], synthetic_race(number + 100, b)["speculative"]
+        one, two = (replace(trace, prompt=question.text) for trace in (one, two))
+        packed = gzip.compress(against_json(NamedTrace(found.a, one), NamedTrace(found.b, two)).encode())
+        counted = (0.1 * len(one.steps), 0.12 * len(two.steps))
+        sides = summarise([one]), summarise([two])
+        row = PromptResult(question.text, question.name, *sides, compare(one, two), counted, packed)
+        yield found
+        found = replace(found, rows=(*found.rows, row))
+        yield found
+
+
 @dataclass(frozen=True)
 class FakeLab:
     """What ``specllava.lab.Lab`` offers, at once. Questions that start with ``fail`` break; empty ones are refused."""
@@ -115,3 +139,10 @@ class FakeLab:
     ) -> Generator[ForcedToken]:
         self._ask(messages)
         yield synthetic_fork(config, given, self.texts)
+
+    def against(
+        self, questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig
+    ) -> Generator[Against]:
+        for found in synthetic_against(questions, count, a, b):
+            self.asked.extend(row.prompt for row in found.rows[-1:])
+            yield found

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from PIL import Image
 
 from specllava.config import DecodingConfig
+from specllava.findings.against import Against
 from specllava.findings.contrast import Contrast
 from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
+from specllava.question import Question
 from visual.page.lab_views import View, distillation_view, fork_view, knob_view, rules_view, seeing_view
 
 
@@ -35,6 +37,10 @@ class Experiments(Protocol):
     def forced_token(
         self, image: Image.Image, messages: str, given: Sequence[int], config: DecodingConfig
     ) -> Generator[ForcedToken | None]: ...
+
+    def against(
+        self, questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig
+    ) -> Generator[Against]: ...
 
 
 # An experiment on a picture, a question and the settings, with one thing more that only some need.

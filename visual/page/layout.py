@@ -11,6 +11,7 @@ import gradio as gr
 
 from specllava.toyworld.dialogue import SUGGESTIONS
 from visual.page import widgets
+from visual.page.against_card import against_card
 from visual.page.app_state import AppState, running
 from visual.page.chip import connect_chip
 from visual.page.dialogue_events import connect_dialogue
@@ -75,7 +76,10 @@ def build_page(state: AppState) -> gr.Blocks:
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if state.lab is not None:
                     lab = LabState(state.lab, lambda: new_scene("train")[0], state.requests)
-                    lab_section(lab, Inputs(picture.state, question.question, question.settings, player))
+                    inputs = Inputs(picture.state, question.question, question.settings, player)
+                    shown = [picture.state, picture.shown, question.question, player]
+                    against_card(lab, inputs, state.toy, shown)
+                    lab_section(lab, inputs)
         _connect(state, page, PageWidgets(chip, picture, question, lessons, notice, player))
     return page
 

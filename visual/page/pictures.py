@@ -9,7 +9,7 @@ from typing import Any, Literal
 import gradio as gr
 from PIL import Image
 
-from specllava.models.images import open_image
+from specllava.models.images import EncodedImage, open_image
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 from visual.page.notices import error, info
@@ -24,13 +24,14 @@ UPLOAD_PIXELS = 1344  # on the longer side: no family of models looks at more
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A picture of the page: a file that stays, an upload, or a scene that is drawn when it is needed.
+    """A picture of the page: a file that stays, an upload, decoded or not, or a scene that is drawn when it is needed.
 
     Gradio tells states apart by their hash, so two pictures are equal only if they are the same object.
     """
 
     file: str | None = None
     upload: Image.Image | None = None
+    encoded: EncodedImage | None = None
     seed: int = 0
     split: Split = "train"
 
@@ -48,6 +49,8 @@ class Picture:
         return data_address(self.shown())
 
     def _image(self) -> Image.Image | None:
+        if self.encoded:
+            return open_image(self.encoded, UPLOAD_PIXELS)
         return open_image(self.file) if self.file else self.upload
 
 

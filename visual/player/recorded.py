@@ -116,21 +116,39 @@ def read_recorded(path: Path) -> Recorded:
     name = "".join(character for character in path.name if character.isprintable())[-MAX_NAME_CHARACTERS:]
     try:
         _check_size(path.stat().st_size)
-        turns = _checked(path.read_bytes())
+        race = recorded_race(path.stem, path.read_bytes())
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ValueError(f"{name} is not a recorded race: {error}") from error
-    first, *later = (_recorded(path, number, parts) for number, parts in enumerate(turns))
+    first, *later = (replace(one, image=_picture_beside(path, one.image_name)) for one in (race, *race.later))
     return replace(first, later=tuple(later))
 
 
-def _recorded(path: Path, turn: int, parts: _Parts) -> Recorded:
+def recorded_race(name: str, data: bytes) -> Recorded:
+    """Read and check the contents of a race file, such as a run has just made; pictures are named, and lie nowhere.
+
+    Raises:
+        ValueError: as :func:`read_recorded`.
+    """
+    _check_size(len(data))
+    turns = _parse(data)
+    for parts in turns:
+        if len({trace.prompt for trace in parts.lanes.values()}) > 1:
+            raise ValueError("its lanes answer different prompts")
+        for lane, trace in parts.lanes.items():
+            check_lane(lane, trace)
+    _check_dialogue(turns)
+    first, *later = (_recorded(name, number, parts) for number, parts in enumerate(turns))
+    return replace(first, later=tuple(later))
+
+
+def _recorded(name: str, turn: int, parts: _Parts) -> Recorded:
     lanes = (parts.target_only, parts.speculative, parts.filled, parts.a, parts.b)
-    race = Recorded(path.stem, None, *lanes)
+    race = Recorded(name, None, *lanes)
     # A later turn's trace names every picture of the dialogue, a first one's its own.
     named = parts.image or (race.lead.image if turn == 0 else None)
-    return replace(race, image=_picture_beside(path, named), image_name=named or "")
+    return replace(race, image_name=named or "")
 
 
 def check_race(document: str) -> None:
@@ -139,20 +157,7 @@ def check_race(document: str) -> None:
     Raises:
         ValueError: as there, without a name.
     """
-    data = document.encode()
-    _check_size(len(data))
-    _checked(data)
-
-
-def _checked(data: bytes) -> list[_Parts]:
-    turns = _parse(data)
-    for parts in turns:
-        if len({trace.prompt for trace in parts.lanes.values()}) > 1:
-            raise ValueError("its lanes answer different prompts")
-        for lane, trace in parts.lanes.items():
-            check_lane(lane, trace)
-    _check_dialogue(turns)
-    return turns
+    recorded_race("", document.encode())
 
 
 def _check_size(size: int) -> None:
@@ -245,8 +250,8 @@ def _filled(lanes: Mapping[str, Any]) -> str:
     return f"{'; '.join(parts)}: today's defaults stand in their place" if parts else ""
 
 
-def _picture_beside(path: Path, named: str | None) -> Path | None:
-    if named is None or len(named) > MAX_NAME_CHARACTERS or not named.isprintable():
+def _picture_beside(path: Path, named: str) -> Path | None:
+    if not named or len(named) > MAX_NAME_CHARACTERS or not named.isprintable():
         return None
     picture = path.parent / Path(named).name
     return picture if picture.suffix.lower() in PICTURES and picture.is_file() else None

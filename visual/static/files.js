@@ -112,7 +112,7 @@ function saved([first, ...rest]) {
   return [JSON.stringify({ ...JSON.parse(first), live: false, source: "saved run", example: null }), ...rest];
 }
 
-function save(content, type, name) {
+export function save(content, type, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
   link.download = name;
