@@ -52,5 +52,6 @@ function outlined(figure, word, own, placesOf) {
   ));
   const marker = { symbol: "circle-open", size: RING, line: { width: 2 } };
   const rings = { type: "scatter", name: "only", uid: "only", mode: "markers", hoverinfo: "skip", cliponaxis: false, marker, ...placesOf(figure, own) };
-  return { ...figure, data: [...data, rings] };
+  const { checked, ...meta } = figure.layout.meta; // the bracket around what one pass checked needs room of its own
+  return { layout: { ...figure.layout, meta }, data: [...data, rings] };
 }
