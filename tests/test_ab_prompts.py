@@ -112,7 +112,7 @@ def test_lines_of_json_name_scenes_and_carry_pictures(tmp_path: Path) -> None:
     ],
 )
 def test_a_list_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, rows: list[Any], words: str) -> None:
-    with pytest.raises(ValueError, match=".") as refusal:
+    with pytest.raises(ValueError, match=r".+") as refusal:
         file_prompts(written(tmp_path, *rows))
     said = str(refusal.value)
     assert words in said and "\n" not in said and len(said) < 400
@@ -139,7 +139,7 @@ def bomb(size: int) -> bytes:
     ],
 )
 def test_an_archive_that_is_none_of_ours_is_refused(tmp_path: Path, entries: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=".") as refusal:
+    with pytest.raises(ValueError, match=r".+") as refusal:
         file_prompts(zipped(tmp_path, entries))
     assert words in str(refusal.value) and "\n" not in str(refusal.value)
 
@@ -150,11 +150,19 @@ def false_size(data: bytes) -> bytes:
     return data[: at + 24] + struct.pack("<I", 10) + data[at + 28 :]
 
 
-@pytest.mark.parametrize("damage", [false_size, lambda data: data[:-40], lambda data: data.replace(b"\0\0", b"\1\1", 6)])
+def cut(data: bytes) -> bytes:
+    return data[:-40]
+
+
+def overwritten(data: bytes) -> bytes:
+    return data.replace(b"\0\0", b"\1\1", 6)
+
+
+@pytest.mark.parametrize("damage", [false_size, cut, overwritten])
 def test_a_damaged_archive_is_refused_in_one_line(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = zipped(tmp_path, {LIST: '{"prompt": "a", "image": "a.png"}', "a.png": bomb(MAX_UNPACKED_BYTES)})
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=".") as refusal:
+    with pytest.raises(ValueError, match=r".+") as refusal:
         file_prompts(path)
     assert "\n" not in str(refusal.value)
 

@@ -61,9 +61,9 @@ def opened(visit: Visitor, path: Path, **context: Any) -> Visit:
 def run_with(tab: Visit, rule: str, question: str = QUESTION) -> None:
     """Run the page's question with another rule, and wait until it is over."""
     before = tab.page.evaluate("document.querySelector('.origin').textContent")
-    if not tab.page.locator(f"input[type=radio][value={rule}]").count():
-        tab.page.locator(".settings-card button.label-wrap").first.click()
-    tab.page.locator(f"input[type=radio][value={rule}]").check(force=True)
+    tab.page.click(".settings-open")
+    tab.page.locator(f"[name=option-rule][value={rule}]").check()
+    tab.page.click(".drawer-close")
     tab.run(question)
     tab.page.wait_for_function("(before) => document.querySelector('.origin').textContent !== before", arg=before)
     tab.wait("!document.querySelector('.pin').disabled")

@@ -89,7 +89,7 @@ class Join:
         from specllava.findings.against import side_names
         from specllava.metrics import compare
         from specllava.race_file import NamedTrace, against_json
-        from visual.player.recorded import check_race, read_recorded
+        from visual.player.recorded import read_recorded, recorded_race
 
         check_outputs(output=self.output)
         races = [read_recorded(file) for file in self.files]
@@ -101,7 +101,7 @@ class Join:
         alone = next((race.target_only for race in races if race.target_only not in (None, race.lead)), None)
         image = next((race.image for race in races if race.image is not None), None)
         document = against_json(*sides, alone, None if image is None else picture_beside(image, self.output))
-        check_race(document)
+        recorded_race(self.output.stem, document.encode())  # refuses what could not be opened
         write_whole(self.output, document)
         same = "the same tokens" if compare(one, two).identical else "different tokens"
         told = f"{self.output}: A {sides[0].name}, B {sides[1].name}; {same}"

@@ -151,15 +151,6 @@ def _recorded(name: str, turn: int, parts: _Parts) -> Recorded:
     return replace(race, image_name=named or "")
 
 
-def check_race(document: str) -> None:
-    """Check that :func:`read_recorded` would read this document from a file.
-
-    Raises:
-        ValueError: as there, without a name.
-    """
-    recorded_race("", document.encode())
-
-
 def _check_size(size: int) -> None:
     if size > MAX_BYTES:
         raise ValueError(f"it has {size:,} bytes, and at most {MAX_BYTES:,} are read")

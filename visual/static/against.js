@@ -47,8 +47,8 @@ export function mount({ element, props, watch, files, open }) {
   function table() {
     const made = document.createElement("table");
     const head = made.createTHead().insertRow();
-    for (const [title, key] of view.columns) {
-      const cell = Object.assign(make("th"), { scope: "col" });
+    for (const [title, key, kind] of view.columns) {
+      const cell = make("th", "", { scope: "col", className: `cell-${kind}` });
       const now = key === order.key;
       cell.setAttribute("aria-sort", now ? (order.down ? "descending" : "ascending") : "none");
       const button = make("button", `${title}${now ? (order.down ? " ↓" : " ↑") : ""}`, { type: "button" });

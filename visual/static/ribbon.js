@@ -69,7 +69,7 @@ function marker(kind, step, share) {
   return mark;
 }
 
-function forkSign() {
+export function forkSign() {
   const fork = element("svg", { viewBox: "0 0 8 11", "aria-hidden": "true" });
   fork.append(element("path", { d: "M4 11V6L1 1M4 6L7 1" }));
   return fork;

@@ -2,7 +2,6 @@
 // the doubt of both drafts; a word opens both trees (versus_trees.js). Runs are lists of frames and stay in the browser.
 
 const PIN = "Pin as A";
-const SIGNS = { branched: "⋎", saved: "⋎✓" };
 const SAID = { branched: ", the tree branched here", saved: ", another branch was right here" };
 const SOURCES = { accepted: "drafted and taken", target: "the target's own", plain: "the target's own" };
 const NUMBERS = [ // label, name in the end frame, digits, unit, whether the difference is a share
@@ -12,7 +11,7 @@ const NUMBERS = [ // label, name in the end frame, digits, unit, whether the dif
 const WAITING = "A is pinned. Change the rule, a setting, the draft or the temperature and run again: that run will be B.";
 
 export function create(root, { plotly, modules, frames }) {
-  const { compared, charts, files, versus_trees: trees } = modules;
+  const { compared, charts, files, ribbon, versus_trees: trees } = modules;
   const card = root.querySelector(".versus");
   const find = (selector) => card.querySelector(selector);
   const pin = root.querySelector(".pin");
@@ -31,6 +30,7 @@ export function create(root, { plotly, modules, frames }) {
   for (const place of [root.querySelector(".stage"), card]) {
     place.addEventListener("click", ({ target }) => actions[target.closest("[data-versus]")?.dataset.versus]?.());
   }
+  for (const sign of card.querySelectorAll(".gloss-key .fork")) sign.append(ribbon.forkSign());
   words.addEventListener("click", ({ target }) => target.closest("[data-at]") && open(Number(target.closest("[data-at]").dataset.at)));
   words.addEventListener("keydown", walk);
 
@@ -95,7 +95,9 @@ export function create(root, { plotly, modules, frames }) {
 
   function button({ text, source }, at, sides, ceiling) {
     const end = source.endsWith("end");
-    const marks = sides.map((side, place) => markOf(side.words[at], "AB"[place], ceiling));
+    const marks = sides.map((side, place) => ({
+      ...markOf(side.words[at], "AB"[place], ceiling), sign: side.words[at].mark ? ribbon.forkSign() : "",
+    }));
     const made = compared.markedWord({ text: end ? "■" : text.trim() || "␣", glued: !end && !/^\s/.test(text), marks }, "button");
     Object.assign(made, { type: "button", tabIndex: -1 });
     made.dataset.at = at;
@@ -180,7 +182,7 @@ function markOf({ doubt, mark, source, step, place }, name, ceiling) {
   const said = SOURCES[source.split(" ")[0]];
   const unsure = doubt === null ? "no draft was asked" : `doubt ${doubt.toFixed(2)} nats`;
   return {
-    share: doubt === null ? null : Math.min(1, doubt / ceiling), sign: SIGNS[mark] ?? "",
-    className: place === 0 ? "starts" : "", title: `${name}, ${step ? `step ${step}` : "the prompt's pass"}: ${said}, ${unsure}${SAID[mark] ?? ""}`,
+    share: doubt === null ? null : Math.min(1, doubt / ceiling),
+    className: `${place === 0 ? "starts" : ""} ${mark ? `mark-${mark}` : ""}`, title: `${name}, ${step ? `step ${step}` : "the prompt's pass"}: ${said}, ${unsure}${SAID[mark] ?? ""}`,
   };
 }
