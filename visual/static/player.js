@@ -26,8 +26,9 @@ export function mount({ element, props, watch, server, fork, edit, modules }) {
     fork([...player.said(), ...tail]);
     document.getElementById("lab-fork")?.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
   }
+  const pictures = modules.pictures.createPictures(root, { modules, plotly: ready, shown: () => ({ frame: player.told.frame, run: player.run }) });
   const { whole, turn } = part("dialogue");
-  const menu = files.createFiles(root, { frames, whole, turn, step: () => player.index() + 1, page: server?.saved_page, both: part("versus").both });
+  const menu = files.createFiles(root, { frames, whole, turn, step: () => player.index() + 1, page: server?.saved_page, both: part("versus").both, pictures });
   function open(list) {
     opened = list;
     player.feed(frames());

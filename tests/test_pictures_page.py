@@ -1,0 +1,159 @@
+"""Pictures of a step for slides: what a saved drawing says by itself, and the file that plays a step's phases."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image, ImageChops
+from support.browser import Visit
+
+from app import EXAMPLES
+from visual.player.frames import STATIC
+from visual.player.race_frames import race_frames
+from visual.player.recorded import load_recorded
+from visual.player.standalone import standalone_page
+
+HALO = "rgb(240,180,0)"
+PHASE, LAST, MOST_BYTES = 1200, 2400, 2_000_000
+STILLS = """async ([sizes, colours]) => {
+  const bytes = [];
+  for (const [place, [width, height]] of sizes.entries()) {
+    const canvas = Object.assign(document.createElement("canvas"), { width, height });
+    const pen = canvas.getContext("2d", { alpha: false });
+    colours[place].forEach((colour, column) => {
+      pen.fillStyle = colour;
+      pen.fillRect((column * width) / colours[place].length, 0, width, height);
+    });
+    bytes.push(await new Promise((resolve) => canvas.toBlob(resolve, "image/png")));
+  }
+  window.stills = await Promise.all(bytes.map(async (blob) => new Uint8Array(await blob.arrayBuffer())));
+  return window.stills.map((still) => [...still]);
+}"""
+
+
+@pytest.fixture(scope="module")
+def writer(browser: Any) -> Iterator[Any]:
+    """A page that has ``apng``, the module that writes animated PNGs."""
+    page = browser.new_page()
+    source = quote((STATIC / "apng.js").read_text(encoding="utf-8"))
+    page.evaluate(f"import('data:text/javascript;charset=utf-8,{source}').then((module) => (window.apng = module))")
+    page.wait_for_function("window.apng")
+    yield page
+    page.close()
+
+
+def frames_of(data: bytes) -> list[tuple[float, Image.Image]]:
+    """Milliseconds and pixels of every frame."""
+    picture = Image.open(io.BytesIO(data))
+    found = []
+    for number in range(getattr(picture, "n_frames", 1)):
+        picture.seek(number)
+        found.append((picture.info["duration"], picture.convert("RGB").copy()))
+    return found
+
+
+def test_an_animated_png_holds_its_stills_for_as_long_as_asked(writer: Any) -> None:
+    rng = random.Random(2)
+    for count in (1, 2, 7):
+        size = (rng.randint(1, 90), rng.randint(1, 60))
+        colours = [[f"rgb({rng.randrange(256)},{rng.randrange(256)},9)" for _ in range(5)] for _ in range(count)]
+        times = [rng.randint(1, 5000) for _ in range(count)]
+        stills = [bytes(still) for still in writer.evaluate(STILLS, [[size] * count, colours])]
+        made = "async (times) => [...new Uint8Array(await apng.animated(stills, times).arrayBuffer())]"
+        found = frames_of(bytes(writer.evaluate(made, times)))
+        assert [duration for duration, _ in found] == times
+        for still, (_, shown) in zip(stills, found, strict=True):
+            wanted = Image.open(io.BytesIO(still)).convert("RGB")
+            assert wanted.size == shown.size == size
+            assert ImageChops.difference(wanted, shown).getbbox() is None
+    for data in (b"", b"IEND", bytes(range(256))):
+        assert writer.evaluate("(data) => apng.crc32(Uint8Array.from(data))", list(data)) == zlib.crc32(data)
+
+
+def test_stills_of_two_sizes_are_no_film(writer: Any) -> None:
+    writer.evaluate(STILLS, [[[4, 4], [4, 5]], [["red"], ["red"]]])
+    with pytest.raises(Exception, match="frame 1 is of another size or kind than the first"):
+        writer.evaluate("apng.animated(stills, [9, 9])")
+
+
+@pytest.fixture
+def saved(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
+    """Open an example as a saved page, which has no server to ask."""
+    made: list[Visit] = []
+
+    def open_page(example: int, step: int | None = None, **context: Any) -> Visit:
+        path = tmp_path / f"race-{example}.html"
+        frames = race_frames(load_recorded(EXAMPLES)[example], show=step)
+        path.write_text(standalone_page(frames), encoding="utf-8")
+        tab = Visit(browser.new_context(**context).new_page())
+        made.append(tab)
+        tab.page.on("console", lambda line: tab.errors.append(line.text) if line.type in ("error", "warning") else None)
+        tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
+        tab.page.goto(path.as_uri())
+        tab.page.wait_for_selector(".tree .tracemarked .point")
+        return tab
+
+    yield open_page
+    for tab in made:
+        tab.page.context.close()
+        assert not tab.errors, tab.errors
+
+
+def downloaded(tab: Visit, kind: str) -> bytes:
+    if not tab.page.locator(".files[open]").count():
+        tab.page.click(".files summary")
+    with tab.page.expect_download() as download:
+        tab.page.click(f"[data-file={kind}]")
+    return Path(download.value.path()).read_bytes()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
+def test_d20_a_saved_tree_carries_title_sentence_and_legend_and_no_halo(
+    saved: Callable[..., Visit], width: int, scheme: str
+) -> None:
+    tab = saved(0, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    squeezed = lambda text: re.sub(r"\s", "", text)  # noqa: E731 - lines break elsewhere in a picture
+    for action in ("next", "last", "first"):
+        tab.page.click(f"[data-do={action}]")
+        tab.page.wait_for_timeout(300)
+        svg = downloaded(tab, "svg").decode()
+        assert HALO not in svg and "var(" not in svg and "class=" not in svg
+        root = ElementTree.fromstring(svg)
+        said = squeezed("".join(text for part in root.iter() if part.tag.endswith("}text") for text in part.itertext()))
+        wanted = [tab.text(".sentence"), tab.text(".step-name").lower(), tab.text(".asked")]
+        for text in (*wanted, *tab.page.locator(".legend .marks li").all_inner_texts()):
+            assert squeezed(text) in said, text
+        names = {part.tag.split("}")[1]: "".join(part.itertext()) for part in root}
+        assert squeezed(names["desc"]) == squeezed(tab.text(".sentence"))
+        assert tab.text(".asked") in names["title"]
+        picture = Image.open(io.BytesIO(downloaded(tab, "png")))
+        assert picture.size == tuple(3 * int(root.attrib[side]) for side in ("width", "height"))
+        left, top, right, bottom = ImageChops.difference(  # nothing touches the edge, so nothing was cut
+            picture.convert("RGB"), Image.new("RGB", picture.size, picture.convert("RGB").getpixel((0, 0)))
+        ).getbbox()
+        assert min(left, top, picture.width - right, picture.height - bottom) > 12
+
+
+def test_a_steps_phases_are_one_file_that_plays(saved: Callable[..., Visit]) -> None:
+    tab = saved(0, viewport={"width": 1280, "height": 900})
+    before = tab.tree()
+    data = downloaded(tab, "film")
+    assert len(data) < MOST_BYTES
+    found = frames_of(data)
+    assert [duration for duration, _ in found] == [PHASE] * (len(found) - 1) + [LAST]
+    assert len(found) >= 6, "root, levels, prune, check, accept, keep"
+    assert len({shown.size for _, shown in found}) == 1 and found[0][1].width > 1200
+    for (_, shown), (_, following) in zip(found, found[1:], strict=False):
+        assert ImageChops.difference(shown, following).getbbox() is not None
+    assert tab.text(".menu-note") == "Saved."
+    assert tab.tree() == before
+    assert tab.page.locator(".picture-stage").count() == 0
