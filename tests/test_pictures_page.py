@@ -7,6 +7,7 @@ import random
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from visual.player.recorded import load_recorded
 from visual.player.standalone import standalone_page
 
 HALO = "rgb(240,180,0)"
+PHASE, LAST, MOST_BYTES = 1200, 2400, 2_000_000
 STILLS = """async ([sizes, colours]) => {
   const bytes = [];
   for (const [place, [width, height]] of sizes.entries()) {
@@ -140,3 +142,19 @@ def test_d20_a_saved_tree_carries_title_sentence_and_legend_and_no_halo(
             picture.convert("RGB"), Image.new("RGB", picture.size, picture.convert("RGB").getpixel((0, 0)))
         ).getbbox()
         assert min(left, top, picture.width - right, picture.height - bottom) > 12
+
+
+def test_a_steps_phases_are_one_file_that_plays(saved: Callable[..., Visit]) -> None:
+    tab = saved(0, viewport={"width": 1280, "height": 900})
+    before = tab.tree()
+    data = downloaded(tab, "film")
+    assert len(data) < MOST_BYTES
+    found = frames_of(data)
+    assert [round(duration) for duration, _ in found] == [PHASE] * (len(found) - 1) + [LAST]
+    assert len(found) >= 6, "root, levels, prune, check, accept, keep"
+    assert len({shown.size for _, shown in found}) == 1 and found[0][1].width > 1200
+    for (_, shown), (_, following) in pairwise(found):
+        assert ImageChops.difference(shown, following).getbbox() is not None
+    assert tab.text(".menu-note") == "Saved."
+    assert tab.tree() == before
+    assert tab.page.locator(".picture-stage").count() == 0

@@ -18,7 +18,7 @@ export function createPictures(root, { modules, plotly, shown }) {
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const ruler = document.createElement("canvas").getContext("2d");
 
-  const svg = () => framed(drawingOf(find(".tree")), heading(), find(".sentence").textContent);
+  const svg = () => framed(drawingOf(find(".tree")), heading(), find(".is-inside .phase-said, .step:not(.is-inside) .sentence").textContent);
   const heading = () => `specllava · ${find(".step-name").textContent.toLowerCase()} · “${find(".asked").textContent.trim()}”`;
   const png = () => raster(svg(), PNG_SCALE);
 
