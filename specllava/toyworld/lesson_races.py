@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
+from typing import Any
 
 from PIL import Image
 
@@ -21,6 +23,8 @@ GREY = (127, 127, 127)
 EASY = 7  # accepted tokens in one step
 CHAIN = 6  # guesses of a chain
 BEFORE, BEHIND = 2, 2  # accepted guesses before a wrong one, and lost ones behind it, for a telling chain
+DRAWN: dict[str, Any] = {"temperature": 0.8, "rule": "sequoia", "children": "drawn", "depth": 6, "nodes": 10}
+APART = 0.1  # between a drawn number and what it is compared with, for a telling refusal
 CLEARLY = 1.15  # times as many tokens a pass after distillation, for a visible difference
 TAUGHT, UNTAUGHT = "taught", "untaught"  # runs beside a race, for comparison
 Race = dict[str, DecodeTrace]
@@ -66,6 +70,10 @@ def _plain(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig
 
 def _chain(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
     return pair.compare(picture, prompt, replace(config, rule="chain", depth=CHAIN, nodes=CHAIN, min_log_prob=-50.0))
+
+
+def _sampled(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
+    return pair.compare(picture, prompt, replace(config, **DRAWN))
 
 
 def _blind(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
@@ -163,6 +171,25 @@ def _wrong(words: tuple[str, ...], traces: Race) -> Found | None:
     return None
 
 
+def _refused(traces: Race) -> Found | None:
+    """Find the one guess at a node, refused by chance, and the word that the target drew from the residual after it."""
+    trace = traces[SPECULATIVE]
+    for index, step in enumerate(trace.steps):
+        for before, after in pairwise(step.draws):
+            if before.accepted or before.acceptance is None or before.node != after.node:
+                continue
+            family = step.tree.children()[before.node]
+            texts = [trace.texts[draw.token] for draw in (before, after)]
+            whole = all(text[:1] == " " and text.strip().isalpha() for text in texts)
+            telling = APART < before.acceptance < min(1, before.uniform) - APART
+            if len(family) == 1 and whole and telling:
+                return Found(index, {
+                    "guess": texts[0].strip(), "said": texts[1].strip(), "p": f"{before.target_prob:.2f}",
+                    "q": f"{before.draft_prob:.2f}", "odds": f"{before.acceptance:.2f}", "u": f"{before.uniform:.2f}",
+                }, family[0])  # fmt: skip
+    return None
+
+
 def _stumble(traces: Race) -> Found | None:
     """Find a step in which the draft proposed tokens, none was accepted, and distillation clearly raised τ."""
     trace, taught = traces[SPECULATIVE], traces[TAUGHT]
@@ -204,6 +231,7 @@ def _prob(step: StepTrace, node: int) -> str:
 
 COLOUR = LessonRace("colour", _plain, _saved)
 CHAINED = LessonRace("chain", _chain, _broken)
+COIN = LessonRace("coin", _sampled, _refused)
 WRONG = LessonRace("wrong", _plain, partial(_wrong, KINDS))
 EASY_RUN = LessonRace("easy", _plain, _easy)
 BLANK = LessonRace("blank", _blind, partial(_wrong, (*COLOURS, *KINDS)))

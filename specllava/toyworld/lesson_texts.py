@@ -9,6 +9,7 @@ from specllava.toyworld.lesson_races import (
     BEFORE_DISTILLATION,
     BLANK,
     CHAINED,
+    COIN,
     COLOUR,
     EASY_RUN,
     WRONG,
@@ -97,6 +98,16 @@ LESSONS = (
         " overwritten, so the next pass finds exactly the cache that the target would have had alone. “{bonus}”, which"
         " the target said itself, has no column yet: it is the next root.",
         COLOUR, "cache", "keep",
+    ),
+    Lesson(
+        "coin", "The coin",
+        "With a temperature the target draws its words, so no word is the right one. The draft drew “{guess}”, to which"
+        " it gives {q} and the target only {p}. How can guesses be kept and refused so that nothing changes?",
+        "By a coin that keeps the guess with probability p / q = {odds}. Here the number drawn was u = {u}, not below"
+        " that, so “{guess}” is refused. The target then draws from what it wants beyond the draft's offer,"
+        " (p − q)₊ scaled to one, and this fell on “{said}”. Kept guesses and new draws together come out as p, for"
+        " every word. Toss it 2,000 times, beside a verifier that draws from p again: that one misses.",
+        COIN, "coin", "accept",
     ),
     Lesson(
         "pays", "Does it pay?",

@@ -32,6 +32,7 @@ from visual.figures.labels import strip_bidi
 from visual.figures.step_layout import StepLayout
 from visual.figures.theme import entropy_ceiling
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing
+from visual.player.draws import draws_of, sampling_of
 from visual.player.explanations import step_sentence
 from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one, run_numbers
 from visual.player.marks import doubts, marks
@@ -56,6 +57,9 @@ MODULES = (
     "compared.js",
     "versus.js",
     "versus_trees.js",
+    "coin_math.js",
+    "coin_toss.js",
+    "coin.js",
     "files.js",
     "glossary.js",
     "pays_math.js",
@@ -148,6 +152,7 @@ class FrameList:
             settings=strip_bidi(settings_summary(config, lead.rule, lead.drafter)),
             speed=playing_speed(traces[self._lanes[0]]),
             threshold=config.entropy_threshold if _branches_by_entropy(lead) else None, ceiling=entropy_ceiling(config),
+            sampled=sampling_of(lead),
         )  # fmt: skip
         for lane in self._lanes:
             trace = traces[lane]
@@ -228,6 +233,7 @@ def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
         "pruned": rows_with_pruned(layout) if {*layout.pruned} - layout.hidden else None,
         "say": step_sentence(trace, step),
         "nodes": node_cards(layout),
+        "draws": draws_of(trace, step),
         "focus": _focus(layout),
     }
 

@@ -7,7 +7,7 @@ import html
 from visual.figures.theme import css_variables
 from visual.player.frames import STATIC
 
-STYLES = ("page", "shell", "settings", "lab", "versus", "pays", "dialogue", "phases", "pictures")
+STYLES = ("page", "shell", "settings", "lab", "versus", "pays", "dialogue", "phases", "pictures", "coin")
 FAVICON = STATIC / "favicon.png"
 
 

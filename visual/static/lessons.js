@@ -3,7 +3,7 @@
 
 const SHOWN = 4000; // milliseconds that a place stays marked
 const PLACES = {
-  lanes: ".lanes", timeline: ".timeline", tree: ".scroller", mask: ".mask", cache: ".kv-cache", coin: ".coin", pays: ".pays",
+  lanes: ".lanes", timeline: ".timeline", tree: ".scroller", mask: ".mask", cache: ".kv-cache", coin: ".coin-panel", pays: ".pays",
 };
 
 export function create(root, { player, step: view, part }) {

@@ -4,7 +4,7 @@
 // Parts of the page that follow the player. Each is a module with `create(root, context)`, which returns what it wants
 // to hear of: `begin(run)`, `step(frame, index, count, playing)` as another step is shown (index from 1), `end(frame)`,
 // `phase(kind, frame)` as another phase of it is (null: the step as a whole). While a part's `holds(now)`, the clock waits.
-const PARTS = ["ribbon", "dialogue", "lessons", "versus", "about", "pays", "phases"];
+const PARTS = ["ribbon", "dialogue", "lessons", "versus", "about", "pays", "phases", "coin"];
 
 export function mount({ element, props, watch, server, fork, edit, modules }) {
   const { race, step, charts, files, glossary } = modules;
