@@ -12,7 +12,7 @@ export function create(root, { player, step: view, modules }) {
   const say = styled("p", "coin-say");
   const [line, scale, words, why, table] = [styled("div", "coin-line"), styled("p", "coin-scale"), styled("div", "coin-words"), styled("p", "coin-why"), styled("details", "table")];
   const [bar, count] = [styled("div", "coin-bar"), styled("span", "coin-count")];
-  const [back, on] = [button("Previous decision", () => turn(-1)), button("Next decision", () => turn(1))];
+  const [back, on] = [button("Previous", () => turn(-1)), button("Next decision", () => turn(1))];
   const toss = modules.coin_toss.createToss(modules.coin_math);
   let sampled = null;
   let frame = null;
@@ -152,7 +152,7 @@ function barsOf({ word, p, q, rest, chosen, guessed }, judged, refused) {
   if (refused) {
     const offered = styled("i", "coin-offered"); // the part of p that q covers
     offered.style.width = `${p ? (100 * Math.min(p, q)) / p : 0}%`;
-    own.firstChild.append(offered);
+    own.firstChild.firstChild.append(offered);
   }
   return [name, own, ...(judged ? [barOf("draft", q)] : []), ...(refused ? [barOf("rest", rest)] : [])];
 }

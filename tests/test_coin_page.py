@@ -1,0 +1,171 @@
+"""The coin on the page: decisions one by one, their words and bars, and the tosses; on line and in a saved page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.browser import Visit, Visitor
+
+from specllava.trace import DecodeTrace
+from visual.player.frames import recorded_frames
+from visual.player.lessons import load_lessons
+from visual.player.recorded import read_recorded
+from visual.player.standalone import standalone_page
+
+LESSONS = Path(__file__).resolve().parents[1] / "assets" / "lessons"
+LESSON = next(lesson for lesson in load_lessons(LESSONS) if lesson.text.place == "coin")
+RACE = LESSONS / f"{LESSON.text.race or LESSON.text.name}.json"
+TRACE = LESSON.race.lead
+SHOW = LESSON.text.step
+TOLD = ".coin-result:has-text('After 2,000 tosses')"
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def saved(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Open a saved page at a step; at the end nothing may have failed or been fetched."""
+    pages, errors = [], []
+
+    def open_page(trace: DecodeTrace = TRACE, step: int = SHOW, **context: Any) -> Any:
+        path = tmp_path / f"{len(pages)}.html"
+        path.write_text(standalone_page(recorded_frames(None, trace, show=step)), encoding="utf-8")
+        page = browser.new_context(**({"reduced_motion": "reduce"} | context)).new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: errors.extend([request.url] if request.url.startswith("http") else []))
+        page.goto(path.as_uri())
+        page.wait_for_selector(".tree .main-svg")
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.context.close()
+    assert not errors
+
+
+def unfold(page: Any) -> None:
+    page.click(".coin-fold > summary")
+    page.wait_for_selector(".coin-say", state="visible")
+
+
+def decisions(page: Any) -> list[str]:
+    """What is said of each decision of a step, from the first."""
+    back, on = page.locator(".coin-decision .coin-bar button").all()
+    while back.is_enabled():
+        back.click()
+    said = [page.inner_text(".coin-say")]
+    while on.is_enabled():
+        on.click()
+        said.append(page.inner_text(".coin-say"))
+    return said
+
+
+def test_every_decision_of_a_step_is_told_as_it_fell(saved: Open) -> None:
+    for number in (SHOW, 0, len(TRACE.steps) // 2):
+        page = saved(step=number)
+        unfold(page)
+        said = decisions(page)
+        draws = TRACE.steps[number].draws
+        assert len(said) == len(draws)
+        for text, draw in zip(said, draws, strict=True):
+            assert f"“{TRACE.texts[draw.token].strip()}”" in text
+            if draw.acceptance is None:
+                assert f"u = {draw.uniform:.2f} falls on" in text
+            else:
+                assert text.endswith(": kept." if draw.accepted else ": refused.")
+                assert f"p = {draw.target_prob:.2f}, the draft q = {draw.draft_prob:.2f}" in text
+
+
+def test_the_panel_opens_on_a_refusal_and_shows_what_is_left(saved: Open) -> None:
+    page = saved()
+    unfold(page)
+    assert page.inner_text(".coin-say").endswith("refused.")
+    assert "is what the next draw uses. Why not p itself?" in page.inner_text(".coin-why")
+    page.click(".coin-decision .table summary")
+    head, *rows = (row.split("\t") for row in page.inner_text(".coin-decision table").splitlines())
+    assert head == ["Word", "Target p", "Draft q", "Next draw"]
+    over = {word: max(float(p) - float(q), 0.0) for word, p, q, _ in rows}
+    for word, _, _, rest in rows:
+        assert float(rest) == pytest.approx(over[word] / sum(over.values()), abs=0.05)
+    assert page.evaluate("document.querySelectorAll('.coin-part').length") == 2
+
+
+def test_tosses_cover_p_and_the_wrong_verifier_misses(saved: Open) -> None:
+    page = saved()
+    unfold(page)
+    results = []
+    for button in ("Toss 2,000 times", "Another seed", "Another seed"):
+        page.click(f"text={button}")
+        page.wait_for_selector(TOLD)
+        right, wrong = (float(text.split()[-1]) for text in page.locator(".coin-off").all_inner_texts())
+        assert right < 0.05 < wrong
+        results.append(page.inner_text(".coin-result"))
+    assert len(set(results)) == 3
+
+
+def test_with_motion_the_histogram_fills_until_all_are_tossed(saved: Open) -> None:
+    page = saved(reduced_motion="no-preference")
+    unfold(page)
+    page.click("text=Toss 2,000 times")
+    assert page.inner_text(".coin-result") == ""
+    page.wait_for_selector(TOLD)
+
+
+def test_a_greedy_run_shows_no_coin_and_an_older_one_says_that_it_has_none(saved: Open) -> None:
+    greedy = read_recorded(LESSONS / "1-easy.json").lead
+    assert not saved(greedy, 0).is_visible(".coin-fold")
+    document = json.loads(TRACE.to_json())
+    for step in document["steps"]:
+        del step["draws"]
+    page = saved(DecodeTrace.from_json(json.dumps(document)))
+    unfold(page)
+    assert page.inner_text(".coin-say").startswith("This run did not record what it drew.")
+    assert not page.is_visible(".coin-toss") and not page.is_visible(".coin-decision .coin-bar")
+
+
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(saved: Open) -> None:
+    page = saved(viewport={"width": 375, "height": 800})
+    unfold(page)
+    page.click("text=Toss 2,000 times")
+    page.wait_for_selector(TOLD)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+
+
+def opened(visit: Visitor, **context: Any) -> Visit:
+    tab = visit(**context)
+    tab.page.set_input_files("input[accept*=json]", str(RACE))
+    tab.page.wait_for_selector(".coin-fold", state="visible")
+    return tab
+
+
+def test_the_keyboard_alone_walks_the_decisions_and_tosses(visit: Visitor) -> None:
+    tab = opened(visit, reduced_motion="reduce")
+    tab.page.focus(".coin-fold > summary")
+    tab.page.keyboard.press("Enter")
+    tab.page.wait_for_selector(".coin-say", state="visible")
+    before = tab.text(".coin-say")
+    on = tab.page.locator(".coin-decision .coin-bar button").last
+    back = tab.page.locator(".coin-decision .coin-bar button").first
+    (on if on.is_enabled() else back).focus()
+    tab.page.keyboard.press("Enter")
+    assert tab.text(".coin-say") != before
+    tab.page.focus(".coin-toss button")
+    tab.page.keyboard.press("Enter")
+    tab.page.wait_for_selector(TOLD)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_the_coin(visit: Visitor, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    tab = opened(visit, color_scheme=scheme, reduced_motion="reduce")
+    tab.page.click(".coin-fold > summary")
+    tab.page.click("text=Toss 2,000 times")
+    tab.page.wait_for_selector(TOLD)
+    found = Axe().run(tab.page, context=".coin-fold").response["violations"]
+    serious = [violation for violation in found if violation["impact"] in ("serious", "critical")]
+    assert not serious, [(violation["id"], violation["nodes"][0]["html"][:200]) for violation in serious]
