@@ -20,14 +20,18 @@ def by_name(name: str) -> Lesson:
     return next(lesson for lesson in SHIPPED if lesson.text.name == name)
 
 
-def test_six_lessons_are_shipped_in_order() -> None:
-    assert [lesson.text.name[0] for lesson in SHIPPED] == list("123456")
+def test_seven_lessons_are_shipped_in_order() -> None:
+    assert [lesson.text.name[0] for lesson in SHIPPED] == list("1234567")
     assert all(lesson.text.question.endswith("?") and len(lesson.text.answer) > 100 for lesson in SHIPPED)
 
 
 @pytest.mark.parametrize("lesson", SHIPPED, ids=lambda lesson: lesson.text.name)
-def test_both_lanes_of_a_lesson_say_the_same(lesson: Lesson) -> None:
-    assert lesson.race.target_only.token_ids == lesson.race.speculative.token_ids
+def test_both_lanes_of_a_lesson_say_the_same_unless_guesses_are_drawn(lesson: Lesson) -> None:
+    trace = lesson.race.speculative
+    if trace.config.exact:  # guesses that were drawn keep the distribution, not the words
+        assert lesson.race.target_only.token_ids == trace.token_ids
+    else:
+        assert lesson.text.place == "coin"
     assert lesson.race.image is not None
 
 
