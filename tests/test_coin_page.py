@@ -16,7 +16,8 @@ from visual.player.lessons import load_lessons
 from visual.player.recorded import read_recorded
 from visual.player.standalone import standalone_page
 
-LESSONS = Path(__file__).resolve().parents[1] / "assets" / "lessons"
+ASSETS = Path(__file__).resolve().parents[1] / "assets"
+LESSONS = ASSETS / "lessons"
 LESSON = next(lesson for lesson in load_lessons(LESSONS) if lesson.text.place == "coin")
 RACE = LESSONS / f"{LESSON.text.race or LESSON.text.name}.json"
 TRACE = LESSON.race.lead
@@ -116,7 +117,7 @@ def test_with_motion_the_histogram_fills_until_all_are_tossed(saved: Open) -> No
 
 
 def test_a_greedy_run_shows_no_coin_and_an_older_one_says_that_it_has_none(saved: Open) -> None:
-    greedy = read_recorded(LESSONS / "1-easy.json").lead
+    greedy = read_recorded(ASSETS / "examples" / "3-count.json").lead
     assert not saved(greedy, 0).is_visible(".coin-fold")
     document = json.loads(TRACE.to_json())
     for step in document["steps"]:
