@@ -42,9 +42,9 @@ export function create(root, { player, step: view, modules }) {
     if (sampled) show();
   }
 
-  // Inside a step, what the verifier does stands beside the tree.
+  // Inside a step, it stands beside the tree while guesses are accepted or refused.
   function phase(kind) {
-    const inside = Boolean(sampled) && ["check", "accept"].includes(kind);
+    const inside = Boolean(sampled) && kind === "accept";
     slot.hidden = !inside;
     fold.hidden = !sampled || inside;
     (inside ? slot : fold).append(panel);
@@ -71,9 +71,9 @@ export function create(root, { player, step: view, modules }) {
     const rows = rowsOf(draw, modules.coin_math.residual);
     say.textContent = sentence(draws, at, sampled, frame.nodes.label[draw.node].trim());
     drawLine(draw);
-    words.replaceChildren(...header(judged, refused), ...rows.flatMap((row) => barsOf(row, judged, refused)));
+    words.replaceChildren(...header(judged, refused), ...rows.flatMap((row) => barsOf(row, judged, refused, draw.credit)));
     words.dataset.columns = judged ? (refused ? "3" : "2") : "1";
-    why.textContent = refused ? `${left(draw)} is what the next draw uses. ${WHY}` : "";
+    why.textContent = refused ? leftOf(draw) : "";
     why.hidden = !refused;
     count.textContent = `decision ${at + 1} of ${draws.length}`;
     [back.disabled, on.disabled] = [at === 0, at === draws.length - 1];
@@ -139,17 +139,21 @@ function sentence(draws, at, sampled, after) {
   return acceptance === 1 ? `${odds}, no more than p, so it is kept for certain. ${verdict}` : `${odds}, so it is kept with probability p / q = ${bound}. ${verdict}`;
 }
 
-const left = ({ credit }) => (credit < 1 ? `What is left of p after the draft's offer, (${number(credit)} p − q)₊ scaled to one,` : "What the target wants beyond the draft's offer, (p − q)₊ scaled to one,");
+function leftOf({ p, q, credit }) {
+  if (p.every((own, place) => credit * own <= q[place])) return "The draft offers more of every word than this branch may still claim, so p itself is left.";
+  const formula = credit < 1 ? `(${number(credit)} p − q)₊` : "(p − q)₊";
+  return `What the target wants beyond the draft's offer, ${formula} scaled to one, is what the next draw uses. ${WHY}`;
+}
 
 function header(judged, refused) {
-  const names = ["", "target p", ...(judged ? ["draft q"] : []), ...(refused ? ["next draw (p − q)₊"] : [])];
+  const names = ["", "target p", ...(judged ? ["draft q"] : []), ...(refused ? ["next draw"] : [])];
   return names.map((name) => styled("span", "coin-head", name));
 }
 
-function barsOf({ word, p, q, rest, chosen, guessed }, judged, refused) {
+function barsOf({ word, p, q, rest, chosen, guessed }, judged, refused, credit) {
   const name = styled("span", `coin-word${chosen ? " chosen" : ""}${guessed ? " guessed" : ""}`, word);
   const own = barOf("target", p);
-  if (refused) {
+  if (refused && credit === 1) {
     const offered = styled("i", "coin-offered"); // the part of p that q covers
     offered.style.width = `${p ? (100 * Math.min(p, q)) / p : 0}%`;
     own.firstChild.firstChild.append(offered);

@@ -70,6 +70,12 @@ export function create(root, { player, step: view, modules }) {
     view.redraw(); // the tree has less room now
   }
 
+  // Opens the step at its first phase of a kind, as a lesson asks for.
+  function enterAt(kind) {
+    if (!open) enter();
+    if (open) set(Math.max(0, phases.findIndex((phase) => phase.kind === kind)));
+  }
+
   function close() {
     open = false;
     drawing.clear();
@@ -196,7 +202,7 @@ export function create(root, { player, step: view, modules }) {
     toggle.focus();
   }
 
-  return { begin, step: show, holds };
+  return { begin, step: show, holds, enter: enterAt };
 }
 
 function button(label, text, act, className) {
