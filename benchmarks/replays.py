@@ -40,7 +40,7 @@ def record(pair: Pair, prompts: Sequence[Prompt], config: DecodingConfig) -> tup
             steps = []
             for event in stream(pair.request(Lane("recorded", config, prompt), record=False)):
                 if isinstance(event, StepTrace):
-                    steps.append(ReplayStep(tuple(widths), event.tree.drafted, len(event.emitted)))
+                    steps.append(ReplayStep.counted(event, widths))
                 widths.clear()
             answers.append(tuple(steps))
     return tuple(answers)

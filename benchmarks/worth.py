@@ -10,9 +10,8 @@ and neither does bookkeeping between passes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from specllava.bench import bench_lanes, toy_prompts
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.decoding import stream
+from specllava.findings.replays import ReplayStep, priced
 from specllava.growth.cost_model import CostModel, Costs
 from specllava.growth.rules import build_rule
 from specllava.lane import Lane
@@ -37,23 +37,6 @@ DEPTHS, NODES, FLOORS = (6, 10, 16), (12, 40), (-0.7, -1.0, -1.4, -2.0)
 WARM_UP = 12  # prompts before the counted ones: cost-aware learns from them, the others have nothing to learn
 
 
-@dataclass(slots=True)
-class Passes:
-    """Of both models, by their number of tokens, and the tokens that came of them."""
-
-    target: Counter[int] = field(default_factory=Counter)
-    draft: Counter[int] = field(default_factory=Counter)
-    tokens: int = 0
-
-    def seconds(self, costs: Costs) -> float:
-        checks = sum(count * costs.verify_seconds(rows - 1) for rows, count in self.target.items())
-        return checks + sum(count * costs.level_seconds(rows) for rows, count in self.draft.items())
-
-    @property
-    def tau(self) -> float:
-        return self.tokens / self.target.total()
-
-
 class _AsMeasured(CostModel):
     """The cost model of a machine that takes what the costs say: real clocks do not correct them."""
 
@@ -63,25 +46,18 @@ class _AsMeasured(CostModel):
 
 def count(
     pair: Pair, prompts: Sequence[Prompt], config: DecodingConfig, cost_model: CostModel | None = None, skipped: int = 0
-) -> Passes:
-    """Decode the prompts and count what stands behind their prefills, from prompt number ``skipped`` on."""
+) -> list[ReplayStep]:
+    """Decode the prompts and count the passes of all steps from prompt number ``skipped`` on."""
     assert pair.draft is not None
-    total = Passes()
-    for number, prompt in enumerate(prompts):
-        tokens = 0
-        with pass_widths(pair.target) as checks, pass_widths(pair.draft) as levels:
+    steps = []
+    with pass_widths(pair.draft) as widths:
+        for number, prompt in enumerate(prompts):
             lane = Lane("counted", config, prompt, rule=build_rule(config, cost_model))
             for event in stream(pair.request(lane)):
-                if isinstance(event, StepTrace):
-                    tokens += len(event.emitted)
-                else:
-                    checks.clear()
-                    levels.clear()
-        if number >= skipped:
-            total.target.update(checks)
-            total.draft.update(levels)
-            total.tokens += tokens
-    return total
+                if isinstance(event, StepTrace) and number >= skipped:
+                    steps.append(ReplayStep.counted(event, widths))
+                widths.clear()
+    return steps
 
 
 def scaled(costs: Costs, slope: float) -> Costs:
@@ -102,9 +78,7 @@ def hand_set(base: DecodingConfig) -> dict[str, DecodingConfig]:
     return lanes
 
 
-def main(
-    prompts: int = 16, slopes: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0), json: Path | None = None
-) -> None:
+def main(prompts: int = 16, slopes: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0), json: Path | None = None) -> None:
     """Compare the best chain, the best entropy tree and the cost-aware rule.
 
     Args:
@@ -122,8 +96,8 @@ def main(
     for slope in slopes:
         costs = scaled(here, slope)
         aware = count(pair, asked, bench_lanes(base)["cost-aware"], _AsMeasured(costs), WARM_UP)
-        lanes = {**fixed, "cost-aware": aware}
-        speeds = {name: costs.verify_seconds(0) * lane.tokens / lane.seconds(costs) for name, lane in lanes.items()}
+        lanes = {name: priced(steps, costs) for name, steps in {**fixed, "cost-aware": aware}.items()}
+        speeds = {name: lane.speedup for name, lane in lanes.items()}
         best = {
             rule: max((name for name in lanes if name.split()[0] == rule), key=speeds.__getitem__)
             for rule in ("chain", "entropy", "cost-aware")

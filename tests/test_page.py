@@ -182,7 +182,7 @@ def test_an_experiment_runs_when_asked_and_answers_in_words_picture_and_table(vi
     tab.page.click("#lab-seeing .lab-run")
     tab.wait("document.querySelectorAll('#lab-seeing .chart .main-svg').length >= 2")
     tab.wait(LAB_READY.format(name="seeing"))
-    assert "tokens a pass" in tab.text("#lab-seeing .answer")
+    assert "tokens per target pass" in tab.text("#lab-seeing .answer")
     words = tab.page.locator("#lab-seeing .gloss-word").count()
     assert tab.page.locator("#lab-seeing .gloss-mark").count() == 3 * words > 30
     tab.page.locator("#lab-seeing summary").click()

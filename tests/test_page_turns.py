@@ -164,7 +164,7 @@ def test_an_experiment_behind_a_race_says_that_it_waits_and_starts_by_itself(
     first.page.click("#stop")
     second.wait(f"document.querySelector('.asked').textContent.includes('behind both') && {FINISHED}")
     second.wait(LAB_READY.format(name="seeing"))
-    assert "tokens a pass" in second.text("#lab-seeing .answer")
+    assert "tokens per target pass" in second.text("#lab-seeing .answer")
 
 
 def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:
@@ -196,4 +196,4 @@ def test_an_experiment_stopped_before_its_turn_leaves_its_answer(visit: Visitor,
     until(first, lambda: "slowly, before an experiment" in server.backend.closed)
     until(first, lambda: line(first, server.address) == 0)
     second.page.wait_for_timeout(1000)
-    assert second.page.evaluate(stopped) and "tokens a pass" in second.text("#lab-seeing .answer")
+    assert second.page.evaluate(stopped) and "tokens per target pass" in second.text("#lab-seeing .answer")

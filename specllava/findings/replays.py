@@ -7,7 +7,7 @@ trees; a rule that goes by costs would grow other ones elsewhere.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -46,6 +46,11 @@ class ReplayStep(NamedTuple):
         expanded = (e is not None for e in step.tree.entropies)
         widths = Counter(compress(step.tree.depths(), expanded))
         return cls(tuple(widths.values()), step.tree.drafted, len(step.emitted))
+
+    @classmethod
+    def counted(cls, step: StepTrace, widths: Sequence[int]) -> ReplayStep:
+        """Take a step with the counted widths of its draft's passes, those of which no node was sent included."""
+        return cls(tuple(widths), step.tree.drafted, len(step.emitted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
+from specllava.findings.replays import Priced
 from specllava.metrics import Comparison, Summary, compare, speedup, summarise
 from specllava.trace import DecodeTrace
 
@@ -23,14 +25,22 @@ class Point:
     """Result of one value.
 
     Args:
-        speedup: against the target alone; NaN if nothing was decoded.
+        speedup: against the target alone, by the clock; NaN if nothing was decoded.
+        counted: the same by counted passes, each at its measured cost, which no other work on the machine disturbs; NaN
+            where they were not counted.
         sameness: its tokens against those of the target alone.
     """
 
     value: Value
     summary: Summary
     speedup: float
+    counted: float
     sameness: Comparison
+
+    @property
+    def worth(self) -> float:
+        """The speed-up to go by: of counted passes, or by the clock where they were not counted."""
+        return self.speedup if math.isnan(self.counted) else self.counted
 
     @property
     def same(self) -> bool:
@@ -48,6 +58,7 @@ class Sweep:
         current: the value that was set before.
         alone: the target-only run; ``None`` until it began.
         runs: by value, as far as they have come.
+        priced: by value, the passes of those runs at measured costs; none without costs.
     """
 
     field: str
@@ -55,6 +66,7 @@ class Sweep:
     current: Value
     alone: DecodeTrace | None = None
     runs: tuple[tuple[Value, DecodeTrace], ...] = ()
+    priced: tuple[tuple[Value, Priced], ...] = ()
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -62,11 +74,13 @@ class Sweep:
         if self.alone is None or not self.alone.steps:
             return ()
         reference, done = summarise([self.alone]), {value: run for value, run in self.runs if run.steps}
-        return tuple(
-            Point(value, own := summarise([done[value]]), speedup(reference, own), compare(self.alone, done[value]))
-            for value in self.values
-            if value in done
-        )
+        counted = {value: found.speedup for value, found in self.priced}
+        points = []
+        for value in self.values:
+            if value in done:
+                own, same = summarise([done[value]]), compare(self.alone, done[value])
+                points.append(Point(value, own, speedup(reference, own), counted.get(value, math.nan), same))
+        return tuple(points)
 
     @property
     def finished(self) -> int:

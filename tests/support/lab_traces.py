@@ -14,12 +14,15 @@ from specllava.findings.against import Against, PromptResult, side_names
 from specllava.findings.contrast import Contrast, TreeComparison, VariantResult
 from specllava.findings.draft_scores import DraftScores
 from specllava.findings.forced_token import ForcedToken, Option
+from specllava.findings.replays import ReplayStep, priced, straight_costs
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
 from specllava.metrics import compare, summarise
 from specllava.question import Question
 from specllava.race_file import NamedTrace, against_json
 from specllava.trace import DecodeTrace
 from support.visual_traces import SETTING, first_steps, retexted, synthetic_race
+
+COSTS = straight_costs(one=0.004, many=0.008, level=0.0005)  # seconds of passes
 
 
 def synthetic_sweep(field: str, values: Sequence[Value], config: DecodingConfig) -> Generator[Sweep]:
@@ -28,7 +31,11 @@ def synthetic_sweep(field: str, values: Sequence[Value], config: DecodingConfig)
     yield found
     for seed, value in enumerate(values):
         lanes = synthetic_race(seed, replace(config, **{field: value}))
-        found = replace(found, alone=lanes["target-only"], runs=(*found.runs, (value, lanes["speculative"])))
+        run = lanes["speculative"]
+        own = [(value, priced(map(ReplayStep.of, run.steps), COSTS))] if run.steps else []
+        found = replace(
+            found, alone=lanes["target-only"], runs=(*found.runs, (value, run)), priced=(*found.priced, *own)
+        )
         yield found
 
 

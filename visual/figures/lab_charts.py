@@ -18,7 +18,9 @@ from visual.figures import theme
 from visual.figures.charts import Chart, panel
 from visual.figures.labels import FUNCTION_WORDS, token_label
 
-ONE_RUN = "Times are of one run each: on a machine that does other things too, trust the tokens a pass more."
+COUNTED = "Speed-ups are counted passes at the costs measured here, so no other work tells in them; the clock's: table."
+ONE_RUN = "Times are of one run each: on a machine that does other things too, trust the tokens per target pass more."
+LABEL_PLACES = ("middle left", "middle left", "top center", "bottom center", "middle right", "middle right")  # by τ
 UNITS: Final = {"entropy_threshold": " nats", "max_branches": " branches", "depth": " levels", "nodes": " nodes"}
 NAMED_WORDS = 3  # words that an answer names
 
@@ -26,42 +28,49 @@ NAMED_WORDS = 3  # words that an answer names
 def rules_chart(found: Sweep) -> Chart:
     """Chart every rule as a point: tokens per target pass against speed-up."""
     figure = panel("tokens per target pass (τ)", "times as fast as the target alone")
+    ordered = sorted(found.points, key=lambda point: point.summary.tau)
+    places = {
+        point.value: LABEL_PLACES[place * len(LABEL_PLACES) // len(ordered)] for place, point in enumerate(ordered)
+    }
     for point in found.points:
-        _add_point(figure, point, RULE_INFOS[str(point.value)], point.value == found.current)
+        info, current = RULE_INFOS[str(point.value)], point.value == found.current
+        _add_point(figure, point, info, current, places[point.value])
     if found.alone is not None:
         figure.add_scatter(
-            x=[1], y=[1], mode="markers", name="target alone",
+            x=[1], y=[1], mode="markers+text", name="target alone", text=["target alone"], textposition="bottom center",
             marker={"symbol": "line-ew", "size": 15, "line": {"width": 3, "color": theme.QUIET}},
         )  # fmt: skip
-    figure.update_layout(showlegend=True, height=400, hovermode="closest")
-    figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
-    figure.update_xaxes(rangemode="tozero")
+    figure.update_layout(height=400, hovermode="closest")
+    figure.update_xaxes(range=[0, 1.15 * max((point.summary.tau for point in found.points), default=1.0)])
     return Chart("Rules side by side", _rules_answer(found), (figure,), ("Rule", *_POINT_COLUMNS), _point_rows(found))
 
 
-def _add_point(figure: go.Figure, point: Point, info: RuleInfo, current: bool) -> None:
+def _add_point(figure: go.Figure, point: Point, info: RuleInfo, current: bool, place: str) -> None:
     line = {"width": 3 if current else 0, "color": "#f0b400"}
+    name = f"{info.name} (yours)" if current else info.name
     figure.add_scatter(
-        x=[round(point.summary.tau, 3)], y=[_finite(point.speedup)], mode="markers",
-        name=f"{info.name} (yours)" if current else info.name, hovertemplate="τ %{x:.2f}, %{y:.2f}×",
+        x=[round(point.summary.tau, 3)], y=[_finite(point.worth)], mode="markers+text", name=name, text=[name],
+        textposition=place, cliponaxis=False, hovertemplate="τ %{x:.2f}, %{y:.2f}×",
         marker={"symbol": info.symbol, "size": 16 if current else 13, "color": info.colour, "line": line, "opacity": 1},
     )  # fmt: skip
 
 
 def _rules_answer(found: Sweep) -> str:
-    points = [point for point in found.points if not math.isnan(point.speedup)]
+    points = [point for point in found.points if not math.isnan(point.worth)]
     if not points:
         return "No rule has made a step yet."
-    fastest, longest = max(points, key=lambda p: p.speedup), max(points, key=lambda p: p.summary.tau)
-    answer = f"Fastest here: {fastest.value}, {fastest.speedup:.1f}× with {fastest.summary.tau:.1f} tokens a pass. "
+    fastest, longest = max(points, key=lambda p: p.worth), max(points, key=lambda p: p.summary.tau)
+    answer = (
+        f"Fastest here: {fastest.value}, {fastest.worth:.1f}× with {fastest.summary.tau:.1f} tokens per target pass. "
+    )
     if longest.summary.tau - fastest.summary.tau > 0.05:
         answer += (
-            f"More tokens a pass is not faster by itself: {longest.value} has {longest.summary.tau:.1f},"
-            f" and {longest.speedup:.1f}×. "
+            f"More tokens per target pass is not faster by itself: {longest.value} has {longest.summary.tau:.1f},"
+            f" and {longest.worth:.1f}×. "
         )
     else:
-        answer += "No other rule has more tokens a pass. "
-    return f"{answer}{_sameness(found)} {ONE_RUN}"
+        answer += "No other rule has more tokens per target pass. "
+    return f"{answer}{_sameness(found)} {_how_timed(found)}"
 
 
 def knob_chart(found: Sweep) -> Chart:
@@ -69,7 +78,7 @@ def knob_chart(found: Sweep) -> Chart:
     name, unit = found.field.replace("_", " "), UNITS.get(found.field, "")
     measures = (
         ("tokens per target pass (τ)", lambda point: round(point.summary.tau, 3), theme.TARGET),
-        ("times as fast as the target alone", lambda point: _finite(point.speedup), theme.ACCEPTED),
+        ("times as fast as the target alone", lambda point: _finite(point.worth), theme.ACCEPTED),
     )
     figures = []
     for up, read, colour in measures:
@@ -91,35 +100,51 @@ def knob_chart(found: Sweep) -> Chart:
 
 
 def _knob_answer(found: Sweep, unit: str) -> str:
-    points = [point for point in found.points if not math.isnan(point.speedup)]
+    points = [point for point in found.points if not math.isnan(point.worth)]
     if not points:
         return "No value has made a step yet."
-    fastest, longest = max(points, key=lambda p: p.speedup), max(points, key=lambda p: p.summary.tau)
+    fastest, longest = max(points, key=lambda p: p.worth), max(points, key=lambda p: p.summary.tau)
     answer = (
-        f"Fastest here: {fastest.value:g}{unit}, {fastest.speedup:.1f}×; most tokens a pass:"
+        f"Fastest here: {fastest.value:g}{unit}, {fastest.worth:.1f}×; most tokens per target pass:"
         f" {longest.summary.tau:.1f}, first reached at {longest.value:g}. "
     )
     yours = next((point for point in points if point.value == found.current), None)
     if yours is not None and yours is not fastest:
-        answer += f"Yours, {yours.value:g}: {yours.speedup:.1f}× with {yours.summary.tau:.1f} tokens a pass. "
+        answer += f"Yours, {yours.value:g}: {yours.worth:.1f}× with {yours.summary.tau:.1f} tokens per target pass. "
     elif yours is not None:
         answer += "That is your setting. "
-    return f"{answer}{_sameness(found)} {ONE_RUN}"
+    return f"{answer}{_sameness(found)} {_how_timed(found)}"
 
 
-_POINT_COLUMNS: Final = ("Tokens per pass (τ)", "Speed-up", "Drafted", "Accepted", "Target passes", "Same tokens")
+def _how_timed(found: Sweep) -> str:
+    return ONE_RUN if any(math.isnan(point.counted) for point in found.points) else COUNTED
+
+
+_POINT_COLUMNS: Final = (
+    "Tokens per target pass (τ)",
+    "Speed-up, counted",
+    "By the clock",
+    "Drafted",
+    "Accepted",
+    "Target passes",
+    "Same tokens",
+)
 
 
 def _point_rows(found: Sweep) -> tuple[tuple[str, ...], ...]:
     return tuple(
         (
             f"{point.value}{' (yours)' if point.value == found.current else ''}", f"{point.summary.tau:.2f}",
-            "–" if math.isnan(point.speedup) else f"{point.speedup:.2f}×", str(point.summary.drafted),
+            _times(point.counted), _times(point.speedup), str(point.summary.drafted),
             str(point.summary.accepted), str(point.summary.target_passes),
             "yes" if point.same else "near-tie" if point.sameness.near_tie else "no",
         )
         for point in found.points
     )  # fmt: skip
+
+
+def _times(speedup: float) -> str:
+    return "–" if math.isnan(speedup) else f"{speedup:.2f}×"
 
 
 def _sameness(found: Sweep) -> str:
@@ -137,7 +162,7 @@ def seeing_chart(found: Contrast) -> Chart:
         best = max(side.tau for side in found.results[1:])
         helped = "Yes, here it does" if seeing.tau > best else "Not on this answer"
         answer = (
-            f"{helped}: {_each(found, 'with {name} {tau:.1f}')} tokens a pass. The draft's doubt per token:"
+            f"{helped}: {_each(found, 'with {name} {tau:.1f}')} tokens per target pass. The draft's doubt per token:"
             f" {_each(found, '{entropy:.2f}')} nats, in that order; its best guess was the target's word"
             f" {_each(found, '{right}')} times of {len(seeing.scores)}."
             f" {_mattered(found, seeing, blank)}{_same_answer(found)}"
@@ -153,7 +178,7 @@ def distillation_chart(found: Contrast) -> Chart:
         before, after = found.results
         helped = "Yes, here it does" if after.tau > before.tau else "Not on this answer"
         answer = (
-            f"{helped}: from {before.tau:.1f} to {after.tau:.1f} tokens a pass. The draft stands"
+            f"{helped}: from {before.tau:.1f} to {after.tau:.1f} tokens per target pass. The draft stands"
             f" {after.scores.divergence:.3f} nats from the target on average (KL), before distillation"
             f" {before.scores.divergence:.3f}; its best guess was the target's word {_right(found, after)} instead of"
             f" {_right(found, before)} times of {len(after.scores)}."

@@ -134,7 +134,7 @@ def _fork_chart(found: ForcedToken) -> Chart:
         summary = summarise([trace])
         counts = len(trace.forced_prefix), summary.tokens, summary.target_passes
         rows.append((name, *map(str, counts), number(summary.tau, "{:.2f}")))
-    columns = ("Answer", "Tokens given", "Tokens decoded", "Target passes", "Tokens per pass (τ)")
+    columns = ("Answer", "Tokens given", "Tokens decoded", "Target passes", "Tokens per target pass (τ)")
     return Chart("Force a token", _fork_answer(found), (), columns, tuple(rows))
 
 
@@ -157,4 +157,4 @@ def _fork_answer(found: ForcedToken) -> str:
         answer += f"the target says something else to the end, {behind} tokens. "
     taus = summarise([original]).tau, summarise([forced]).tau
     new, old = (number(tau, "{:.1f}") for tau in taus)
-    return f"{answer}It took {new} tokens a pass; the original, {old}."
+    return f"{answer}It took {new} tokens per target pass; the original, {old}."

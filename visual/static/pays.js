@@ -126,7 +126,7 @@ export function create(root, { player, modules, plotly, pays }) {
   function verdict(tree) {
     const found = math.priced(tree.steps, costs);
     const { tau, speedup, breakEven, inAll, alone, together } = found;
-    const edge = `${breakEven.toFixed(1)} tokens a pass, and ${tree.key === "run" ? "this run's trees" : `the trees of ${tree.name}`} bring ${tau.toFixed(1)}`;
+    const edge = `${breakEven.toFixed(1)} tokens per target pass, and ${tree.key === "run" ? "this run's trees" : `the trees of ${tree.name}`} bring ${tau.toFixed(1)}`;
     const answer = `an answer takes ${duration(together)}, with the target alone ${duration(alone)}`;
     if (Math.abs(inAll - 1) <= SAME) return `It makes no difference to you: ${answer}. Drafting pays above ${edge}.`;
     if (inAll > 1) return `It pays for you: ${times(speedup)} as fast while answering, ${times(inAll)} in all; ${answer}. Drafting stops paying below ${edge}.`;
@@ -135,7 +135,7 @@ export function create(root, { player, modules, plotly, pays }) {
     return `It does not pay for answers this short: ${times(speedup)} as fast while answering, but the draft reads the picture too; ${answer}. It pays from ${least.toLocaleString("en")} tokens an answer on.`;
   }
 
-  // Whose trees, and so whose tokens a pass.
+  // Whose trees, and so whose τ.
   function source() {
     const own = shown ? "This run: its own trees. " : "";
     const rules = bench?.rules.length ? "Rules: the mean trees of the report that was pasted."
