@@ -216,8 +216,7 @@ def test_a_link_opens_a_turn_of_the_shipped_dialogue_on_a_phone(visit: Visitor, 
     assert "?example=4-dialogue&turn=3&step=" in tab.page.evaluate("navigator.clipboard.readText()")
 
 
-def test_a_dialogue_file_is_opened_whole_and_gone_on_from(visit: Visitor, tmp_path: Path) -> None:
-    """Its picture does not come along: that is said, and nothing else changes."""
+def test_a_dialogue_file_is_opened_whole_and_without_its_picture_not_gone_on_from(visit: Visitor, tmp_path: Path) -> None:
     lanes = [synthetic_race(seed) for seed in (1, 2)]
     races = []
     for number, race in enumerate(lanes):
@@ -229,8 +228,11 @@ def test_a_dialogue_file_is_opened_whole_and_gone_on_from(visit: Visitor, tmp_pa
     tab.page.set_input_files("input[accept*=json]", str(path))
     tab.wait("document.querySelector('.origin').textContent.includes('from talk.json')")
     assert len(rows(tab)) == 2
-    ask(tab, "And then?")
-    assert len(rows(tab)) == 3
+    tab.page.click("[data-turn='0']")
+    tab.wait("document.querySelector('.turn').getAttribute('aria-current') === 'true'")
+    tab.page.click("#follow")
+    tab.wait("document.querySelector('#notice').textContent.includes('choose a picture first')")
+    assert len(rows(tab)) == 2
 
 
 @pytest.fixture(scope="module")

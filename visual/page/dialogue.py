@@ -73,14 +73,14 @@ class Dialogue:
         recorded: the race or dialogue that is on show, until the first follow-up.
         chat: what was asked and said here.
         edited: number of the turn that the next question replaces, from 0.
-        sources: the pictures that turns are about, as the page knows them.
+        sources: the pictures that turns are about, as the page knows them; ``None`` where there is none.
     """
 
     id: str
     recorded: Recorded | None = None
     chat: Chat | None = None
     edited: int | None = None
-    sources: list[PictureSource] = field(default_factory=list)
+    sources: list[PictureSource | None] = field(default_factory=list)
 
     def edit(self, turn: int) -> tuple[str, PictureSource | None]:
         """Let the next question replace a turn. Return that turn's question and picture.
@@ -149,10 +149,8 @@ class Dialogues:
         """Let a session's next follow-up go on from a race that was run before; without one there is nothing to."""
         if race is None:
             return self.leave(session)
-        sources: list[PictureSource] = []
-        for turn in range(len(race.turns)):
-            file = race.picture_at(turn)
-            sources += [Picture(file=str(file))] if file else []
+        files = [race.picture_at(turn) for turn in range(len(race.turns))]
+        sources: list[PictureSource | None] = [Picture(file=str(file)) if file else None for file in files]
         turns = () if race.a else recorded_turns(race)
         self._put(session, Dialogue(dialogue_id(turns), race, sources=sources))
         return None
