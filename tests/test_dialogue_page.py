@@ -216,7 +216,7 @@ def test_a_link_opens_a_turn_of_the_shipped_dialogue_on_a_phone(visit: Visitor, 
     assert "?example=4-dialogue&turn=3&step=" in tab.page.evaluate("navigator.clipboard.readText()")
 
 
-def test_a_dialogue_file_is_opened_whole_and_without_its_picture_not_gone_on_from(visit: Visitor, tmp_path: Path) -> None:
+def test_a_dialogue_file_is_opened_whole_and_needs_a_picture_to_go_on(visit: Visitor, tmp_path: Path) -> None:
     lanes = [synthetic_race(seed) for seed in (1, 2)]
     races = []
     for number, race in enumerate(lanes):
