@@ -62,7 +62,7 @@ def picture_card(first: Picture | None, races: Sequence[Recorded], toy: bool) ->
         shown = gr.HTML(**widgets.picture_arguments(first.address if first else None), elem_id="picture")
         with gr.Row(elem_classes="chips examples"):
             examples = [
-                gr.Button(race.prompt, size="sm", icon=str(race.image), elem_classes="example", min_width=40)
+                gr.Button(_name(race), size="sm", icon=str(race.image), elem_classes="example", min_width=40)
                 for race in races[:SHOWN_EXAMPLES]
             ]
     with gr.Column(elem_classes="card sources-card"):
@@ -121,3 +121,7 @@ def lessons_card(lessons: Sequence[Lesson]) -> list[gr.Button]:
     for button in buttons:
         button.click(None, None, None, js=CLOSE_LESSONS, api_visibility="private")
     return buttons
+
+
+def _name(race: Recorded) -> str:
+    return f"A dialogue of {len(race.turns)} questions: {race.prompt}" if race.later else race.prompt
