@@ -21,6 +21,7 @@ from specllava.trace import DecodeTrace, StepTrace
 
 GREY = (127, 127, 127)
 EASY = 7  # accepted tokens in one step
+WORTH = 4  # tokens that another branch saved, for a telling tree
 CHAIN = 6  # guesses of a chain
 BEFORE, BEHIND = 2, 2  # accepted guesses before a wrong one, and lost ones behind it, for a telling chain
 DRAWN: dict[str, Any] = {"temperature": 0.8, "rule": "sequoia", "children": "drawn", "depth": 6, "nodes": 10}
@@ -110,22 +111,24 @@ def _easy(traces: Race) -> Found | None:
 
 
 def _saved(traces: Race) -> Found | None:
-    """Find a colour before which the tree branched and the draft's second guess was right."""
+    """Find a word before which the tree branched and another guess than the draft's favourite was right."""
     trace = traces[SPECULATIVE]
     for index, step, node in _accepted(trace):
         tree, parent = step.tree, step.tree.parents[node]
         doubt, family = tree.entropies[parent], tree.children()[parent]
         if doubt is None or doubt <= trace.config.entropy_threshold or tree.sibling_ranks()[node] == 0:
             continue
-        if _word(trace, step, node) in COLOURS:
+        texts = [trace.texts[tree.tokens[n]] for n in family]
+        behind = len(step.emitted) - step.verification.accepted.index(node)
+        if behind >= WORTH and all(map(_is_word, texts)):
             first = max(family, key=tree.log_probs.__getitem__)
-            alone, accepted = summarise([traces[TARGET_ONLY]]), step.verification.accepted
+            alone = summarise([traces[TARGET_ONLY]])
             return Found(index, {
                 "first": _word(trace, step, first), "first_prob": _prob(step, first),
                 "second": _word(trace, step, node), "second_prob": _prob(step, node), "doubt": f"{doubt:.2f}",
                 "choices": f"{math.exp(doubt):.1f}", "threshold": f"{trace.config.entropy_threshold:g}",
                 "tried": str(len(family)), "drafted": str(tree.drafted), "columns": str(len(tree)),
-                "kept": str(len(step.verification.path)), "behind": str(len(step.emitted) - accepted.index(node)),
+                "kept": str(len(step.verification.path)), "behind": str(behind),
                 "tokens": str(alone.tokens), "passes": str(alone.target_passes), "fast": str(len(trace.steps)),
                 "tau": f"{summarise([trace]).tau:.1f}", "bonus": trace.texts[step.verification.bonus_token].strip(),
             }, parent)  # fmt: skip
@@ -142,7 +145,7 @@ def _broken(traces: Race) -> Found | None:
             continue
         wrong = accepted[-1] + 1
         texts = [trace.texts[token] for token in (tree.tokens[wrong], step.verification.bonus_token)]
-        if all(text[:1] == " " and text.strip().isalpha() for text in texts):  # whole words read best
+        if all(map(_is_word, texts)):
             said = "".join(trace.texts[tree.tokens[node]] for node in accepted).strip()
             return Found(index, {
                 "drafted": str(tree.drafted), "accepted": str(len(accepted)), "said": said, "guess": texts[0].strip(),
@@ -200,7 +203,7 @@ def _stumble(traces: Race) -> Found | None:
             continue
         favourite = max(family, key=step.tree.log_probs.__getitem__)
         texts = [trace.texts[token] for token in (step.tree.tokens[favourite], step.verification.bonus_token)]
-        if all(text[:1] == " " and text.strip().isalpha() for text in texts):  # whole words read best
+        if all(map(_is_word, texts)):
             return Found(index, {
                 "guess": texts[0].strip(), "guess_prob": _prob(step, favourite), "wanted": texts[1].strip(),
                 "tau": f"{tau:.1f}", "later": f"{later:.1f}",
@@ -221,6 +224,11 @@ def _accepted(trace: DecodeTrace) -> Iterator[tuple[int, StepTrace, int]]:
             yield index, step, node
 
 
+def _is_word(text: str) -> bool:
+    """Return whether a token is a whole word: those read best."""
+    return text[:1] == " " and text.strip().isalpha()
+
+
 def _word(trace: DecodeTrace, step: StepTrace, node: int) -> str:
     return trace.texts[step.tree.tokens[node]].strip()
 
@@ -229,7 +237,7 @@ def _prob(step: StepTrace, node: int) -> str:
     return f"{math.exp(step.tree.log_probs[node]):.2f}"
 
 
-COLOUR = LessonRace("colour", _plain, _saved)
+SAVED = LessonRace("saved", _plain, _saved)
 CHAINED = LessonRace("chain", _chain, _broken)
 COIN = LessonRace("coin", _sampled, _refused)
 WRONG = LessonRace("wrong", _plain, partial(_wrong, KINDS))

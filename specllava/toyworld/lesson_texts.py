@@ -10,8 +10,8 @@ from specllava.toyworld.lesson_races import (
     BLANK,
     CHAINED,
     COIN,
-    COLOUR,
     EASY_RUN,
+    SAVED,
     WRONG,
     LessonRace,
 )
@@ -44,7 +44,7 @@ LESSONS = (
         " so passes cannot run side by side. Reading picture and question gave the first token, and {passes} passes"
         " gave the others. In the lower bar a small model, the draft, guesses ahead, and the target checks many guesses"
         " in one pass: {fast} passes for the same text.",
-        COLOUR, "timeline",
+        SAVED, "timeline",
     ),
     Lesson(
         "chain", "A chain of guesses",
@@ -65,21 +65,21 @@ LESSONS = (
     ),
     Lesson(
         "doubt", "Doubt",
-        "The next word names a colour, and the draft wavers between “{first}” ({first_prob}) and “{second}”"
-        " ({second_prob}). Where does one see its doubt before anything was checked?",
+        "Before one word of this step the draft wavers between “{first}” ({first_prob}) and “{second}” ({second_prob})."
+        " Where does one see its doubt before anything is checked?",
         "In the fill of the node before that word: {doubt} nats, as much as between {choices} words that are equally"
         " likely. A dark node means that the draft sees one word only. It is also a bar in the ribbon under the"
         " speculative words. Doubt is known before the target is asked, so it can decide where guesses are spent: above"
         " {threshold} nats the tree branches.",
-        COLOUR,
+        SAVED,
     ),
     Lesson(
         "tree", "A tree",
         "A chain of guesses would have gone on with “{first}”, the draft's favourite. What did the tree do?",
-        "It tried {tried} words. The target, which sees more in the picture, wants “{second}”, the draft's second"
-        " guess; that is in the tree, so this step still brought {behind} tokens from there on. With a chain every such"
-        " place is a gamble. This is the paper's second point: spend guesses where the draft has doubts.",
-        COLOUR,
+        "It tried {tried} words. The target wants “{second}”, which was not the draft's favourite; but it is in the"
+        " tree, so this step still brought {behind} tokens from there on. With a chain every such place is a gamble."
+        " This is the paper's second point: spend guesses where the draft has doubts.",
+        SAVED,
     ),
     Lesson(
         "pass", "One pass and its mask",
@@ -88,7 +88,7 @@ LESSONS = (
         "By what each guess may look at, the attention mask: it sees the text so far, its own ancestors and itself."
         " “{second}” does not see “{first}”, so each is judged as if it alone followed, and both stand at the same"
         " position. Every row of the mask is one guess; the filled fields are what it sees.",
-        COLOUR, "mask", "check",
+        SAVED, "mask", "check",
     ),
     Lesson(
         "cache", "What the cache keeps",
@@ -97,7 +97,7 @@ LESSONS = (
         "Those of the accepted branch, the root included: {kept} of {columns}. They move together, and the rest is"
         " overwritten, so the next pass finds exactly the cache that the target would have had alone. “{bonus}”, which"
         " the target said itself, has no column yet: it is the next root.",
-        COLOUR, "cache", "keep",
+        SAVED, "cache", "keep",
     ),
     Lesson(
         "coin", "The coin",
@@ -116,7 +116,7 @@ LESSONS = (
         "Into drafting, which is small but not free; into passes over many tokens, which take longer than a pass over"
         " one; and reading picture and question is not made faster at all. What that leaves depends on your models and"
         " your machine: put their times into the card “Does it pay for me?” and see.",
-        COLOUR, "pays",
+        SAVED, "pays",
     ),
     Lesson(
         "easy", "An easy sentence",
