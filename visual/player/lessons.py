@@ -16,7 +16,7 @@ from specllava.config import one_line
 from visual.player.recorded import Recorded, read_recorded
 
 Place = Literal["lanes", "timeline", "tree", "mask", "cache", "coin", "pays"]
-Phase = Literal["root", "level", "prune", "check", "accept", "keep"]
+Phase = Literal["root", "guess", "prune", "check", "accept", "keep"]
 LessonWords = dict[str, str | int | None]
 
 

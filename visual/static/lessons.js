@@ -47,7 +47,7 @@ export function create(root, { player, step: view, part }) {
     opened = true;
     requestAnimationFrame(() => {
       if (lesson.node !== null) view.choose(lesson.node);
-      if (lesson.phase) part("phases")?.enter(lesson.phase);
+      if (lesson.phase) part("phases").enter(lesson.phase);
       card.scrollIntoView({ block: "start", behavior: calm ? "auto" : "smooth" });
       if (presenting) root.querySelector(".stage").focus({ preventScroll: true });
       if (lesson.place !== "pays") mark(PLACES[lesson.place]);
@@ -86,7 +86,7 @@ export function create(root, { player, step: view, part }) {
     if (event.key !== " " || event.target.closest("button, summary, select, input")) return;
     event.preventDefault();
     event.stopPropagation();
-    if (part("phases")?.next()) return;
+    if (part("phases").onward()) return;
     if (lesson && !answered) return tell();
     if (lesson) return turn(1);
     player.actions.next();

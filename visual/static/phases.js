@@ -202,7 +202,15 @@ export function create(root, { player, step: view, modules }) {
     toggle.focus();
   }
 
-  return { begin, step: show, holds, enter: enterAt };
+  // The next phase of this step; tells whether there was one.
+  function onward() {
+    if (!frame || (open && at === phases.length - 1)) return false;
+    if (open) set(at + 1);
+    else enter();
+    return true;
+  }
+
+  return { begin, step: show, holds, enter: enterAt, onward };
 }
 
 function button(label, text, act, className) {
