@@ -136,6 +136,18 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(saved: Open) -> None
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
 
 
+def test_inside_a_step_the_coin_stands_beside_the_tree_while_guesses_are_accepted(saved: Open) -> None:
+    page = saved(viewport={"width": 1280, "height": 900})
+    page.click(".inside-toggle")
+    assert not page.is_visible(".inside .coin")
+    page.click(".phase-list button:text('accept')")
+    assert page.is_visible(".inside .coin .coin-say") and not page.is_visible(".inside .mask")
+    page.click(".phase-list button:text('keep')")
+    assert page.is_visible(".inside .mask") and not page.is_visible(".inside .coin")
+    page.click(".phase-leave")
+    unfold(page)
+
+
 def opened(visit: Visitor, **context: Any) -> Visit:
     tab = visit(**context)
     tab.page.set_input_files("input[accept*=json]", str(RACE))
