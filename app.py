@@ -54,6 +54,9 @@ class Serving:
     root_path: str = field(default_factory=lambda: _from("GRADIO_ROOT_PATH"))
     """Path or whole address under which a proxy shows the page, such as /demo: GRADIO_ROOT_PATH."""
 
+    code: str = field(default_factory=lambda: _from("SPECLLAVA_CODE") or _space_files())
+    """Address of the project's files, for the links Code and Docs: SPECLLAVA_CODE, on a hosted Space its own files."""
+
     open: Path | None = None
     """A race file to show first, in place of an example."""
 
@@ -61,6 +64,11 @@ class Serving:
 def _from(*names: str) -> str:
     """Return the first of these environment variables that is set."""
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
+
+
+def _space_files() -> str:
+    space = _from("SPACE_ID")
+    return f"https://huggingface.co/spaces/{space}/tree/main" if space else ""
 
 
 def main() -> int:
@@ -94,8 +102,8 @@ def _start(options: Serving) -> None:
     loading = ThreadPoolExecutor(1, "models").submit(load_pair, options.running)
     toy = options.running.preset.startswith("toy") and options.running.target is None
     state = AppState(
-        loading.result, recorded, toy=toy, opened=race, lessons=lessons, lab=lambda: _lab(loading.result()),
-        dialogues=Dialogues(lambda turns: _chat(loading.result(), turns)),
+        loading.result, recorded, toy=toy, opened=race, lessons=lessons, code=options.code,
+        lab=lambda: _lab(loading.result()), dialogues=Dialogues(lambda turns: _chat(loading.result(), turns)),
     )  # fmt: skip
     serve(build_page(state), options.host, options.port, FirstPaint(state, FIRST_PAINT), root_path=options.root_path)
 

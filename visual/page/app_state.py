@@ -48,6 +48,7 @@ class AppState:
         requests: races and experiments that wait or run.
         opened: a race from a file, to show before the recorded ones.
         lessons: guided examples.
+        code: address of the project's files, for links; empty if none is known.
         lab: waits for the models; without it the page has no lab.
         dialogues: of the visitors; without them every question stands alone.
     """
@@ -58,6 +59,7 @@ class AppState:
     requests: RunRequests = field(default_factory=RunRequests)
     opened: Recorded | None = None
     lessons: Sequence[Lesson] = ()
+    code: str = ""
     lab: Callable[[], Experiments] | None = None
     dialogues: Dialogues | None = None
 

@@ -22,11 +22,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specllava.race_file import race_json
 from visual.figures.labels import strip_bidi
 from visual.page.app_state import AppState
+from visual.page.link_preview import LinkPreview
 from visual.player import markup
 from visual.player.frames import MODULES, PLOTLY_JS, STATIC, instructive_step, static_version
 from visual.player.link import follow_link
 from visual.player.recorded import Recorded
 
+LESSONS = '<div class="card learn-card"><button class="label-wrap" disabled>Lessons</button></div>'
 log = logging.getLogger("specllava.page")
 
 
@@ -56,8 +58,8 @@ class FirstPaint:
         if race is None:
             return ""
         if link is None and self._snapshot:
-            return _document(self._snapshot)
-        return _document(_skeleton(race, step))
+            return self._document(self._snapshot)
+        return self._document(_skeleton(race, step))
 
     @cached_property
     def _snapshot(self) -> str:
@@ -71,16 +73,17 @@ class FirstPaint:
             return ""
         return columns
 
-
-def _document(columns: str) -> str:
-    parts = {
-        "stylesheet": _stylesheet(),
-        "links": _links(),
-        "script": _static("first_paint.js"),
-        "masthead": markup.masthead(),
-        "columns": columns,
-    }
-    return _filled("first_paint.html", parts)
+    def _document(self, columns: str) -> str:
+        parts = {
+            "stylesheet": _stylesheet(),
+            "preloads": _preloads(),
+            "script": _static("first_paint.js"),
+            "masthead": markup.masthead(),
+            "links": markup.links(self._state.code),
+            "lessons": LESSONS if self._state.lessons else "",
+            "columns": columns,
+        }
+        return _filled("first_paint.html", parts)
 
 
 def _skeleton(race: Recorded, step: int | None) -> str:
@@ -102,7 +105,7 @@ def _stylesheet() -> str:
 
 
 @cache
-def _links() -> str:
+def _preloads() -> str:
     """Make links by which the browser fetches the player's scripts while Gradio is starting; Plotly last."""
     version = static_version(MODULES)
     modules = (_address(f"{STATIC.as_posix()}/{name}") + f"?v={version}" for name in MODULES)
@@ -120,10 +123,10 @@ def _static(name: str) -> str:
 
 
 class FirstPaintMiddleware:
-    """ASGI middleware that puts the first paint into the page's document, and touches nothing else."""
+    """ASGI middleware that puts the first paint and the link preview into the page's document, and nothing else."""
 
-    def __init__(self, app: ASGIApp, paint: FirstPaint) -> None:
-        self._app, self._paint = app, paint
+    def __init__(self, app: ASGIApp, paint: FirstPaint, preview: LinkPreview | None = None) -> None:
+        self._app, self._paint, self._preview = app, paint, preview
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] not in ("", "/"):
@@ -143,6 +146,8 @@ class FirstPaintMiddleware:
             if head["status"] == 200:
                 query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
                 whole = _behind_body_tag(whole, self._markup(query))
+                if self._preview:
+                    whole = self._preview.put_into(whole, scope)
                 MutableHeaders(scope=head)["content-length"] = str(len(whole))
             await send(head)
             await send({"type": "http.response.body", "body": whole})

@@ -59,9 +59,10 @@ def build_page(state: AppState) -> gr.Blocks:
     # Served from where they lie: copies in Gradio's cache are deleted after an hour.
     gr.set_static_paths([*static_paths(), *(race.image for race in races if race.image)])
     first = state.first
-    with gr.Blocks(title="specllava", fill_width=True, delete_cache=(3600, 3600)) as page:
+    with gr.Blocks(title=markup.TITLE, fill_width=True, delete_cache=(3600, 3600)) as page:
         with gr.Row(elem_id="masthead"):
-            gr.HTML(**widgets.constant_arguments(markup.masthead()), elem_id="title")
+            gr.HTML(**widgets.masthead_arguments(), elem_id="title")
+            gr.HTML(**widgets.constant_arguments(markup.links(state.code)), elem_id="links")
             lessons = lessons_card(state.lessons)
             chip = gr.HTML(**widgets.chip_arguments(), elem_id="running")
         with gr.Row(elem_id="columns"):
@@ -80,6 +81,7 @@ def build_page(state: AppState) -> gr.Blocks:
                     shown = [picture.state, picture.shown, question.question, player]
                     against_card(lab, inputs, state.toy, shown)
                     lab_section(lab, inputs)
+        gr.HTML(**widgets.constant_arguments(markup.footer()), elem_id="foot")
         _connect(state, page, PageWidgets(chip, picture, question, lessons, notice, player))
     return page
 
@@ -114,6 +116,7 @@ def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
     free(file.upload(open_file, file, replay, show_progress="hidden", api_visibility="private"))
     if state.dialogues is not None:
         connect_dialogue(state.dialogues, parts.player, [*shown[:3], parts.notice])
+    free(parts.chip.back(None, None, None, js="() => {}", api_visibility="private"))
     page.unload(gone)
     connect_chip(page, parts.chip, lambda: running(state))
     page.load(None, None, None, js=NAMED_ONCE)

@@ -7,6 +7,7 @@ from starlette.middleware import Middleware
 
 from visual.page import widgets
 from visual.page.first_paint import FirstPaint, FirstPaintMiddleware
+from visual.page.link_preview import LinkPreview
 from visual.player import markup
 
 WAITING = 16  # runs, over all visitors; who comes behind them is told to come again
@@ -25,12 +26,14 @@ def serve(
         block: return only when the server has been stopped.
         root_path: path or address under which a proxy shows the page.
     """
+    preview = LinkPreview(root_path)
+    document = [Middleware(FirstPaintMiddleware, paint=paint, preview=preview)] if paint else []
     page.queue(max_size=WAITING, api_open=False)  # nobody comes past the one slot for what computes
     _, address, _ = page.launch(
         server_name=host, server_port=port, root_path=root_path, prevent_thread_lock=not block, quiet=not block,
         show_error=False, ssr_mode=False, run_history=False, enable_monitoring=False, footer_links=[],
         state_session_capacity=SESSIONS, max_file_size="20mb", favicon_path=str(markup.FAVICON),
         theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
-        app_kwargs={"middleware": [Middleware(FirstPaintMiddleware, paint=paint)] if paint else []},
+        app_kwargs={"middleware": document},
     )  # fmt: skip
     return address

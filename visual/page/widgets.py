@@ -8,16 +8,37 @@ from typing import Any, Literal
 import gradio as gr
 
 from visual.figures.theme import ACCEPTED
+from visual.player import markup
+from visual.player.frames import STATIC
 
 SHOW_STATE = """
 const chip = element.querySelector(".chip");
+let gone = false;
 const show = () => {
-  const { state, text } = JSON.parse(props.value);
+  const offline = { state: "failed", text: "the server is gone: reload the page" };
+  const { state, text } = gone ? offline : JSON.parse(props.value);
   chip.dataset.state = state;
   chip.querySelector("span").textContent = text;
 };
+let buttons = [];
+const found = (answered) => {
+  if (gone !== answered) return;
+  gone = !answered;
+  if (gone) buttons = [...document.querySelectorAll("#run, #stop")].map((button) => [button, button.disabled]);
+  for (const [button, off] of buttons) button.disabled = gone || off;
+  if (!gone) trigger("back"); // the server says what is running
+  show();
+};
+const look = async () => {
+  const asked = fetch(new URL(`gradio_api/file=${props.icon}`, document.baseURI), { cache: "no-store" });
+  found(await asked.then(() => true, () => false));
+  if (gone) document.querySelectorAll(".toast-wrap button").forEach((close) => close.click()); // the chip says it
+  setTimeout(look, gone ? 5_000 : 10_000);
+};
 watch("value", show);
 show();
+setTimeout(look, 10_000);
+window.addEventListener("offline", () => found(false));
 """
 SHOW_PICTURE = """
 const [image, none] = element.querySelector(".pictured").children;
@@ -28,6 +49,9 @@ const show = () => {
 };
 watch("value", show);
 show();
+"""
+SKIP_TO_PLAYER = """
+element.querySelector(".skip").addEventListener("click", () => document.querySelector(".stage").focus());
 """
 HEAD = '<meta name="color-scheme" content="light dark">'
 CHIP = '<p class="chip" role="status"><i class="dot"></i><span></span></p>'
@@ -64,6 +88,17 @@ def page_theme() -> gr.themes.Base:
     )  # fmt: skip
 
 
+def masthead_arguments() -> dict[str, Any]:
+    """Return the arguments of the ``gr.HTML`` with the page's name, and before it a way past all inputs."""
+    skip = '<button type="button" class="skip">Skip to the player</button>'  # a link would lose the address's query
+    return {
+        "value": "",
+        "html_template": skip + markup.masthead(),
+        "js_on_load": SKIP_TO_PLAYER,
+        "apply_default_css": False,
+    }
+
+
 def picture_arguments(address: str | None) -> dict[str, Any]:
     """Return the arguments of a ``gr.HTML`` that shows the picture of a ``data:`` address, or that there is none."""
     return {"value": address, "html_template": PICTURE, "js_on_load": SHOW_PICTURE, "apply_default_css": False}
@@ -72,7 +107,8 @@ def picture_arguments(address: str | None) -> dict[str, Any]:
 def chip_arguments() -> dict[str, Any]:
     """Return the arguments of the ``gr.HTML`` that says what is running; its value is a :func:`chip_value`."""
     loading = chip_value("loading", "models are loading")
-    return {"value": loading, "html_template": CHIP, "js_on_load": SHOW_STATE, "apply_default_css": False}
+    icon = (STATIC / "favicon.png").as_posix()  # something small to ask the server for
+    return {"value": loading, "html_template": CHIP, "js_on_load": SHOW_STATE, "apply_default_css": False, "icon": icon}
 
 
 def chip_value(state: Literal["loading", "ready", "failed"], text: str) -> str:

@@ -8,6 +8,10 @@ from visual.figures.theme import css_variables
 from visual.player.frames import STATIC
 
 STYLES = ("page", "shell", "settings", "lab", "versus", "pays", "dialogue", "phases", "pictures", "coin")
+TITLE = "specllava: a draft's doubt grows a tree, one pass checks it"
+CLAIM = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."
+PREVIEW_ALT = "A tree of guessed tokens; the branch that the large model keeps is marked."
+PAPERS = {"Paper": "https://arxiv.org/abs/2509.11961", "SpecVLM": "https://arxiv.org/abs/2509.11815"}
 FAVICON = STATIC / "favicon.png"
 
 
@@ -19,5 +23,20 @@ def stylesheet() -> str:
 
 def masthead() -> str:
     """Return the page's name and claim as HTML."""
-    claim = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."
-    return f"<h1>specllava</h1><p>{html.escape(claim)}</p>"
+    return f"<h1>specllava</h1><p>{html.escape(CLAIM)}</p>"
+
+
+def links(code: str = "") -> str:
+    """Return links to the papers and, where its address is known, to the code and its documentation, as HTML."""
+    places = PAPERS | ({"Code": code, "Docs": f"{code.rstrip('/')}/docs"} if code else {})
+    made = (
+        f'<a href="{html.escape(address)}" target="_blank" rel="noopener">{html.escape(name)}</a>'
+        for name, address in places.items()
+    )
+    return f'<nav class="links" aria-label="Elsewhere">{"".join(made)}</nav>'
+
+
+def footer() -> str:
+    """Return what the page implements and its licence, as HTML."""
+    paper = f'<a href="{PAPERS["Paper"]}" target="_blank" rel="noopener">Spec-LLaVA (arXiv 2509.11961)</a>'
+    return f'<p class="footer-line">specllava implements {paper}. Apache License 2.0.</p>'
