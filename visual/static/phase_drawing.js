@@ -3,7 +3,8 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const CIRCLE = "M6.5,0A6.5,6.5 0 1,1 -6.5,0A6.5,6.5 0 1,1 6.5,0Z"; // of a guess without a verdict
-const BLIND = ["root", "guess", "prune", "check"]; // phases before the verdict
+const UNJUDGED = ["root", "guess", "prune"]; // phases before the target's pass
+const BLIND = [...UNJUDGED, "check"]; // phases before the verdict
 const CLASSES = ["ph-hidden", "ph-guess", "ph-cut", "ph-dropped"];
 const [PANEL, ROW, BAR, WORD] = [156, 14, 42, 64]; // pixels of a fork's chart: width, height of a row, longest bar, word
 const ROWS = 4;
@@ -31,9 +32,9 @@ export function createDrawing(chart) {
       const [box, text] = [mark.point, mark.label].map((element) => element && boxOf(element, corner));
       Object.assign(mark, { x: box.x + box.width / 2, y: box.y + box.height / 2, boxes: text?.width ? [box, text] : [box] });
     }
-    edges = chart.layout.meta.edges.map((nodes, shape) => {
+    edges = chart.layout.shapes.map(({ name }, shape) => {
       const path = chart.querySelector(`.shapelayer path[data-index="${shape}"]`);
-      return { path, nodes, name: chart.layout.shapes[shape].name };
+      return { path, nodes: chart.layout.meta.edges[shape], name }; // no nodes: the bracket below all that was judged
     });
   }
 
@@ -68,6 +69,7 @@ export function createDrawing(chart) {
   }
 
   function drawEdge({ path, nodes, name }, step, phase) {
+    if (!nodes) return setState(path, UNJUDGED.includes(phase.kind) ? "ph-hidden" : "");
     restore(path, "d");
     const states = nodes.map((node) => stateOf(step, phase, node));
     const shown = states.filter((state) => state !== "ph-hidden");

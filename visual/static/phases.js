@@ -43,8 +43,9 @@ export function create(root, { player, step: view, modules }) {
   // --- which phase ------------------------------------------------------------------------------
 
   function begin(next) {
-    if (open) close();
-    [run, frame] = [next, null];
+    if (open && next.live) close(); // a race that runs waits for nobody
+    drawing.clear();
+    [run, frame, step] = [next, null, null];
     toggle.disabled = true;
   }
 
@@ -58,22 +59,28 @@ export function create(root, { player, step: view, modules }) {
     last = false;
   }
 
-  function enter() {
+  // Goes inside the step on show, to the first phase of a kind.
+  function enter(kind = "root") {
     if (!frame) return;
+    const first = !open;
     open = true;
-    lay();
-    for (const slot of places()) slot.hidden = false;
-    const wide = window.innerWidth > NARROW;
-    mask.open(wide);
-    mark();
-    set(0);
-    view.redraw(); // the tree has less room now
+    if (first) reveal();
+    set(Math.max(0, phases.findIndex((phase) => phase.kind === kind)));
+    if (first) view.redraw(); // the tree has less room now
   }
 
-  // Opens the step at its first phase of a kind, as a lesson asks for.
-  function enterAt(kind) {
-    if (!open) enter();
-    if (open) set(Math.max(0, phases.findIndex((phase) => phase.kind === kind)));
+  function reveal() {
+    lay();
+    for (const slot of places()) slot.hidden = false;
+    mask.open(window.innerWidth > NARROW);
+    mark();
+  }
+
+  // The next phase of this step; tells whether there was one.
+  function onward() {
+    if (!frame || (open && at === phases.length - 1)) return false;
+    go(1);
+    return true;
   }
 
   function close() {
@@ -94,7 +101,7 @@ export function create(root, { player, step: view, modules }) {
 
   // Another phase, on into the next step and back into the one before.
   function go(by) {
-    if (!open) return enter();
+    if (!open || !step) return enter();
     player.pause();
     const to = at + by;
     if (to >= 0 && to < phases.length) return set(to);
@@ -111,7 +118,6 @@ export function create(root, { player, step: view, modules }) {
     const now = list.children[at].firstChild;
     list.scrollLeft = now.offsetLeft - list.clientWidth / 2;
     caption.textContent = phase.say;
-    find(".step").dataset.phase = phase.kind;
     mask.reach(phase.level);
     cache.mark((place) => columnState(place, phase), cacheNote(phase));
     light(looked);
@@ -121,7 +127,7 @@ export function create(root, { player, step: view, modules }) {
 
   // While it plays, the clock waits for the phases of an opened step.
   function holds(now) {
-    if (!open || Number(player.speed.value) > SLOW) return false;
+    if (!step || !open || Number(player.speed.value) > SLOW) return false;
     const over = now - since >= DWELL / Number(player.speed.value);
     if (over && at === phases.length - 1) return false;
     if (over) set(at + 1);
@@ -154,7 +160,7 @@ export function create(root, { player, step: view, modules }) {
   }
 
   function redraw() {
-    if (!open || drawn !== frame) return;
+    if (!step || !open || drawn !== frame) return;
     drawing.show(step, phases[at]);
   }
 
@@ -188,6 +194,7 @@ export function create(root, { player, step: view, modules }) {
   }
 
   function lookAt(node) {
+    if (!step) return;
     if (node === undefined || !drawing.hides(step, phases[at], node)) view.look(node);
   }
 
@@ -202,15 +209,7 @@ export function create(root, { player, step: view, modules }) {
     toggle.focus();
   }
 
-  // The next phase of this step; tells whether there was one.
-  function onward() {
-    if (!frame || (open && at === phases.length - 1)) return false;
-    if (open) set(at + 1);
-    else enter();
-    return true;
-  }
-
-  return { begin, step: show, holds, enter: enterAt, onward };
+  return { begin, step: show, holds, enter, onward };
 }
 
 function button(label, text, act, className) {
