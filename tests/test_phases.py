@@ -107,7 +107,7 @@ def saved(browser: Any, tmp_path: Path) -> Iterator[Open]:
         context = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **context}
         tab = Visit(browser.new_context(**context).new_page())
         made.append(tab)
-        tab.page.set_default_timeout(15000)
+        tab.page.set_default_timeout(PATIENCE)
         tab.page.on("console", lambda message: tab.errors.extend([message.text] if message.type == "error" else []))
         tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
         tab.page.on("request", lambda request: tab.calls.append(request.url))
@@ -346,7 +346,7 @@ def test_leaving_restores_every_attribute_of_the_drawing(saved: Open) -> None:
           for (const order of [list, [...list].reverse(), list.slice(3, 5), list.slice(-1)]) {
             for (const phase of order) {
               drawing.show(step, phase);
-              if (Math.random() < 0.5) drawing.forget();
+              if (phase.kind !== "check") drawing.forget();
               changed += read().join() !== before.join();
             }
             drawing.clear();
@@ -456,7 +456,7 @@ def test_play_goes_through_whole_steps_while_no_step_is_open(saved: Open) -> Non
     tab.page.select_option(".speed", "0.05")
     tab.page.click("[data-do=first]")
     tab.page.click("[data-do=play]")
-    tab.wait("document.querySelector('.step-name').textContent.startsWith('Step 3 ')")
+    tab.wait("Number(document.querySelector('.step-name').textContent.split(' ')[1]) >= 3")
     assert tab.page.evaluate("document.querySelector('.tree').dataset.phase") is None
 
 

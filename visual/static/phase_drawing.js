@@ -74,8 +74,8 @@ export function createDrawing(chart) {
     const states = nodes.map((node) => stateOf(step, phase, node));
     const shown = states.filter((state) => state !== "ph-hidden");
     const most = shown[0] ?? "ph-hidden"; // the nodes of one style share their verdict
-    setState(path, most);
     path.classList.toggle("ph-plain", name === "branch" && BLIND.includes(phase.kind));
+    setState(path, most);
     if (!shown.length || shown.length === nodes.length) return;
     const pieces = path.getAttribute("d").split(/(?=M)/);
     put(path, "d", pieces.filter((_, place) => states[place] !== "ph-hidden").join(""));
@@ -156,13 +156,11 @@ export function createDrawing(chart) {
   // The whole tree as Plotly drew it.
   function clear() {
     for (const [element, names] of changed) for (const name of Object.keys(names)) restore(element, name);
-    for (const { point, label } of marks.values()) for (const element of [point, label]) if (element) setState(element, "");
-    for (const { path } of edges) {
-      setState(path, "");
-      path.classList.remove("ph-plain");
-      if (!path.classList.length) path.removeAttribute("class");
-    }
     layer?.remove();
+    for (const element of chart.querySelectorAll([...CLASSES, "ph-plain"].map((name) => `.${name}`))) {
+      element.classList.remove("ph-plain");
+      setState(element, "");
+    }
     delete chart.dataset.phase;
     [marks, edges, changed, layer] = [new Map(), [], new Map(), null];
   }
@@ -172,6 +170,7 @@ export function createDrawing(chart) {
 
 function setState(element, state) {
   for (const name of CLASSES) element.classList.toggle(name, name === state);
+  if (!element.classList.length) element.removeAttribute("class"); // Plotly's paths had none
 }
 
 function boxOf(element, corner) {
