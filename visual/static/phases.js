@@ -101,7 +101,8 @@ export function create(root, { player, step: view, modules }) {
 
   // Another phase, on into the next step and back into the one before.
   function go(by) {
-    if (!open || !step) return enter();
+    if (!open) return enter();
+    if (!step) return undefined;
     player.pause();
     const to = at + by;
     if (to >= 0 && to < phases.length) return set(to);
