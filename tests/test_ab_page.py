@@ -252,7 +252,9 @@ def test_settings_are_taken_and_a_file_is_read(visit: Visitor, tmp_path: Path) -
 def test_axe_finds_nothing_serious_and_a_phone_need_not_scroll(visit: Visitor, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    tab = compared(visit, color_scheme=scheme, viewport={"width": 375, "height": 800})
+    calm = {"color_scheme": scheme, "reduced_motion": "reduce"}  # no colour is on its way to another
+    tab = compared(visit, viewport={"width": 375, "height": 800}, **calm)
+    tab.wait("document.querySelector('#against .lab-run').disabled === false")
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 375
     found = Axe().run(tab.page, context="#against").response["violations"]
     serious = [violation for violation in found if violation["impact"] in ("serious", "critical")]

@@ -161,5 +161,3 @@ def files(found: Against) -> dict[str, str]:
 def written(view: View) -> str:
     """Write a view as the component's value."""
     return json.dumps(view, ensure_ascii=False, allow_nan=False)
-
-
