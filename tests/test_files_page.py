@@ -54,6 +54,7 @@ def test_a_link_opens_an_example_at_a_step_and_the_menu_saves_what_is_shown(visi
     assert "var(" not in svg
     assert "class=" not in svg
     assert saved(tab, "png", tmp_path).read_bytes().startswith(PNG)
+    assert b"acTL" in saved(tab, "film", tmp_path).read_bytes()[:64]
     tab.page.click("[data-do=next]")
     tab.page.click(".files summary")
     tab.page.click("[data-file=link]")

@@ -1,7 +1,7 @@
 // Pictures of a step for slides: its tree with title, sentence and legend, as SVG, PNG, or one PNG that plays its phases.
 
 const PNG_SCALE = 3; // sharp in print
-const FILM = { width: 920, height: 240, phase: 1200, last: 2400, scales: [2, 1.5, 1], bytes: 2_000_000 }; // milliseconds; the first scale that stays below so many bytes
+const FILM = { width: 920, phase: 1200, last: 2400, scales: [2, 1.5, 1], bytes: 2_000_000 }; // milliseconds; the first scale that stays below so many bytes
 const EDGE = 20; // pixels around everything
 const LEAST = 620; // pixels that a picture is wide
 const FONT = "system-ui, sans-serif";
@@ -56,7 +56,7 @@ export function createPictures(root, { modules, plotly, shown }) {
     try {
       const { data, layout } = frame.figure;
       const seen = data.filter(({ visible, name }) => visible !== false && name !== "marked").map((trace) => ({ ...trace }));
-      const figure = modules.tree_fit.fit({ data: seen, layout: { ...layout, meta: { ...layout.meta, checked: null } } }, FILM.width, FILM.height);
+      const figure = modules.tree_fit.fit({ data: seen, layout: { ...layout, meta: { ...layout.meta, checked: null } } }, FILM.width);
       put(chart, { style: `width: ${Math.max(FILM.width, figure.width)}px; height: ${figure.height}px` });
       await library.newPlot(chart, figure.data, figure.layout, { staticPlot: true });
       return await act(chart);
