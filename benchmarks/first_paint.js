@@ -3,14 +3,14 @@
 // percentages.
 async () => {
   const SVG = "http://www.w3.org/2000/svg";
-  const CLASSES = ["card", "picture-card", "question-card", "learn-card", "chips", "examples", "unseen", "eyebrow", "pill",
-    "example", "teach", "actions"];
+  const CLASSES = ["card", "picture-card", "question-card", "sources-card", "chips", "examples", "suggestions", "pill", "example",
+    "actions", "hint", "pictured", "settings", "settings-open", "summary"];
   const IDS = ["picture", "question", "run", "stop"];
   const ATTRIBUTES = ["alt", "rows", "type"];
   const SHARPNESS = 2; // pixels of a picture to one of the page
 
   const ask = make("div", { id: "ask" });
-  for (const card of document.querySelectorAll("#ask > :is(.picture-card, .question-card, .learn-card)")) {
+  for (const card of document.querySelectorAll("#ask > :is(.picture-card, .question-card, .sources-card)")) {
     ask.append(...(await plain(card)));
   }
   const show = make("div", { id: "show" });
@@ -23,13 +23,13 @@ async () => {
   // What the page's stylesheet knows, with text and pictures; of other elements what they hold.
   async function plain(node) {
     if (node.nodeType === Node.TEXT_NODE) return node.textContent.trim() ? [node.textContent.trim()] : [];
-    if (node.nodeType !== Node.ELEMENT_NODE || node.matches("svg, [type=file], [data-testid=status-tracker]")) return [];
+    if (node.nodeType !== Node.ELEMENT_NODE || node.matches("svg, [type=file], [data-testid=status-tracker], dialog")) return [];
     const held = (await Promise.all([...node.childNodes].map(plain))).flat();
     if (node.matches(".sr-only")) return held.length ? [filled(make("span", { class: "offscreen" }), held)] : [];
     const classes = CLASSES.filter((name) => node.classList.contains(name));
     const id = IDS.includes(node.id) ? node.id : "";
     if (!id && !classes.length && !node.matches("img, textarea, [type=checkbox]")) return held;
-    const copy = make(node.matches("#question, .unseen") ? "label" : node.localName);
+    const copy = make(node.matches("#question") ? "label" : node.localName);
     if (id) copy.id = id;
     if (classes.length) copy.className = classes.join(" ");
     for (const name of ATTRIBUTES) if (node.hasAttribute(name)) copy.setAttribute(name, node.getAttribute(name));
