@@ -78,7 +78,7 @@ def settings_drawer(run: str) -> gr.HTML:
             {"title": "The answer", "options": [_option(name) for name in FIELDS if name not in tree]},
         ],
         presets=[
-            {"title": preset.title, "because": preset.because, "changes": unchanged | preset.changes}
+            {"title": preset.title, "because": preset.because, "changes": {**unchanged, **preset.changes}}
             for preset in PRESETS
         ],
     )  # fmt: skip
@@ -118,8 +118,9 @@ def _read(settings: Settings) -> frozenset[str]:
 
 def _tree_options() -> set[str]:
     """Return the options of drafters and rules; of the others, how tokens are chosen is one of the answer's."""
-    infos = [*DRAFTER_INFOS.values(), *RULE_INFOS.values()]
-    return {"drafter", *(name for info in infos for name in info.options)} - {"children"}
+    drafters = (name for info in DRAFTER_INFOS.values() for name in info.options)
+    rules = (name for info in RULE_INFOS.values() for name in info.options)
+    return {"drafter", *drafters, *rules} - {"children"}
 
 
 def _option(name: str) -> dict[str, Any]:
