@@ -17,7 +17,7 @@ from rich.table import Table
 from tqdm.auto import tqdm
 
 from specllava.bench import bench_lanes, toy_prompts
-from specllava.config import RULES, DecodingConfig
+from specllava.config import COMPARED_RULES, DecodingConfig
 from specllava.decoding import stream
 from specllava.findings.replays import MAX_FILE_BYTES, Replays, ReplayStep, priced
 from specllava.lane import Lane
@@ -59,7 +59,7 @@ def main(prompts: int = 24, output: Path = REPLAYS) -> None:
     pair = Pair.from_preset("toy")
     asked = list(toy_prompts(pair, "held-out", WARM_UP + prompts))
     lanes = bench_lanes(DecodingConfig())
-    answers = {rule: record(pair, asked, lanes[rule])[WARM_UP:] for rule in tqdm(RULES, disable=None)}
+    answers = {rule: record(pair, asked, lanes[rule])[WARM_UP:] for rule in tqdm(COMPARED_RULES, disable=None)}
     replays = Replays(
         f"python -m benchmarks.replays --prompts {prompts}", time.strftime("%Y-%m-%d"), "held-out toy prompts",
         prompts, pair.info, answers,

@@ -10,7 +10,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers.generation.streamers import BaseStreamer
 
-from specllava.config import RULES, DecodingConfig
+from specllava.config import COMPARED_RULES, DecodingConfig
 from specllava.findings.replays import ReplayStep
 from specllava.growth.rules import RULE_INFOS
 from specllava.lane import Lane
@@ -81,7 +81,7 @@ class BenchStopped(KeyboardInterrupt):
 
 
 def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
-    """Return the lanes: target-only, every tree rule with the options that suit it best, and prompt lookup.
+    """Return the lanes: target-only, every rule that is compared with the options that suit it best, and prompt lookup.
 
     Raises:
         ValueError: guesses drawn by chance; the lanes' answers differ then and cannot be compared.
@@ -89,7 +89,7 @@ def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
     if not config.exact:
         raise ValueError(f"children are {config.children}: the benchmark compares tokens, so they must be best")
     rules: dict[str, DecodingConfig] = {
-        rule: replace(config, drafter="model", rule=rule, **RULE_INFOS[rule].tuned(config)) for rule in RULES
+        rule: replace(config, drafter="model", rule=rule, **RULE_INFOS[rule].tuned(config)) for rule in COMPARED_RULES
     }
     lookup = replace(config, drafter="prompt-lookup")
     return {REFERENCE: replace(config, drafter="none"), **rules, "prompt-lookup": lookup}

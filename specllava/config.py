@@ -12,22 +12,26 @@ from reprlib import Repr
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import tyro
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from specllava.drafters import DRAFTER_INFOS, DrafterInfo
 from specllava.growth.rule import RuleInfo
 from specllava.growth.rules import RULE_INFOS
+from specllava.growth.shapes import MAX_CHILDREN, check_parents
 
 RULES: Final = tuple(RULE_INFOS)
+COMPARED_RULES: Final = tuple(info.name for info in RULE_INFOS.values() if info.compared)
 if TYPE_CHECKING:
     RuleName = str
     DrafterName = str
 else:  # one choice per name that is offered
     RuleName = Literal[RULES]
     DrafterName = Literal[tuple(DRAFTER_INFOS)]
-Children = Annotated[int, Field(ge=1, le=16)]
+MAX_GUESSES: Final = 256  # of one tree
+Children = Annotated[int, Field(ge=1, le=MAX_CHILDREN)]
+Parent = Annotated[int, Field(ge=0, lt=MAX_GUESSES)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 UP_TO_16: Final = Field(min_length=1, max_length=16)
 MAX_ERRORS: Final = 1000  # of one refusal; more are counted and not named
@@ -69,7 +73,7 @@ class DecodingConfig:
     depth: Annotated[int, Field(ge=1, le=32, title="Levels of guesses"), Usual(1, 20, 1)] = 16
     """Tokens that the draft looks ahead at most; each level costs one draft pass."""
 
-    nodes: Annotated[int, Field(ge=1, le=256, title="Guesses checked in one pass"), Usual(1, 64, 1)] = 20
+    nodes: Annotated[int, Field(ge=1, le=MAX_GUESSES, title="Guesses checked in one pass"), Usual(1, 64, 1)] = 20
     """Guessed tokens sent to the target at most; the best by cumulative log-probability are kept."""
 
     entropy_threshold: Annotated[
@@ -95,6 +99,14 @@ class DecodingConfig:
         tuple[Share, ...], UP_TO_16, Field(title="Acceptance by rank")
     ] = (0.891, 0.082, 0.017, 0.004)
     """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
+
+    shape: Annotated[
+        tuple[Parent, ...],
+        Field(min_length=1, max_length=MAX_GUESSES, title="Your tree"),
+        AfterValidator(check_parents),
+    ] = (0, 0, 1, 1, 2, 3, 5, 7)
+    """Parent of every guess, in order, for the shape rule: 0 is the root, 1 the first guess. The first child of a
+    parent is the draft's best guess there, the next its second best."""
 
     temperature: Annotated[float, Field(ge=0.0, le=5.0, title="Temperature"), Usual(0.0, 1.5, 0.05)] = 0.0
     """0 always takes the target's most likely token; above it, tokens are drawn from its distribution."""

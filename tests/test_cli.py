@@ -12,7 +12,7 @@ from PIL import Image
 from specllava.cli import main as cli
 from specllava.cli.main import main
 from specllava.cli.toyworld import Render
-from specllava.config import RULES
+from specllava.config import COMPARED_RULES
 from specllava.pair import Pair
 from specllava.toyworld.scene import HELD_OUT
 
@@ -99,7 +99,7 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
     assert printed.err.count("\n") == 1  # what is being loaded; its progress bar went into pipes, too
     assert "…" not in printed.out and "wall" in printed.out
     lanes = json.loads(out.read_text())["lanes"]
-    assert set(lanes) == {"target-only", *RULES, "prompt-lookup", "transformers"}
+    assert set(lanes) == {"target-only", *COMPARED_RULES, "prompt-lookup", "transformers"}
     for lane in lanes.values():
         assert {"tau", "ms_per_token", "speedup", "efficiency", "mismatches", "ties", "runs"} <= set(lane)
         assert lane["mismatches"] == 0 and lane["runs"] == 3

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support import models
 
-from specllava.config import RULES, DecodingConfig
+from specllava.config import COMPARED_RULES, DecodingConfig
 from specllava.findings.contrast import Contrast
 from specllava.findings.draft_scores import DraftScores
 from specllava.findings.forced_token import ForcedToken
@@ -48,7 +48,7 @@ def lab(tiny: Pair) -> Lab:
 def test_every_rule_is_run_once_and_says_what_the_target_says(lab: Lab):
     seen: list[Sweep] = list(lab.rules(models.picture(0), QUESTION, SHORT))
     done = seen[-1]
-    assert [point.value for point in done.points] == list(RULES) and done.current == "entropy"
+    assert [point.value for point in done.points] == list(COMPARED_RULES) and done.current == "entropy"
     assert all(point.sameness.identical for point in done.points)
     assert [len(found.runs) for found in seen] == sorted(len(found.runs) for found in seen)
     assert done.alone is not None and done.alone.token_ids == models.expected(0, 0, 16)

@@ -10,7 +10,7 @@ from support import models
 from support.lab_traces import synthetic_sweep
 
 from benchmarks import worth
-from specllava.config import RULES, DecodingConfig
+from specllava.config import COMPARED_RULES, RULES, DecodingConfig
 from specllava.findings.replays import ReplayStep, priced
 from specllava.findings.sweep import Point, Sweep
 from specllava.lab import Lab
@@ -71,7 +71,7 @@ def test_d34_the_points_bear_their_names() -> None:
 def test_d34_a_sweep_counts_the_passes_of_every_run(tiny: Pair) -> None:
     *_, done = Lab(tiny).rules(models.picture(0), "Describe this.", SHORT)
     runs, costs = dict(done.runs), tiny.measured_costs
-    assert [value for value, _ in done.priced] == list(RULES)
+    assert [value for value, _ in done.priced] == list(COMPARED_RULES)
     for value, found in done.priced:
         steps = runs[value].steps
         assert (found.passes, found.tokens) == (len(steps), sum(len(step.emitted) for step in steps))

@@ -67,6 +67,7 @@ class RuleInfo:
         help: one clause for ``--help`` and the page.
         colour, symbol: of its point in charts.
         tuned: options that suit it best in the benchmark, from a configuration (``docs/defaults.md``).
+        compared: benchmark and lab run it beside the others; not where its tree is whatever the user drew.
     """
 
     name: str
@@ -75,6 +76,7 @@ class RuleInfo:
     colour: str
     symbol: str
     tuned: Callable[[Any], Mapping[str, Any]] = lambda config: {}
+    compared: bool = True
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -1,12 +1,16 @@
-"""Shapes of trees that are fixed before decoding: as configured, or the best one for measured acceptance."""
+"""Shapes of trees that are fixed before decoding: as configured, node by node or by level, or the best one for measured
+acceptance.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
 Shape = tuple["Shape", ...]  # the shapes below each child, best guess first
+MAX_CHILDREN = 16  # of one node
 
 
 def fixed_shape(branching: tuple[int, ...], depth: int, nodes: int) -> Shape:
@@ -24,7 +28,50 @@ def fixed_shape(branching: tuple[int, ...], depth: int, nodes: int) -> Shape:
             left -= level[-1]
         counts.append(level)
         here = sum(level)
-    shapes: list[Shape] = [()] * here
+    return _counted(counts)
+
+
+def drawn_shape(parents: Sequence[int], depth: int, nodes: int) -> Shape:
+    """Build the shape in which node ``i + 1`` is a child of node ``parents[i]``; node 0 is the root.
+
+    Children of one parent keep their order. As a fixed shape, the tree ends at ``depth``, or at ``nodes`` nodes,
+    counted level by level.
+    """
+    children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
+    for node, parent in enumerate(parents, start=1):
+        children[parent].append(node)
+    counts: list[list[int]] = []
+    left, here = nodes, [0]
+    for _ in range(depth):
+        level = []
+        for node in here:
+            level.append(min(len(children[node]), left))
+            left -= level[-1]
+        counts.append(level)
+        here = [child for node, kept in zip(here, level, strict=True) for child in children[node][:kept]]
+    return _counted(counts)
+
+
+def check_parents(parents: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the parents of a tree's nodes below the root, as :func:`drawn_shape` takes them.
+
+    Raises:
+        ValueError: a parent that does not come before its child, or with more than :data:`MAX_CHILDREN` children.
+    """
+    children = [0] * (len(parents) + 1)
+    for node, parent in enumerate(parents, start=1):
+        if not 0 <= parent < node:
+            found = f"node {node} is below node {parent}"
+            raise ValueError(f"{found}, but a parent comes first: 0, the root, to {node - 1}")
+        children[parent] += 1
+        if children[parent] > MAX_CHILDREN:
+            raise ValueError(f"node {parent} has more than {MAX_CHILDREN} children: put some below another node")
+    return parents
+
+
+def _counted(counts: Sequence[Sequence[int]]) -> Shape:
+    """Return the shape whose nodes have so many children, level by level."""
+    shapes: list[Shape] = [()] * sum(counts[-1])
     for level in reversed(counts):
         below = iter(shapes)
         shapes = [tuple(next(below) for _ in range(count)) for count in level]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from specllava.config import RULES, DecodingConfig
+from specllava.config import COMPARED_RULES, DecodingConfig
 from specllava.findings.against import Against
 from specllava.findings.contrast import Contrast
 from specllava.findings.forced_token import ForcedToken
@@ -37,10 +37,10 @@ class Lab:
     pair: Pair
 
     def rules(self, image: Picture, messages: Messages, config: DecodingConfig | None = None) -> Generator[Sweep]:
-        """Run every tree rule on one prompt."""
+        """Run every tree rule that is compared on one prompt, and the one that is configured."""
         chosen = _comparable(config)
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
-        return sweep(self.pair, prompt, chosen, "rule", RULES)
+        return sweep(self.pair, prompt, chosen, "rule", tuple(dict.fromkeys((*COMPARED_RULES, chosen.rule))))
 
     def sweep(
         self, image: Picture, messages: Messages, field: str, config: DecodingConfig | None = None

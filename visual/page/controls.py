@@ -15,18 +15,20 @@ from annotated_types import Ge, Le
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.config import DecodingConfig, Usual, few_errors, one_line, options_read
+from specllava.config import MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
+from specllava.growth.shapes import MAX_CHILDREN
 from visual.player.frames import STATIC, static_version
 from visual.player.summary import settings_summary
 
 Settings = Mapping[str, Any]
 FIELDS: Final[dict[str, FieldInfo]] = dict(vars(DecodingConfig)["__pydantic_fields__"])
-SCRIPT: Final = "settings.js"
+SCRIPTS: Final = ("settings.js", "draw_tree.js")
 MOUNT: Final = """
-import(new URL(`gradio_api/file=${props.assets}/${props.script}?v=${props.version}`, document.baseURI))
-  .then(({ mount }) => mount({ element, props, watch, server }));
+const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
+Promise.all(props.scripts.map(load)).then(([{ mount }, { createTreeEditor }]) =>
+  mount({ element, props, watch, server, editors: { shape: createTreeEditor } }));
 """
 CHOICES: Final = {
     "drafter": {name: info.help for name, info in DRAFTER_INFOS.items()},
@@ -72,7 +74,7 @@ def settings_drawer(run: str) -> gr.HTML:
     return gr.HTML(
         value=defaults, html_template=(STATIC / "settings.html").read_text(encoding="utf-8"), js_on_load=MOUNT,
         apply_default_css=False, elem_id="settings", server_functions=[described_settings],
-        assets=STATIC.as_posix(), script=SCRIPT, version=static_version([SCRIPT]), run=run,
+        assets=STATIC.as_posix(), scripts=list(SCRIPTS), version=static_version(SCRIPTS), run=run,
         described=described_settings(defaults), groups=[
             {"title": "The tree", "options": [_option(name) for name in FIELDS if name in tree]},
             {"title": "The answer", "options": [_option(name) for name in FIELDS if name not in tree]},
@@ -102,7 +104,9 @@ def described_settings(settings: Settings) -> dict[str, Any]:
     try:
         summary = settings_summary(decoding_config(settings))
     except ValidationError as error:
-        refused = {".".join(map(str, item["loc"][:1])): item["msg"] for item in few_errors(error)}
+        refused = {
+            ".".join(map(str, item["loc"][:1])): item["msg"].removeprefix("Value error, ") for item in few_errors(error)
+        }
         summary = f"Please change the settings: {one_line(error)}"
     return {"summary": summary, "read": sorted(_read(settings)), "refused": refused}
 
@@ -130,6 +134,8 @@ def _option(name: str) -> dict[str, Any]:
         choices = [{"name": choice, "help": said} for choice, said in CHOICES[name].items()]
         return {"name": name, "title": info.title, "choices": choices}
     about = {"name": name, "title": info.title, "help": info.description}
+    if name == "shape":
+        return about | {"most": {"guesses": MAX_GUESSES, "children": MAX_CHILDREN}}
     if _is_list(info):
         return about
     low = next(bound.ge for bound in info.metadata if isinstance(bound, Ge))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specllava.config import DecodingConfig, short
+from specllava.growth.rules import RULE_INFOS
 from specllava.race_file import NamedTrace
 from specllava.trace import DecodeTrace, read_trace
 from specllava.trace_fields import parse_json
@@ -232,13 +233,21 @@ def _side(document: Any, where: str) -> dict[str, Any]:
 
 
 def _filled(lanes: Mapping[str, Any]) -> str:
-    """Name the options that lanes leave open; ``lanes`` are valid."""
+    """Name the options that lanes leave open; ``lanes`` are valid. Those that only other rules read do not count."""
     parts = []
     for lane, document in lanes.items():
-        missing = [f for f in fields(DecodingConfig) if f.name not in document["config"]]
+        said = {*document["config"], *_of_other_rules(document["config"].get("rule"))}
+        missing = [f for f in fields(DecodingConfig) if f.name not in said]
         if missing:
             parts.append(f"{lane} does not say {', '.join(f'{f.name} (now {f.default})' for f in missing)}")
     return f"{'; '.join(parts)}: today's defaults stand in their place" if parts else ""
+
+
+def _of_other_rules(rule: str | None) -> set[str]:
+    """Return the options that only other rules read; none if the rule is not known here."""
+    if rule not in RULE_INFOS:
+        return set()
+    return {name for info in RULE_INFOS.values() for name in info.options} - {*RULE_INFOS[rule].options}
 
 
 def _picture_beside(path: Path, named: str) -> Path | None:

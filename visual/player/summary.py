@@ -7,6 +7,7 @@ from specllava.config import DecodingConfig, options_read
 DRAFTERS = {"model": "draft model", "prompt-lookup": "prompt lookup", "none": "target alone"}
 PHRASES = {
     "branching": "{} children by level",
+    "shape": "guesses below nodes {}",
     "rank_acceptance": "shaped for acceptance {}",
     "entropy_threshold": "branches above {} nats",
     "max_branches": "at most {} a node",

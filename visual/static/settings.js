@@ -3,7 +3,8 @@
 
 const MANY = 150; // milliseconds in which changes are told to the server as one
 
-export function mount({ element, props, watch, server }) {
+// `editors` has, by an option's name, what makes an editor beside its field (draw_tree.js).
+export function mount({ element, props, watch, server, editors }) {
   const root = element.querySelector(".settings");
   const find = (selector) => root.querySelector(selector);
   const drawer = find(".drawer");
@@ -19,20 +20,22 @@ export function mount({ element, props, watch, server }) {
   };
 
   find(".presets").append(...props.presets.map((preset) => presetButton(preset, change)));
-  find(".options").append(...props.groups.map((group) => section(group, controls, change)));
+  find(".options").append(...props.groups.map((group) => section(group, controls, { change, run, editors })));
   find(".settings-open").addEventListener("click", () => drawer.showModal());
   find(".drawer-close").addEventListener("click", () => drawer.close());
   drawer.addEventListener("click", (event) => event.target === drawer && drawer.close()); // beside the drawer
-  find(".drawer-run").addEventListener("click", () => {
-    drawer.close();
-    document.querySelector(props.run).click();
-  });
+  find(".drawer-run").addEventListener("click", run);
   watch("value", show);
   describe(props.described);
   show();
 
+  function run() {
+    drawer.close();
+    document.querySelector(props.run).click();
+  }
+
   function show() {
-    for (const [name, control] of controls) control.show(props.value[name]);
+    for (const [name, control] of controls) control.show(props.value[name], props.value);
     find(".presets").querySelectorAll("button").forEach((button, place) => {
       const chosen = Object.entries(props.presets[place].changes).every(([name, value]) => same(value, props.value[name]));
       button.setAttribute("aria-pressed", String(chosen));
@@ -73,9 +76,10 @@ function presetButton({ title, because, changes }, change) {
   return button;
 }
 
-function section({ title, options }, controls, change) {
+function section({ title, options }, controls, { change, run, editors }) {
   const rows = options.map((option) => {
     const control = option.choices ? choice(option, change) : typed(option, change);
+    if (editors[option.name]) edited(control, editors[option.name]({ most: option.most, change: (value) => change({ [option.name]: value }), run }));
     controls.set(option.name, control);
     return control.row;
   });
@@ -106,6 +110,16 @@ function typed({ name, title, help, bounds, usual, step }, change) {
     if (slider) slider.value = value ?? usual[0];
   };
   return { row, show, refuse: refusal(row, [field]) };
+}
+
+// A control whose value may be made in an editor, too.
+function edited(control, editor) {
+  const { show } = control;
+  control.row.append(editor.element);
+  control.show = (value, settings) => {
+    show(value);
+    editor.show(value, settings);
+  };
 }
 
 function refusal(row, inputs) {

@@ -10,11 +10,11 @@ from specllava.growth.rule import COST_MODEL, GrowthRule
 from specllava.growth.rules.chain import CHAIN
 from specllava.growth.rules.cost_aware import COST_AWARE
 from specllava.growth.rules.entropy import ENTROPY
-from specllava.growth.rules.shaped import FIXED, SEQUOIA
+from specllava.growth.rules.shaped import FIXED, OWN_SHAPE, SEQUOIA
 from specllava.growth.rules.topk import TOPK
 
 RULE_INFOS: Final = MappingProxyType(
-    {info.name: info for info in (ENTROPY, CHAIN, FIXED, TOPK, SEQUOIA, COST_AWARE)}
+    {info.name: info for info in (ENTROPY, CHAIN, FIXED, TOPK, SEQUOIA, COST_AWARE, OWN_SHAPE)}
 )
 
 

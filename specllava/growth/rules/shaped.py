@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from specllava.growth.rule import GrowthRule, RuleInfo
-from specllava.growth.shapes import Shape, best_shape, fixed_shape
+from specllava.growth.shapes import Shape, best_shape, drawn_shape, fixed_shape
 from specllava.growth.tree_builder import TopTokens, TreeBuilder
 
 BENCH_DEPTH, BENCH_NODES, BENCH_WIDTH = 10, 8, 4  # without a floor sequoia goes down to the last level at every step
@@ -15,15 +15,15 @@ BENCH_DEPTH, BENCH_NODES, BENCH_WIDTH = 10, 8, 4  # without a floor sequoia goes
 
 @dataclass(kw_only=True)
 class ShapedRule(GrowthRule):
-    """Grow the tree of :attr:`shape`, whatever the tokens are."""
+    """Grow the tree of one shape, whatever the tokens are."""
 
     drawable = True
-    shape: Shape = field(init=False)  # below the root
+    _settled: Shape = field(init=False, repr=False)  # below the root
     _widest: int = field(init=False, repr=False)  # children of any node of the shape at most
     _shapes: dict[int, Shape] = field(default_factory=dict, init=False, repr=False)  # below each node of the tree
 
     def _settle(self, shape: Shape) -> None:
-        self.shape, self._widest = shape, _widest(shape)
+        self._settled, self._widest = shape, _widest(shape)
 
     @property
     def max_children(self) -> int:
@@ -31,7 +31,7 @@ class ShapedRule(GrowthRule):
 
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
         if node == 0:
-            self._shapes = {0: self.shape}
+            self._shapes = {0: self._settled}
         return len(self._shapes[node])
 
     def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
@@ -71,6 +71,20 @@ class SequoiaRule(ShapedRule):
         self._settle(best_shape(self.rank_acceptance, self.depth, self.nodes))
 
 
+@dataclass(kw_only=True)
+class OwnShapeRule(ShapedRule):
+    """Grow a shape that was drawn node by node: ``shape`` holds the parent of every node below the root."""
+
+    shape: tuple[int, ...]
+    depth: int
+    nodes: int
+
+    name = "shape"
+
+    def __post_init__(self) -> None:
+        self._settle(drawn_shape(self.shape, self.depth, self.nodes))
+
+
 def _widest(shape: Shape) -> int:
     return max([len(shape), *map(_widest, shape)])
 
@@ -93,4 +107,7 @@ SEQUOIA: Final = RuleInfo(
     colour="#56B4E9",
     symbol="x",
     tuned=_tuned,
+)
+OWN_SHAPE: Final = RuleInfo(
+    "shape", OwnShapeRule, "a shape of your own, node by node", colour="#8A6D3B", symbol="pentagon", compared=False
 )
