@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from functools import partial
 from reprlib import Repr
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
@@ -19,7 +20,7 @@ from pydantic_core import ErrorDetails
 from specllava.drafters import DRAFTER_INFOS, DrafterInfo
 from specllava.growth.rule import RuleInfo
 from specllava.growth.rules import RULE_INFOS
-from specllava.growth.shapes import MAX_CHILDREN, check_parents
+from specllava.growth.shapes import check_parents
 
 RULES: Final = tuple(RULE_INFOS)
 COMPARED_RULES: Final = tuple(info.name for info in RULE_INFOS.values() if info.compared)
@@ -30,6 +31,7 @@ else:  # one choice per name that is offered
     RuleName = Literal[RULES]
     DrafterName = Literal[tuple(DRAFTER_INFOS)]
 MAX_GUESSES: Final = 256  # of one tree
+MAX_CHILDREN: Final = 16  # of one node
 Children = Annotated[int, Field(ge=1, le=MAX_CHILDREN)]
 Parent = Annotated[int, Field(ge=0, lt=MAX_GUESSES)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -103,7 +105,7 @@ class DecodingConfig:
     shape: Annotated[
         tuple[Parent, ...],
         Field(min_length=1, max_length=MAX_GUESSES, title="Your tree"),
-        AfterValidator(check_parents),
+        AfterValidator(partial(check_parents, max_children=MAX_CHILDREN)),
     ] = (0, 0, 1, 1, 2, 3, 5, 7)
     """Parent of every guess, in order, for the shape rule: 0 is the root, 1 the first guess. The first child of a
     parent is the draft's best guess there, the next its second best."""

@@ -14,8 +14,8 @@ from support import models
 from support.visual_traces import synthetic_race
 
 from specllava.bench import bench_lanes
-from specllava.config import MAX_GUESSES, DecodingConfig, one_line
-from specllava.growth.shapes import MAX_CHILDREN, Shape, drawn_shape, fixed_shape
+from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, one_line
+from specllava.growth.shapes import Shape, drawn_shape, fixed_shape
 from specllava.lab import Lab
 from specllava.pair import Pair
 from specllava.race_file import race_json

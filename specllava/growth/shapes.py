@@ -10,7 +10,6 @@ from functools import lru_cache
 import numpy as np
 
 Shape = tuple["Shape", ...]  # the shapes below each child, best guess first
-MAX_CHILDREN = 16  # of one node
 
 
 def fixed_shape(branching: tuple[int, ...], depth: int, nodes: int) -> Shape:
@@ -52,11 +51,11 @@ def drawn_shape(parents: Sequence[int], depth: int, nodes: int) -> Shape:
     return _counted(counts)
 
 
-def check_parents(parents: tuple[int, ...]) -> tuple[int, ...]:
+def check_parents(parents: tuple[int, ...], max_children: int) -> tuple[int, ...]:
     """Return the parents of a tree's nodes below the root, as :func:`drawn_shape` takes them.
 
     Raises:
-        ValueError: a parent that does not come before its child, or with more than :data:`MAX_CHILDREN` children.
+        ValueError: a parent that does not come before its child, or with more than ``max_children``.
     """
     children = [0] * (len(parents) + 1)
     for node, parent in enumerate(parents, start=1):
@@ -64,8 +63,8 @@ def check_parents(parents: tuple[int, ...]) -> tuple[int, ...]:
             found = f"node {node} is below node {parent}"
             raise ValueError(f"{found}, but a parent comes first: 0, the root, to {node - 1}")
         children[parent] += 1
-        if children[parent] > MAX_CHILDREN:
-            raise ValueError(f"node {parent} has more than {MAX_CHILDREN} children: put some below another node")
+        if children[parent] > max_children:
+            raise ValueError(f"node {parent} has more than {max_children} children: put some below another node")
     return parents
 
 

@@ -15,10 +15,9 @@ from annotated_types import Ge, Le
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.config import MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read
+from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
-from specllava.growth.shapes import MAX_CHILDREN
 from visual.player.frames import STATIC, static_version
 from visual.player.summary import settings_summary
 

@@ -245,7 +245,7 @@ def _filled(lanes: Mapping[str, Any]) -> str:
 
 def _of_other_rules(rule: str | None) -> set[str]:
     """Return the options that only other rules read; none if the rule is not known here."""
-    if rule not in RULE_INFOS:
+    if rule is None or rule not in RULE_INFOS:
         return set()
     return {name for info in RULE_INFOS.values() for name in info.options} - {*RULE_INFOS[rule].options}
 

@@ -1,7 +1,7 @@
 // An editor in which a tree's shape is clicked together, beside the field that holds it: the parents of all guesses with
 // commas between them, node 0 is the root. A tree is a list of parents here; no guess stands before its parent.
 
-const GAP = { x: 62, y: 30 }; // pixels from a level to the next, and between two leaves
+const GAP = { x: 58, y: 30 }; // pixels from a level to the next, and between two leaves
 const NODE = 26; // pixels
 const SVG = "http://www.w3.org/2000/svg";
 const READY = [
