@@ -20,8 +20,13 @@ def by_name(name: str) -> Lesson:
     return next(lesson for lesson in SHIPPED if lesson.text.name == name)
 
 
-def test_seven_lessons_are_shipped_in_order() -> None:
-    assert [lesson.text.name[0] for lesson in SHIPPED] == list("123456c")
+CLASS = ("why", "chain", "wrong", "doubt", "tree", "pass", "cache", "coin", "pays")
+MORE = ("easy", "blank", "before", "after")
+
+
+def test_the_lessons_of_a_class_are_shipped_in_order_and_then_some_more() -> None:
+    assert tuple(lesson.text.name for lesson in SHIPPED) == (*CLASS, *MORE)
+    assert [(lesson.number, lesson.count) for lesson in SHIPPED] == [(n, len(SHIPPED)) for n in range(1, 14)]
     assert all(lesson.text.question.endswith("?") and len(lesson.text.answer) > 100 for lesson in SHIPPED)
 
 
@@ -45,19 +50,35 @@ def test_words_that_a_lesson_quotes_are_in_its_step(lesson: Lesson) -> None:
     assert all(words in seen or words in emitted for words in quoted)
 
 
-def test_the_easy_stretch_is_long_and_the_colour_branches() -> None:
-    easy, colour = by_name("1-easy"), by_name("2-colour")
+def test_the_easy_stretch_is_long() -> None:
+    easy = by_name("easy")
     step = easy.race.speculative.steps[easy.text.step]
     assert f"{len(step.verification.accepted)} of its guesses" in easy.text.question
-    trace = colour.race.speculative
-    step = trace.steps[colour.text.step]
-    branched = [n for n, family in enumerate(step.tree.children()) if len(family) > 1]
-    doubts = [step.tree.entropies[n] for n in branched if set(step.tree.children()[n]) & {*step.verification.accepted}]
-    assert any(doubt is not None and doubt > trace.config.entropy_threshold for doubt in doubts)
+
+
+def test_lessons_about_a_tree_share_a_step_whose_favourite_lost_to_another_branch() -> None:
+    shared = [by_name(name) for name in ("why", "doubt", "tree", "pass", "cache", "pays")]
+    assert len({(id(lesson.race), lesson.text.step, lesson.text.node) for lesson in shared}) == 1
+    trace, parent = shared[0].race.speculative, shared[0].text.node
+    step = trace.steps[shared[0].text.step]
+    family, doubt = step.tree.children()[parent], step.tree.entropies[parent]
+    (taken,) = {*family} & {*step.verification.accepted}
+    assert step.tree.sibling_ranks()[taken] > 0
+    assert doubt > trace.config.entropy_threshold
+    assert f"{doubt:.2f} nats" in by_name("doubt").text.answer
+    assert f"{len(step.verification.path)} of {len(step.tree)}" in by_name("cache").text.answer
+
+
+def test_the_chain_has_no_branch_and_loses_what_stands_behind_its_wrong_guess() -> None:
+    chain = by_name("chain")
+    step = chain.race.speculative.steps[chain.text.step]
+    assert chain.race.speculative.rule_name == "chain"
+    assert all(len(family) <= 1 for family in step.tree.children())
+    assert f"The {step.tree.drafted - len(step.verification.accepted) - 1} guesses behind" in chain.text.answer
 
 
 def test_before_and_after_are_the_same_question_on_the_same_picture() -> None:
-    before, after = by_name("5-before").race, by_name("6-after").race
+    before, after = by_name("before").race, by_name("after").race
     assert before.speculative.token_ids == after.speculative.token_ids
     assert (before.speculative.setting.draft, after.speculative.setting.draft) == ("draft-before", "draft")
     assert len(before.speculative.steps) > len(after.speculative.steps)

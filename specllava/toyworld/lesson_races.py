@@ -21,6 +21,7 @@ from specllava.trace import DecodeTrace, StepTrace
 
 GREY = (127, 127, 127)
 EASY = 7  # accepted tokens in one step
+NEAR = 3  # accepted guesses before the one that another branch saved, at most: its fork is soon in sight
 WORTH = 4  # tokens that another branch saved, for a telling tree
 CHAIN = 6  # guesses of a chain
 BEFORE, BEHIND = 2, 2  # accepted guesses before a wrong one, and lost ones behind it, for a telling chain
@@ -116,10 +117,13 @@ def _saved(traces: Race) -> Found | None:
     for index, step, node in _accepted(trace):
         tree, parent = step.tree, step.tree.parents[node]
         doubt, family = tree.entropies[parent], tree.children()[parent]
-        if doubt is None or doubt <= trace.config.entropy_threshold or tree.sibling_ranks()[node] == 0:
+        place = step.verification.accepted.index(node)
+        if doubt is None or doubt <= trace.config.entropy_threshold:
+            continue
+        if place >= NEAR or tree.sibling_ranks()[node] == 0:
             continue
         texts = [trace.texts[tree.tokens[n]] for n in family]
-        behind = len(step.emitted) - step.verification.accepted.index(node)
+        behind = len(step.emitted) - place
         if behind >= WORTH and all(map(_is_word, texts)):
             first = max(family, key=tree.log_probs.__getitem__)
             alone = summarise([traces[TARGET_ONLY]])

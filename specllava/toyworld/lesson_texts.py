@@ -115,7 +115,7 @@ LESSONS = (
         " rest go?",
         "Into drafting, which is small but not free; into passes over many tokens, which take longer than a pass over"
         " one; and reading picture and question is not made faster at all. What that leaves depends on your models and"
-        " your machine: put their times into the card “Does it pay for me?” and see.",
+        " your machine: put their times into the card further down that asks whether it pays for you, and see.",
         SAVED, "pays",
     ),
     Lesson(
