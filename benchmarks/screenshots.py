@@ -15,7 +15,7 @@ from typing import Any
 import tyro
 from playwright.sync_api import sync_playwright
 
-DESKTOP, PHONE = (1330, 1240), (375, 1900)
+DESKTOP, PHONE = (1280, 720), (375, 1700)
 PATIENCE = 240_000  # milliseconds that models may take on a busy machine
 
 
@@ -29,11 +29,32 @@ class State:
     part: str | None = None
 
 
-def _lesson(page: Any) -> None:
-    page.locator(".learn-card button.label-wrap").click()
-    page.locator("button.teach").nth(1).click()
+def _answer(page: Any) -> None:
     page.locator("[data-lesson=answer]").click()
     page.wait_for_timeout(800)
+
+
+def _inside(phase: str) -> Callable[[Any], None]:
+    def act(page: Any) -> None:
+        page.locator(".inside-toggle").click()
+        page.locator(".phase-list button", has_text=phase).first.click()
+        page.wait_for_timeout(800)
+
+    return act
+
+
+def _settings(page: Any) -> None:
+    page.locator(".settings-open").click()
+
+
+def _against(page: Any) -> None:
+    page.locator(".pin").click()
+    page.locator(".settings-open").click()
+    page.locator(".presets button", has_text="chain").first.click()
+    page.locator(".drawer-run").click()
+    page.wait_for_function("document.querySelector('.origin').textContent.includes('live')", timeout=PATIENCE)
+    page.wait_for_function("!document.querySelector('#run').disabled", timeout=PATIENCE)
+    page.wait_for_timeout(1500)
 
 
 def _pruned(page: Any) -> None:
@@ -78,7 +99,15 @@ STATES = {
     "light": State(),
     "dark": State(query="?__theme=dark"),
     "phone": State(PHONE),
-    "lesson": State(act=_lesson),
+    "lesson": State(query="?lesson=5", act=_answer),
+    "present": State(query="?lesson=6&present=1"),
+    "inside": State(act=_inside("check")),
+    "inside-phone-dark": State((375, 2300), "?__theme=dark", _inside("2")),
+    "coin": State((1280, 1100), "?lesson=8", _answer),
+    "dialogue": State(query="?example=4-dialogue&turn=3"),
+    "settings": State(act=_settings),
+    "against": State(act=_against, part=".versus"),
+    "pays": State(part=".pays"),
     "pruned": State(act=_pruned, part=".step"),
     "charts": State(part=".charts"),
     "live": State(act=_run),
