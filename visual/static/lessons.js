@@ -2,11 +2,12 @@
 // at. `?present=1` shows one to a room: large type, and Space goes on, through the phases to the answer to the next one.
 
 const SHOWN = 4000; // milliseconds that a place stays marked
+const TRIES = 100;
 const PLACES = {
   lanes: ".lanes", timeline: ".timeline", tree: ".scroller", mask: ".mask", cache: ".kv-cache", coin: ".coin-panel", pays: ".pays",
 };
 
-export function create(root, { player, step: view, part }) {
+export function create(root, { player, step: view, part, live }) {
   const card = root.querySelector(".lesson");
   const find = (name) => card.querySelector(`.lesson-${name}`);
   const presenting = new URLSearchParams(location.search).get("present") === "1";
@@ -23,7 +24,7 @@ export function create(root, { player, step: view, part }) {
     if (action === "previous") turn(-1);
     if (action === "next") turn(1);
   });
-  if (presenting) root.querySelector(".stage").addEventListener("keydown", onSpace, true); // before the player plays
+  if (presenting) document.addEventListener("keydown", onSpace, true); // wherever the focus is, and before the player plays
 
   function begin(run) {
     lesson = run.lesson;
@@ -38,7 +39,7 @@ export function create(root, { player, step: view, part }) {
     find("progress").value = lesson.number;
     card.querySelector("[data-lesson=answer]").hidden = false;
     card.querySelector("[data-lesson=place]").hidden = true;
-    for (const [name, by] of [["previous", -1], ["next", 1]]) card.querySelector(`[data-lesson=${name}]`).hidden = !button(by);
+    for (const [name, by] of [["previous", -1], ["next", 1]]) card.querySelector(`[data-lesson=${name}]`).hidden = !leads(by);
   }
 
   // The step that the lesson is about: opened at its phase, and in view together with the question.
@@ -49,7 +50,6 @@ export function create(root, { player, step: view, part }) {
       if (lesson.node !== null) view.choose(lesson.node);
       if (lesson.phase) part("phases").enter(lesson.phase);
       card.scrollIntoView({ block: "start", behavior: calm ? "auto" : "smooth" });
-      if (presenting) root.querySelector(".stage").focus({ preventScroll: true });
       if (lesson.place !== "pays") mark(PLACES[lesson.place]);
     });
   }
@@ -73,17 +73,23 @@ export function create(root, { player, step: view, part }) {
     return place;
   }
 
-  // The page's own buttons open lessons; a saved page has none.
-  function button(by) {
-    return lesson && document.querySelectorAll("button.teach")[lesson.number - 1 + by];
-  }
+  // A saved page holds one lesson only.
+  const leads = (by) => live && lesson.number + by >= 1 && lesson.number + by <= lesson.count;
 
-  function turn(by) {
-    button(by)?.click();
+  // The buttons of the page's menu open lessons; Gradio makes them when the menu is opened for the first time.
+  async function turn(by) {
+    if (!leads(by)) return;
+    const buttons = () => document.querySelectorAll("button.teach");
+    const menu = document.querySelector(".learn-card button.label-wrap");
+    const closed = !buttons().length;
+    if (closed) menu.click();
+    for (let tries = 0; !buttons().length && tries < TRIES; tries++) await new Promise((on) => setTimeout(on, 20));
+    buttons()[lesson.number - 1 + by]?.click();
+    if (closed) menu.click();
   }
 
   function onSpace(event) {
-    if (event.key !== " " || event.target.closest("button, summary, select, input")) return;
+    if (event.key !== " " || event.target.closest("button, summary, select, input, textarea")) return;
     event.preventDefault();
     event.stopPropagation();
     if (part("phases").onward()) return;
