@@ -201,4 +201,4 @@ def _checked(guesses: int) -> str | None:
     """Say what one target pass did; ``None`` where nothing was drafted."""
     if not guesses:
         return None
-    return f"one pass of the large model checked {'this guess' if guesses == 1 else f'all {guesses} guesses at once'}"
+    return f"one large-model pass checked {'this guess' if guesses == 1 else f'all {guesses} guesses at once'}"

@@ -8,6 +8,7 @@ const HEIGHT = 190; // pixels that every step has, so that what stands below doe
 const ROW = 25; // pixels of a row in a tree that needs more than that
 const LEVEL = 38; // pixels between depths of an upright tree
 const TALLEST = 900;
+const [MARKER, LETTER] = [18, 7.5]; // pixels of a marker, and of a letter beside it
 const BRACKET = 50; // pixels for the bracket below the tree, and its words
 const JUDGED = ["accepted", "rejected", "unreached"];
 const FOLD = 14; // columns no farther apart than this belong to a fold
@@ -51,14 +52,19 @@ function upright(data, layout, width) {
     depths[i] = depths[i - 1] + Math.min(most, (columns[i] - columns[i - 1]) / (FOLD * 2));
   }
   const down = (x) => (x === null ? null : -between(columns, depths, x));
+  const rows = data.flatMap(({ y }) => y).filter((y) => y !== null);
+  const letters = Math.max(2, Math.floor((width / (Math.max(...rows) - Math.min(...rows) + 1.7) - MARKER) / LETTER));
+  const short = (label) => (label.length > letters && !label.includes("&") ? `${label.slice(0, letters - 1)}…` : label);
   const turned = data.map((trace) => ({
-    ...trace, x: trace.y, y: trace.x.map(down), ...(trace.textposition && { textposition: "middle right" }),
+    ...trace, x: trace.y, y: trace.x.map(down), ...(trace.text && { text: trace.text.map(short), textposition: "middle right" }),
   }));
   const shapes = layout.shapes.map((shape) => ({ ...shape, path: shape.path.replace(/(-?[\d.]+),(-?[\d.]+)/g, (_, x, y) => `${y},${down(Number(x))}`) }));
-  const rows = data.flatMap(({ y }) => y).filter((y) => y !== null);
   const deepest = depths.at(-1) ?? 0;
-  const size = { xaxis: { ...layout.xaxis, range: [Math.min(...rows) - 0.5, Math.max(...rows) + 1.2] }, yaxis: { ...layout.yaxis, range: [-deepest - 0.7, 0.7] } };
-  return { data: turned, layout: { ...layout, shapes, ...size }, height: (deepest + 1.4) * LEVEL, width };
+  const [left, right] = [Math.min(...rows) - 0.5, Math.max(...rows) + 1.2];
+  const size = { xaxis: { ...layout.xaxis, range: [left, right] }, yaxis: { ...layout.yaxis, range: [-deepest - 1.3, 0.7] } };
+  const said = { text: layout.meta.checked, x: left, y: -deepest - 0.6, xanchor: "left", yanchor: "top", showarrow: false, font: { size: 11 }, name: "checked" };
+  const annotations = layout.meta.checked ? [said] : [];
+  return { data: turned, layout: { ...layout, shapes, annotations, ...size }, height: (deepest + 2) * LEVEL, width };
 }
 
 // Linear between the columns: control points of an edge lie between two of them.
