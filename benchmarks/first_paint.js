@@ -51,7 +51,7 @@ async () => {
     const live = document.querySelector(".player");
     const copy = live.cloneNode(true);
     copy.querySelector(".tree").replaceChildren(still(live.querySelector(".tree")));
-    copy.querySelectorAll(".charts, .glossary, [hidden]").forEach((part) => part.remove()); // these two stand below the first screen
+    copy.querySelectorAll(".charts, .versus, .pays, .glossary, [hidden]").forEach((part) => part.remove()); // below the first screen
     for (const name of ["title", "data-item"]) {
       copy.querySelectorAll(`[${name}]`).forEach((element) => element.removeAttribute(name));
     }
@@ -83,7 +83,13 @@ async () => {
       const uid = [...trace.classList].find((name) => /^trace./.test(name));
       return filled(draw("g", { class: uid }), [filled(draw("g", { class: "points" }), nodes), filled(draw("g", { class: "textpoint" }), labels)]);
     });
-    const svg = filled(draw("svg", { class: "still", ...room, role: "img", "aria-label": "Draft tree" }), [edges, ...traces]);
+    const area = chart.querySelector(".nsewdrag").getBoundingClientRect();
+    const said = [...chart.querySelectorAll(".annotation text")].map((text) => {
+      const at = new DOMPoint(Number(text.getAttribute("x")), Number(text.getAttribute("y"))).matrixTransform(text.getScreenCTM());
+      return put(text.cloneNode(true), place([at.x - area.left, at.y - area.top]));
+    });
+    const notes = filled(draw("g", { class: "annotation" }), said);
+    const svg = filled(draw("svg", { class: "still", ...room, role: "img", "aria-label": "Draft tree" }), [edges, ...traces, notes]);
     for (const name of ["data-index", "data-unformatted", "data-math"]) {
       svg.querySelectorAll(`[${name}]`).forEach((element) => element.removeAttribute(name));
     }

