@@ -176,7 +176,7 @@ def test_a_visitor_asks_follow_ups_looks_back_edits_and_takes_the_dialogue_along
     assert tab.page.locator(".dialogue").is_hidden()
     tab.page.fill("#question textarea", "Still there?")
     tab.page.click("#follow")
-    tab.wait("document.querySelector('#notice').textContent.includes('no dialogue to go on with')")
+    tab.wait("document.querySelector('#notice .notice').textContent.includes('no dialogue to go on with')")
     _reads_a_saved_dialogue(browser, page)
 
 
@@ -231,7 +231,7 @@ def test_a_dialogue_file_is_opened_whole_and_needs_a_picture_to_go_on(visit: Vis
     tab.page.click("[data-turn='0']")
     tab.wait("document.querySelector('.turn').getAttribute('aria-current') === 'true'")
     tab.page.click("#follow")
-    tab.wait("document.querySelector('#notice').textContent.includes('choose a picture first')")
+    tab.wait("document.querySelector('#notice .notice').textContent.includes('choose a picture first')")
     assert len(rows(tab)) == 2
 
 

@@ -335,7 +335,7 @@ def test_a_page_of_its_own_holds_hostile_texts_as_data(monkeypatch: pytest.Monke
     standalone.halves.cache_clear()
     assert json.loads(parser.frames) == frames
     assert "<" not in parser.frames
-    assert parser.kinds == ["application/json", *["text/plain"] * len(MODULES), "classic", "module"]
+    assert parser.kinds == ["application/json", "text/plain", *["text/plain"] * len(MODULES), "classic", "module"]
     assert parser.asked == []
 
 

@@ -64,13 +64,13 @@ def test_a_link_opens_an_example_at_a_step_and_the_menu_saves_what_is_shown(visi
 
 def test_a_trace_is_opened_as_data_and_a_refused_one_changes_nothing(visit: Visitor, tmp_path: Path) -> None:
     tab = visit("?example=nope")
-    tab.wait("document.querySelector('#notice').textContent.includes('no example')")
+    tab.wait("document.querySelector('#notice .notice').textContent.includes('no example')")
     race, good, bad = hostile_race(), tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text(race_json(race["target-only"], race["speculative"]), encoding="utf-8")
     bad.write_text('{"image": "x.png", "target_only": {}}')
     tab.page.set_input_files("input[accept*=json]", str(good))
     tab.wait("document.querySelector('.origin').textContent.includes('from good.json')")
-    tab.wait("!document.querySelector('#notice').textContent.trim()")
+    tab.wait("!document.querySelector('#notice .notice').textContent.trim()")
     assert tab.page.locator("#picture img").count() == 0
     tab.page.click("[data-do=last]")
     shows_hostile_texts_as_text(tab)

@@ -70,5 +70,5 @@ def test_what_happens_decides_the_kind(visit: Visitor, tmp_path: Path) -> None:
     tab.run("slowly: a question to be stopped")
     tab.wait("document.querySelectorAll('[data-lane=target-only] .word').length > 5")
     tab.page.click("#stop")
-    tab.wait(f"{SHOWN} === 'info' && document.querySelector('#notice').textContent.includes('Stopped')")
+    tab.wait(f"{SHOWN} === 'info' && document.querySelector('#notice .notice').textContent.includes('Stopped')")
     assert tab.page.locator("#notice [role=status]").count() == 1

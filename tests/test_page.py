@@ -101,8 +101,8 @@ def test_a_word_and_a_block_lead_to_their_step(visit: Visitor) -> None:
     tab.page.locator(".track[data-lane=speculative] .lap[data-item='3']").click()
     assert tab.step() == 3
     tab.page.locator(".chosen .table summary").click()
-    tab.page.wait_for_selector(".table tbody tr")
-    rows = tab.page.locator(".table tbody tr").count()
+    tab.page.wait_for_selector(".chosen .table tbody tr")
+    rows = tab.page.locator(".chosen .table tbody tr").count()
     drawn = "document.querySelector('.tree').data.filter((t) => t.visible).flatMap((t) => t.customdata ?? [])"
     assert rows == len(tab.page.evaluate(drawn))
 
@@ -110,7 +110,7 @@ def test_a_word_and_a_block_lead_to_their_step(visit: Visitor) -> None:
 def test_errors_are_words_and_the_run_on_show_stays(visit: Visitor) -> None:
     tab = visit()
     tab.run("fail now")
-    tab.wait("document.querySelector('#notice').textContent.includes('Something went wrong')")
+    tab.wait("document.querySelector('#notice .notice').textContent.includes('Something went wrong')")
     assert "secret" not in tab.text("body")
     assert "recorded run" in tab.text(".origin")
     tab.wait("!document.querySelector('#run').disabled")

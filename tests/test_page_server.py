@@ -146,7 +146,7 @@ def test_a_race_is_drawn_once_however_often_it_is_shown(site: AppState, monkeypa
     drawn: list[str] = []
     frames = replays_module.race_frames
     monkeypatch.setattr(replays_module, "race_frames", lambda *given: drawn.append("") or frames(*given))
-    replays = Replays(lambda race, step, lesson: race_values(site, race, step, lesson))
+    replays = Replays(lambda *given: race_values(site, *given))
     race, lesson = site.recorded[0], site.lessons[0]
     first, again = replays.show(race), replays.show(race)
     assert len(drawn) == 1 and first[:-1] == again[:-1] and first[-1][1:] == again[-1][1:]
@@ -162,7 +162,7 @@ def test_a_race_is_drawn_once_however_often_it_is_shown(site: AppState, monkeypa
 def test_a_bounded_number_of_shown_races_is_held(site: AppState) -> None:
     made: list[int | None] = []
 
-    def make(race: Any, step: int | None, lesson: Any) -> tuple[Any, ...]:
+    def make(race: Any, step: int | None, lesson: Any, turn: Any) -> tuple[Any, ...]:
         made.append(step)
         return (['{"kind": "run"}'],)
 

@@ -60,7 +60,7 @@ def test_models_that_are_loading_are_said_to_and_a_race_waits_for_them(open_site
     tab.page.wait_for_selector(".tree .main-svg")  # a recorded race needs no models
     assert tab.page.evaluate(CHIP) == "loading" and tab.text(".chip") == "models are loading"
     tab.run("What is there?")
-    tab.wait("document.querySelector('.notice').textContent.includes('Getting ready')")
+    tab.wait("document.querySelector('#notice .notice').textContent.includes('Getting ready')")
     loaded.set()
     tab.wait(f"{CHIP} === 'ready'")
     assert "synthetic pair" in tab.text(".chip")
@@ -76,7 +76,7 @@ def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, 
     tab.wait(f"{CHIP} === 'failed'")
     assert "recorded races only" in tab.text(".chip")
     tab.run("What is there?")
-    tab.wait("document.querySelector('.notice').textContent.includes('went wrong')")
+    tab.wait("document.querySelector('#notice .notice').textContent.includes('went wrong')")
     assert "secret" not in tab.page.content()
 
 

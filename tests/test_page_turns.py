@@ -28,7 +28,7 @@ def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: 
     tab.wait("document.querySelector('.asked').textContent.includes('to be stopped')")
     tab.wait("document.querySelectorAll('[data-lane=target-only] .word').length > 5")
     tab.page.click("#stop")
-    tab.wait("document.querySelector('#notice').textContent.includes('Stopped')")
+    tab.wait("document.querySelector('#notice .notice').textContent.includes('Stopped')")
     tab.wait("!document.querySelector('#run').disabled")
     assert 5 < tab.page.locator("[data-lane=target-only] .word").count() < 64
     assert "so far" in tab.text(".same")
@@ -70,11 +70,11 @@ def test_a_visitor_who_waits_can_stop_and_ask_something_else(visit: Visitor, ser
     first.run("slowly, before the others")
     first.wait("document.querySelector('.asked').textContent.includes('before the others')")
     second.run("never to be seen")
-    second.wait("document.querySelector('#notice').textContent.includes('1 other run before this one')")
+    second.wait("document.querySelector('#notice .notice').textContent.includes('1 other run before this one')")
     second.page.click("#stop")
-    second.wait("document.querySelector('#notice').textContent.includes('Stopped')")
+    second.wait("document.querySelector('#notice .notice').textContent.includes('Stopped')")
     second.run("What is there instead?")
-    second.wait("document.querySelector('#notice').textContent.includes('1 other run before this one')")
+    second.wait("document.querySelector('#notice .notice').textContent.includes('1 other run before this one')")
     first.page.click("#stop")
     second.wait(f"document.querySelector('.asked').textContent.includes('instead') && {FINISHED}")
     assert "never to be seen" not in server.backend.closed
@@ -96,7 +96,7 @@ def test_a_race_stopped_before_its_turn_leaves_everything_as_it_was(visit: Visit
     until(first, lambda: "slowly, before the other" in server.backend.closed)
     first.run("What is there?")
     first.wait(f"document.querySelector('.asked').textContent.includes('What is there') && {FINISHED}")
-    second.wait("document.querySelector('#notice').textContent.includes('Stopped')")
+    second.wait("document.querySelector('#notice .notice').textContent.includes('Stopped')")
     second.page.click(".files summary")
     assert second.page.locator("[data-file=race]").is_enabled() and second.text(".asked") == before
     assert "never to be seen" not in server.backend.closed
@@ -112,7 +112,7 @@ def test_a_visitor_for_whom_there_is_no_room_reads_so_and_can_try_again(visit: V
     answers = [first.page.request.post(join, data=each).status for each in asked]
     assert set(answers) == {200, 503} and answers.index(503) >= 8
     late.run("What is there, if I may?")
-    late.wait("document.querySelector('#notice').textContent.includes('too many are waiting')")
+    late.wait("document.querySelector('#notice .notice').textContent.includes('too many are waiting')")
     late.wait("!document.querySelector('#run').disabled && document.querySelector('#stop').disabled")
     first.page.click("#stop")
     until(first, lambda: "slowly, while many wait" in server.backend.closed)
@@ -129,7 +129,7 @@ def test_a_run_that_cannot_begin_says_so_and_can_be_tried_again(visit: Visitor) 
     before = tab.text(".asked")
     tab.page.route("**/run/predict*", lambda route: route.fulfill(status=500, json={"error": None}))
     tab.run("What is there, if it begins?")
-    tab.wait("document.querySelector('#notice').textContent.includes('did not start')")
+    tab.wait("document.querySelector('#notice .notice').textContent.includes('did not start')")
     assert tab.page.locator("#run").is_enabled() and tab.page.locator("#stop").is_disabled()
     assert tab.text(".asked") == before
     tab.page.unroute("**/run/predict*")
@@ -160,7 +160,7 @@ def test_an_experiment_behind_a_race_says_that_it_waits_and_starts_by_itself(
     second.page.click("#lab-seeing .lab-run")
     second.wait("document.querySelector('#lab-seeing .notice').textContent.includes('1 other run before this one')")
     second.run("What is there behind both?")
-    second.wait("document.querySelector('#notice').textContent.includes('2 other runs before this one')")
+    second.wait("document.querySelector('#notice .notice').textContent.includes('2 other runs before this one')")
     first.page.click("#stop")
     second.wait(f"document.querySelector('.asked').textContent.includes('behind both') && {FINISHED}")
     second.wait(LAB_READY.format(name="seeing"))

@@ -133,10 +133,14 @@ def test_looks_are_told_apart_without_colour() -> None:
     assert len({(look["symbol"], look["size"]) for look in MARKERS.values()}) == len(MARKERS)
 
 
-def test_the_axes_are_the_same_all_through_a_run() -> None:
+def test_every_axis_begins_at_the_same_place_and_ends_behind_the_tree() -> None:
     trace = synthetic_race(2)["speculative"]
-    layouts = [tree_figure(trace, step).layout for step in trace.steps]
-    assert len({tuple(layout.xaxis.range) for layout in layouts}) == 1
+    figures = [tree_figure(trace, step) for step in trace.steps]
+    assert len({figure.layout.xaxis.range[0] for figure in figures}) == 1
+    for figure in figures:
+        low, high = figure.layout.xaxis.range
+        assert figure.layout.meta["width"] == high - low
+        assert all(low < x < high for drawn in figure.data for x in drawn.x if x is not None)
     assert theme.entropy_ceiling(trace.config) == 2.0
 
 

@@ -27,7 +27,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
   const chart = find(".tree");
   const tell = (event, detail) => chart.dispatchEvent(new CustomEvent(event, { detail })); // "drawn": which step, "node": whose card
   const sentence = find(".sentence");
-  const details = find("details.table");
+  const details = find(".chosen details.table");
   const pruned = find(".with-pruned input");
   let plotly = null;
   let frame = null;
@@ -196,7 +196,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
       row.dataset.verdict = node.verdict;
       for (const [, read] of COLUMNS) row.append(styled("td", String(read(node))));
     }
-    find(".table-scroll").replaceChildren(table);
+    details.querySelector(".table-scroll").replaceChildren(table);
   }
 
   // Nodes as one reads the picture: by depth, then from the top.
@@ -210,7 +210,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     frame = wanted = null;
     room = 0;
     chart.style.visibility = "hidden"; // another run's tree, until this one's clock has reached a step
-    for (const part of ["node-word", "node-verdict", "node-path", "node-facts", "node-reason", "table-scroll"]) find(`.${part}`).replaceChildren();
+    for (const part of ["node-word", "node-verdict", "node-path", "node-facts", "node-reason", "chosen .table-scroll"]) find(`.${part}`).replaceChildren();
     find(".node-go").hidden = true;
     find(".step-name").textContent = "Step";
     sentence.textContent = "Waiting for the first step.";
