@@ -93,7 +93,8 @@ def test_d29_a_number_may_be_typed_beyond_the_slider_and_not_beyond_its_bounds(v
     assert "12" in tab.text(f"{row} .why") and tab.text(f"{row} .why")
     tab.page.click(".drawer-run")
     tab.wait(
-        "document.querySelector('#notice .notice').textContent.includes('Please change the settings: entropy_threshold = 40')"
+        "document.querySelector('#notice .notice').textContent"
+        ".includes('Please change the settings: entropy_threshold = 40')"
     )
     opened(tab)
     slider.focus()
