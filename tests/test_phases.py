@@ -175,7 +175,7 @@ def expected_nodes(layout: StepLayout, kind: str, level: int, drawn: set[int]) -
     return tree
 
 
-@pytest.mark.parametrize("name", ["1-describe", "2-story", "3-count", "4-blank"])
+@pytest.mark.parametrize("name", ["1-describe", "2-story", "3-count", "blank"])
 @pytest.mark.parametrize("pruned", [False, True])
 def test_each_phase_shows_the_nodes_of_its_depth_and_no_verdict_before_its_time(
     name: str, pruned: bool, saved: Open
@@ -221,7 +221,7 @@ def test_old_traces_have_phases_too(path: Path, saved: Open) -> None:
         assert tab.page.evaluate(COLUMNS).count("kept") == len(step.verification.path)
 
 
-@pytest.mark.parametrize("name", ["1-describe", "5-before"])
+@pytest.mark.parametrize("name", ["1-describe", "before"])
 def test_the_mask_is_the_trees_own_and_positions_are_depths_behind_the_context(name: str, saved: Open) -> None:
     race = RACES[name]
     tab = saved(race)

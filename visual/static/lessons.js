@@ -16,7 +16,7 @@ export function create(root, { player, step: view, part, live }) {
   let opened = false; // the lesson's step has been shown
   let answered = false;
 
-  document.documentElement.classList.toggle("present", presenting);
+  root.closest("#columns").classList.toggle("present", presenting);
   card.addEventListener("click", ({ target }) => {
     const action = target.closest("[data-lesson]")?.dataset.lesson;
     if (action === "answer") tell();

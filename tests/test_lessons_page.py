@@ -1,0 +1,84 @@
+"""Lessons in the browser: in order, linked, pointed at, and in front of a room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.browser import Server, Visit
+
+from benchmarks.first_paint import shipped_state
+
+LESSONS = shipped_state().lessons
+PHASE = """(() => {
+  const now = document.querySelector(".phase-list [aria-current=step]")?.textContent ?? "";
+  return /[0-9]/.test(now) ? "guess" : now;
+})()"""
+
+
+@pytest.fixture
+def page(shipped_page: Server, browser: Any) -> Iterator[Any]:
+    """A function that opens the shipped page at a query; no tab may log an error."""
+    opened, errors = [], []
+
+    def open_page(query: str, width: int = 1280) -> Visit:
+        tab = browser.new_context(viewport={"width": width, "height": 720}).new_page()
+        opened.append(tab)
+        tab.on("pageerror", lambda error: errors.append(str(error)))
+        tab.goto(shipped_page.address + query)
+        tab.wait_for_selector(".tree .main-svg")
+        tab.wait_for_selector(".lesson:not([hidden])")
+        tab.wait_for_selector("#first-paint", state="detached")
+        return Visit(tab)
+
+    yield open_page
+    for tab in opened:
+        tab.context.close()
+    assert not errors
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.text.name)
+def test_a_link_opens_each_lesson_at_its_step_and_phase(page: Any, lesson: Any) -> None:
+    tab = page(f"?lesson={lesson.number}")
+    assert tab.text(".lesson-number").lower() == f"lesson {lesson.number} of {len(LESSONS)}"
+    tab.wait(f"document.querySelector('.step-name').textContent.startsWith('Step {lesson.text.step + 1} ')")
+    assert tab.text(".lesson-question") == lesson.text.question and not tab.text(".lesson-answer")
+    if lesson.text.phase:
+        tab.wait(f"{PHASE} === '{lesson.text.phase}'")
+    tab.page.click("[data-lesson=answer]")
+    assert tab.text(".lesson-answer") == lesson.text.answer
+    tab.page.click("[data-lesson=place]")
+    tab.page.wait_for_selector(".pointed-at")
+
+
+def test_next_and_previous_carry_through_the_lessons(page: Any) -> None:
+    tab = page("?lesson=1")
+    assert not tab.page.locator("[data-lesson=previous]").is_visible()
+    for number in (2, 3):
+        tab.page.click("[data-lesson=next]")
+        tab.wait(f"document.querySelector('.lesson-number').textContent.startsWith('Lesson {number} ')")
+    tab.page.click("[data-lesson=previous]")
+    tab.wait("document.querySelector('.lesson-number').textContent.startsWith('Lesson 2 ')")
+
+
+def test_before_a_room_space_goes_through_the_phases_to_the_answer_and_on(page: Any) -> None:
+    tab = page("?lesson=2&present=1")
+    assert not tab.page.locator("#ask").is_visible()
+    seen, answered = [], False
+    for _ in range(40):
+        tab.page.keyboard.press("Space")
+        now = tab.page.evaluate(PHASE)
+        if tab.text(".lesson-number").lower().startswith("lesson 3"):
+            break
+        if not answered and now not in seen:
+            seen.append(now)
+        answered = bool(tab.text(".lesson-answer"))
+        tab.page.wait_for_timeout(60)
+    assert seen == ["root", "guess", "check", "accept", "keep"] or seen == [
+        "root", "guess", "prune", "check", "accept", "keep",
+    ]  # fmt: skip
+    assert answered and tab.text(".lesson-number").lower().startswith("lesson 3")
+    size = float(tab.page.evaluate("parseFloat(getComputedStyle(document.querySelector('.lesson-question')).fontSize)"))
+    assert size >= 24
+    assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
