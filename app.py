@@ -10,7 +10,8 @@ import signal
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from specllava.cli.options import PairOptions, load_pair
 from specllava.config import one_line
 from specllava.models.images import open_image
 from specllava.shipped import shipped
-from visual.page.app_state import AppState
+from visual.page.app_state import AppState, Models
 from visual.page.dialogue import Chat, Dialogues, TurnParts
 from visual.page.experiments import Experiments
 from visual.page.first_paint import FirstPaint
@@ -100,12 +101,33 @@ def _start(options: Serving) -> None:
         if one.image:
             open_image(one.image)  # a picture that cannot be read is refused before the page is up
     loading = ThreadPoolExecutor(1, "models").submit(load_pair, options.running)
-    toy = options.running.preset.startswith("toy") and options.running.target is None
+    running = options.running
+    toy = running.preset.startswith("toy") and running.target is None
+    others = _others(running) if toy and running == replace(PairOptions(), device=running.device) else {}
     state = AppState(
         loading.result, recorded, toy=toy, opened=race, lessons=lessons, code=options.code,
         lab=lambda: _lab(loading.result()), dialogues=Dialogues(lambda turns: _chat(loading.result(), turns)),
+        others=others,
     )  # fmt: skip
     serve(build_page(state), options.host, options.port, FirstPaint(state, FIRST_PAINT), root_path=options.root_path)
+
+
+def _others(running: PairOptions) -> dict[str, Models]:
+    """Return the toy pair in other precisions, and with its draft as it was before distillation. Both are small."""
+    before = replace(running, preset="toy-before")
+    return {
+        "before distillation": _models("the draft as it was before distillation", before),
+        "float64": _models("both models in float64, in which nothing ties", replace(running, dtype="float64")),
+        "bfloat16": _models("both models in bfloat16, as on a GPU", replace(running, dtype="bfloat16")),
+    }
+
+
+def _models(about: str, options: PairOptions) -> Models:
+    @cache
+    def pair() -> Any:
+        return load_pair(options)
+
+    return Models(about, pair, lambda: _lab(pair()), lambda turns: _chat(pair(), turns))
 
 
 def _lab(pair: Any) -> Experiments:

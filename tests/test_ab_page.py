@@ -30,6 +30,7 @@ from visual.page.runs import RunRequest, RunRequests, Update, run_updates
 from visual.player.recorded import recorded_race
 
 A, B = DecodingConfig(rule="chain"), DecodingConfig()
+OTHER = FakeLab()  # on other models
 PICTURE = Picture(seed=1)
 ROWS = "[...document.querySelectorAll('.against-result tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
 DONE = "!document.querySelector('.against-files').hidden"
@@ -42,7 +43,8 @@ def run(
     settings = wanted.pop("settings", {})
     asked = {"source": SCENES, "lines": "", "scenes": 3, "uploaded": (), "a": {"rule": "chain"}} | wanted
     requests.request(("me", NAME), RunRequest(PICTURE, "", settings, Wanted(**asked)))
-    return run_updates(requests, against_kind(lambda: lab, kept or Comparisons()), ("me", NAME))
+    state = LabState(lambda: lab, Picture, requests, {"other": lambda: OTHER})
+    return run_updates(requests, against_kind(state, kept or Comparisons()), ("me", NAME))
 
 
 def notes(updates: Iterator[Update]) -> list[str]:

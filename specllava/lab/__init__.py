@@ -74,13 +74,25 @@ class Lab:
         return _closely(variants, chosen)
 
     def against(
-        self, questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig
+        self,
+        questions: Iterable[Question],
+        count: int,
+        a: DecodingConfig,
+        b: DecodingConfig,
+        other: Lab | None = None,
     ) -> Generator[Against]:
         """Compare two configurations on ``count`` questions; their guesses may be drawn, but then nothing says that
         the tokens are the same. Passes are priced at this machine's costs, measured first if they are not known.
+
+        Args:
+            other: lab of B's pair, where that is not A's.
         """
-        costs = None if self.pair.draft is None else self.pair.measured_costs
-        return against(questions, count, Side(self.pair, a, costs), Side(self.pair, b, costs))
+        pairs = self.pair, (other or self).pair
+        one, two = (
+            Side(pair, config, None if pair.draft is None else pair.measured_costs)
+            for pair, config in zip(pairs, (a, b), strict=True)
+        )
+        return against(questions, count, one, two)
 
     def forced_token(
         self,

@@ -113,6 +113,7 @@ class FakeLab:
 
     texts: dict[int, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    others: list[FakeLab | None] = field(default_factory=list)  # the lab of B, by comparison
 
     def _ask(self, messages: str) -> None:
         if not messages.strip():
@@ -148,8 +149,14 @@ class FakeLab:
         yield synthetic_fork(config, given, self.texts)
 
     def against(
-        self, questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig
+        self,
+        questions: Iterable[Question],
+        count: int,
+        a: DecodingConfig,
+        b: DecodingConfig,
+        other: FakeLab | None = None,
     ) -> Generator[Against]:
+        self.others.append(other)
         for found in synthetic_against(questions, count, a, b):
             self.asked.extend(row.prompt for row in found.rows[-1:])
             yield found

@@ -61,7 +61,7 @@ def against_card(lab: LabState, inputs: Inputs, toy: bool, shown: Sequence[Any])
     kept = Comparisons()
     values = [inputs.picture, source, lines, scenes, uploaded, a, b]
     controls = RunControls(run, stop, note, result)
-    connect_run(lab.requests, against_kind(lab.experiments, kept), controls, [run.click], values)
+    connect_run(lab.requests, against_kind(lab, kept), controls, [run.click], values)
 
     def open_pair(request: gr.Request, event: gr.EventData) -> tuple[Any, ...]:
         return opened_pair(lab, kept, event, request.session_hash or "")

@@ -7,7 +7,7 @@ import io
 import json
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
@@ -18,8 +18,8 @@ from specllava.findings.against import Against
 from specllava.findings.against_tables import race_files, records, summary_lines, to_csv, to_markdown
 from specllava.race_file import write_zip
 from visual.page.against_prompts import PagePrompt, line_prompts, questions, scene_prompts
-from visual.page.controls import Settings, decoding_config
-from visual.page.experiments import Experiments
+from visual.page.controls import Settings, decoding_config, models_named
+from visual.page.lab import LabState
 from visual.page.notices import info
 from visual.page.runs import RunInputs, RunKind, RunRequest, Update
 from visual.player.frames import Ending
@@ -123,7 +123,7 @@ class AgainstRun:
         return written(against_view(self._found, self._name) | {"files": files(self._found)})
 
 
-def against_kind(experiments: Callable[[], Experiments], kept: Comparisons) -> RunKind:
+def against_kind(lab: LabState, kept: Comparisons) -> RunKind:
     """Make the kind of run of a comparison; ``more`` of its requests are :class:`Wanted`."""
 
     def request(
@@ -135,7 +135,9 @@ def against_kind(experiments: Callable[[], Experiments], kept: Comparisons) -> R
     def start(inputs: RunInputs) -> AgainstRun:
         prompts = inputs.more.prompts(inputs.picture)
         a, b = decoding_config(inputs.more.a), inputs.config
-        events = experiments().against(questions(prompts), len(prompts), a, b)
+        name = models_named(inputs.more.a)
+        ours, theirs = lab.on(name), None if name == inputs.models else lab.on(inputs.models)
+        events = ours.against(questions(prompts), len(prompts), a, b, theirs)
         return AgainstRun(events, prompts, kept)
 
     return RunKind(NAME, "the comparison", "The prompts that are finished stay here.", request, start)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from PIL import Image
 from specllava.config import DecodingConfig
 from specllava.trace import DecodeTrace, RunInfo
 from visual.page import widgets
-from visual.page.dialogue import Dialogues
+from visual.page.dialogue import Chat, Dialogues, TurnParts
 from visual.page.experiments import Experiments
 from visual.page.runs import RunRequests
 from visual.player.lessons import Lesson
@@ -38,6 +38,21 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
+class Models:
+    """Models that a visitor may choose in place of the page's own; each part is made at its first use.
+
+    Args:
+        about: what they are, in a few words.
+        backend, lab, chat: as of :class:`AppState` and its dialogues.
+    """
+
+    about: str
+    backend: Callable[[], Backend]
+    lab: Callable[[], Experiments]
+    chat: Callable[[Sequence[TurnParts]], Chat]
+
+
+@dataclass(frozen=True)
 class AppState:
     """What the visitors of one page share: the models, the recorded races, and the runs that visitors have asked for.
 
@@ -51,6 +66,7 @@ class AppState:
         code: address of the project's files, for links; empty if none is known.
         lab: waits for the models; without it the page has no lab.
         dialogues: of the visitors; without them every question stands alone.
+        others: models to choose in place of these, by name.
     """
 
     backend: Callable[[], Backend]
@@ -62,6 +78,7 @@ class AppState:
     code: str = ""
     lab: Callable[[], Experiments] | None = None
     dialogues: Dialogues | None = None
+    others: Mapping[str, Models] = field(default_factory=dict)
 
     @property
     def first(self) -> Recorded | None:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, get_origin
+from typing import Any, Final, TypeVar, get_origin
 
 import gradio as gr
 from annotated_types import Ge, Le
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read
+from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read, short
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
 from visual.player.frames import STATIC, static_version
 from visual.player.summary import settings_summary
 
 Settings = Mapping[str, Any]
+Chosen = TypeVar("Chosen")
+MODELS: Final = "models"  # the setting that is no option of decoding: which of the page's models run
+AS_STARTED: Final = "as started"
 FIELDS: Final[dict[str, FieldInfo]] = dict(vars(DecodingConfig)["__pydantic_fields__"])
 SCRIPTS: Final = ("settings.js", "draw_tree.js")
 MOUNT: Final = """
@@ -61,20 +64,23 @@ PRESETS: Final = (
 )  # fmt: skip
 
 
-def settings_drawer(run: str) -> gr.HTML:
+def settings_drawer(run: str, models: Mapping[str, str] | None = None) -> gr.HTML:
     """Build the button, the summary and the drawer with the presets and a control per option.
 
     Args:
         run: selector of the button that runs with these settings.
+        models: other models than the page was started with, by name, and what they are.
     """
     defaults = {name: _plain(info.default) for name, info in FIELDS.items()}
     tree = _tree_options()
     unchanged = {name: defaults[name] for name in tree}
+    defaults |= {MODELS: AS_STARTED} if models else {}
     return gr.HTML(
         value=defaults, html_template=(STATIC / "settings.html").read_text(encoding="utf-8"), js_on_load=MOUNT,
         apply_default_css=False, elem_id="settings", server_functions=[described_settings],
         assets=STATIC.as_posix(), scripts=list(SCRIPTS), version=static_version(SCRIPTS), run=run,
         described=described_settings(defaults), groups=[
+            *([{"title": "The models", "options": [_models_option(models)]}] if models else []),
             {"title": "The tree", "options": [_option(name) for name in FIELDS if name in tree]},
             {"title": "The answer", "options": [_option(name) for name in FIELDS if name not in tree]},
         ],
@@ -91,10 +97,28 @@ def decoding_config(settings: Settings | None) -> DecodingConfig:
     Raises:
         pydantic.ValidationError: a value outside its bounds, or a name that is no option.
     """
-    given = dict(settings or {})
+    given = {name: value for name, value in (settings or {}).items() if name != MODELS}
     read = _read(given)
     used = {name: value for name, value in given.items() if name in read or name not in FIELDS}
     return DecodingConfig(**{name: _listed(name, value) for name, value in used.items()})
+
+
+def models_named(settings: Settings | None) -> str:
+    """Return the name of the models that settings choose."""
+    return str((settings or {}).get(MODELS, AS_STARTED))
+
+
+def chosen_models(others: Mapping[str, Chosen], name: str) -> Chosen | None:
+    """Return what stands under the name of the models that were chosen; ``None``: the page's own.
+
+    Raises:
+        ValueError: there are none of that name.
+    """
+    if name == AS_STARTED:
+        return None
+    if name not in others:
+        raise ValueError(f"there are no models {short(name)}: choose {', '.join([AS_STARTED, *others])}")
+    return others[name]
 
 
 def described_settings(settings: Settings) -> dict[str, Any]:
@@ -102,12 +126,14 @@ def described_settings(settings: Settings) -> dict[str, Any]:
     refused = {}
     try:
         summary = settings_summary(decoding_config(settings))
+        if (models := models_named(settings)) != AS_STARTED:
+            summary = f"{models} · {summary}"
     except ValidationError as error:
         refused = {
             ".".join(map(str, item["loc"][:1])): item["msg"].removeprefix("Value error, ") for item in few_errors(error)
         }
         summary = f"Please change the settings: {one_line(error)}"
-    return {"summary": summary, "read": sorted(_read(settings)), "refused": refused}
+    return {"summary": summary, "read": sorted({*_read(settings), MODELS}), "refused": refused}
 
 
 def _read(settings: Settings) -> frozenset[str]:
@@ -124,6 +150,12 @@ def _tree_options() -> set[str]:
     drafters = (name for info in DRAFTER_INFOS.values() for name in info.options)
     rules = (name for info in RULE_INFOS.values() for name in info.options)
     return {"drafter", *drafters, *rules} - {"children"}
+
+
+def _models_option(models: Mapping[str, str]) -> dict[str, Any]:
+    said = {AS_STARTED: "the models of this page", **models}
+    choices = [{"name": name, "help": text} for name, text in said.items()]
+    return {"name": MODELS, "title": "Which models", "choices": choices}
 
 
 def _option(name: str) -> dict[str, Any]:

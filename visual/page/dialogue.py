@@ -74,6 +74,7 @@ class Dialogue:
         chat: what was asked and said here.
         edited: number of the turn that the next question replaces, from 0.
         sources: the pictures that turns are about, as the page knows them; ``None`` where there is none.
+        models: name of the models of the chat.
     """
 
     id: str
@@ -81,6 +82,7 @@ class Dialogue:
     chat: Chat | None = None
     edited: int | None = None
     sources: list[PictureSource | None] = field(default_factory=list)
+    models: str = ""
 
     def edit(self, turn: int) -> tuple[str, PictureSource | None]:
         """Let the next question replace a turn. Return that turn's question and picture.
@@ -96,14 +98,17 @@ class Dialogue:
         self.edited = turn
         return asked[turn], self.sources[turn] if turn < len(self.sources) else None
 
-    def resume(self, make: Callable[[Sequence[TurnParts]], Chat]) -> Chat:
-        """Return the chat, made of the recorded turns if there is none yet.
+    def resume(self, make: Callable[[Sequence[TurnParts]], Chat], models: str) -> Chat:
+        """Return the chat, made of the recorded turns if there is none yet, and anew for other models than before.
 
         Raises:
             ValueError: a race that cannot be gone on from.
         """
         if self.chat is None:
             self.chat = make([] if self.recorded is None else _turn_parts(self.recorded))
+        elif models != self.models:
+            self.chat = make([(turn.text, turn.images, turn.trace, turn.alone) for turn in self.chat.turns])
+        self.models = models
         return self.chat
 
     def ask(
@@ -156,9 +161,14 @@ class Dialogues:
         return None
 
     def begin(
-        self, session: str, picture: PictureSource, question: str, config: DecodingConfig, follow: bool
-    ) -> tuple[Generator[Any], DialoguePlace]:
+        self, session: str, picture: PictureSource, question: str, config: DecodingConfig, follow: bool,
+        models: str = "", make: Callable[[Sequence[TurnParts]], Chat] | None = None,
+    ) -> tuple[Generator[Any], DialoguePlace]:  # fmt: skip
         """Begin the race of a follow-up or, unless ``follow``, of a new dialogue; return it and its place.
+
+        Args:
+            models: name of the models that answer.
+            make: makes a chat of these models, in place of the page's own.
 
         Raises:
             ValueError: bad input, or nothing to go on from.
@@ -168,7 +178,7 @@ class Dialogues:
         dialogue = held if follow else Dialogue(uuid.uuid4().hex)
         if dialogue is None:
             raise ValueError("there is no dialogue to go on with: press Run the race first")
-        chat = dialogue.resume(self._make)
+        chat = dialogue.resume(make or self._make, models)
         self._make_room(session)
         begun = dialogue.ask(chat, picture, question, config)
         self._put(session, dialogue)

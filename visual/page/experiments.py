@@ -39,8 +39,8 @@ class Experiments(Protocol):
     ) -> Generator[ForcedToken | None]: ...
 
     def against(
-        self, questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig
-    ) -> Generator[Against]: ...
+        self, questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig, other: Any = None
+    ) -> Generator[Against]: ...  # other: experiments on the models of B, where these are not those of A
 
 
 # An experiment on a picture, a question and the settings, with one thing more that only some need.

@@ -83,12 +83,17 @@ def picture_card(first: Picture | None, races: Sequence[Recorded], toy: bool) ->
 
 
 def question_card(
-    first: str, suggestions: Mapping[str, str], notice: gr.HTML, follow_id: str | None = None
+    first: str,
+    suggestions: Mapping[str, str],
+    notice: gr.HTML,
+    follow_id: str | None = None,
+    models: Mapping[str, str] | None = None,
 ) -> QuestionCard:
     """Build the card with the question, suggestions that fill it in (by what their button says), and the settings.
 
     Args:
         follow_id: id of the button that asks a follow-up; without one there is no such button.
+        models: as of :func:`visual.page.controls.settings_drawer`.
     """
     with gr.Column(elem_classes="card question-card"):
         question = gr.Textbox(
@@ -103,7 +108,7 @@ def question_card(
             run = gr.Button("Run", variant="primary", elem_id="run", min_width=60)
             follow = gr.Button("Follow up", elem_id=follow_id, min_width=60) if follow_id else None
             stop = gr.Button("Stop", interactive=False, elem_id="stop", min_width=50)
-            settings = settings_drawer("#run")
+            settings = settings_drawer("#run", models)
         notice.render()
     question.change(None, question, run, js=ASKED, api_visibility="private")
     return QuestionCard(question, run, stop, settings, follow)

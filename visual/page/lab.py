@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
@@ -13,7 +13,7 @@ from PIL import Image
 
 from specllava.findings.sweep import SWEEP_VALUES
 from visual.page import widgets
-from visual.page.controls import Settings
+from visual.page.controls import Settings, chosen_models
 from visual.page.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.page.notices import info, notice_arguments
 from visual.page.runs import (
@@ -46,11 +46,21 @@ class LabState:
         experiments: waits for the models; raises if they could not be loaded.
         another: makes a picture that is not the visitor's.
         requests: races and experiments that wait or run, on the whole page.
+        others: experiments on other models, by their name.
     """
 
     experiments: Callable[[], Experiments]
     another: Callable[[], PictureSource]
     requests: RunRequests
+    others: Mapping[str, Callable[[], Experiments]] = field(default_factory=dict)
+
+    def on(self, models: str) -> Experiments:
+        """Return the experiments on the models of that name.
+
+        Raises:
+            ValueError: there are none.
+        """
+        return (chosen_models(self.others, models) or self.experiments)()
 
 
 # --- runs of experiments --------------------------------------------------------------------------------------------
@@ -94,7 +104,7 @@ def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
         return RunRequest(picture, shorten_question(question), settings, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
-        image, experiments = inputs.picture.open(), lab.experiments()
+        image, experiments = inputs.picture.open(), lab.on(inputs.models)
         findings = experiment.start(experiments, image, inputs.question, inputs.more, inputs.config)
         return ExperimentRun(experiment, findings)
 

@@ -12,7 +12,7 @@ import gradio as gr
 from specllava.config import DecodingConfig
 from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
-from visual.page.controls import Settings
+from visual.page.controls import Settings, chosen_models
 from visual.page.pictures import TOY_KNOWS, Picture
 from visual.page.runs import RunInputs, RunKind, RunRequest, Update
 from visual.player.frames import ALONE, TOGETHER, Ending, FrameList
@@ -77,7 +77,8 @@ def race_kind(state: AppState) -> RunKind:
         return RunRequest(picture, shorten_question(question), settings, follow)
 
     def start(inputs: RunInputs) -> RaceRun:
-        backend = state.backend()
+        models = chosen_models(state.others, inputs.models)
+        backend = (models.backend if models else state.backend)()
         absent = speculation_off(backend.info, inputs.config)
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         picture = data_address(inputs.picture.shown())
@@ -87,7 +88,8 @@ def race_kind(state: AppState) -> RunKind:
             events = backend.race(inputs.picture.open(), inputs.question, config)
             return RaceRun(events, backend.collect_race, picture, absent, source)
         asked = inputs.session, inputs.picture, inputs.question, config
-        events, place = state.dialogues.begin(*asked, follow=bool(inputs.more))
+        chat = models.chat if models else None
+        events, place = state.dialogues.begin(*asked, follow=bool(inputs.more), models=inputs.models, make=chat)
         return RaceRun(events, backend.collect_race, picture, absent, source, place)
 
     return RunKind(RACE, "the race", "What is shown so far stays here.", request, start)

@@ -32,7 +32,7 @@ from typing import Any, Literal, Protocol
 import gradio as gr
 
 from specllava.config import DecodingConfig
-from visual.page.controls import Settings, decoding_config
+from visual.page.controls import AS_STARTED, Settings, decoding_config, models_named
 from visual.page.notices import error, info, refusal_notice, warning
 from visual.player.frames import Ending
 from visual.player.picture import PictureSource
@@ -138,6 +138,7 @@ class RunInputs:
     question: str
     config: DecodingConfig
     more: Any
+    models: str = AS_STARTED
 
 
 class Run(Protocol):
@@ -224,7 +225,7 @@ def check_request(request: RunRequest, session: str) -> RunInputs:
     if request.picture is None:
         raise ValueError("choose a picture first")
     check_question(request.question)
-    return RunInputs(session, request.picture, request.question, config, request.more)
+    return RunInputs(session, request.picture, request.question, config, request.more, models_named(request.settings))
 
 
 def waiting_notice(others: int) -> str:
