@@ -36,9 +36,9 @@ def test_the_drawer_takes_the_focus_keeps_it_and_gives_it_back(visit: Visitor, w
     opened(tab)
     inside = "document.querySelector('.drawer').contains(document.activeElement)"
     assert tab.page.evaluate(inside)
-    box = tab.page.locator(".drawer").bounding_box()
-    tab.wait(f"document.querySelector('.drawer').getBoundingClientRect().right <= {width} + 0.5")
-    assert box is not None and box["width"] <= width
+    box = "document.querySelector('.drawer').getBoundingClientRect()"
+    tab.wait(f"{box}.right <= {width} + 0.5")  # It slides in.
+    assert tab.page.evaluate(f"{box}.width") <= width
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
     for close in ("Escape", ".drawer-close"):
         if not tab.page.evaluate(DRAWER):
