@@ -19,6 +19,7 @@ from specllava.lane import SIDES, Lane, Own, lane_of, race_lanes
 from specllava.loaded_pair import LoadedPair
 from specllava.models.checkpoint import Source
 from specllava.models.family import ImageFeatures
+from specllava.models.feature_config import DraftFormat
 from specllava.models.images import open_image
 from specllava.models.loading import LoadOptions, load_draft, load_target
 from specllava.models.presets import preset_named, presets
@@ -78,15 +79,24 @@ class Pair(LoadedPair):
         pair = cls(
             name, *models, loaded.name, NO_DRAFT, quantization=chosen.quantization, context_limit=chosen.context
         )
-        return pair if draft is None else pair.with_draft(draft)
+        return pair if draft is None else pair.with_draft(draft, chosen.draft_format, tell)
 
-    def with_draft(self, draft: Source) -> Pair:
+    def with_draft(
+        self,
+        draft: Source,
+        draft_format: DraftFormat | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> Pair:
         """Return the same target, not loaded again, with the draft of a directory or of the hub.
+
+        Args:
+            draft_format: of a draft that reads the target's states, where its keys do not tell.
+            tell: receives a line about weights that must be unpickled.
 
         Raises:
             ValueError: no model there, or one that does not fit the target.
         """
-        loaded = load_draft(draft, self.target, self.processor)
+        loaded = load_draft(draft, self.target, self.processor, draft_format, tell)
         drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
         return replace(self, **drafting, costs=None)
 
@@ -132,7 +142,7 @@ class Pair(LoadedPair):
         """
         config, prompt = lane.config, lane.prompt
         check_room(self.context, prompt.length, config.max_new_tokens, prompt.turn)
-        drafter = lane.drafter or build_drafter(config.drafter)
+        drafter = lane.drafter or build_drafter(config.drafter, self.draft)
         if drafter.needs_draft and self.draft is None:
             raise ValueError(f'the pair {self.name} has no draft: use drafter "prompt-lookup" or "none"')
         if lane.rule is not None and not drafter.grows:

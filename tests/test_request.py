@@ -15,7 +15,7 @@ from support.models import expected
 from specllava.cli.main import main
 from specllava.config import DecodingConfig
 from specllava.decoding import Event, Request, collect, race
-from specllava.drafters.model import top_tokens
+from specllava.drafters.top_tokens import top_tokens
 from specllava.lane import SPECULATIVE, TARGET_ONLY, Lane
 from specllava.pair import Pair
 from specllava.race_file import race_json

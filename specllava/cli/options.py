@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
 QuantizationName = Literal["none", "int8", "int4", "torchao-int8"]
+DraftFormat = Literal["eagle", "msd", "vispec", "eagle3"]
 DecodingOptions = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
 
 
@@ -37,6 +38,9 @@ class PairOptions:
 
     draft: str | None = None
     """Any draft for it: an id of the hub, or a directory; specllava draft makes one."""
+
+    draft_format: DraftFormat | None = None
+    """Of a draft that reads the target's states, where its keys do not tell: msd has those of eagle."""
 
     device: str = "auto"
     """cpu, cuda or cuda:N; auto takes the GPU if there is one."""
@@ -99,6 +103,7 @@ def load_pair(chosen: PairOptions) -> Pair:
         "device_map": chosen.device_map,
         "quantization": chosen.quantization,
         "context": chosen.context,
+        "draft_format": chosen.draft_format,
     }
     if preset is None or not preset.shipped:
         options["tell"] = print_notice

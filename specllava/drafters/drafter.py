@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from specllava.config import DecodingConfig
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rule import GrowthRule
+from specllava.models.feature_draft import FeatureDraft
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PrefillOutput
 from specllava.runtime.prompt import Prompt
@@ -119,8 +120,12 @@ def check_proposal(name: str, tree: DraftTree, root: int, depth: int, nodes: int
         raise ValueError(f"{about} token {unknown}, of a vocabulary of {vocabulary}")
 
 
-def build_drafter(name: str) -> Drafter:
-    """Build the drafter of a name."""
+def build_drafter(name: str, draft: PreTrainedModel | None = None) -> Drafter:
+    """Build the drafter of a name; what works with a draft that reads the target's states asks for them."""
+    if name == "model" and isinstance(draft, FeatureDraft):
+        feature = import_module("specllava.drafters.feature")
+        reading: Drafter = feature.FeatureDrafter(draft.config.state_layers)
+        return reading
     module, _, kind = DRAFTER_INFOS[name].home.partition(":")
     drafter: Drafter = getattr(import_module(module), kind)()
     return drafter

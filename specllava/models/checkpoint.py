@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -27,6 +29,7 @@ Source = str | Path
 Read = TypeVar("Read")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+PICKLED = "pytorch_model.bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,17 @@ class Checkpoint:
     def name(self) -> str:
         """Short name."""
         return Path(self.place).name
+
+    def settings(self) -> dict[str, Any]:
+        """Read config.json as it is written, of a model that transformers need not know.
+
+        Raises:
+            ValueError: as :meth:`config`.
+        """
+        found = self._read(lambda: json.loads(Path(self._file("config.json")).read_text(encoding="utf-8")))
+        if not isinstance(found, dict):
+            raise ValueError(f"{self.place} has a config.json that is no JSON object")
+        return found
 
     def config(self) -> PretrainedConfig:
         """Read the configuration.
@@ -100,6 +114,39 @@ class Checkpoint:
             raise ValueError(f"{self.place} lacks {len(missing)} weights of a {build.__name__}, such as {missing[0]}")
         return model
 
+    def names(self) -> list[str] | None:
+        """List the names of all tensors; ``None`` where there is a pickled file and no safetensors.
+
+        Raises:
+            ValueError: neither, or files that cannot be read.
+        """
+        if self._pickled():
+            return None
+        return self._read(lambda: [name for file in self._files() for name in _names(file)])
+
+    def weights(self, most: int, tell: Callable[[str], None]) -> dict[str, Tensor]:
+        """Load all weights by name, from safetensors, or where there are none from a pickled file.
+
+        A pickled file is read by torch's restricted unpickler, which makes tensors and nothing else.
+
+        Args:
+            most: bytes that a pickled file may have.
+            tell: receives a line about it.
+
+        Raises:
+            ValueError: a file that cannot be read, is larger, or holds anything but tensors.
+        """
+        if not self._pickled():
+            return self._read(lambda: {name: one for file in self._files() for name, one in load_file(file).items()})
+        file = Path(self._read(lambda: self._file(PICKLED)))
+        if (size := file.stat().st_size) > most:
+            raise ValueError(f"{self.place} has a {PICKLED} of {size} bytes, its sizes explain {most} at most")
+        tell(f"{self.name} comes as {PICKLED}: it is read by torch's restricted unpickler, safetensors would be better")
+        found = self._read(lambda: torch.load(file, map_location="cpu", weights_only=True, mmap=True))
+        if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
+            raise ValueError(f"{self.place} has a {PICKLED} that is no dictionary of tensors")
+        return found
+
     def tensors(self, part: str) -> dict[str, Tensor]:
         """Load only the weights below ``part``, such as ``vision_tower``, and return them by the rest of their name."""
         return self._read(lambda: dict(self._parts(f"{part}.")))
@@ -114,7 +161,18 @@ class Checkpoint:
                         found.append((end.removeprefix("vision_model."), weights.get_tensor(name)))
         return found
 
-    def _files(self, part: str) -> list[str]:
+    def _pickled(self) -> bool:
+        """Check for a pickled file without safetensors beside it."""
+        if self.local:
+            here = Path(self.place)
+            return (here / PICKLED).is_file() and not any((here / name).is_file() for name in (INDEX, SINGLE))
+        try:
+            self._files()
+        except EntryNotFoundError:
+            return True
+        return False
+
+    def _files(self, part: str = "") -> list[str]:
         """List the safetensors files that hold weights with ``part`` in their name."""
         try:
             index = json.loads(Path(self._file(INDEX)).read_text(encoding="utf-8"))["weight_map"]
@@ -143,3 +201,8 @@ class Checkpoint:
             if self.local:
                 raise ValueError(f"{self.place} cannot be read: {why}") from error
             raise ValueError(f"no directory {self.place} here, and the hub gave no such model: {why}") from error
+
+
+def _names(file: str) -> list[str]:
+    with safe_open(file, framework="pt") as weights:
+        return list(weights.keys())

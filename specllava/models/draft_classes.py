@@ -21,8 +21,11 @@ from transformers import (
     ProcessorMixin,
 )
 
+from specllava.models.feature_draft import FeatureDraft
+
 MAX_SHARD = "8MB"  # a hosted Space's git takes no file above 10 MB without extra tooling
-VisionSource = Literal["shared", "own", "none"]  # the target's features, those of a tower of its own, no picture at all
+# The target's features, those of a tower of its own, the target's hidden states, no picture at all.
+VisionSource = Literal["shared", "own", "states", "none"]
 
 
 class DraftLlava(LlavaForConditionalGeneration):
@@ -43,6 +46,8 @@ class DraftLlavaNext(LlavaNextForConditionalGeneration):
 
 def vision_source(draft: PreTrainedModel) -> VisionSource:
     """Return the source of a draft's picture features; a plain language model has none."""
+    if isinstance(draft, FeatureDraft):
+        return "states"
     if not hasattr(draft.model, "multi_modal_projector"):
         return "none"
     return "shared" if isinstance(draft.model.vision_tower, nn.Identity) else "own"

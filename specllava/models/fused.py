@@ -15,9 +15,16 @@ from torch import Tensor, nn
 from transformers import Cache, LlamaModel, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from specllava.models.feature_draft import FeatureDraft
+from specllava.models.feature_layers import EagleLayer
+
 
 def fuse(model: PreTrainedModel) -> PreTrainedModel:
     """Fuse the decoder layers of a model in place if they are a Llama's with plain weights; return the model."""
+    if isinstance(model, FeatureDraft):
+        if all(isinstance(layer, EagleLayer) and _is_plain(layer) for layer in model.layers):
+            model.layers = nn.ModuleList(FusedLayer(layer) for layer in model.layers)
+        return model
     decoder = model.get_decoder()
     if isinstance(decoder, LlamaModel) and all(_is_plain(layer) for layer in decoder.layers):
         decoder.layers = nn.ModuleList(FusedLayer(layer) for layer in decoder.layers)
@@ -45,10 +52,12 @@ class FusedLayer(nn.Module):
         self.number, self.size = attention.layer_idx, attention.head_dim
         self.queries = attention.q_proj.out_features // self.size
         self.keys = attention.k_proj.out_features // self.size
-        self.hidden, self.eps = (attention.q_proj.in_features,), layer.input_layernorm.variance_epsilon
+        self.hidden, self.eps = (attention.q_proj.in_features,), layer.post_attention_layernorm.variance_epsilon
         self.activation: Callable[[Tensor], Tensor] = mlp.act_fn
+        gain = getattr(layer.input_layernorm, "weight", None)  # EAGLE has no norm in front of its first layer
+        self.normed = gain is not None
         weights = (
-            layer.input_layernorm.weight.data,
+            torch.ones(0) if gain is None else gain.data,
             _stacked(attention.q_proj, attention.k_proj, attention.v_proj),
             attention.o_proj.weight.data.t(),
             layer.post_attention_layernorm.weight.data,
@@ -95,7 +104,7 @@ class FusedLayer(nn.Module):
         first_gain, inward, outward, second_gain, widening, narrowing = self.weights
         states = hidden_states[0]
         tokens = len(states)
-        normed = F.rms_norm(states, self.hidden, first_gain, self.eps)
+        normed = F.rms_norm(states, self.hidden, first_gain, self.eps) if self.normed else states
         parts = torch.mm(normed, inward).view(1, tokens, -1, self.size).transpose(1, 2)
         turned = _turned(parts[:, : -self.keys], *position_embeddings)  # [1, queries + keys, tokens, size]
         keys, values = turned[:, self.queries :], parts[:, -self.keys :]

@@ -16,6 +16,9 @@ from specllava.models.device import DEVICE_AUTO, input_device, parse_device
 from specllava.models.draft_classes import vision_source
 from specllava.models.eos import eos_token_ids
 from specllava.models.family import FAMILIES, family_of
+from specllava.models.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
+from specllava.models.feature_config import DraftFormat
+from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fused import fuse
 from specllava.models.memory_estimate import check_memory, checked_context, estimate
 from specllava.models.quantization import QuantizationName, quantization_config
@@ -33,6 +36,7 @@ class LoadOptions:
         device_map: let accelerate spread the target over all GPUs and the machine's memory.
         quantization: store the target's weights in fewer bits.
         context: largest number of tokens of prompt and answer; without it as many as the target can hold.
+        draft_format: of a draft that reads the target's states, where its keys do not tell.
 
     Raises:
         ValueError: an unknown dtype.
@@ -43,6 +47,7 @@ class LoadOptions:
     device_map: bool = False
     quantization: QuantizationName = "none"
     context: int | None = None
+    draft_format: DraftFormat | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(DTypeName):
@@ -97,8 +102,11 @@ def load_target(
     check_decoder(checkpoint.name, config.get_text_config())
     if draft is not None:
         small_checkpoint = Checkpoint.at(draft)
-        small_config = small_checkpoint.config()
-        small = (draft_class(small_checkpoint.name, small_config), small_config)
+        if is_feature_draft(small_checkpoint):
+            small = (FeatureDraft, sizes_of(small_checkpoint, config))
+        else:
+            small_config = small_checkpoint.config()
+            small = (draft_class(small_checkpoint.name, small_config), small_config)
     context = checked_context(options.context, config)
     needed = estimate((build, config), small, precision, options.quantization, context)
     tell(check_memory(name, needed, device, options.device_map))
@@ -114,13 +122,28 @@ def load_target(
     return LoadedTarget(checkpoint.name, model, processor)
 
 
-def load_draft(draft: Source, target: PreTrainedModel, processor: ProcessorMixin) -> LoadedDraft:
+def load_draft(
+    draft: Source,
+    target: PreTrainedModel,
+    processor: ProcessorMixin,
+    draft_format: DraftFormat | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> LoadedDraft:
     """Load the draft of a directory or of the hub for a target, on its device and in its precision.
+
+    Args:
+        draft_format: of a draft that reads the target's states, where its keys do not tell.
+        tell: receives a line about weights that must be unpickled.
 
     Raises:
         ValueError: no model there, or one that does not fit the target.
     """
     checkpoint = Checkpoint.at(draft)
+    if is_feature_draft(checkpoint):
+        reading = load_feature_draft(checkpoint, target, draft_format, tell)
+        return LoadedDraft(checkpoint.name, fuse(_ready(reading, input_device(target))), None)
+    if draft_format is not None:
+        raise ValueError(f"{checkpoint.name} is no draft of format {draft_format}: leave --draft-format out")
     config = checkpoint.config()
     build = draft_class(checkpoint.name, config)
     tokenizer_only = build is LlamaForCausalLM

@@ -21,6 +21,7 @@ from specllava.models.vision import merge_features, num_image_tokens
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache, Content
 from specllava.runtime.passes import PassInput, PassOutput, PrefillOutput
+from specllava.runtime.state_rows import StateRows
 
 
 class Engine:
@@ -38,7 +39,6 @@ class Engine:
         self.decoder, self.head = model.get_decoder(), model.get_output_embeddings()
         self.device = input_device(model)
         self.dtype = model.dtype
-        self.state_layers = tuple(state_layers)
         config = model.config.get_text_config()
         self.cache = BranchCache(config.num_hidden_layers, capacity)
         self._masks = AttentionMasks(config, self.device, self.dtype)
@@ -46,6 +46,26 @@ class Engine:
         self._offset = 0  # of position ids against positions in the text, which pictures of some families change
         self._positions = torch.arange(capacity, device=self.device)
         self._rotations = _rotations(self.decoder, capacity, self.dtype)
+        self.state_layers: tuple[int, ...] = ()
+        self._held = StateRows(capacity)
+        self.ask(state_layers)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values and held states."""
+        return self.cache.nbytes + self._held.nbytes
+
+    def ask(self, state_layers: Sequence[int]) -> None:
+        """Return these hidden states from now on; those of other layers that were held are forgotten."""
+        if self.state_layers != tuple(state_layers):
+            self.state_layers = tuple(state_layers)
+            self._held = StateRows(self.cache.capacity)
+
+    def copy_from(self, other: Engine) -> None:
+        """Take over the columns of an engine of smaller capacity, and the states that it holds of them."""
+        self.cache.copy_from(other.cache)
+        self.ask(other.state_layers)
+        self._held.copy_from(other._held)
 
     def prefill(self, input_ids: Tensor, features: Features | None, image_keys: Sequence[str] = ()) -> PrefillOutput:
         """Read a prompt ``[1, length]``, in place of what the cache holds; what both begin with is not read again.
@@ -63,8 +83,10 @@ class Engine:
         contents: list[Content] = [next(keys, None) if token == marker else token for token in ids]
         # The last token is always read, for its logits; a picture that is shared in part is read whole.
         shared = self.cache.common_prefix(contents[:-1])
+        if self.state_layers:
+            shared = min(shared, self._held.length)  # what lacks its states is read again
         reused, seen = _before_cut_image([i for i, token in enumerate(ids) if token == marker], counts, shared)
-        self.cache.keep(reused, [])
+        self.keep(reused, [])
         self.cache.check_room(len(ids) - reused)
         rest = None if features is None or seen >= len(counts) else features[seen:]
         embeds = merge_features(self.model, input_ids[:, reused:], rest)
@@ -80,7 +102,8 @@ class Engine:
             **arguments,
         )
         self._record(contents[reused:], range(reused, len(ids)))
-        return PrefillOutput(self.head(output.last_hidden_state[0, -1]), reused, self._states(output.hidden_states))
+        self._states(output.hidden_states, reused)
+        return PrefillOutput(self.head(output.last_hidden_state[0, -1]), reused, self._held.rows)
 
     def forward(self, batch: PassInput) -> PassOutput:
         """Append tokens to the cache and score them.
@@ -111,11 +134,12 @@ class Engine:
             )
             last, hidden = output.last_hidden_state, output.hidden_states
         self._record(tokens, positions)
-        return PassOutput(self.head(last[0, -batch.last :]), self._states(hidden))
+        return PassOutput(self.head(last[0, -batch.last :]), self._states(hidden, start))
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
         """Keep the first ``base`` columns and those at ``base + offset``; see :meth:`BranchCache.keep`."""
         self.cache.keep(base, offsets)
+        self._held.keep(base, offsets)
 
     def _position_ids(self, at: slice | Tensor) -> Tensor:
         """Return position ids ``[1, tokens]``, or ``[3, 1, tokens]`` for a family with three rows of positions."""
@@ -128,11 +152,13 @@ class Engine:
         if self._masks.window is not None:  # nothing else asks
             self.cache.positions += positions
 
-    def _states(self, hidden: Sequence[Tensor] | None) -> Tensor | None:
-        """Join the hidden states of the requested layers, ``[tokens, layers * hidden]``."""
+    def _states(self, hidden: Sequence[Tensor] | None, start: int) -> Tensor | None:
+        """Join the hidden states of the requested layers, ``[tokens, layers * hidden]``, and hold them by column."""
         if not self.state_layers or hidden is None:
             return None
-        return torch.cat([hidden[layer][0] for layer in self.state_layers], dim=-1)
+        joined = torch.cat([hidden[layer][0].to(self.device) for layer in self.state_layers], dim=-1)
+        self._held.write(start, joined)
+        return joined
 
     def _through_layers(
         self, ids: Tensor, mask: Tensor | dict[str, Tensor] | None, at: slice | Tensor

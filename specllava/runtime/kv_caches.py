@@ -7,7 +7,9 @@ from contextlib import contextmanager
 
 from transformers import PreTrainedModel
 
+from specllava.models.feature_draft import FeatureDraft
 from specllava.runtime.engine import Engine
+from specllava.runtime.feature_engine import FeatureEngine
 
 
 class KVCaches:
@@ -20,12 +22,24 @@ class KVCaches:
 
     def __init__(self) -> None:
         self._engines: dict[PreTrainedModel, Engine] = {}
+        self._feature_engines: dict[FeatureDraft, FeatureEngine] = {}
         self._in_use = False
 
     @property
     def nbytes(self) -> int:
         """Bytes of the keys and values of all engines."""
-        return sum(engine.cache.nbytes for engine in self._engines.values())
+        own = sum(engine.nbytes for engine in self._feature_engines.values())
+        return own + sum(engine.nbytes for engine in self._engines.values())
+
+    def feature_engine(self, draft: FeatureDraft, capacity: int) -> FeatureEngine:
+        """Return the engine of a feature draft, likewise."""
+        held = self._feature_engines.get(draft)
+        if held is None or held.cache.capacity < capacity:
+            larger = FeatureEngine(draft, capacity)
+            if held is not None:
+                larger.cache.copy_from(held.cache)
+            held = self._feature_engines[draft] = larger
+        return held
 
     def engine(self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = ()) -> Engine:
         """Return the engine of a model; a larger one with the same columns if it has fewer than ``capacity``.
@@ -37,9 +51,9 @@ class KVCaches:
         if held is None or held.cache.capacity < capacity:
             larger = Engine(model, capacity)
             if held is not None:
-                larger.cache.copy_from(held.cache)
+                larger.copy_from(held)
             held = self._engines[model] = larger
-        held.state_layers = tuple(state_layers)
+        held.ask(state_layers)
         return held
 
     @contextmanager
@@ -58,6 +72,7 @@ class KVCaches:
             raise
         except BaseException:
             self._engines.clear()
+            self._feature_engines.clear()
             raise
         finally:
             self._in_use = False

@@ -60,7 +60,7 @@ class PrefillOutput:
     Args:
         logits: ``[vocab]``, after its last token.
         reused: columns that the KV cache held already, so that no pass was needed for them.
-        states: as :class:`PassOutput`, of the columns that were read, ``[length - reused, layers * hidden]``.
+        states: as :class:`PassOutput`, of all columns, the reused ones included: ``[length, layers * hidden]``.
     """
 
     logits: Tensor

@@ -10,7 +10,9 @@ import torch
 from transformers import PreTrainedModel
 
 from specllava.growth.cost_model import Costs
+from specllava.models.feature_draft import FeatureDraft
 from specllava.runtime.engine import Engine
+from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.passes import PassInput
 
 CONTEXT = 192  # tokens before the measured ones
@@ -34,8 +36,12 @@ def measure_costs(target: PreTrainedModel, draft: PreTrainedModel) -> Costs:
     quickest round gives its length.
     """
     ladders = ((target, VERIFY_ROWS), (draft, DRAFT_ROWS))
-    taken = (pass_seconds([Engine(model, CONTEXT + max(rows))], rows, REPEATS)[0] for model, rows in ladders)
+    taken = (pass_seconds([_engine(model, CONTEXT + max(rows))], rows, REPEATS)[0] for model, rows in ladders)
     return Costs.fitted(*map(against_rounds, taken))
+
+
+def _engine(model: PreTrainedModel, capacity: int) -> Engine | FeatureEngine:
+    return FeatureEngine(model, capacity) if isinstance(model, FeatureDraft) else Engine(model, capacity)
 
 
 def against_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
@@ -47,7 +53,9 @@ def against_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
 
 
 @torch.inference_mode()
-def pass_seconds(engines: Sequence[Engine], ladder: Sequence[int], repeats: int) -> list[dict[int, list[float]]]:
+def pass_seconds(
+    engines: Sequence[Engine | FeatureEngine], ladder: Sequence[int], repeats: int
+) -> list[dict[int, list[float]]]:
     """Measure seconds of every pass of each engine, by its number of tokens, in a context of :data:`CONTEXT` tokens.
 
     Engines and numbers of tokens take turns, so that whatever else the machine does falls on all of them.

@@ -1,0 +1,117 @@
+"""Drafting from the target's hidden states: EAGLE-1 to 3, MSD, ViSpec and EagleVLM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+
+import torch
+from torch import Tensor
+
+from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
+from specllava.drafters.growing import Expansion, GrowingSession
+from specllava.models.feature_draft import Entries, FeatureDraft
+from specllava.models.memory_estimate import draft_columns
+from specllava.models.vision import merge_features, num_image_tokens
+from specllava.runtime.cache import Content
+from specllava.runtime.feature_engine import FeatureEngine
+from specllava.runtime.passes import PassInput
+from specllava.runtime.prompt import Prompt
+
+
+class FeatureDrafter(Drafter):
+    """Drafter that grows trees with a draft that reads the target's states."""
+
+    name = "model"
+    needs_draft = grows = True
+
+    def __init__(self, state_layers: Sequence[int]) -> None:
+        self.state_layers = tuple(state_layers)
+
+    def open(self, context: DraftContext) -> DraftSession:
+        assert isinstance(context.draft, FeatureDraft)
+        assert context.rule is not None
+        assert context.prefill.states is not None
+        if context.prompt.draft_prompt is not None:
+            raise ValueError("the draft reads the target's states, so it cannot be given a prompt of its own")
+        return FeatureSession(context)
+
+
+class FeatureSession(GrowingSession):
+    """Session of a feature draft for one answer.
+
+    The draft's cache holds the text up to the last root with the target's true states and, behind it, the nodes of the
+    growing tree with the states that the draft made for itself. None of these outlives the tree: accepted tokens are
+    read again with the states that the target's pass revealed (EAGLE, arXiv 2401.15077, section 4.1).
+    """
+
+    def __init__(self, context: DraftContext) -> None:
+        draft, rule, states = context.draft, context.rule, context.prefill.states
+        assert isinstance(draft, FeatureDraft)
+        assert rule is not None
+        assert states is not None
+        super().__init__(context.config, context.random, rule)
+        self._engine = context.caches.feature_engine(draft, draft_columns(context.length, context.config))
+        entries, contents = prompt_entries(draft, context.target, context.prompt, states)
+        self._engine.prefill(entries, contents)
+        self._unread: list[int] = []  # emitted tokens that the cache lacks, the root left out
+        self._states = states[-1:]  # of the token before each of them, and before the root
+
+    def _expansion(self, root: int) -> Expansion:
+        self._read = self._engine.cache.length + len(self._unread) + 1  # columns once the root is read
+        self._scorer = _FeatureScorer(self._engine, [*self._unread, root], self._states)
+        ahead = self._engine.position + len(self._unread) + 1 - self._read
+        return Expansion(self._scorer, self._rule.max_children, self._top_tokens, ahead)
+
+    def _keep(self, path: Sequence[int], states: Tensor | None) -> None:
+        assert states is not None
+        root, *accepted = (self._tree.tokens[node] for node in path)
+        if self._columns[0] is None:  # it was not expanded, so nothing was read
+            self._unread, self._states = [*self._unread, root, *accepted], torch.cat([self._states, states])
+            return
+        self._engine.cache.keep(self._read, [])
+        self._unread, self._states = accepted, states
+
+
+class _FeatureScorer:
+    """Scorer of nodes by a feature draft, which keeps the state that each node's children are drafted from."""
+
+    def __init__(self, engine: FeatureEngine, context: Sequence[int], states: Tensor) -> None:
+        self._engine, self._context, self._known = engine, context, states
+        self._rows: dict[int, Tensor] = {}
+
+    @property
+    def cached(self) -> int:
+        return self._engine.cache.length
+
+    def root(self) -> Tensor:
+        output = self._engine.read(self._context, self._known)
+        assert output.states is not None
+        self._rows[0] = output.states[-1]
+        return output.logits
+
+    def level(self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        output = self._engine.forward(batch, torch.stack([self._rows[parent] for parent in parents]))
+        assert output.states is not None
+        self._rows.update(zip(nodes, output.states, strict=True))
+        return output.logits
+
+
+def prompt_entries(
+    draft: FeatureDraft, target: torch.nn.Module, prompt: Prompt, states: Tensor
+) -> tuple[Entries, list[Content]]:
+    """Return the entries of a prompt whose last token's successor is unknown yet, and what each stands for.
+
+    Args:
+        states: the target's, of all its tokens, ``[length, layers * hidden]``.
+    """
+    ids = prompt.input_ids[0]
+    embeds = merge_features(target, prompt.input_ids, prompt.features)[0]
+    entries = draft.entries(ids[1:], embeds[1:], states[:-1])
+    counts = num_image_tokens(target, prompt.features)
+    keys = chain.from_iterable(repeat(key, count) for key, count in zip(prompt.image_keys, counts, strict=False))
+    marker = draft.image_token_id
+    contents: list[Content] = [next(keys, None) if token == marker else token for token in ids.tolist()]
+    pictures = dict(enumerate(prompt.image_keys, start=1))
+    held = [pictures.get(-source) if source < 0 else contents[1 + source] for source in entries.sources]
+    return entries, [*(f"{contents[0]} {one}" for one in held[:1]), *held[1:]]  # the first entry holds two tokens

@@ -1,0 +1,65 @@
+"""Guesses behind a node: the likeliest next tokens of the draft, or draws from its distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from specllava.config import DecodingConfig
+from specllava.growth.tree_builder import TopTokens
+from specllava.verification.sampling import RandomSource, draw_children, warp
+from specllava.verification.verifier import check_finite
+
+TopTokensOf = Callable[[Tensor, int, Sequence[int]], list[TopTokens]]  # of logits, how many, after which nodes
+
+
+class Drawing:
+    """Draws of guesses from the draft's warped distributions, which are kept for one tree."""
+
+    def __init__(self, config: DecodingConfig, random: RandomSource) -> None:
+        self._config, self._random = config, random
+        self._rows: dict[int, Tensor] = {}
+
+    def __call__(self, logits: Tensor, count: int, nodes: Sequence[int]) -> list[TopTokens]:
+        probs = warp(logits, self._config.temperature, self._config.top_p, self._config.top_k)
+        if 0 in nodes:
+            self._rows = {}
+        drawn = []
+        entropies = torch.special.entr(probs).sum(-1).tolist()
+        if any(map(math.isnan, entropies)):
+            check_finite(logits, "draft")
+        for node, row, entropy in zip(nodes, probs, entropies, strict=True):
+            self._rows[node] = row
+            tokens = draw_children(row, count, self._random)
+            drawn.append(TopTokens(tokens, row[tokens].log().tolist(), entropy))
+        return drawn
+
+    def of(self, nodes: Sequence[int]) -> Tensor | None:
+        """Return the distributions of these nodes' children, ``[nodes, vocab]``; zeros where none were drawn."""
+        if not self._rows:
+            return None
+        nothing = torch.zeros_like(self._rows[0])
+        return torch.stack([self._rows.get(node, nothing) for node in nodes])
+
+
+def top_tokens(logits: Tensor, count: int, nodes: Sequence[int] = ()) -> list[TopTokens]:
+    """Return the ``count`` likeliest next tokens of each row of ``logits [rows, vocab]``, and its entropy in nats.
+
+    Raises:
+        ValueError: logits that are no numbers.
+    """
+    log_probs = torch.log_softmax(logits.float(), dim=-1)
+    entropies = (-(log_probs.exp() * log_probs).sum(-1)).tolist()
+    possible = log_probs.shape[-1]
+    if any(map(math.isnan, entropies)):
+        check_finite(logits, "draft")
+        entropies = torch.special.entr(log_probs.exp()).sum(-1).tolist()  # of suppressed tokens, whose logits are -inf
+        possible = int((log_probs > -torch.inf).sum(-1).min())
+    top = log_probs.topk(min(count, possible), dim=-1)
+    return [
+        TopTokens(tokens, values, entropy)
+        for tokens, values, entropy in zip(top.indices.tolist(), top.values.tolist(), entropies, strict=True)
+    ]

@@ -1,0 +1,242 @@
+"""Feature drafts as they are published: recognised by keys and configuration, checked against their target.
+
+Layouts: EAGLE-1 and 2, MSD and ViSpec (``fc``, ``layers.0``), EAGLE-3 as its authors, SpecForge and SGLang write it
+(``midlayer``), and as speculators does (``transformer_layer_config``). Our own is EAGLE's with a configuration that
+says the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.device import input_device
+from specllava.models.feature_config import DraftFormat, FeatureDraftConfig
+from specllava.models.feature_draft import FeatureDraft
+
+PADDING = 64  # rows by which a draft's vocabulary may be shorter: LLaVA's 32,064 are Vicuna's 32,000 and padding
+NESTED, IDS = "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"
+VARIANTS: Final = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+SIZES: Final = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters", "hidden_act",
+)  # fmt: skip
+UNUSED: Final = ("t2d", "rotary_emb.inv_freq")  # the inverse of d2t, and what follows from the configuration
+
+
+def is_feature_draft(checkpoint: Checkpoint) -> bool:
+    """Check whether a checkpoint is a feature draft, by its configuration and the names of its tensors."""
+    settings = checkpoint.settings()
+    if settings.get("model_type") == FeatureDraftConfig.model_type or NESTED in settings:
+        return True
+    if settings.get("model_type") not in ("llama", None):
+        return False
+    names = checkpoint.names()
+    if names is None:  # a pickled file, which only feature drafts may be
+        return "vision_config" not in settings
+    return "fc.weight" in {_plain(name) for name in names}
+
+
+def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftConfig:
+    """Return a configuration with a feature draft's sizes, to estimate its memory before its weights are read."""
+    settings, text = checkpoint.settings(), target.get_text_config()
+    sizes = {**settings, **settings.get(NESTED, {})}
+    kept = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
+    eagle3 = {"format": "eagle3", "state_layers": [0, 0, 0]} if _looks_like_eagle3(settings) else {}
+    return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **kept}, vocab_size=text.vocab_size, **eagle3)
+
+
+def load_feature_draft(
+    checkpoint: Checkpoint,
+    target: PreTrainedModel,
+    asked: DraftFormat | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> FeatureDraft:
+    """Load a feature draft for a target, on its device and in its precision.
+
+    Args:
+        asked: format, for those that have the same keys; by default what keys and configuration say.
+        tell: receives a line if weights must be unpickled.
+
+    Raises:
+        ValueError: keys that are missing, or of no known format; another target's hidden size, layers or vocabulary;
+            layer numbers that may be counted in two ways. One line with names and numbers.
+    """
+    settings = checkpoint.settings()
+    weights = {_plain(name): one for name, one in checkpoint.weights(_most_bytes(settings, target), tell).items()}
+    weights = {name: one for name, one in weights.items() if not name.endswith(UNUSED)}
+    config = feature_config(checkpoint.name, settings, weights, target, asked)
+    if not config.own_embeddings:
+        weights.pop("embed_tokens.weight", None)  # a copy of the target's
+    with torch.device("meta"):
+        draft = FeatureDraft(config)
+    if "d2t" in weights:
+        weights["d2t"] = weights["d2t"].to(torch.int64)
+    elif config.format == "eagle3":
+        weights["d2t"] = torch.zeros(int(config.draft_vocab_size or 0), dtype=torch.int64)
+    _check_keys(checkpoint.name, draft, weights)
+    draft.load_state_dict(weights, assign=True)
+    draft.rotary_emb = LlamaRotaryEmbedding(config=config)
+    draft.to(input_device(target), target.dtype).eval()
+    return draft.bind(target)
+
+
+def feature_config(
+    name: str,
+    settings: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    target: PreTrainedModel,
+    asked: DraftFormat | None,
+) -> FeatureDraftConfig:
+    """Return the configuration of a checkpoint, checked against its target; see :func:`load_feature_draft`."""
+    if settings.get("model_type") == FeatureDraftConfig.model_type:
+        config: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
+        _check_target(name, config, target)
+        return config
+    sizes = {**settings, **settings.get(NESTED, {})}
+    kind = _format(name, weights, asked)
+    eagle3 = kind == "eagle3"
+    if "fc.weight" not in weights:
+        raise ValueError(f"{name} has no fc.weight, so it is no feature draft: {len(weights)} other tensors are there")
+    text = target.config.get_text_config()
+    count = int(text.num_hidden_layers)
+    layers = _state_layers(name, settings, count) if eagle3 else [-1]
+    head = weights.get("lm_head.weight") if eagle3 else None
+    config = FeatureDraftConfig(
+        **{key: sizes[key] for key in SIZES if sizes.get(key) is not None} | {"num_hidden_layers": _layers(weights)},
+        vocab_size=int(text.vocab_size),
+        format=kind,
+        state_layers=layers,
+        target_hidden_size=int(settings.get("target_hidden_size") or text.hidden_size),
+        draft_vocab_size=None if head is None else len(head),
+        fc_bias="fc.bias" in weights,
+        input_norm=not eagle3 and "layers.0.input_layernorm.weight" in weights,
+        own_embeddings=eagle3 and _own_embeddings(weights, text),
+        queries=len(weights["imadpt.q"]) if kind == "vispec" else 2,
+        tie_word_embeddings=False,
+        **{key: bool(settings.get(key, False)) for key in VARIANTS if eagle3},
+    )
+    _check_vocabulary(name, config, sizes, weights, text.vocab_size)
+    _check_target(name, config, target)
+    return config
+
+
+def _looks_like_eagle3(settings: Mapping[str, Any]) -> bool:
+    return NESTED in settings or "eagle_config" in settings or "draft_vocab_size" in settings
+
+
+def _plain(name: str) -> str:
+    """Return a tensor's name without what trainers put in front, EAGLE-3's layer as layer 0."""
+    name = name.removeprefix("module.").removeprefix("model.")
+    return "layers.0." + name.removeprefix("midlayer.") if name.startswith("midlayer.") else name
+
+
+def _format(name: str, weights: Mapping[str, Tensor], asked: DraftFormat | None) -> DraftFormat:
+    found: DraftFormat = "eagle"
+    if "layers.0.hidden_norm.weight" in weights:
+        found = "eagle3"
+    elif any(one.startswith("imadpt.") for one in weights):
+        found = "vispec"
+    if asked is None or asked == found or (asked, found) == ("msd", "eagle"):
+        return asked or found
+    raise ValueError(f"{name} has the keys of format {found}, not of {asked}: leave --draft-format out")
+
+
+def _state_layers(name: str, settings: Mapping[str, Any], count: int) -> list[int]:
+    """Return the hidden states that an EAGLE-3 head reads, as transformers numbers them.
+
+    speculators and vLLM write those numbers; ``eagle_config``, of SpecForge and SGLang, the layers whose output they
+    are, which is one less. Without any they are [2, n // 2, n - 3] of n layers.
+    """
+    usual = [2, count // 2, count - 3]
+    ours, theirs = settings.get(IDS), (settings.get("eagle_config") or {}).get(IDS)
+    if theirs is not None:
+        if list(theirs) == usual:
+            raise ValueError(
+                f"{name} has eagle_config.{IDS} {list(theirs)}, which are outputs of layers by SGLang's counting and"
+                f' hidden states by vLLM\'s: write "{IDS}": {usual} (hidden states) into its config.json instead'
+            )
+        layers = [int(one) + 1 for one in theirs]
+    else:
+        layers = usual if ours is None else [int(one) for one in ours][:3]
+    if any(not 0 <= one <= count for one in layers):
+        raise ValueError(f"{name} reads hidden states {layers} of a target with {count} layers")
+    return layers
+
+
+def _layers(weights: Mapping[str, Tensor]) -> int:
+    return 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("layers.")), default=0)
+
+
+def _own_embeddings(weights: Mapping[str, Tensor], text: Any) -> bool:
+    """Check for token embeddings that are not the target's: of another width they cannot be."""
+    embeddings = weights.get("embed_tokens.weight")
+    return embeddings is not None and len(embeddings) == text.vocab_size
+
+
+def _check_vocabulary(
+    name: str, config: FeatureDraftConfig, sizes: Mapping[str, Any], weights: Mapping[str, Tensor], size: int
+) -> None:
+    """Refuse a draft of another vocabulary; rows that the target has for padding may be missing."""
+    embeddings = weights.get("embed_tokens.weight")
+    rows = len(embeddings) if embeddings is not None else int(sizes.get("vocab_size") or size)
+    if not size - PADDING <= rows <= size:
+        raise ValueError(f"{name} was made for a vocabulary of {rows} tokens, the target has {size}")
+    own, mapped = int(config.draft_vocab_size or size), weights.get("d2t")
+    if config.format != "eagle3":
+        return
+    if mapped is None and own < size - PADDING:
+        raise ValueError(f"{name} scores {own} of {size} tokens and lacks d2t, which says which")
+    if mapped is not None:
+        ids = mapped.long() + torch.arange(len(mapped))
+        if len(mapped) != own or int(ids.min()) < 0 or int(ids.max()) >= size or len(ids.unique()) != own:
+            raise ValueError(
+                f"{name} maps {len(mapped)} of its {own} tokens to ids {int(ids.min())} to {int(ids.max())}, not to"
+                f" different ones of the target's {size}"
+            )
+
+
+def _check_target(name: str, config: FeatureDraftConfig, target: PreTrainedModel) -> None:
+    """Refuse a draft of another target."""
+    text = target.config.get_text_config()
+    made, count = int(config.target_hidden_size or config.hidden_size), int(text.num_hidden_layers)
+    if made != text.hidden_size:
+        raise ValueError(f"{name} was made for a target of hidden size {made}, this one's is {text.hidden_size}")
+    if config.vocab_size != text.vocab_size:
+        told = f"{config.vocab_size} tokens, the target has {text.vocab_size}"
+        raise ValueError(f"{name} was made for a vocabulary of {told}")
+    if config.hidden_size != made and not config.own_embeddings:
+        raise ValueError(
+            f"{name} has hidden size {config.hidden_size} and no embeddings of its own, the target's are {made} wide"
+        )
+    if any(not -count - 1 <= one <= count for one in config.state_layers):
+        raise ValueError(f"{name} reads hidden states {list(config.state_layers)} of a target with {count} layers")
+
+
+def _check_keys(name: str, draft: FeatureDraft, weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are missing, unknown, or of other shapes."""
+    wanted = draft.state_dict()
+    missing, unknown = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
+    kind = draft.config.format
+    if missing:
+        raise ValueError(f"{name} lacks {len(missing)} tensors of format {kind}, such as {missing[0]}")
+    if unknown:
+        raise ValueError(f"{name} has {len(unknown)} tensors that format {kind} does not know, such as {unknown[0]}")
+    for key, one in wanted.items():
+        if one.shape != weights[key].shape:
+            raise ValueError(f"{name} has {key} of shape {list(weights[key].shape)}, {list(one.shape)} is expected")
+
+
+def _most_bytes(settings: Mapping[str, Any], target: PreTrainedModel) -> int:
+    """Return the bytes that a pickled file may have: float32, embeddings and head of its own, and as much again."""
+    sizes = {**settings, **settings.get(NESTED, {})}
+    text = target.config.get_text_config()
+    width, inner = int(sizes.get("hidden_size") or 0), int(sizes.get("intermediate_size") or 0)
+    rows = 2 * int(text.vocab_size) + 16 * width + 3 * inner + 3 * int(text.hidden_size)
+    return 2 * 4 * rows * width + 2**20

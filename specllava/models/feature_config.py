@@ -1,0 +1,55 @@
+"""Configuration of a feature draft: a drafter that reads the target's hidden states."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import LlamaConfig
+
+DraftFormat = Literal["eagle", "msd", "vispec", "eagle3"]
+LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, behind its final norm
+
+
+@strict
+class FeatureDraftConfig(LlamaConfig):
+    """Sizes and variant of a feature draft.
+
+    Args:
+        format: recurrence: ``eagle`` (EAGLE-1 and 2, arXiv 2401.15077), ``msd`` (2505.14260: image embeddings enter as
+            they are), ``vispec`` (2509.15235: image runs are compressed), ``eagle3`` (2503.01840: several layers).
+        state_layers: hidden states of the target that it reads, numbered as transformers does; -1 is the last, normed.
+        target_hidden_size: of one such state; ``hidden_size`` if not given.
+        draft_vocab_size: tokens that its own head scores; all of the target's if not given.
+        fc_bias: the fusion of embedding and state has a bias.
+        input_norm: its first layer has an input norm, as in EagleVLM (2509.11815); EAGLE has none there.
+        own_embeddings: it has token embeddings of its own; the target's otherwise.
+        queries: of ViSpec's image adaptor.
+        norm_before_residual, norm_before_fc, fc_norm, norm_output: variants of EAGLE-3 in the speculators layout: the
+            normed state is the residual; one norm, or one for each state, before the fusion; the normed state recurs.
+        compressor: options of the visual compressor, or none.
+    """
+
+    model_type = "feature_draft"
+
+    num_hidden_layers: int = 1
+    format: str = "eagle"
+    state_layers: list[int] | tuple[int, ...] = LAST
+    target_hidden_size: int | None = None
+    draft_vocab_size: int | None = None
+    fc_bias: bool = True
+    input_norm: bool = False
+    own_embeddings: bool = False
+    queries: int = 2
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    compressor: dict[str, object] | None = None
+
+    def __post_init__(self, **kwargs: object) -> None:
+        if self.target_hidden_size is None:
+            self.target_hidden_size = self.hidden_size
+        if self.draft_vocab_size is None:
+            self.draft_vocab_size = self.vocab_size
+        super().__post_init__(**kwargs)

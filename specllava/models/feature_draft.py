@@ -1,0 +1,211 @@
+"""A draft that reads the target's hidden states: EAGLE and what came of it (arXiv 2401.15077, 2406.16858, 2503.01840).
+
+Entry ``i`` of its text pairs the embedding of token ``i + 1`` with the target's state ``f_i`` of token ``i``; what
+its layers make of that stands for ``f_{i+1}``. Behind the last token whose state is known it goes on from its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
+
+from specllava.models.feature_config import FeatureDraftConfig
+from specllava.models.feature_layers import Eagle3Layer, EagleLayer
+from specllava.models.image_runs import ImageAdaptor, runs_of
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEnds:
+    """The target's token embeddings and head, which a feature draft uses and does not own.
+
+    Args:
+        dtype: that the head takes.
+    """
+
+    embeddings: nn.Module
+    head: nn.Module
+    dtype: torch.dtype
+
+    def __deepcopy__(self, _: dict[int, Any]) -> TargetEnds:
+        return self  # a copy of a draft shares its target
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What the layers of a feature draft read of a text.
+
+    Args:
+        inputs: ``[entries, width]``.
+        positions: of each entry in the text; a compressed picture leaves gaps.
+        sources: what each stands for: the number of its token in the text, or a picture's number below zero, from -1.
+        image: of the last picture, what ViSpec adds to every later entry, ``[hidden]``; ``None`` without.
+    """
+
+    inputs: Tensor
+    positions: tuple[int, ...]
+    sources: tuple[int, ...]
+    image: Tensor | None = None
+
+
+class FeatureDraft(PreTrainedModel):
+    """A feature draft. :meth:`bind` gives it the embeddings and the head of its target before use.
+
+    Weights bear the names of the published checkpoints; EAGLE-3's ``midlayer`` is ``layers.0``.
+    """
+
+    config_class = FeatureDraftConfig
+    config: FeatureDraftConfig
+    base_model_prefix = ""
+    _supports_sdpa = True
+
+    def __init__(self, config: FeatureDraftConfig) -> None:
+        super().__init__(config)
+        width, taps = config.hidden_size, len(config.state_layers)
+        wide = taps * int(config.target_hidden_size or width)
+        eagle3 = config.format == "eagle3"
+        build = Eagle3Layer if eagle3 else EagleLayer
+        self.fc = nn.Linear(wide if eagle3 else width + wide, width, bias=config.fc_bias and not eagle3)
+        self.layers = nn.ModuleList(build(config, number) for number in range(config.num_hidden_layers))
+        self.rotary_emb = LlamaRotaryEmbedding(config=config)
+        if config.own_embeddings:
+            self.embed_tokens = nn.Embedding(config.vocab_size, width)
+        if eagle3:
+            self.norm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
+            self.lm_head = nn.Linear(width, int(config.draft_vocab_size or config.vocab_size), bias=False)
+            self.register_buffer("d2t", torch.zeros(self.lm_head.out_features, dtype=torch.int64))
+            if config.norm_before_fc:
+                self.input_norm = LlamaRMSNorm(wide, eps=config.rms_norm_eps)
+            if config.fc_norm:
+                self.fc_norm = nn.ModuleList(LlamaRMSNorm(wide // taps, eps=config.rms_norm_eps) for _ in range(taps))
+        if config.format == "vispec":
+            self.img_fc = nn.Linear(2 * width, width, bias=config.fc_bias)
+            self.imadpt = ImageAdaptor(config)
+        self._ends: tuple[TargetEnds, ...] = ()  # in a tuple, so that they are no part of this module
+        self.post_init()
+
+    def bind(self, target: PreTrainedModel) -> FeatureDraft:
+        """Use the token embeddings and the head of ``target`` from now on; returns the draft."""
+        self._ends = (TargetEnds(target.get_input_embeddings(), target.get_output_embeddings(), target.dtype),)
+        self.image_token_id: int | None = getattr(target.config, "image_token_id", None)
+        return self
+
+    @property
+    def ends(self) -> TargetEnds:
+        assert self._ends, "bind comes first"
+        return self._ends[0]
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return embeddings of tokens, ``[…, hidden]``."""
+        table = self.embed_tokens if self.config.own_embeddings else self.ends.embeddings
+        embeds: Tensor = table(tokens)
+        return embeds.to(self.dtype)
+
+    def inputs(self, embeds: Tensor, states: Tensor, guessed: bool = False, image: Tensor | None = None) -> Tensor:
+        """Fuse token embeddings ``[…, hidden]`` with states to what the layers read, ``[…, width]``.
+
+        Args:
+            states: the target's, ``[…, layers * hidden]``, or the draft's own, ``[…, hidden]``.
+            guessed: they are the draft's own.
+            image: see :class:`Entries`.
+        """
+        states = states.to(self.dtype)
+        if self.config.format == "eagle3":
+            return torch.cat([embeds, states if guessed else self._joined(states)], dim=-1)
+        if self.config.format == "vispec":
+            image = torch.zeros_like(states[..., :1, :]) if image is None else image
+            states = self.img_fc(torch.cat([states, image.expand_as(states)], dim=-1))
+        fused: Tensor = self.fc(torch.cat([embeds, states], dim=-1))
+        return fused
+
+    def entries(self, tokens: Tensor, embeds: Tensor, states: Tensor, image: Tensor | None = None) -> Entries:
+        """Return what the layers read of a text whose states are known.
+
+        Args:
+            tokens: ``[length]``: token 1 to token ``length`` of the text.
+            embeds: of them, ``[length, hidden]``, with projected picture features in image slots.
+            states: the target's, of token 0 to ``length - 1``, ``[length, layers * hidden]``.
+            image: of a picture before all that.
+        """
+        slots = tokens == (-1 if self.image_token_id is None else self.image_token_id)
+        kind, embeds = self.config.format, embeds.to(self.dtype)
+        if kind == "eagle3" or self.config.own_embeddings:
+            embeds = self.embed(tokens)
+        if kind == "vispec":
+            return self._compressed(embeds, states, runs_of(slots), image)
+        inputs = self.inputs(embeds, states)
+        if kind == "msd":
+            inputs = torch.where(slots[:, None], embeds, inputs)
+        places = tuple(range(len(tokens)))
+        return Entries(inputs, places, places)
+
+    def forward(
+        self, inputs: Tensor, rotations: tuple[Tensor, Tensor], mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        """Run the layers on ``[batch, entries, width]``; returns states ``[batch, entries, hidden]``, which recur.
+
+        Args:
+            rotations: cosines and sines of the entries' positions, ``[batch, entries, size of a head]``.
+            mask: added to the scores; causal without it.
+        """
+        states = inputs
+        for layer in self.layers:
+            states = layer(states, attention_mask=mask, position_embeddings=rotations, past_key_values=cache)
+        if self.config.norm_output:
+            states = self.norm(states)
+        return states
+
+    def rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines of positions ``[batch, entries]``."""
+        cosines, sines = self.rotary_emb(self.fc.weight, position_ids=positions)
+        return cosines, sines
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Score next tokens from the draft's states ``[…, hidden]``: ``[…, vocab]``, -inf for what it cannot guess."""
+        if self.config.format != "eagle3":
+            scored: Tensor = self.ends.head(states.to(self.ends.dtype))
+            return scored
+        own: Tensor = self.lm_head(states if self.config.norm_output else self.norm(states))
+        size = self.config.vocab_size
+        if own.shape[-1] == size:
+            return own
+        scattered = own.new_full((*own.shape[:-1], size), -torch.inf)
+        scattered[..., self.d2t + torch.arange(len(self.d2t), device=own.device)] = own
+        return scattered
+
+    def _joined(self, states: Tensor) -> Tensor:
+        """Fuse the target's states of several layers, ``[…, layers * hidden]``, into one."""
+        if self.config.norm_before_fc:
+            states = self.input_norm(states)
+        if self.config.fc_norm:
+            parts = states.chunk(len(self.fc_norm), -1)
+            states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
+        joined: Tensor = self.fc(states)
+        return joined
+
+    def _compressed(
+        self, embeds: Tensor, states: Tensor, runs: Sequence[tuple[int, int]], image: Tensor | None
+    ) -> Entries:
+        """Return ViSpec's entries: each image run as a few of its adaptor's outputs, the last of which goes on."""
+        parts: list[Tensor] = []
+        positions: list[int] = []
+        sources: list[int] = []
+        start = 0
+        for number, (begin, end) in enumerate((*runs, (len(embeds), len(embeds))), start=1):
+            if start < begin:
+                parts.append(self.inputs(embeds[start:begin], states[start:begin], image=image))
+                positions += range(start, begin)
+                sources += range(start, begin)
+            if begin < end:
+                gathered = self.imadpt(embeds[begin:end])  # [queries, hidden]
+                kept, image = gathered[:-1], gathered[-1]
+                parts.append(kept)
+                positions += range(end - len(kept), end)
+                sources += [-number] * len(kept)
+            start = end
+        return Entries(torch.cat(parts), tuple(positions), tuple(sources), image)

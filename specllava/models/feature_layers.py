@@ -1,0 +1,44 @@
+"""Decoder layers of feature drafts: a Llama's, with another beginning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+
+from specllava.models.feature_config import FeatureDraftConfig
+
+
+class EagleLayer(LlamaDecoderLayer):
+    """Decoder layer of EAGLE, whose first layer has no input norm unless the configuration asks for one."""
+
+    def __init__(self, config: FeatureDraftConfig, number: int) -> None:
+        super().__init__(config, number)
+        if number == 0 and not config.input_norm:
+            self.input_layernorm = nn.Identity()
+
+
+class Eagle3Layer(LlamaDecoderLayer):
+    """Decoder layer of EAGLE-3: attends over token embedding and state side by side, ``[…, 2 hidden]``."""
+
+    def __init__(self, config: FeatureDraftConfig, number: int) -> None:
+        super().__init__(config, number)
+        attention = self.self_attn
+        for name in ("q_proj", "k_proj", "v_proj"):
+            plain = getattr(attention, name)
+            setattr(attention, name, nn.Linear(2 * config.hidden_size, plain.out_features, bias=plain.bias is not None))
+        self.hidden_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm_before_residual = config.norm_before_residual
+
+    def forward(self, hidden_states: Tensor, **arguments: Any) -> Tensor:
+        """Run the layer on ``[1, tokens, 2 hidden]``; the result is ``[1, tokens, hidden]``."""
+        embeds, states = hidden_states.chunk(2, -1)
+        normed = self.hidden_norm(states)
+        attended, _ = self.self_attn(
+            hidden_states=torch.cat([self.input_layernorm(embeds), normed], dim=-1), **arguments
+        )
+        states = (normed if self.norm_before_residual else states) + attended
+        out: Tensor = states + self.mlp(self.post_attention_layernorm(states))
+        return out

@@ -1,0 +1,90 @@
+"""A feature draft and its KV cache: token embeddings fused with states in, logits and states of its own out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specllava.models.feature_draft import Entries, FeatureDraft
+from specllava.runtime.attention import AttentionMasks
+from specllava.runtime.cache import BranchCache, Content
+from specllava.runtime.passes import PassInput, PassOutput
+
+
+class FeatureEngine:
+    """A feature draft over a branch cache, batch 1. It begins with token 1 of a text: see :class:`FeatureDraft`.
+
+    Args:
+        capacity: cache columns that fit, and positions.
+    """
+
+    def __init__(self, model: FeatureDraft, capacity: int) -> None:
+        self.model = model
+        self.device, self.dtype = model.fc.weight.device, model.dtype
+        self.cache = BranchCache(model.config.num_hidden_layers, capacity)
+        self.position = 0  # of the next token behind the cache
+        self.image: Tensor | None = None  # of the last picture, see :class:`Entries`
+        self._masks = AttentionMasks(model.config, self.device, self.dtype)
+        with torch.inference_mode():
+            self._rotations = torch.stack(model.rotations(torch.arange(capacity, device=self.device)[None]))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values."""
+        return self.cache.nbytes
+
+    def prefill(self, entries: Entries, contents: Sequence[Content]) -> None:
+        """Read a text, in place of what the cache holds; what both begin with is not read again.
+
+        Args:
+            contents: what each entry stands for; equal beginnings have equal states.
+        """
+        reused = self.cache.common_prefix(contents)
+        self.cache.keep(reused, [])
+        count = len(contents) - reused
+        if count:
+            self._run(entries.inputs[reused:], entries.positions[reused:], None, contents[reused:])
+        self.position, self.image = 1 + max(entries.positions, default=-1), entries.image
+
+    def read(self, tokens: Sequence[int], states: Tensor) -> PassOutput:
+        """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored."""
+        inputs = self.model.inputs(self._embed(tokens), states, image=self.image)
+        positions = range(self.position, self.position + len(tokens))
+        own = self._run(inputs, positions, None, tokens)
+        self.position += len(tokens)
+        return PassOutput(self.model.logits(own[-1:]), own)
+
+    def forward(self, batch: PassInput, states: Tensor | None = None) -> PassOutput:
+        """Append tokens with the draft's own states before them, and score each; the next position stays.
+
+        Args:
+            states: ``[tokens, hidden]``; zeros without, for timing.
+        """
+        embeds = self._embed(batch.tokens)
+        states = torch.zeros_like(embeds) if states is None else states
+        positions = range(self.position, self.position + len(batch.tokens))
+        inputs = self.model.inputs(embeds, states, guessed=True, image=self.image)
+        own = self._run(inputs, batch.positions or positions, batch, batch.tokens)
+        return PassOutput(self.model.logits(own), own)
+
+    def _embed(self, tokens: Sequence[int]) -> Tensor:
+        return self.model.embed(torch.tensor(list(tokens), device=self.device))
+
+    def _run(
+        self, inputs: Tensor, positions: Sequence[int], batch: PassInput | None, contents: Sequence[Content]
+    ) -> Tensor:
+        """Run the layers on ``[entries, width]`` behind the cache; returns ``[entries, hidden]``."""
+        start, count = self.cache.length, len(inputs)
+        self.cache.check_room(count)
+        visible = None if batch is None else batch.visible
+        if visible is None and count > 1:
+            visible = np.tri(count, start + count, start, dtype=np.bool_)
+        mask = None if visible is None else self._masks.of(visible, positions, ())
+        rotations = self._rotations[:, :, list(positions)]
+        states = self.model(inputs[None], (rotations[0], rotations[1]), mask, self.cache)
+        self.cache.contents += contents
+        found: Tensor = states[0]
+        return found
