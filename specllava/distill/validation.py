@@ -28,7 +28,7 @@ from specllava.metrics import summarise
 from specllava.models.draft_classes import save, vision_source
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.scoring import score_draft, teacher_forced_log_probs
+from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
 
 UNASKED = "validation prompts that cannot be read"
 
@@ -149,7 +149,7 @@ def _measured(pair: Pair, prompt: Prompt, config: DecodingConfig) -> _Sums:
     assert pair.draft is not None
     trace = pair.run(Lane("validation", config, prompt), record=False)
     run = summarise([trace])
-    ours = teacher_forced_log_probs(pair.draft, prompt.draft_prompt or prompt, trace.token_ids)
+    ours = draft_log_probs(pair.target, pair.draft, prompt, trace.token_ids)
     theirs = teacher_forced_log_probs(pair.target, prompt, trace.token_ids)
     scores = score_draft(ours, theirs, trace.token_ids)
     agreed = sum(guess == token for guess, token in zip(scores.guesses, trace.token_ids, strict=True))

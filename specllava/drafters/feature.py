@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, repeat
 
 import torch
 from torch import Tensor
 
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
 from specllava.drafters.growing import Expansion, GrowingSession
-from specllava.models.feature_draft import Entries, FeatureDraft
+from specllava.models.feature_draft import FeatureDraft
 from specllava.models.memory_estimate import draft_columns
-from specllava.models.vision import merge_features, num_image_tokens
-from specllava.runtime.cache import Content
-from specllava.runtime.feature_engine import FeatureEngine
+from specllava.runtime.feature_engine import FeatureEngine, prompt_entries
 from specllava.runtime.passes import PassInput
-from specllava.runtime.prompt import Prompt
 
 
 class FeatureDrafter(Drafter):
@@ -32,8 +28,6 @@ class FeatureDrafter(Drafter):
         assert isinstance(context.draft, FeatureDraft)
         assert context.rule is not None
         assert context.prefill.states is not None
-        if context.prompt.draft_prompt is not None:
-            raise ValueError("the draft reads the target's states, so it cannot be given a prompt of its own")
         return FeatureSession(context)
 
 
@@ -95,23 +89,3 @@ class _FeatureScorer:
         assert output.states is not None
         self._rows.update(zip(nodes, output.states, strict=True))
         return output.logits
-
-
-def prompt_entries(
-    draft: FeatureDraft, target: torch.nn.Module, prompt: Prompt, states: Tensor
-) -> tuple[Entries, list[Content]]:
-    """Return the entries of a prompt whose last token's successor is unknown yet, and what each stands for.
-
-    Args:
-        states: the target's, of all its tokens, ``[length, layers * hidden]``.
-    """
-    ids = prompt.input_ids[0]
-    embeds = merge_features(target, prompt.input_ids, prompt.features)[0]
-    entries = draft.entries(ids[1:], embeds[1:], states[:-1])
-    counts = num_image_tokens(target, prompt.features)
-    keys = chain.from_iterable(repeat(key, count) for key, count in zip(prompt.image_keys, counts, strict=False))
-    marker = draft.image_token_id
-    contents: list[Content] = [next(keys, None) if token == marker else token for token in ids.tolist()]
-    pictures = dict(enumerate(prompt.image_keys, start=1))
-    held = [pictures.get(-source) if source < 0 else contents[1 + source] for source in entries.sources]
-    return entries, [*(f"{contents[0]} {one}" for one in held[:1]), *held[1:]]  # the first entry holds two tokens

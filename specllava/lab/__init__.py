@@ -55,6 +55,10 @@ class Lab:
     ) -> Generator[Contrast]:
         """Ablate the draft's image: its own, a blank one, ``other``. The target always reads its own."""
         chosen = _comparable(config)
+        if self.pair.draft_vision == "states":
+            raise ValueError(
+                f"the draft {self.pair.draft_name} reads the target's states: it cannot be shown another picture"
+            )
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
         views = {"a blank picture": Image.new("RGB", image.size, BLANK), "another picture": other}
         variants = [Variant("the picture", self.pair, prompt)]

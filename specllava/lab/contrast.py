@@ -12,7 +12,7 @@ from specllava.lab.run import run_lane
 from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_prefix
-from specllava.runtime.scoring import score_draft, teacher_forced_log_probs
+from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
 
 CLOSEUPS = 3
 APART = 4  # tokens between two positions of closeups, at least
@@ -48,7 +48,7 @@ def contrast(variants: Sequence[Variant], config: DecodingConfig) -> Generator[C
         if target_log_probs is None:
             target_log_probs = teacher_forced_log_probs(pair.target, prompt, answer)
             yield found
-        log_probs = teacher_forced_log_probs(pair.draft, prompt.draft_prompt or prompt, answer)
+        log_probs = draft_log_probs(pair.target, pair.draft, prompt, answer)
         found = replace(
             found,
             results=(

@@ -13,7 +13,7 @@ from specllava.lab.run import run_lane
 from specllava.lane import lane_of
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_prefix
-from specllava.runtime.scoring import teacher_forced_log_probs
+from specllava.runtime.scoring import draft_log_probs, teacher_forced_log_probs
 
 OPTIONS = 4  # alternatives per position that each model contributes
 
@@ -32,7 +32,7 @@ def token_options(pair: Pair, prompt: Prompt, config: DecodingConfig) -> Generat
     answer = original.token_ids
     target = teacher_forced_log_probs(pair.target, prompt, answer).exp()
     yield
-    draft = teacher_forced_log_probs(pair.draft, prompt.draft_prompt or prompt, answer).exp()
+    draft = draft_log_probs(pair.target, pair.draft, prompt, answer).exp()
     return ForcedToken(original, tuple(_options(pair, *rows) for rows in zip(answer, target, draft, strict=True)))
 
 

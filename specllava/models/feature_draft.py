@@ -86,6 +86,7 @@ class FeatureDraft(PreTrainedModel):
         if config.format == "vispec":
             self.img_fc = nn.Linear(2 * width, width, bias=config.fc_bias)
             self.imadpt = ImageAdaptor(config)
+        self.scored = nn.Identity()  # every row that is scored passes here, so a hook counts them
         self._ends: tuple[TargetEnds, ...] = ()  # in a tuple, so that they are no part of this module
         self.post_init()
 
@@ -167,9 +168,10 @@ class FeatureDraft(PreTrainedModel):
 
     def logits(self, states: Tensor) -> Tensor:
         """Score next tokens from the draft's states ``[…, hidden]``: ``[…, vocab]``, -inf for what it cannot guess."""
+        states = self.scored(states)
         if self.config.format != "eagle3":
-            scored: Tensor = self.ends.head(states.to(self.ends.dtype))
-            return scored
+            logits: Tensor = self.ends.head(states.to(self.ends.dtype))
+            return logits
         own: Tensor = self.lm_head(states if self.config.norm_output else self.norm(states))
         size = self.config.vocab_size
         if own.shape[-1] == size:

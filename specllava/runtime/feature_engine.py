@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from specllava.models.feature_draft import Entries, FeatureDraft
+from specllava.models.vision import merge_features, num_image_tokens
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache, Content
 from specllava.runtime.passes import PassInput, PassOutput
+from specllava.runtime.prompt import Prompt
 
 
 class FeatureEngine:
@@ -36,18 +40,20 @@ class FeatureEngine:
         """Bytes of keys and values."""
         return self.cache.nbytes
 
-    def prefill(self, entries: Entries, contents: Sequence[Content]) -> None:
+    def prefill(self, entries: Entries, contents: Sequence[Content]) -> Tensor:
         """Read a text, in place of what the cache holds; what both begin with is not read again.
+
+        Returns the draft's states of the entries that were read, ``[read, hidden]``.
 
         Args:
             contents: what each entry stands for; equal beginnings have equal states.
         """
         reused = self.cache.common_prefix(contents)
         self.cache.keep(reused, [])
-        count = len(contents) - reused
-        if count:
-            self._run(entries.inputs[reused:], entries.positions[reused:], None, contents[reused:])
         self.position, self.image = 1 + max(entries.positions, default=-1), entries.image
+        if reused == len(contents):
+            return entries.inputs.new_empty((0, self.model.config.hidden_size))
+        return self._run(entries.inputs[reused:], entries.positions[reused:], None, contents[reused:])
 
     def read(self, tokens: Sequence[int], states: Tensor) -> PassOutput:
         """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored."""
@@ -88,3 +94,28 @@ class FeatureEngine:
         self.cache.contents += contents
         found: Tensor = states[0]
         return found
+
+
+def prompt_entries(
+    draft: FeatureDraft, target: PreTrainedModel, prompt: Prompt, states: Tensor
+) -> tuple[Entries, list[Content]]:
+    """Return the entries of a prompt whose last token's successor is unknown yet, and what each stands for.
+
+    Args:
+        states: the target's, of all its tokens, ``[length, layers * hidden]``.
+
+    Raises:
+        ValueError: a prompt of its own for the draft.
+    """
+    if prompt.draft_prompt is not None:
+        raise ValueError("the draft reads the target's states, so it cannot be given a prompt of its own")
+    ids = prompt.input_ids[0]
+    embeds = merge_features(target, prompt.input_ids, prompt.features)[0]
+    entries = draft.entries(ids[1:], embeds[1:], states[:-1])
+    counts = num_image_tokens(target, prompt.features)
+    keys = chain.from_iterable(repeat(key, count) for key, count in zip(prompt.image_keys, counts, strict=False))
+    marker = draft.image_token_id
+    contents: list[Content] = [next(keys, None) if token == marker else token for token in ids.tolist()]
+    pictures = dict(enumerate(prompt.image_keys, start=1))
+    held = [pictures.get(-source) if source < 0 else contents[1 + source] for source in entries.sources]
+    return entries, [*(f"{contents[0]} {one}" for one in held[:1]), *held[1:]]  # the first entry holds two tokens

@@ -1,4 +1,4 @@
-"""Scoring of models on a given answer: one teacher-forced pass each, no decoding."""
+"""Scoring of models on a given answer: teacher-forced passes, no decoding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specllava.findings.draft_scores import DraftScores
+from specllava.models.feature_draft import FeatureDraft
 from specllava.runtime.engine import Engine
+from specllava.runtime.feature_engine import FeatureEngine, prompt_entries
 from specllava.runtime.passes import PassInput
 from specllava.runtime.prompt import Prompt
 
@@ -21,8 +23,7 @@ def teacher_forced_log_probs(model: PreTrainedModel, prompt: Prompt, answer: Seq
     Raises:
         ValueError: an empty answer.
     """
-    if not answer:
-        raise ValueError("there is no answer to read: it has 0 tokens")
+    _check_answer(answer)
     engine = Engine(model, prompt.length + len(answer))
     rows = [engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits[None]]
     if len(answer) > 1:
@@ -30,8 +31,40 @@ def teacher_forced_log_probs(model: PreTrainedModel, prompt: Prompt, answer: Seq
     return torch.log_softmax(torch.cat(rows).double(), dim=-1)
 
 
+@torch.inference_mode()
+def draft_log_probs(
+    target: PreTrainedModel, draft: PreTrainedModel, prompt: Prompt, answer: Sequence[int]
+) -> Tensor:
+    """Return a draft's log-probabilities as :func:`teacher_forced_log_probs` does, whatever the draft reads.
+
+    One that reads the target's states is given the true ones of prompt and answer.
+
+    Raises:
+        ValueError: an empty answer, or a prompt of its own for a draft that reads the target's states.
+    """
+    if not isinstance(draft, FeatureDraft):
+        return teacher_forced_log_probs(draft, prompt.draft_prompt or prompt, answer)
+    _check_answer(answer)
+    length = prompt.length + len(answer)
+    engine, reader = Engine(target, length, draft.config.state_layers), FeatureEngine(draft, length)
+    known = engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys).states
+    assert known is not None
+    rows = [reader.prefill(*prompt_entries(draft, target, prompt, known))[-1:]]
+    if len(answer) > 1:
+        told = engine.forward(PassInput(answer[:-1])).states
+        assert told is not None
+        rows.append(reader.read(answer[:-1], torch.cat([known[-1:], told[:-1]])).states)
+    return torch.log_softmax(draft.logits(torch.cat(rows)).double(), dim=-1)
+
+
 def score_draft(draft: Tensor, target: Tensor, answer: Sequence[int]) -> DraftScores:
-    """Score a draft on an answer, from both models' :func:`teacher_forced_log_probs` ``[answer, vocab]``."""
+    """Score a draft on an answer, from both models' log-probabilities ``[answer, vocab]``.
+
+    Of a draft that cannot guess every token (its log-probability is -inf), the divergence is over those that it can.
+    """
+    reach = ~draft.isneginf()
+    if not bool(reach.all()):
+        target = torch.log_softmax(target.masked_fill(~reach, -torch.inf), dim=-1)
     target_probs = target.exp()
     entropies = torch.special.entr(draft.exp()).sum(-1)
     tokens = torch.tensor(list(answer), device=draft.device)
@@ -43,3 +76,8 @@ def score_draft(draft: Tensor, target: Tensor, answer: Sequence[int]) -> DraftSc
         guesses=tuple(draft.argmax(-1).tolist()),
         divergences=tuple(divergences.clamp_min(0.0).tolist()),  # rounding may leave it a hair below
     )
+
+
+def _check_answer(answer: Sequence[int]) -> None:
+    if not answer:
+        raise ValueError("there is no answer to read: it has 0 tokens")
