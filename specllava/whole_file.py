@@ -1,7 +1,10 @@
-"""Files that are there whole or not at all."""
+"""Files and directories that are there whole or not at all."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -27,3 +30,20 @@ def write_whole(path: Path, data: str | bytes) -> None:
             beside.unlink(missing_ok=True)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def whole_directory(directory: Path) -> Iterator[Path]:
+    """Give a directory to write to beside ``directory``, which it is renamed to at the end; after an error it is gone.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    beside = directory.with_name(directory.name + ".writing")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        yield beside
+        beside.rename(directory)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise

@@ -1,17 +1,19 @@
-"""The commands of ``python -m specllava draft``: how a draft for a target is made."""
+"""The commands of ``python -m specllava draft``: how a draft for a target is made, and written for other engines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
-from specllava.cli.options import announce_loading, hide_progress_bars
+from specllava.cli.options import announce_loading, hide_progress_bars, print_notice
 
 if TYPE_CHECKING:
     from specllava.models.make_draft import MadeDraft
+
+LayoutName = Literal["eagle", "eagle3", "speculators"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,36 @@ class Import:
 
         hide_progress_bars()
         _print_draft(console, import_draft(self.source, self.target, self.output))
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a draft that reads the target's states in a layout that vLLM and SGLang load."""
+
+    draft: str
+    """The draft: a directory, or an id of the hub."""
+
+    target: str
+    """The model that it drafts for: an id of the hub, or a directory."""
+
+    format: LayoutName
+    """eagle for EAGLE-1 and EagleVLM; eagle3, or speculators with its variants, for EAGLE-3."""
+
+    output: Path
+    """Directory to write; it must not exist."""
+
+    identity_layer: bool = False
+    """For eagle: hold an input norm, which its first layer cannot have, behind a layer that changes nothing."""
+
+    def run(self, console: Console) -> None:
+        announce_loading(f"{self.draft} and the configuration of {self.target}")
+        from specllava.models.export_draft import export_draft
+
+        hide_progress_bars()
+        _print_draft(
+            console,
+            export_draft(self.draft, self.target, self.output, self.format, self.identity_layer, print_notice),
+        )
 
 
 def _print_draft(console: Console, made: MadeDraft) -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from specllava.cli.bench import Bench
 from specllava.cli.compare import Compare
 from specllava.cli.distill import Distill
+from specllava.cli.draft import Export as ExportDraft
 from specllava.cli.draft import Import, Init
 from specllava.cli.generate import Generate
 from specllava.cli.parsing import UsageError, joined, parse
@@ -32,8 +33,10 @@ Command = (
     | Annotated[Distill, tyro.conf.subcommand("distill")]
     | Annotated[Presets, tyro.conf.subcommand("presets")]
     | Annotated[
-        Annotated[Init, tyro.conf.subcommand("init")] | Annotated[Import, tyro.conf.subcommand("import")],
-        tyro.conf.subcommand("draft", description="Drafts for a target: make one, or take one over."),
+        Annotated[Init, tyro.conf.subcommand("init")]
+        | Annotated[Import, tyro.conf.subcommand("import")]
+        | Annotated[ExportDraft, tyro.conf.subcommand("export")],
+        tyro.conf.subcommand("draft", description="Drafts for a target: make one, take one over, hand one on."),
     ]
     | Annotated[
         Annotated[Train, tyro.conf.subcommand("train")]

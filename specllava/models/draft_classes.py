@@ -5,7 +5,6 @@ Targets and drafts are ordinary Hugging Face directories: configuration, safeten
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +21,7 @@ from transformers import (
 )
 
 from specllava.models.feature_draft import FeatureDraft
+from specllava.whole_file import whole_directory
 
 MAX_SHARD = "8MB"  # a hosted Space's git takes no file above 10 MB without extra tooling
 # The target's features, those of a tower of its own, the target's hidden states, no picture at all.
@@ -65,12 +65,9 @@ def save(
     Raises:
         OSError: it cannot be written, such as on a full disk; nothing is left behind.
     """
-    beside = directory.with_name(directory.name + ".writing")
-    shutil.rmtree(beside, ignore_errors=True)
     try:
-        model.to("cpu", dtype).save_pretrained(beside, max_shard_size=max_shard)
-        processor.save_pretrained(beside)
-        beside.rename(directory)
+        with whole_directory(directory) as beside:
+            model.to("cpu", dtype).save_pretrained(beside, max_shard_size=max_shard)
+            processor.save_pretrained(beside)
     except (SafetensorError, OSError) as error:
-        shutil.rmtree(beside, ignore_errors=True)
         raise OSError(f"{directory} cannot be written: {error}") from error

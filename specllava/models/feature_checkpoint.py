@@ -58,7 +58,19 @@ def load_feature_draft(
     asked: DraftFormat | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> FeatureDraft:
-    """Load a feature draft for a target, on its device and in its precision.
+    """Load a feature draft for a target, on its device and in its precision; see :func:`read_feature_draft`."""
+    draft = read_feature_draft(checkpoint, target.config, asked, tell)
+    draft.to(input_device(target), target.dtype).eval()
+    return draft.bind(target)
+
+
+def read_feature_draft(
+    checkpoint: Checkpoint,
+    target: PretrainedConfig,
+    asked: DraftFormat | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> FeatureDraft:
+    """Read a feature draft for a target of which the configuration is enough: in main memory, as it is stored.
 
     Args:
         asked: format, for those that have the same keys; by default what keys and configuration say.
@@ -83,18 +95,17 @@ def load_feature_draft(
     _check_keys(checkpoint.name, draft, weights)
     draft.load_state_dict(weights, assign=True)
     draft.rotary_emb = LlamaRotaryEmbedding(config=config)
-    draft.to(input_device(target), target.dtype).eval()
-    return draft.bind(target)
+    return draft
 
 
 def feature_config(
     name: str,
     settings: Mapping[str, Any],
     weights: Mapping[str, Tensor],
-    target: PreTrainedModel,
+    target: PretrainedConfig,
     asked: DraftFormat | None,
 ) -> FeatureDraftConfig:
-    """Return the configuration of a checkpoint, checked against its target; see :func:`load_feature_draft`."""
+    """Return the configuration of a checkpoint, checked against its target; see :func:`read_feature_draft`."""
     if settings.get("model_type") == FeatureDraftConfig.model_type:
         config: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
         _check_target(name, config, target)
@@ -104,7 +115,7 @@ def feature_config(
     eagle3 = kind == "eagle3"
     if "fc.weight" not in weights:
         raise ValueError(f"{name} has no fc.weight, so it is no feature draft: {len(weights)} other tensors are there")
-    text = target.config.get_text_config()
+    text = target.get_text_config()
     count = int(text.num_hidden_layers)
     layers = _state_layers(name, settings, count) if eagle3 else [-1]
     head = weights.get("lm_head.weight") if eagle3 else None
@@ -157,7 +168,8 @@ def _state_layers(name: str, settings: Mapping[str, Any], count: int) -> list[in
     usual = [2, count // 2, count - 3]
     ours, theirs = settings.get(IDS), (settings.get("eagle_config") or {}).get(IDS)
     if theirs is not None:
-        if list(theirs) == usual:
+        agreed = ours is not None and [int(one) - 1 for one in ours] == list(theirs)
+        if list(theirs) == usual and not agreed:
             raise ValueError(
                 f"{name} has eagle_config.{IDS} {list(theirs)}, which are outputs of layers by SGLang's counting and"
                 f' hidden states by vLLM\'s: write "{IDS}": {usual} (hidden states) into its config.json instead'
@@ -202,9 +214,9 @@ def _check_vocabulary(
             )
 
 
-def _check_target(name: str, config: FeatureDraftConfig, target: PreTrainedModel) -> None:
+def _check_target(name: str, config: FeatureDraftConfig, target: PretrainedConfig) -> None:
     """Refuse a draft of another target."""
-    text = target.config.get_text_config()
+    text = target.get_text_config()
     made, count = int(config.target_hidden_size or config.hidden_size), int(text.num_hidden_layers)
     if made != text.hidden_size:
         raise ValueError(f"{name} was made for a target of hidden size {made}, this one's is {text.hidden_size}")
@@ -233,10 +245,10 @@ def _check_keys(name: str, draft: FeatureDraft, weights: Mapping[str, Tensor]) -
             raise ValueError(f"{name} has {key} of shape {list(weights[key].shape)}, {list(one.shape)} is expected")
 
 
-def _most_bytes(settings: Mapping[str, Any], target: PreTrainedModel) -> int:
+def _most_bytes(settings: Mapping[str, Any], target: PretrainedConfig) -> int:
     """Return the bytes that a pickled file may have: float32, embeddings and head of its own, and as much again."""
     sizes = {**settings, **settings.get(NESTED, {})}
-    text = target.config.get_text_config()
+    text = target.get_text_config()
     width, inner = int(sizes.get("hidden_size") or 0), int(sizes.get("intermediate_size") or 0)
     rows = 2 * int(text.vocab_size) + 16 * width + 3 * inner + 3 * int(text.hidden_size)
     return 2 * 4 * rows * width + 2**20

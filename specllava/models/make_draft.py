@@ -45,7 +45,7 @@ def init_draft(llm: Source, target: Source, output: Path, text_only: bool = Fals
     Raises:
         ValueError: models that are not there or do not fit, or an output that is; in one line.
     """
-    _check_free(output)
+    check_free(output)
     small, large = Checkpoint.at(llm), Checkpoint.at(target)
     kind, config = small.config(), large.config()
     family = family_of(config)
@@ -81,7 +81,7 @@ def import_draft(source: Source, target: Source, output: Path) -> MadeDraft:
     Raises:
         ValueError: as :func:`init_draft`.
     """
-    _check_free(output)
+    check_free(output)
     small, large = Checkpoint.at(source), Checkpoint.at(target)
     theirs, config = small.config(), large.config()
     family = next((one for one in FAMILIES if one.name == theirs.model_type), None)
@@ -106,7 +106,8 @@ def import_draft(source: Source, target: Source, output: Path) -> MadeDraft:
     return MadeDraft(output, "shared", draft.num_parameters(), ("the tower equals the target's and is dropped",))
 
 
-def _check_free(output: Path) -> None:
+def check_free(output: Path) -> None:
+    """Raise ``ValueError`` if there is something at ``output`` already."""
     if output.exists():
         raise ValueError(f"{output} exists already: name another --output, or remove it")
 

@@ -1,0 +1,212 @@
+"""Export of a feature draft to the layouts that vLLM and SGLang load: EAGLE-1, EAGLE-3 and that of speculators.
+
+Names, shapes and configuration are those that vLLM's ``llama_eagle.py`` and ``llama_eagle3.py``, SGLang's files of the
+same names and ``Eagle3SpeculatorConfig`` of vllm-project/speculators read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from specllava.models.checkpoint import SINGLE, Checkpoint, Source
+from specllava.models.feature_checkpoint import IDS, NESTED, VARIANTS, is_feature_draft, read_feature_draft
+from specllava.models.feature_config import LAST, FeatureDraftConfig
+from specllava.models.feature_draft import FeatureDraft
+from specllava.models.make_draft import MadeDraft, check_free
+from specllava.whole_file import whole_directory
+
+LayoutName = Literal["eagle", "eagle3", "speculators"]
+LAYOUTS: Final[tuple[LayoutName, ...]] = get_args(LayoutName)
+TAPS = 3  # hidden states that both engines hand to an EAGLE-3 draft
+PROPOSED = 3  # tokens a pass that an engine is asked for where the command line does not say
+LLAMA: Final = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "hidden_act", "rms_norm_eps", "max_position_embeddings", "initializer_range", "attention_bias",
+    "mlp_bias",
+)  # fmt: skip
+
+
+def export_draft(
+    draft: Source,
+    target: Source,
+    output: Path,
+    layout: LayoutName,
+    identity_layer: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> MadeDraft:
+    """Write a feature draft in a layout that inference engines load.
+
+    Args:
+        draft: in any format that :func:`read_feature_draft` knows.
+        target: only its configuration is read and, for ``eagle``, its token embeddings.
+        identity_layer: put a layer that changes nothing in front of one that has an input norm, which the first layer
+            of ``eagle`` cannot have.
+        tell: receives a line if weights must be unpickled.
+
+    Raises:
+        ValueError: models that are not there or do not fit, an output that is, or what the layout cannot hold, with the
+            way out; in one line.
+        OSError: it cannot be written; nothing is left behind.
+    """
+    check_free(output)
+    small, large = Checkpoint.at(draft), Checkpoint.at(target)
+    if not is_feature_draft(small):
+        raise ValueError(
+            f"{small.name} does not read the target's states, so it has none of the layouts {', '.join(LAYOUTS)}:"
+            " engines take such a draft as it is"
+        )
+    config = large.config()
+    made = read_feature_draft(small, config, None, tell)
+    why = _missing_in(layout, made.config, config, identity_layer)
+    if why:
+        raise ValueError(f"the layout {layout} cannot hold {small.name}: {why}")
+    if layout == "eagle":
+        weights, settings = _eagle(made, identity_layer, large.tensors("embed_tokens")["weight"])
+    elif layout == "eagle3":
+        weights, settings = _eagle3(made, "midlayer."), _llama(made) | _heads(made.config) | _sglang(made.config)
+    else:
+        weights, settings = _eagle3(made, "layers.0."), _speculators(made, large)
+    _write(output, weights, settings)
+    said = [f"layout {layout}: {len(weights)} tensors; no engine has been started with it here"]
+    if layout == "speculators" and large.local:
+        said.append(f"its config.json names {large.place} as the target: write the id of the hub there if it moves")
+    return MadeDraft(output, "states", sum(one.numel() for one in weights.values()), tuple(said))
+
+
+def _missing_in(
+    layout: LayoutName, config: FeatureDraftConfig, target: PretrainedConfig, identity_layer: bool
+) -> str | None:
+    """Return what of a draft a layout has no place for, and the way out; ``None`` if it holds all of it."""
+    kind = config.format
+    if config.compressor is not None:
+        return "it reads compressed pictures, which no engine does: distil one without a compressor"
+    if kind in ("msd", "vispec"):
+        return f"it reads pictures as {kind} does, which no engine does: distil one with --drafter eagle or eagle3"
+    if (kind == "eagle3") != (layout != "eagle"):
+        return f"its format is {kind}: use --format {'eagle' if kind == 'eagle' else 'eagle3 or speculators'}"
+    if kind == "eagle":
+        if config.own_embeddings or config.hidden_size != target.get_text_config().hidden_size:
+            return "engines give it the target's token embeddings, and it has its own: distil one with the target's"
+        if tuple(config.state_layers) != LAST:
+            return f"engines give it the target's last states, and it reads {list(config.state_layers)}"
+        if config.input_norm and not identity_layer:
+            return (
+                "its first layer has an input norm, which engines leave out there: add --identity-layer, which costs"
+                " one more layer a pass, or distil one with --no-input-norm"
+            )
+        return None
+    count, layers = int(target.get_text_config().num_hidden_layers), list(config.state_layers)
+    if len(layers) != TAPS or any(not 0 < one < count for one in layers):
+        return f"engines give it {TAPS} of the hidden states 1 to {count - 1}, and it reads {layers}"
+    variants = [name for name in VARIANTS if getattr(config, name)]
+    if layout == "eagle3" and variants:
+        return f"it has {', '.join(variants)}: use --format speculators"
+    return None
+
+
+def _eagle(draft: FeatureDraft, identity_layer: bool, embeddings: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return tensors and configuration of EAGLE-1. A fusion without a bias gets one of zeros, which SGLang adds."""
+    own, settings = draft.state_dict(), _llama(draft) | {"architectures": ["LlamaForCausalLMEagle"]}
+    if identity_layer and draft.config.input_norm:
+        own = {_one_later(name): one for name, one in own.items()}
+        own |= {f"layers.0.{name}": _changing_nothing(one) for name, one in draft.layers[0].state_dict().items()}
+        del own["layers.0.input_layernorm.weight"]
+        settings["num_hidden_layers"] += 1
+    fusion = own["fc.weight"]
+    added = {"embed_tokens.weight": embeddings.to(fusion.dtype), "fc.bias": fusion.new_zeros(len(fusion))}
+    return added | own, settings
+
+
+def _one_later(name: str) -> str:
+    """Return a tensor's name where its layer has one more in front."""
+    part, _, rest = name.partition(".")
+    if part != "layers":
+        return name
+    number, _, rest = rest.partition(".")
+    return f"layers.{int(number) + 1}.{rest}"
+
+
+def _changing_nothing(weight: Tensor) -> Tensor:
+    """Return a weight for a layer whose products are zero, so that only its residual is left."""
+    return torch.ones_like(weight) if weight.dim() == 1 else torch.zeros_like(weight)
+
+
+def _eagle3(draft: FeatureDraft, layer: str) -> dict[str, Tensor]:
+    """Return EAGLE-3's tensors, its decoder layer named ``layer``; ``d2t`` and ``t2d`` unless it guesses all."""
+    weights = {name.replace("layers.0.", layer): one for name, one in draft.state_dict().items()}
+    offsets, size = weights.pop("d2t"), draft.config.vocab_size
+    if len(offsets) == size:
+        return weights
+    guessable = torch.zeros(size, dtype=torch.bool)
+    guessable[offsets + torch.arange(len(offsets))] = True
+    return weights | {"d2t": offsets, "t2d": guessable}
+
+
+def _llama(draft: FeatureDraft) -> dict[str, Any]:
+    """Return the configuration of the draft's layers as a Llama's, its rotations as older transformers write them."""
+    config, precision = draft.config, draft.fc.weight.dtype
+    rotations: Mapping[str, Any] = config.rope_parameters
+    scaling = {name: value for name, value in rotations.items() if name != "rope_theta"}
+    return {
+        "model_type": "llama",
+        **{name: getattr(config, name) for name in LLAMA},
+        "rope_theta": rotations["rope_theta"],
+        "rope_scaling": None if scaling.get("rope_type", "default") == "default" else scaling,
+        "tie_word_embeddings": False,
+        "torch_dtype": str(precision).removeprefix("torch."),
+    }
+
+
+def _heads(config: FeatureDraftConfig) -> dict[str, Any]:
+    """Return what EAGLE-3 scores and reads; vLLM and speculators number hidden states as transformers does."""
+    return {"draft_vocab_size": config.draft_vocab_size, IDS: list(config.state_layers)}
+
+
+def _sglang(config: FeatureDraftConfig) -> dict[str, Any]:
+    """Return what SGLang reads beside that; it numbers the layers whose output the states are, one less."""
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "target_hidden_size": config.target_hidden_size,
+        "eagle_config": {"use_aux_hidden_state": True, IDS: [one - 1 for one in config.state_layers]},
+    }
+
+
+def _speculators(draft: FeatureDraft, target: Checkpoint) -> dict[str, Any]:
+    """Return the configuration of the speculators layout."""
+    config, nested = draft.config, _llama(draft)
+    wider = config.target_hidden_size != config.hidden_size
+    return {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": PROPOSED}],
+            "default_proposal_method": "greedy",
+            "verifier": {"name_or_path": target.place, "architectures": target.settings().get("architectures") or []},
+        },
+        NESTED: nested,
+        **_heads(config),
+        "target_hidden_size": config.target_hidden_size if wider else None,
+        "embed_requires_grad": config.own_embeddings,
+        **{name: bool(getattr(config, name)) for name in VARIANTS},
+        **{name: nested[name] for name in ("tie_word_embeddings", "torch_dtype")},
+    }
+
+
+def _write(output: Path, weights: Mapping[str, Tensor], settings: Mapping[str, Any]) -> None:
+    try:
+        with whole_directory(output) as beside:
+            beside.mkdir(parents=True)
+            save_file({name: one.contiguous() for name, one in weights.items()}, beside / SINGLE, {"format": "pt"})
+            (beside / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    except (SafetensorError, OSError) as error:
+        raise OSError(f"{output} cannot be written: {error}") from error

@@ -1,0 +1,258 @@
+"""Export of feature drafts: keys and shapes are those that engines load, and what is read back drafts the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import checkpoints
+from support.checkpoints import PADDED, WORDS
+from test_bad_input import complaint
+from torch import Tensor
+
+from specllava.cli.main import main
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.export_draft import LayoutName, export_draft
+from specllava.models.feature_checkpoint import load_feature_draft
+from specllava.models.feature_config import FeatureDraftConfig
+from specllava.models.feature_draft import FeatureDraft
+from specllava.models.loading import LoadedTarget, LoadOptions, load_target
+
+HIDDEN, INNER, HEADS, KV, LAYERS = 48, 64, 3, 1, 8
+WIDTH = HIDDEN // HEADS
+GUESSABLE = 100
+USUAL = [2, LAYERS // 2, LAYERS - 3]
+SIZES = {
+    "hidden_size": HIDDEN, "intermediate_size": INNER, "num_attention_heads": HEADS, "num_key_value_heads": KV,
+    "vocab_size": PADDED, "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "initializer_range": 0.2,
+}  # fmt: skip
+EAGLE3 = {"format": "eagle3", "state_layers": USUAL, "draft_vocab_size": GUESSABLE}
+LAYER = {
+    "self_attn.q_proj.weight": (HEADS * WIDTH, HIDDEN),
+    "self_attn.k_proj.weight": (KV * WIDTH, HIDDEN),
+    "self_attn.v_proj.weight": (KV * WIDTH, HIDDEN),
+    "self_attn.o_proj.weight": (HIDDEN, HEADS * WIDTH),
+    "mlp.gate_proj.weight": (INNER, HIDDEN),
+    "mlp.up_proj.weight": (INNER, HIDDEN),
+    "mlp.down_proj.weight": (HIDDEN, INNER),
+    "post_attention_layernorm.weight": (HIDDEN,),
+}
+LAYER3 = {
+    name: (rows[0], 2 * HIDDEN) if name.split(".")[-2][:1] in "qkv" else rows for name, rows in LAYER.items()
+} | {"hidden_norm.weight": (HIDDEN,), "input_layernorm.weight": (HIDDEN,)}
+EAGLE_KEYS = {
+    "embed_tokens.weight": (PADDED, HIDDEN),
+    "fc.weight": (HIDDEN, 2 * HIDDEN),
+    "fc.bias": (HIDDEN,),
+    **{f"layers.0.{name}": shape for name, shape in LAYER.items()},
+}
+EAGLE3_KEYS = {"fc.weight": (HIDDEN, 3 * HIDDEN), "norm.weight": (HIDDEN,), "lm_head.weight": (GUESSABLE, HIDDEN)}
+MAPS = {"d2t": (GUESSABLE,), "t2d": (PADDED,)}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("export")
+    checkpoints.write_llava(root / "target", layers=LAYERS, hidden=HIDDEN)
+    return root
+
+
+@pytest.fixture(scope="module")
+def target(root: Path) -> LoadedTarget:
+    options = LoadOptions(device="cpu", dtype="float32")
+    return load_target("random", root / "target", None, options, lambda line: None)
+
+
+def written(directory: Path, seed: int = 0, dtype: torch.dtype = torch.float32, **variant: Any) -> Path:
+    """A random feature draft, in this project's own layout."""
+    torch.manual_seed(seed)
+    draft = FeatureDraft(FeatureDraftConfig(**SIZES | variant))
+    for name, weight in draft.named_parameters():
+        if weight.dim() == 1:  # gains and biases, which begin at ones and zeros
+            torch.nn.init.normal_(weight, mean=float("norm" in name), std=0.2)
+    if draft.config.format == "eagle3":
+        ids = torch.randperm(PADDED)[: len(draft.d2t)].sort().values
+        draft.d2t.copy_(ids - torch.arange(len(ids)))
+    draft.to(dtype).save_pretrained(directory)
+    return directory
+
+
+def exported(tmp_path: Path, root: Path, layout: LayoutName, identity_layer: bool = False, **made: Any) -> Path:
+    draft = written(tmp_path / "draft", **made)
+    export_draft(draft, root / "target", tmp_path / "out", layout, identity_layer)
+    return tmp_path / "out"
+
+
+def shapes_of(directory: Path) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(one.shape) for name, one in checkpoints.weights_of(directory).items()}
+
+
+def settings_of(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "config.json").read_text())
+
+
+@torch.inference_mode()
+def drafted(directory: Path, target: LoadedTarget) -> tuple[Tensor, Tensor]:
+    """Logits of a draft for a text whose states are known, and of the same tokens behind guessed states."""
+    draft = load_feature_draft(Checkpoint.at(directory), target.model)
+    source = torch.Generator().manual_seed(11)
+    tokens = torch.randint(3, WORDS, (9,), generator=source)
+    states = torch.randn(9, HIDDEN * len(draft.config.state_layers), generator=source)
+    rotations = draft.rotations(torch.arange(9)[None])
+    known = draft(draft.entries(tokens, draft.embed(tokens), states).inputs[None], rotations)[0]
+    guessed = draft(draft.inputs(draft.embed(tokens), known, guessed=True)[None], rotations)[0]
+    return draft.logits(known), draft.logits(guessed)
+
+
+VARIANTS = {
+    "eagle": ("eagle", {}),
+    "without bias": ("eagle", {"fc_bias": False}),
+    "two layers": ("eagle", {"num_hidden_layers": 2}),
+    "eagle, other rotations": ("eagle", {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+    "eagle3": ("eagle3", EAGLE3),
+    "all tokens": ("eagle3", EAGLE3 | {"draft_vocab_size": None}),
+    "own embeddings": ("eagle3", EAGLE3 | {"own_embeddings": True}),
+    "other layers": ("eagle3", EAGLE3 | {"state_layers": [1, 3, 7]}),
+    "layers whose outputs have the usual numbers": ("eagle3", EAGLE3 | {"state_layers": [one + 1 for one in USUAL]}),
+    "speculators": ("speculators", EAGLE3),
+    "residual": ("speculators", EAGLE3 | {"norm_before_residual": True, "norm_output": True}),
+    "norm before": ("speculators", EAGLE3 | {"norm_before_fc": True, "own_embeddings": True}),
+    "norms": ("speculators", EAGLE3 | {"fc_norm": True, "draft_vocab_size": None}),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_is_read_back_drafts_the_same(
+    name: str, seed: int, root: Path, target: LoadedTarget, tmp_path: Path
+) -> None:
+    layout, variant = VARIANTS[name]
+    out = exported(tmp_path, root, layout, seed=seed, **variant)
+    for ours, theirs in zip(drafted(tmp_path / "draft", target), drafted(out, target), strict=True):
+        assert torch.equal(ours, theirs)
+        assert ours.isfinite().any(-1).all() and ours[ours.isfinite()].std() > 0.01
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_input_norm_is_held_behind_a_layer_that_changes_nothing(
+    seed: int, root: Path, target: LoadedTarget, tmp_path: Path
+) -> None:
+    out = exported(tmp_path, root, "eagle", identity_layer=True, seed=seed, input_norm=True)
+    for ours, theirs in zip(drafted(tmp_path / "draft", target), drafted(out, target), strict=True):
+        assert torch.equal(ours, theirs)
+    later = {f"layers.1.{name}": shape for name, shape in LAYER.items()}
+    assert shapes_of(out) == EAGLE_KEYS | later | {"layers.1.input_layernorm.weight": (HIDDEN,)}
+    assert settings_of(out)["num_hidden_layers"] == 2
+
+
+def test_eagle_has_the_published_keys_and_shapes(root: Path, tmp_path: Path) -> None:
+    out = exported(tmp_path, root, "eagle", fc_bias=False, dtype=torch.bfloat16)
+    assert shapes_of(out) == EAGLE_KEYS
+    weights, settings = checkpoints.weights_of(out), settings_of(out)
+    table = checkpoints.weights_of(root / "target")["language_model.model.embed_tokens.weight"]
+    assert torch.equal(weights["embed_tokens.weight"], table.bfloat16())
+    assert {one.dtype for one in weights.values()} == {torch.bfloat16}
+    assert (settings["model_type"], settings["architectures"]) == ("llama", ["LlamaForCausalLMEagle"])
+    asked = {name: settings[name] for name in SIZES}
+    assert asked == SIZES and (settings["num_hidden_layers"], settings["head_dim"]) == (1, WIDTH)
+    assert (settings["rope_theta"], settings["rope_scaling"], settings["torch_dtype"]) == (10000.0, None, "bfloat16")
+    assert "bias" not in settings, "vLLM would take it for one of the attention's products"
+
+
+def test_eagle3_has_the_published_keys_and_counts_layers_as_each_engine_does(root: Path, tmp_path: Path) -> None:
+    out = exported(tmp_path, root, "eagle3", **EAGLE3)
+    assert shapes_of(out) == EAGLE3_KEYS | MAPS | {f"midlayer.{name}": shape for name, shape in LAYER3.items()}
+    weights, settings = checkpoints.weights_of(out), settings_of(out)
+    ids = (weights["d2t"] + torch.arange(GUESSABLE)).tolist()
+    assert weights["t2d"].nonzero()[:, 0].tolist() == ids and weights["t2d"].dtype == torch.bool
+    assert weights["d2t"].dtype == torch.int64
+    assert settings["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert (settings["draft_vocab_size"], settings["target_hidden_size"]) == (GUESSABLE, HIDDEN)
+    assert settings["eagle_aux_hidden_state_layer_ids"] == USUAL
+    assert settings["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [one - 1 for one in USUAL]
+
+
+def test_the_speculators_layout_names_its_target_and_every_variant(root: Path, tmp_path: Path) -> None:
+    out = exported(tmp_path, root, "speculators", **EAGLE3 | {"fc_norm": True, "norm_before_residual": True})
+    norms = {f"fc_norm.{number}.weight": (HIDDEN,) for number in range(3)}
+    layer = {f"layers.0.{name}": shape for name, shape in LAYER3.items()}
+    assert shapes_of(out) == EAGLE3_KEYS | MAPS | norms | layer
+    settings = settings_of(out)
+    flags = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad")
+    assert [settings[name] for name in flags] == [True, False, True, False, False]
+    verifier = settings["speculators_config"]["verifier"]
+    assert verifier == {"name_or_path": str(root / "target"), "architectures": ["LlavaForConditionalGeneration"]}
+    nested = settings["transformer_layer_config"]
+    assert (nested["model_type"], nested["head_dim"], nested["vocab_size"]) == ("llama", WIDTH, PADDED)
+    assert settings["eagle_aux_hidden_state_layer_ids"] == USUAL and "model_type" not in settings
+
+
+@pytest.mark.parametrize(
+    ("layout", "variant", "told", "way_out"),
+    [
+        ("eagle", {"input_norm": True}, "input norm", "--identity-layer"),
+        ("eagle", {"format": "msd"}, "reads pictures as msd does", "--drafter eagle"),
+        ("eagle", {"format": "vispec"}, "reads pictures as vispec does", "--drafter eagle"),
+        ("eagle", {"own_embeddings": True}, "has its own", "distil one with the target's"),
+        ("eagle", EAGLE3, "its format is eagle3", "--format eagle3 or speculators"),
+        ("eagle3", {}, "its format is eagle", "--format eagle"),
+        ("speculators", {}, "its format is eagle", "--format eagle"),
+        ("eagle3", EAGLE3 | {"norm_before_residual": True, "norm_output": True}, "norm_before_residual, norm_output",
+         "--format speculators"),
+        ("eagle3", EAGLE3 | {"state_layers": [2, 4]}, "it reads [2, 4]", "hidden states 1 to 7"),
+        ("speculators", EAGLE3 | {"state_layers": [2, 4, 8]}, "it reads [2, 4, 8]", "hidden states 1 to 7"),
+    ],
+)  # fmt: skip
+def test_what_a_layout_cannot_hold_is_refused_with_the_way_out(
+    layout: LayoutName, variant: dict[str, Any], told: str, way_out: str, root: Path, tmp_path: Path
+) -> None:
+    line = complaint(lambda: exported(tmp_path, root, layout, **variant))
+    assert line.startswith(f"the layout {layout} cannot hold draft: ") and told in line and way_out in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_only_drafts_that_read_states_are_exported(root: Path, tmp_path: Path) -> None:
+    checkpoints.write_llama(tmp_path / "llama", hidden=HIDDEN)
+    line = complaint(lambda: export_draft(tmp_path / "llama", root / "target", tmp_path / "out", "eagle"))
+    assert "does not read the target's states" in line
+
+
+def test_two_ways_to_count_layers_are_agreed_or_refused(root: Path, target: LoadedTarget, tmp_path: Path) -> None:
+    """Numbers that fit both ways are settled by the other list, if the two say the same layers."""
+    out = exported(tmp_path, root, "eagle3", **EAGLE3 | {"state_layers": [one + 1 for one in USUAL]})
+    settings = settings_of(out)
+    assert settings["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == USUAL
+    draft = load_feature_draft(Checkpoint.at(out), target.model)
+    assert list(draft.config.state_layers) == [one + 1 for one in USUAL]
+    del settings["eagle_aux_hidden_state_layer_ids"]
+    checkpoints.write(out / "config.json", settings)
+    assert "eagle_config" in complaint(lambda: load_feature_draft(Checkpoint.at(out), target.model))
+
+
+def test_a_full_disk_leaves_nothing_behind(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    draft = written(tmp_path / "draft")
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr("specllava.models.export_draft.save_file", full)
+    with pytest.raises(OSError, match=r"out cannot be written: .*No space left"):
+        export_draft(draft, root / "target", tmp_path / "out", "eagle")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_command_writes_and_refuses_in_one_line(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = written(tmp_path / "draft", input_norm=True)
+    command = ["draft", "export", "--draft", str(draft), "--target", str(root / "target"), "--format", "eagle"]
+    asked = [*command, "--output", str(tmp_path / "out")]
+    assert main(asked) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("specllava: the layout eagle cannot hold draft: ")
+    assert main([*asked, "--identity-layer"]) == 0
+    assert f"{tmp_path / 'out'}: a draft of" in capsys.readouterr().out.replace("\n", "")
+    assert main([*asked, "--identity-layer"]) == 1
+    assert "exists already" in capsys.readouterr().err
