@@ -1,6 +1,7 @@
 """Classes of drafts without a vision tower, which read the features of the target's, and how models are saved.
 
-Targets and drafts are ordinary Hugging Face directories: configuration, safetensors, tokenizer, processor.
+Targets and drafts are ordinary Hugging Face directories: configuration, safetensors, tokenizer, processor. A draft
+whose configuration has ``compressor`` reads fewer entries of each picture; see :class:`CompressorConfig`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from transformers import (
     LlavaForConditionalGeneration,
     LlavaNextConfig,
     LlavaNextForConditionalGeneration,
+    PretrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
 )
 
+from specllava.models.compressor_config import CompressorConfig
+from specllava.models.compressors import Compressor
 from specllava.models.feature_draft import FeatureDraft
 from specllava.whole_file import whole_directory
 
@@ -34,6 +38,7 @@ class DraftLlava(LlavaForConditionalGeneration):
     def __init__(self, config: LlavaConfig) -> None:
         super().__init__(config)
         self.model.vision_tower = nn.Identity()
+        self.compressor = _compressor(config)
 
 
 class DraftLlavaNext(LlavaNextForConditionalGeneration):
@@ -42,6 +47,16 @@ class DraftLlavaNext(LlavaNextForConditionalGeneration):
     def __init__(self, config: LlavaNextConfig) -> None:
         super().__init__(config)
         self.model.vision_tower = nn.Identity()
+        self.compressor = _compressor(config)
+
+
+def _compressor(config: PretrainedConfig) -> Compressor | None:
+    """Build the compressor of a draft's projected pictures, if its configuration has one."""
+    settings = getattr(config, "compressor", None)
+    if settings is None:
+        return None
+    text = config.get_text_config()
+    return Compressor(CompressorConfig.of(settings), text.hidden_size, text.num_attention_heads, None)
 
 
 def vision_source(draft: PreTrainedModel) -> VisionSource:

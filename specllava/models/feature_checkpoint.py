@@ -49,7 +49,8 @@ def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftCo
     sizes = {**settings, **settings.get(NESTED, {})}
     kept = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
     eagle3 = {"format": "eagle3", "state_layers": [0, 0, 0]} if _looks_like_eagle3(settings) else {}
-    return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **kept}, vocab_size=text.vocab_size, **eagle3)
+    own = {"compressor": settings["compressor"]} if settings.get("compressor") else {}
+    return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **kept}, vocab_size=text.vocab_size, **eagle3, **own)
 
 
 def load_feature_draft(

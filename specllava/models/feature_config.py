@@ -7,6 +7,8 @@ from typing import Literal
 from huggingface_hub.dataclasses import strict
 from transformers import LlamaConfig
 
+from specllava.models.compressor_config import CompressorConfig
+
 DraftFormat = Literal["eagle", "msd", "vispec", "eagle3"]
 LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, behind its final norm
 
@@ -27,7 +29,10 @@ class FeatureDraftConfig(LlamaConfig):
         queries: of ViSpec's image adaptor.
         norm_before_residual, norm_before_fc, fc_norm, norm_output: variants of EAGLE-3 in the speculators layout: the
             normed state is the residual; one norm, or one for each state, before the fusion; the normed state recurs.
-        compressor: options of the visual compressor, or none.
+        compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.
+
+    Raises:
+        ValueError: a compressor that is not known, or one of another format than ``eagle``.
     """
 
     model_type = "feature_draft"
@@ -52,4 +57,8 @@ class FeatureDraftConfig(LlamaConfig):
             self.target_hidden_size = self.hidden_size
         if self.draft_vocab_size is None:
             self.draft_vocab_size = self.vocab_size
+        if self.compressor is not None:
+            if self.format != "eagle":
+                raise ValueError(f"a draft of format {self.format} takes no compressor, only eagle does")
+            self.compressor = CompressorConfig.of(self.compressor).settings()
         super().__post_init__(**kwargs)

@@ -6,7 +6,6 @@ its layers make of that stands for ``f_{i+1}``. Behind the last token whose stat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +14,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
+from specllava.models.compressor_config import CompressorConfig, OperatorName
+from specllava.models.compressors import Compressor
 from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_layers import Eagle3Layer, EagleLayer
-from specllava.models.image_runs import ImageAdaptor, runs_of
+from specllava.models.image_runs import ImageAdaptor, segments_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,17 @@ class Entries:
         positions: of each entry in the text; a compressed picture leaves gaps.
         sources: what each stands for: the number of its token in the text, or a picture's number below zero, from -1.
         image: of the last picture, what ViSpec adds to every later entry, ``[hidden]``; ``None`` without.
+        bias: added to the attention scores of each entry, ``[entries]``, where a gate in training weighs several
+            compressions; ``None`` otherwise.
+        choice: name of the operator that a gate chose for the pictures.
     """
 
     inputs: Tensor
     positions: tuple[int, ...]
     sources: tuple[int, ...]
     image: Tensor | None = None
+    bias: Tensor | None = None
+    choice: str | None = None
 
 
 class FeatureDraft(PreTrainedModel):
@@ -85,7 +91,11 @@ class FeatureDraft(PreTrainedModel):
                 self.fc_norm = nn.ModuleList(LlamaRMSNorm(wide // taps, eps=config.rms_norm_eps) for _ in range(taps))
         if config.format == "vispec":
             self.img_fc = nn.Linear(2 * width, width, bias=config.fc_bias)
-            self.imadpt = ImageAdaptor(config)
+            self.imadpt = ImageAdaptor(config.queries, width, config.num_attention_heads, config.attention_bias)
+        self.compressor: Compressor | None = None
+        if config.compressor is not None:
+            options = CompressorConfig.of(config.compressor)
+            self.compressor = Compressor(options, width, config.num_attention_heads, wide)
         self.scored = nn.Identity()  # every row that is scored passes here, so a hook counts them
         self._ends: tuple[TargetEnds, ...] = ()  # in a tuple, so that they are no part of this module
         self.post_init()
@@ -124,7 +134,14 @@ class FeatureDraft(PreTrainedModel):
         fused: Tensor = self.fc(torch.cat([embeds, states], dim=-1))
         return fused
 
-    def entries(self, tokens: Tensor, embeds: Tensor, states: Tensor, image: Tensor | None = None) -> Entries:
+    def entries(
+        self,
+        tokens: Tensor,
+        embeds: Tensor,
+        states: Tensor,
+        image: Tensor | None = None,
+        question: Tensor | None = None,
+    ) -> Entries:
         """Return what the layers read of a text whose states are known.
 
         Args:
@@ -132,13 +149,16 @@ class FeatureDraft(PreTrainedModel):
             embeds: of them, ``[length, hidden]``, with projected picture features in image slots.
             states: the target's, of token 0 to ``length - 1``, ``[length, layers * hidden]``.
             image: of a picture before all that.
+            question: the target's state of the prompt's last token, which a compressor's gate reads; without it the
+                last of ``states``.
         """
         slots = tokens == (-1 if self.image_token_id is None else self.image_token_id)
         kind, embeds = self.config.format, embeds.to(self.dtype)
         if kind == "eagle3" or self.config.own_embeddings:
             embeds = self.embed(tokens)
-        if kind == "vispec":
-            return self._compressed(embeds, states, runs_of(slots), image)
+        if kind == "vispec" or self.compressor is not None:
+            question = states[-1:].mean(0) if question is None else question
+            return self._compressed(embeds, states, slots, image, question)
         inputs = self.inputs(embeds, states)
         if kind == "msd":
             inputs = torch.where(slots[:, None], embeds, inputs)
@@ -191,23 +211,44 @@ class FeatureDraft(PreTrainedModel):
         return joined
 
     def _compressed(
-        self, embeds: Tensor, states: Tensor, runs: Sequence[tuple[int, int]], image: Tensor | None
+        self, embeds: Tensor, states: Tensor, slots: Tensor, image: Tensor | None, question: Tensor
     ) -> Entries:
-        """Return ViSpec's entries: each image run as a few of its adaptor's outputs, the last of which goes on."""
-        parts: list[Tensor] = []
+        """Return entries of which each run of ``slots [length]`` has become a few, at the run's last positions."""
+        inputs: list[Tensor] = []
+        bias: list[Tensor] = []
         positions: list[int] = []
         sources: list[int] = []
-        start = 0
-        for number, (begin, end) in enumerate((*runs, (len(embeds), len(embeds))), start=1):
-            if start < begin:
-                parts.append(self.inputs(embeds[start:begin], states[start:begin], image=image))
-                positions += range(start, begin)
-                sources += range(start, begin)
-            if begin < end:
-                gathered = self.imadpt(embeds[begin:end])  # [queries, hidden]
-                kept, image = gathered[:-1], gathered[-1]
-                parts.append(kept)
-                positions += range(end - len(kept), end)
-                sources += [-number] * len(kept)
-            start = end
-        return Entries(torch.cat(parts), tuple(positions), tuple(sources), image)
+        chosen = {} if self.compressor is None else self.compressor.choose(question)
+        for begin, end, run in segments_of(slots):
+            here = slice(begin, end)
+            if not run:
+                made = [self.inputs(embeds[here], states[here], image=image)]
+            elif self.compressor is None:  # ViSpec: the last of its adaptor's outputs goes on
+                gathered = self.imadpt(embeds[here])  # [queries, hidden]
+                made, image = [gathered[:-1]], gathered[-1]
+            else:
+                made = [self._operated(name, embeds[here], states[here]) for name in chosen]
+            weights = chosen.values() if run and chosen else [None]
+            for one, weight in zip(made, weights, strict=True):
+                inputs.append(one)
+                bias.append((one.new_zeros(()) if weight is None else weight).expand(len(one)))
+                positions += range(end - len(one), end)
+                sources += [-run] * len(one) if run else range(begin, end)
+        weighted = any(weight is not None for weight in chosen.values())
+        choice = next(iter(chosen)) if len(chosen) == 1 else None
+        return Entries(
+            torch.cat(inputs) if inputs else self.inputs(embeds, states),
+            tuple(positions),
+            tuple(sources),
+            image,
+            torch.cat(bias) if weighted else None,
+            choice,
+        )
+
+    def _operated(self, name: OperatorName, embeds: Tensor, states: Tensor) -> Tensor:
+        """Return the entries ``[kept, hidden]`` that an operator makes of a run; fused are only as many as need be."""
+        assert self.compressor is not None
+        operator = self.compressor.operator(name)
+        both = torch.cat([embeds, states.to(self.dtype)], dim=-1)
+        made: Tensor = self.fc(operator(both)) if operator.commutes else operator(self.fc(both))
+        return made

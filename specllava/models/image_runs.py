@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specllava.models.feature_config import FeatureDraftConfig
 
+def segments_of(slots: Tensor) -> list[tuple[int, int, int]]:
+    """Cut a text into runs of image slots and what lies between; ``slots`` is ``[length]``.
 
-def runs_of(slots: Tensor) -> list[tuple[int, int]]:
-    """Return begin and end of each contiguous run of ``slots [length]``."""
-    edges = torch.diff(F.pad(slots.to(torch.int8), (1, 1)))
-    begins, ends = (edges == 1).nonzero()[:, 0].tolist(), (edges == -1).nonzero()[:, 0].tolist()
-    return list(zip(begins, ends, strict=True))
+    Returns:
+        Begin, end and number of each segment in order: runs of slots are numbered from 1, text has number 0.
+    """
+    edges = torch.diff(F.pad(slots.to(torch.int8), (1, 1))).nonzero()[:, 0].tolist()  # begin, end, begin, end, …
+    bounds = [0, *edges, len(slots)]
+    cut = enumerate(pairwise(bounds))
+    return [(begin, end, (place + 1) // 2 * (place % 2)) for place, (begin, end) in cut if begin < end]
 
 
 class ImageAdaptor(nn.Module):
     """Cross-attention from learnt queries to the embeddings of a run of image slots; no positions, not causal."""
 
-    def __init__(self, config: FeatureDraftConfig) -> None:
+    def __init__(self, queries: int, width: int, heads: int, bias: bool) -> None:
         super().__init__()
-        width, heads = config.hidden_size, config.num_attention_heads
-        self.q = nn.Parameter(torch.empty(config.queries, heads, width // heads))
-        self.k_proj = nn.Linear(width, width, bias=config.attention_bias)
-        self.v_proj = nn.Linear(width, width, bias=config.attention_bias)
+        self.q = nn.Parameter(torch.empty(queries, heads, width // heads))
+        self.k_proj = nn.Linear(width, width, bias=bias)
+        self.v_proj = nn.Linear(width, width, bias=bias)
         self.o_proj = nn.Linear(width, width, bias=False)
-        nn.init.normal_(self.q, std=config.initializer_range)
+        nn.init.normal_(self.q, std=0.02)
 
     def forward(self, embeds: Tensor) -> Tensor:
         """Compress ``[slots, hidden]`` to ``[queries, hidden]``."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specllava.models.compressors import Compressor, Operator
 from specllava.models.family import Features, ImageFeatures, Size, family_of
 
 
@@ -43,8 +44,36 @@ def split_by_image(model: PreTrainedModel, states: Tensor, sizes: Sequence[Size]
 
 
 def num_image_tokens(model: PreTrainedModel, features: Features | None) -> list[int]:
-    """Return the number of image slots of each picture."""
-    return [] if features is None else family_of(model.config).num_image_tokens(model, features)
+    """Return the number of image slots that a model reads of each picture; a compressor leaves fewer."""
+    if features is None:
+        return []
+    counts, compressor = family_of(model.config).num_image_tokens(model, features), compressor_of(model)
+    return counts if compressor is None else [compressor.kept(count) for count in counts]
+
+
+def compressor_of(model: PreTrainedModel) -> Operator | None:
+    """Return the operator that a draft's projected pictures go through, if any."""
+    compressor: Compressor | None = getattr(model, "compressor", None)
+    return None if compressor is None else compressor.operator(compressor.names[0])
+
+
+def kept_slots(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
+    """Mark the tokens that a draft with a compressor reads: of each picture's slots as many as are left.
+
+    Args:
+        input_ids: ``[batch, length]``, with all slots of the pictures.
+
+    Returns:
+        Truth values ``[batch, length]``.
+    """
+    kept = torch.ones_like(input_ids, dtype=torch.bool)
+    if features is None:
+        return kept
+    slots = torch.eq(input_ids, model.config.image_token_id).nonzero()
+    counts = family_of(model.config).num_image_tokens(model, features)
+    for own, count in zip(slots.split(counts), num_image_tokens(model, features), strict=True):
+        kept[tuple(own[count:].t())] = False
+    return kept
 
 
 def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
@@ -52,7 +81,7 @@ def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features
 
     Args:
         model: a vision-language model, or a plain language model for a prompt without pictures.
-        input_ids: ``[batch, length]``.
+        input_ids: ``[batch, length]``; of a draft with a compressor only :func:`kept_slots`.
         features: of the pictures in the order of the slots, for LLaVA-1.5 ``[images, patches, vision_hidden]``;
             ``None`` if there is no picture.
 
@@ -69,5 +98,14 @@ def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features
         raise ValueError(f"{count} image slots in the prompt but {available} vision features")
     if features is None:
         return embeds
-    projected = family_of(model.config).project(model, features).to(embeds.device, embeds.dtype)
+    projected = _projected(model, features).to(embeds.device, embeds.dtype)
     return embeds.masked_scatter(slots.unsqueeze(-1), projected)
+
+
+def _projected(model: PreTrainedModel, features: Features) -> Tensor:
+    """Project features to all image slots that the model reads, ``[slots, hidden]``."""
+    family, compressor = family_of(model.config), compressor_of(model)
+    projected = family.project(model, features)
+    if compressor is None:
+        return projected
+    return torch.cat([compressor(one) for one in projected.split(family.num_image_tokens(model, features))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 
 import numpy as np
 import torch
@@ -111,11 +111,33 @@ def prompt_entries(
         raise ValueError("the draft reads the target's states, so it cannot be given a prompt of its own")
     ids = prompt.input_ids[0]
     embeds = merge_features(target, prompt.input_ids, prompt.features)[0]
-    entries = draft.entries(ids[1:], embeds[1:], states[:-1])
+    entries = draft.entries(ids[1:], embeds[1:], states[:-1], question=states[-1])
     counts = num_image_tokens(target, prompt.features)
     keys = chain.from_iterable(repeat(key, count) for key, count in zip(prompt.image_keys, counts, strict=False))
     marker = draft.image_token_id
     contents: list[Content] = [next(keys, None) if token == marker else token for token in ids.tolist()]
-    pictures = dict(enumerate(prompt.image_keys, start=1))
-    held = [pictures.get(-source) if source < 0 else contents[1 + source] for source in entries.sources]
-    return entries, [*(f"{contents[0]} {one}" for one in held[:1]), *held[1:]]  # the first entry holds two tokens
+    return entries, entry_contents(entries, contents)
+
+
+def entry_contents(entries: Entries, contents: Sequence[Content]) -> list[Content]:
+    """Return what each entry stands for: all of the text behind the entry before it, up to its own position.
+
+    So the first holds two tokens, and what follows a dropped picture depends on that picture. What an entry makes of a
+    picture depends on the gate's choice too. A picture without a key equals none, as in the cache.
+
+    Args:
+        contents: of each token of the text: itself, or its picture's key.
+    """
+    held: list[Content] = []
+    begin = 0
+    for position in entries.positions:
+        end = position + 2
+        covered = contents[begin:end] or contents[end - 1 : end]
+        begin = max(begin, end)
+        words = all(isinstance(one, int) for one in covered)
+        if None in covered or (words and len(covered) == 1):
+            held.append(None if None in covered else covered[0])
+        else:
+            told = " ".join(f"{len(list(same))} x {one}" for one, same in groupby(covered))
+            held.append(told if words or entries.choice is None else f"{told} {entries.choice}")
+    return held

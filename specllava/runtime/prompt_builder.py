@@ -14,7 +14,7 @@ from specllava.models.device import input_device
 from specllava.models.draft_classes import VisionSource
 from specllava.models.family import ImageFeatures, family_of
 from specllava.models.special import special_tokens
-from specllava.models.vision import encode_images
+from specllava.models.vision import compressor_of, encode_images, kept_slots
 from specllava.runtime.chat_format import Messages, apply_template, as_chat
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
@@ -96,6 +96,9 @@ class PromptBuilder:
             inputs = self.draft_processor(images=images, text=text, return_tensors="pt")
             own = replace(plain, input_ids=inputs["input_ids"].to(device))
             return replace(prompt, draft_prompt=_with_features(own, self.draft, inputs["pixel_values"], known, "own "))
+        if self.draft is not None and self.vision == "shared" and compressor_of(self.draft) is not None:
+            kept = prompt.input_ids[kept_slots(self.draft, prompt.input_ids, prompt.features)]
+            return with_draft_prompt(prompt, replace(prompt, input_ids=kept[None], vision_seconds=0.0))
         return prompt
 
 

@@ -1,0 +1,343 @@
+"""Drafts with a visual compressor: fewer entries at the end of a picture's run, and answers that stay the target's.
+
+Positions of a feature draft keep the numbering of the whole text; a draft VLM reads a prompt with fewer slots.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import models
+from support.chats import QUESTIONS, SHORT, check_last
+from support.models import configs, decode, expected
+from torch import Tensor
+
+from specllava.chat import Chat
+from specllava.config import DecodingConfig
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.compressor_config import KINDS, CompressorConfig, CompressorKind, OperatorName
+from specllava.models.draft_classes import DraftLlava, save
+from specllava.models.feature_checkpoint import load_feature_draft
+from specllava.models.feature_config import FeatureDraftConfig
+from specllava.models.feature_draft import Entries, FeatureDraft
+from specllava.models.vision import kept_slots, merge_features
+from specllava.pair import Pair
+from specllava.runtime.cache import Content
+from specllava.runtime.feature_engine import entry_contents, prompt_entries
+from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.prompt import Prompt
+
+SMALL: dict[str, Any] = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "weighted_ratio": 2, "queries": 1}
+OPERATORS: tuple[OperatorName, ...] = ("prune", "pool", "conv", "resampler", "text", "weighted", "concatenated")
+KEPT = {"prune": 2, "pool": 2, "conv": 2, "resampler": 1, "text": 0, "weighted": 2, "concatenated": 4}
+RUNS = st.sampled_from(models.SEEDS)
+SHOWN = st.sampled_from([(), (0,), (1,), (0, 1)])
+TURNS = st.lists(st.tuples(st.sampled_from(QUESTIONS), SHOWN), min_size=2, max_size=3)
+
+
+# ----------------------------------------------------------------------------------------- a draft and its gate
+
+
+@cache
+def eagle(kind: CompressorKind | None, seed: int = 0, **options: Any) -> FeatureDraft:
+    """A random EagleVLM for the tiny target, in float64, with pictures of 4 slots compressed to 0, 1, 2 or all."""
+    target = models.target(seed)
+    text = target.config.text_config
+    compressor = None if kind is None else CompressorConfig(kind, **SMALL, **options).settings()
+    config = FeatureDraftConfig(
+        hidden_size=text.hidden_size,
+        intermediate_size=text.intermediate_size,
+        num_attention_heads=text.num_attention_heads,
+        num_key_value_heads=text.num_key_value_heads,
+        vocab_size=text.vocab_size,
+        max_position_embeddings=text.max_position_embeddings,
+        input_norm=True,
+        compressor=compressor,
+    )
+    draft = models.seeded(FeatureDraft, config, seed).double().eval()
+    source = torch.Generator().manual_seed(100 + seed)
+    with torch.no_grad():
+        for weight in draft.parameters():
+            if weight.dim() > 1:
+                weight.copy_(0.25 * torch.randn(weight.shape, generator=source, dtype=weight.dtype))
+    return draft.bind(target)
+
+
+def pair(kind: CompressorKind | None, seed: int = 0) -> Pair:
+    return replace(models.pair(None, seed), draft=eagle(kind, seed), draft_name=f"eagle {kind}", costs=models.COSTS)
+
+
+@cache
+@torch.inference_mode()
+def states_of(number: int, seed: int = 0) -> Tensor:
+    """The target's last states of a prompt, without a cache."""
+    prompt, target = models.prompt(number, seed), models.target(seed)
+    embeds = merge_features(target, prompt.input_ids, prompt.features)
+    states: Tensor = target.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state[0]
+    return states
+
+
+@torch.inference_mode()
+def entries_of(draft: FeatureDraft, number: int, seed: int = 0) -> Entries:
+    return prompt_entries(draft, models.target(seed), models.prompt(number, seed), states_of(number, seed))[0]
+
+
+@pytest.mark.parametrize("number", [0, 2, 3])
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_a_compressed_picture_ends_where_it_ended_and_text_stays(kind: OperatorName, number: int):
+    prompt = models.prompt(number)
+    slots = (prompt.input_ids[0, 1:] == models.target().config.image_token_id).nonzero()[:, 0].tolist()
+    whole, made = entries_of(eagle(None), number), entries_of(eagle(kind), number)
+    kept = KEPT[kind] if slots else 0
+    text = [place for place in whole.positions if place not in slots]
+    assert [place for place, source in zip(made.positions, made.sources, strict=True) if source >= 0] == text
+    assert [place for place, source in zip(made.positions, made.sources, strict=True) if source < 0] == slots[
+        len(slots) - kept :
+    ]
+    assert made.inputs.shape[0] == len(text) + kept
+    rows = [row for row, source in enumerate(made.sources) if source >= 0]
+    shared, plain = eagle(kind), eagle(None)
+    torch.testing.assert_close(made.inputs[rows], _fused(shared, prompt, text, states_of(number)))
+    torch.testing.assert_close(whole.inputs[text], _fused(plain, prompt, text, states_of(number)))
+
+
+@torch.inference_mode()
+def _fused(draft: FeatureDraft, prompt: Prompt, places: Sequence[int], states: Tensor) -> Tensor:
+    embeds = draft.embed(prompt.input_ids[0, 1:])[list(places)]
+    return F.linear(torch.cat([embeds, states[:-1][list(places)]], dim=-1), draft.fc.weight, draft.fc.bias)
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+@torch.inference_mode()
+def test_fusing_fewer_rows_gives_what_fusing_all_gives(kind: OperatorName):
+    """Prune and pool choose before the fusion of embedding and state, which is linear; the others work behind it."""
+    draft, prompt = eagle(kind), models.prompt(0)
+    embeds = merge_features(models.target(), prompt.input_ids, prompt.features)[0, 1:]
+    slots = prompt.input_ids[0, 1:] == models.target().config.image_token_id
+    states = states_of(0)[:-1]
+    fused = F.linear(torch.cat([embeds, states], dim=-1)[slots], draft.fc.weight, draft.fc.bias)
+    made = entries_of(draft, 0)
+    rows = [row for row, source in enumerate(made.sources) if source < 0]
+    assert draft.compressor is not None
+    torch.testing.assert_close(made.inputs[rows], draft.compressor.operator(kind)(fused))
+
+
+def test_the_gate_chooses_one_operator_by_the_question():
+    """By the target's state of the prompt's last token; nothing else of the gate's operators runs."""
+    seen = set()
+    for seed in range(6):
+        draft = eagle("gate", 0, temperature=0.5 + seed)  # equal but for its gate
+        assert draft.compressor is not None and draft.compressor.gate is not None
+        torch.nn.init.normal_(draft.compressor.gate.weight, generator=torch.Generator().manual_seed(seed))
+        for number in (0, 1, 2):
+            scores = draft.compressor.gate(states_of(number)[-1].clone())
+            wanted = draft.compressor.names[int(scores.argmax())]
+            ran = []
+            hooks = [
+                one.register_forward_pre_hook(lambda _, __, ran=ran, name=name: ran.append(name))
+                for name, one in draft.compressor.operators.items()
+            ]
+            made = entries_of(draft, number)
+            for hook in hooks:
+                hook.remove()
+            assert (made.choice, ran, made.bias) == (wanted, [wanted], None)
+            assert sum(source < 0 for source in made.sources) == KEPT[wanted]
+            seen.add(wanted)
+    assert len(seen) > 2
+
+
+def test_in_training_all_gradients_flow_through_the_gate():
+    """All operators weigh in by Gumbel-Softmax: each learns, the gate learns, and so does what is in front of them."""
+    draft = eagle("gate", 1).train()
+    try:
+        prompt, target = models.prompt(0, 1), models.target(1)
+        ids, states = prompt.input_ids.clone(), states_of(0, 1).clone()
+        embeds = merge_features(target, ids, prompt.features.clone())[0].detach().requires_grad_()
+        ids = ids[0]
+        made = draft.entries(ids[1:], embeds[1:], states[:-1])
+        assert made.bias is not None and draft.compressor is not None
+        text = torch.tensor([source >= 0 for source in made.sources])
+        assert (made.bias[text] == 0).all() and (made.bias[~text] < 0).all()
+        assert int((~text).sum()) == sum(KEPT[name] for name in draft.compressor.names)
+        weights = {float(one) for one in made.bias[~text].exp().detach()}
+        assert len(weights) == 4 and sum(weights) < 1.0  # text-only has the rest
+        places = torch.tensor([made.positions])
+        mask = torch.full((len(text), len(text)), -torch.inf, dtype=torch.float64).triu(1) + made.bias
+        own = draft(made.inputs[None], draft.rotations(places), mask[None, None])
+        draft.logits(own[0, text]).log_softmax(-1)[:, 7].sum().backward()
+        for name, weight in draft.compressor.named_parameters():
+            assert weight.grad is not None and weight.grad.abs().sum() > 0, name
+        assert embeds.grad is not None and embeds.grad.abs().sum() > 0
+    finally:
+        draft.zero_grad()
+        draft.eval()
+
+
+def test_a_weight_in_training_counts_entries_that_much():
+    """A branch whose weight is nearly one leaves what the branch alone leaves at inference."""
+    sure = eagle("gate", 0, branches=("pool", "text"))
+    assert sure.compressor is not None and sure.compressor.gate is not None
+    torch.nn.init.zeros_(sure.compressor.gate.weight)
+    for name, score in (("pool", 60.0), ("text", -60.0)):
+        sure.compressor.gate.bias.data = torch.tensor([score, 0.0], dtype=torch.float64)
+        alone = entries_of(sure, 0)
+        assert alone.choice == name
+        sure.train()
+        weighed = entries_of(sure, 0)
+        sure.eval()
+        assert weighed.bias is not None
+        finals = []
+        for one in (alone, weighed):
+            count = len(one.positions)
+            mask = torch.full((count, count), -torch.inf, dtype=torch.float64).triu(1)
+            mask = mask if one.bias is None else mask + one.bias
+            with torch.inference_mode():
+                own = sure(one.inputs[None], sure.rotations(torch.tensor([one.positions])), mask[None, None])
+            finals.append(own[0, -1])
+        torch.testing.assert_close(finals[0], finals[1])
+
+
+# ------------------------------------------------------------------------------------------ nothing is lost
+
+
+@given(st.integers(0, len(models.CHATS) - 1), RUNS, st.sampled_from(KINDS), configs())
+@settings(max_examples=60)
+def test_answers_are_the_targets(number: int, seed: int, kind: CompressorKind, config: DecodingConfig):
+    found = decode(pair(kind, seed), models.prompt(number, seed), config)
+    assert found.token_ids == expected(number, seed, config.max_new_tokens)
+
+
+@given(RUNS, st.sampled_from(KINDS), TURNS)
+@settings(max_examples=16)
+def test_a_chats_kept_columns_are_what_reading_again_gives(
+    seed: int, kind: CompressorKind, turns: list[tuple[str, tuple[int, ...]]]
+):
+    """Several pictures in a prompt and over turns, with a gate that may choose another operator for each question."""
+    asked = pair(kind, seed)
+    chat = Chat(asked)
+    for text, shown in turns:
+        chat.ask(text, [models.picture(one) for one in shown], SHORT)
+        check_last(chat)
+    assert_cache_is_fresh(asked, chat)
+
+
+def assert_cache_is_fresh(asked: Pair, chat: Chat) -> None:
+    """Ask once more: what the draft's cache holds of the prompt equals what a new one reads."""
+    messages = [*chat.messages, {"role": "user", "content": "Why?"}]
+    prompt = asked.prompt(None, messages, 2)
+    keys = []
+    for held in (chat._caches, KVCaches()):
+        list(models.events(asked, prompt, replace(SHORT, max_new_tokens=1), held))
+        assert isinstance(asked.draft, FeatureDraft)
+        cache = held.feature_engine(asked.draft, 1).cache
+        keys.append((cache.length, cache.contents, cache.layers[0].both[..., : cache.length, :]))
+    assert keys[0][:2] == keys[1][:2]
+    torch.testing.assert_close(keys[0][2], keys[1][2], rtol=1e-9, atol=1e-9)
+
+
+def test_columns_behind_a_dropped_picture_depend_on_it():
+    """Without a column of its own, a picture is part of what the next one stands for, and so is the gate's choice."""
+    words, picture = [1, 5, 6, 7], ["one"] * 3
+
+    def labels(positions: Sequence[int], contents: Sequence[Content], choice: str | None = None) -> list[Content]:
+        return entry_contents(Entries(torch.zeros(0, 1), tuple(positions), (), choice=choice), contents)
+
+    assert labels((0, 1, 2), words) == ["1 x 1 1 x 5", 6, 7]
+    dropped = [1, 5, *picture, 6, 7]
+    assert labels((0, 4, 5), dropped, "text") == ["1 x 1 1 x 5", "3 x one 1 x 6 text", 7]
+    assert labels((0, 4, 5), [1, 5, *["two"] * 3, 6, 7])[1] == "3 x two 1 x 6"
+    assert labels((0, 2, 3, 4, 5), dropped, "pool") == ["1 x 1 1 x 5", "2 x one pool", "1 x one pool", 6, 7]
+    assert labels((0, 3, 4), [1, 5, None, None, 6, 7])[1] is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_saved_and_read_again_is_equal(kind: CompressorKind, tmp_path: Path):
+    draft, target = eagle(kind), models.target()
+    draft.save_pretrained(tmp_path)
+    again = load_feature_draft(Checkpoint.at(tmp_path), target)
+    assert again.config.compressor == draft.config.compressor
+    one, other = entries_of(draft, 0), entries_of(again, 0)
+    assert (one.positions, one.choice) == (other.positions, other.choice)
+    assert torch.equal(one.inputs, other.inputs)
+
+
+# ------------------------------------------------------------------------------------------------- draft VLMs
+
+
+@cache
+def small_vlm(kind: OperatorName | None, seed: int = 0) -> DraftLlava:
+    """The target's weights with noise and without its tower, reading compressed pictures."""
+    plain = models.draft("mixed", seed)
+    config = copy.deepcopy(plain.config)
+    if kind is not None:
+        config.compressor = CompressorConfig(kind, **SMALL).settings()
+    draft = models.seeded(DraftLlava, config, seed).double().eval()
+    missing, unknown = draft.load_state_dict(plain.state_dict(), strict=False)
+    assert not unknown and all(name.startswith("compressor.") for name in missing)
+    return draft
+
+
+def vlm_pair(kind: OperatorName | None, seed: int = 0) -> Pair:
+    return replace(models.pair("mixed", seed), draft=small_vlm(kind, seed), draft_name=f"{kind} draft")
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_a_draft_vlm_reads_fewer_slots_and_the_target_all(kind: OperatorName):
+    asked = vlm_pair(kind)
+    prompt = asked.prompt(models.picture(0), "What?")
+    marker = asked.target.config.image_token_id
+    assert prompt.draft_prompt is not None
+    assert int((prompt.input_ids == marker).sum()) == 4
+    assert int((prompt.draft_prompt.input_ids == marker).sum()) == KEPT[kind]
+    words = [ids[ids != marker].tolist() for ids in (prompt.input_ids, prompt.draft_prompt.input_ids)]
+    assert words[0] == words[1]
+    with torch.inference_mode():
+        projected = asked.draft.model.multi_modal_projector(prompt.features)[0]
+        merged = merge_features(asked.draft, prompt.draft_prompt.input_ids, prompt.features)[0]
+        slots = prompt.draft_prompt.input_ids[0] == marker
+        torch.testing.assert_close(merged[slots], asked.draft.compressor.operator(kind)(projected))
+
+
+@given(RUNS, st.sampled_from(OPERATORS), TURNS)
+@settings(max_examples=10)
+def test_chats_with_a_compressing_draft_vlm_say_what_the_target_says(
+    seed: int, kind: OperatorName, turns: list[tuple[str, tuple[int, ...]]]
+):
+    chat = Chat(vlm_pair(kind, seed))
+    for text, shown in turns:
+        chat.ask(text, [models.picture(one) for one in shown], SHORT)
+        check_last(chat)
+
+
+def test_kept_slots_are_the_first_of_each_picture():
+    asked = vlm_pair("pool")
+    parts = [{"type": "image", "image": models.picture(one)} for one in (0, 1)]
+    prompt = replace(models.pair("mixed"), draft=None).prompt(
+        None, [{"role": "user", "content": [*parts, {"type": "text", "text": "Compare."}]}]
+    )
+    slots = prompt.input_ids[0] == asked.target.config.image_token_id
+    kept = kept_slots(asked.draft, prompt.input_ids, prompt.features)[0]
+    assert kept[~slots].all()
+    assert kept[slots].tolist() == [True, True, False, False] * 2
+
+
+def test_a_draft_vlm_is_saved_and_loaded_with_its_compressor(tmp_path: Path):
+    asked = vlm_pair("conv")
+    save(copy.deepcopy(asked.draft), asked.processor, tmp_path / "draft", torch.float64)
+    again = replace(asked, draft=None).with_draft(tmp_path / "draft")
+    assert again.draft is not None and again.draft.config.compressor == asked.draft.config.compressor
+    config = DecodingConfig(max_new_tokens=12, depth=3)
+    trees = []
+    for each in (asked, replace(again, costs=models.COSTS)):
+        trees.append([step.tree.tokens for step in decode(each, each.prompt(models.picture(0), "What?"), config).steps])
+    assert trees[0] == trees[1]
