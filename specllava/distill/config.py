@@ -60,6 +60,26 @@ class Objective:
     chunk: int = 256
 
 
+@plain_dataclass(frozen=True, slots=True)
+class FeatureObjective:
+    """Training objective of a draft that reads the target's states: what its states say, and what they are.
+
+    ``Σ 0.8^s (ce_weight CE_s + feature_weight SmoothL1_s)`` over ``rollout`` steps ``s``, the first on the target's
+    states (EAGLE, arXiv 2401.15077, section 4.2; SpecVLM, 2509.11815), each further one on the draft's own (EAGLE-3,
+    2503.01840). The CE is soft, against the target's distribution. A draft of format ``eagle3`` has it alone.
+
+    Args:
+        noise: width of the uniform noise on the target's states, for a text of 512 tokens; longer ones get less.
+        chunk: maximum answer positions whose logits are in memory at a time.
+    """
+
+    ce_weight: float = 0.1
+    feature_weight: float = 1.0
+    rollout: int = 1
+    noise: float = 0.0
+    chunk: int = 256
+
+
 @dataclass(frozen=True, slots=True, config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
 class DistillConfig:
     """How a draft learns from its target.
@@ -67,6 +87,10 @@ class DistillConfig:
     Raises:
         pydantic.ValidationError: a value outside its bounds; a ``ValueError`` that names field and bound.
     """
+
+    drafter: Literal["vlm", "eagle", "eagle3"] = "vlm"
+    """What learns: a small vision-language model, one layer on the target's last states (EagleVLM), or one on the states
+    of three layers (EAGLE-3)."""
 
     steps: Annotated[int, Field(ge=1)] = 2000
     """Steps of the optimiser with all of the draft learning."""
@@ -103,6 +127,24 @@ class DistillConfig:
 
     temperature: Annotated[float, Field(gt=0.0, le=20.0)] = 1.0
     """T of the loss: both distributions of the KL are softened by it."""
+
+    ce_weight: Annotated[float, Field(ge=0.0, le=100.0)] = 0.1
+    """Of the cross-entropy with the target's distribution, for --drafter eagle."""
+
+    feature_weight: Annotated[float, Field(ge=0.0, le=100.0)] = 1.0
+    """Of the smooth L1 distance to the target's states, for --drafter eagle."""
+
+    rollout: Annotated[int, Field(ge=1, le=16)] = 1
+    """Steps that eagle and eagle3 learn to draft in a row, those behind the first on states of their own."""
+
+    noise: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
+    """Width of uniform noise on the states that eagle and eagle3 learn from, at 512 tokens (EAGLE: 0.2)."""
+
+    input_norm: bool = True
+    """A new eagle draft has a norm in front of its layer, as EagleVLM has and EAGLE has not."""
+
+    draft_vocabulary: Annotated[int, Field(ge=0)] = 0
+    """Tokens that a new eagle3 draft can guess: the most frequent of the answers; 0 for all."""
 
     chunk: Annotated[int, Field(ge=1)] = 256
     """Answer tokens whose logits exist at a time; fewer take less memory."""
@@ -144,8 +186,10 @@ class DistillConfig:
     """Write loss curves for TensorBoard to OUTPUT/tensorboard."""
 
     @property
-    def objective(self) -> Objective:
-        return Objective(self.kl_weight, self.temperature, self.chunk)
+    def objective(self) -> Objective | FeatureObjective:
+        if self.drafter == "vlm":
+            return Objective(self.kl_weight, self.temperature, self.chunk)
+        return FeatureObjective(self.ce_weight, self.feature_weight, self.rollout, self.noise, self.chunk)
 
     def loop(self, projector: bool = False) -> LoopConfig:
         """Return the loop options of the main stage, or of the projector's own."""
@@ -168,4 +212,11 @@ class DistillConfig:
     def _fits(self) -> Self:
         if self.freeze_projector and self.projector_steps:
             raise ValueError(f"a frozen projector cannot learn for {self.projector_steps} steps: choose one of the two")
+        if self.drafter != "vlm" and (self.projector_steps or self.freeze_projector or self.gradient_checkpointing):
+            raise ValueError(
+                f"the drafter {self.drafter} is one layer without a projector: leave --projector-steps,"
+                " --freeze-projector and --gradient-checkpointing out"
+            )
+        if self.drafter == "eagle" and not self.ce_weight + self.feature_weight:
+            raise ValueError("--ce-weight 0 and --feature-weight 0 leave nothing to learn: give one of them a weight")
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -11,11 +11,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from specllava.distill.config import LoopConfig, Objective
+from specllava.distill.config import FeatureObjective, LoopConfig, Objective
+from specllava.distill.feature_losses import TaughtTexts, feature_losses
 from specllava.distill.loop import Batch, Losses, TrainingCallback, TrainingLog, fit
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
 from specllava.models.draft_classes import vision_source
 from specllava.models.family import Features, family_of
+from specllava.models.feature_config import LAST
+from specllava.models.feature_draft import FeatureDraft
 from specllava.models.vision import merge_features, split_by_image, tower_features
 
 
@@ -24,7 +27,7 @@ def distil(
     draft: PreTrainedModel,
     target: PreTrainedModel,
     batches: Callable[[int], Batch],
-    objective: Objective,
+    objective: Objective | FeatureObjective,
     loop: LoopConfig,
     directory: Path,
     accelerator: Accelerator,
@@ -33,7 +36,7 @@ def distil(
     """Train ``draft`` in place, as :func:`fit` does; parameters that need no gradient are unchanged.
 
     Args:
-        draft: takes the target's features, or no picture at all.
+        draft: takes the target's features, or no picture at all; with a :class:`FeatureObjective`, the target's states.
         target: in evaluation mode, on the accelerator's device.
         batches: batch number to ``input_ids`` and ``labels`` ``[batch, length]`` and, of the pictures in the order of
             their slots, ``image_sizes`` ``[images, 2]`` and either ``pixel_values`` ``[tiles, 3, height, width]`` or
@@ -43,8 +46,8 @@ def distil(
         FloatingPointError: the loss is not finite; the last checkpoint is kept.
     """
     target.requires_grad_(False)
-    losses = taught_losses(target, objective)
-    return fit(name, draft, losses, batches, loop, directory, accelerator, callback, answer_tokens)
+    losses = state_losses if isinstance(objective, FeatureObjective) else taught_losses
+    return fit(name, draft, losses(target, objective), batches, loop, directory, accelerator, callback, answer_tokens)
 
 
 def answer_tokens(batch: Batch) -> int:
@@ -72,6 +75,26 @@ def taught_losses(target: PreTrainedModel, objective: Objective) -> Callable[[Pr
         return {"loss": loss, "kl": kl}
 
     return losses
+
+
+def state_losses(target: PreTrainedModel, objective: FeatureObjective) -> Callable[[FeatureDraft, Batch], Losses]:
+    """Return the loss function of :class:`FeatureObjective`; the target runs in it, frozen."""
+
+    def losses(draft: FeatureDraft, batch: Batch) -> Losses:
+        with torch.no_grad():
+            texts = taught_texts(target, draft.config.state_layers, batch)
+        return feature_losses(draft, texts, objective)
+
+    return losses
+
+
+def taught_texts(target: PreTrainedModel, layers: Sequence[int], batch: Batch) -> TaughtTexts:
+    """Return a batch's texts with the target's states of ``layers``, numbered as transformers does."""
+    embeds = merge_features(target, batch["input_ids"], _features(target, batch))
+    output = target.get_decoder()(inputs_embeds=embeds, use_cache=False, output_hidden_states=tuple(layers) != LAST)
+    last: Tensor = output.last_hidden_state
+    states = last if tuple(layers) == LAST else torch.cat([output.hidden_states[layer] for layer in layers], dim=-1)
+    return TaughtTexts(batch["input_ids"], batch["labels"], embeds, states, last)
 
 
 def chat_states(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:

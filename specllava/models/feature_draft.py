@@ -193,12 +193,20 @@ class FeatureDraft(PreTrainedModel):
             logits: Tensor = self.ends.head(states.to(self.ends.dtype))
             return logits
         own: Tensor = self.lm_head(states if self.config.norm_output else self.norm(states))
-        size = self.config.vocab_size
-        if own.shape[-1] == size:
+        ids = self.guessable
+        if ids is None:
             return own
-        scattered = own.new_full((*own.shape[:-1], size), -torch.inf)
-        scattered[..., self.d2t + torch.arange(len(self.d2t), device=own.device)] = own
+        scattered = own.new_full((*own.shape[:-1], self.config.vocab_size), -torch.inf)
+        scattered[..., ids] = own
         return scattered
+
+    @property
+    def guessable(self) -> Tensor | None:
+        """Ids that its own head scores, ``[draft vocabulary]``; ``None`` for all of the target's."""
+        if self.config.format != "eagle3" or len(self.d2t) == self.config.vocab_size:
+            return None
+        found: Tensor = self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+        return found
 
     def _joined(self, states: Tensor) -> Tensor:
         """Fuse the target's states of several layers, ``[…, layers * hidden]``, into one."""

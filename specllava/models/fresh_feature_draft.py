@@ -1,0 +1,82 @@
+"""A new feature draft for a target, before it has learnt anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from specllava.models.feature_config import LAST, DraftFormat, FeatureDraftConfig
+from specllava.models.feature_draft import FeatureDraft
+
+SIZES: Final = (
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps", "hidden_act",
+    "max_position_embeddings", "vocab_size", "initializer_range",
+)  # fmt: skip
+
+
+def fresh_feature_draft(
+    target: PreTrainedModel,
+    kind: DraftFormat = "eagle",
+    input_norm: bool = True,
+    guessable: Sequence[int] | None = None,
+    intermediate: int | None = None,
+    seed: int = 0,
+) -> FeatureDraft:
+    """Return a new draft of one layer for ``target``, in float32 and bound to it.
+
+    Args:
+        input_norm: norm in front of the layer, as in EagleVLM; not for EAGLE-3, which has norms of its own.
+        guessable: ids that the head of an EAGLE-3 draft scores; all without.
+        intermediate: size between the products of the layer's MLP; the target's without.
+        seed: of the first weights.
+
+    Raises:
+        ValueError: ids that are not the target's.
+    """
+    text = target.config.get_text_config()
+    sizes = {name: getattr(text, name) for name in SIZES} | {"rope_parameters": text.rope_parameters}
+    if intermediate is not None:
+        sizes["intermediate_size"] = intermediate
+    count, eagle3 = int(text.num_hidden_layers), kind == "eagle3"
+    ids = None if guessable is None else sorted(set(guessable))
+    if ids is not None and not (ids and 0 <= ids[0] and ids[-1] < text.vocab_size):
+        raise ValueError(f"a draft cannot guess the tokens {ids[:1]} to {ids[-1:]} of {text.vocab_size}")
+    config = FeatureDraftConfig(
+        **sizes,
+        format=kind,
+        state_layers=[min(2, count), count // 2, max(0, count - 3)] if eagle3 else LAST,
+        draft_vocab_size=len(ids) if eagle3 and ids is not None else None,
+        input_norm=input_norm and not eagle3,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        draft = FeatureDraft(config)
+    if eagle3:
+        _take_over_head(draft, target, ids)
+    else:
+        _pass_states_through(draft.fc)
+    return draft.bind(target)
+
+
+@torch.no_grad()
+def _pass_states_through(fusion: nn.Linear) -> None:
+    """Let a fusion begin with the sum of embedding and state."""
+    width = fusion.out_features
+    fusion.weight += torch.eye(width).repeat(1, fusion.in_features // width)
+
+
+@torch.no_grad()
+def _take_over_head(draft: FeatureDraft, target: PreTrainedModel, ids: Sequence[int] | None) -> None:
+    """Begin with the target's final norm and the rows of its head that score ``ids``."""
+    draft.norm.load_state_dict({"weight": target.get_decoder().norm.weight})
+    rows = target.get_output_embeddings().weight
+    if ids is None:
+        draft.lm_head.weight.copy_(rows)
+        return
+    chosen = torch.tensor(ids)
+    draft.lm_head.weight.copy_(rows[chosen.to(rows.device)])
+    draft.d2t.copy_(chosen - torch.arange(len(ids)))
