@@ -21,9 +21,6 @@ class Distill:
     target: str
     """The target, a LLaVA-1.5 or LLaVA-NeXT: an id of the hub, or a directory."""
 
-    draft: Path
-    """Directory of the draft to begin with."""
-
     data: Path
     """Rows in LLaVA's instruction format: a JSON list, or a .jsonl."""
 
@@ -32,6 +29,9 @@ class Distill:
 
     output: Path
     """Directory of the run: draft (the best by τ), last, report.json and curve.html appear in it."""
+
+    draft: Path | None = None
+    """Directory of the draft to begin with. --drafter eagle and eagle3 make a new one without it."""
 
     features: Path | None = None
     """Compute every picture's features once and keep them in this directory, which other runs may share."""
@@ -50,7 +50,7 @@ class Distill:
     """How validation drafts."""
 
     def run(self, console: Console) -> None:
-        announce_loading(f"{self.target} and {self.draft}")
+        announce_loading(self.target if self.draft is None else f"{self.target} and {self.draft}")
         from specllava.distill.job import Job
         from specllava.distill.run import distil_files
         from visual.figures.distillation import write_page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,15 @@ class RowBatches:
         """Return the number of the row at a position of the endless order."""
         time_round, place = divmod(position, len(self.numbers))
         return int(self.numbers[recent(self._orders, time_round, self._make_order)[place]])
+
+    def frequent_answers(self, count: int, most_rows: int) -> tuple[list[int], float]:
+        """Return the ``count`` most frequent answer tokens of the first rows, and their share of all answer tokens."""
+        found: Counter[int] = Counter()
+        for position in range(min(most_rows, len(self.numbers))):
+            row = self.rows[self.row_at(position)].without_images()
+            found.update(label for label in self.encode(row, []).labels if label != IGNORE)
+        chosen = found.most_common(count)
+        return [token for token, _ in chosen], sum(times for _, times in chosen) / found.total()
 
     def _sample(self, position: int, counts: dict[str, int]) -> Sample:
         """Return the row at a position; an unusable one is counted and replaced by the next in order."""

@@ -89,8 +89,8 @@ class DistillConfig:
     """
 
     drafter: Literal["vlm", "eagle", "eagle3"] = "vlm"
-    """What learns: a small vision-language model, one layer on the target's last states (EagleVLM), or one on the states
-    of three layers (EAGLE-3)."""
+    """What learns: a small vision-language model, one layer on the target's last states (EagleVLM), or one layer on the
+    states of three of the target's (EAGLE-3)."""
 
     steps: Annotated[int, Field(ge=1)] = 2000
     """Steps of the optimiser with all of the draft learning."""

@@ -15,6 +15,7 @@ from specllava.distill.losses import IGNORE
 from specllava.models.feature_draft import FeatureDraft
 
 DECAY = 0.8  # weight of a step against the one before
+NOWHERE = -(2**20)  # in place of a token's number, for what is no token
 USUAL_LENGTH = 512  # tokens at which noise has its full width
 
 
@@ -51,55 +52,71 @@ class RolloutCache:
         return keys, values
 
 
-def rollout_mask(entries: int, step: int, device: torch.device) -> Tensor | None:
-    """Return which keys an entry sees in a step, ``[1, 1, entries, (step + 1) * entries]``; ``None`` for causal.
+def rollout_mask(roots: Tensor, entries: int, step: int) -> Tensor:
+    """Return which keys chains see in a step behind the first, ``[batch, 1, chains, entries + step * chains]``.
 
-    Those of the first step up to its own, and its own of each later step: what a chain drafted from there would see.
+    Those of all entries up to the one that a chain begins with, and its own of each later step.
+
+    Args:
+        roots: numbers of the entries that chains begin with, ``[batch, chains]``.
     """
-    if step == 0:
-        return None
-    causal = torch.ones(entries, entries, dtype=torch.bool, device=device).tril()
-    own = torch.eye(entries, dtype=torch.bool, device=device)
-    return torch.cat([causal, *[own] * step], dim=1)[None, None]
+    true = torch.arange(entries, device=roots.device) <= roots[..., None]  # [batch, chains, entries]
+    own = torch.eye(roots.shape[1], dtype=torch.bool, device=roots.device).expand(len(roots), -1, -1)
+    return torch.cat([true, *[own] * step], dim=-1)[:, None]
 
 
 def feature_losses(draft: FeatureDraft, texts: TaughtTexts, objective: FeatureObjective) -> dict[str, Tensor]:
-    """Compute the loss of :class:`FeatureObjective` over the answer tokens, and its parts in the first step.
+    """Compute the loss of :class:`FeatureObjective` over the answer tokens.
 
-    Step ``s`` at an entry that stands for token ``i`` reads token ``i + s``, true in every step, and predicts token
-    ``i + s + 1`` and the target's state of token ``i + s``. What the layers read comes from
-    :meth:`FeatureDraft.entries`, as in decoding.
+    What the layers read in the first step comes from :meth:`FeatureDraft.entries`, as in decoding. An entry that reads
+    token ``i`` predicts the target's state of that token, and token ``i + 1``. A later step reads the next true token
+    with the state that the step before made, and is taken only where it predicts an answer token.
 
     Returns:
-        ``loss``; ``kl``, of the draft's distribution from the target's among the tokens that the draft can guess, in
-        nats per token; ``features``, the smooth L1 distance, unless the draft's format has none.
+        ``loss``, and of the first step ``kl``, of the draft's distribution from the target's among the tokens that the
+        draft can guess, in nats per token, and ``features``, the smooth L1 distance, unless the draft's format has none.
     """
-    length = texts.ids.shape[1]
     states = _noisy(texts.states, objective.noise)
     rows = [
         draft.entries(ids[1:], embeds[1:], known[:-1])
         for ids, embeds, known in zip(texts.ids, texts.embeds, states, strict=True)
     ]
     inputs = pad_sequence([row.inputs for row in rows], batch_first=True)  # [batch, entries, width]
-    positions = _padded([row.positions for row in rows], 0, inputs.device)
-    sources = _padded([row.sources for row in rows], -1, inputs.device)
-    image = None if rows[0].image is None else torch.stack([row.image for row in rows if row.image is not None])[:, None]
-    cache = RolloutCache()
-    loss = inputs.new_zeros((), dtype=torch.float32) + _untouched(draft)
-    shown: dict[str, Tensor] = {}
+    entries, image = inputs.shape[1], _stacked([row.image for row in rows])
+    positions = _padded([torch.tensor(row.positions) for row in rows], 0).to(inputs.device)
+    read = _padded([torch.tensor(row.sources) for row in rows], -1).to(inputs.device) + 1  # token of each entry
+    read = read.masked_fill(read < 1, NOWHERE)
+    roots, cache, shown = read, RolloutCache(), {}
+    loss = _untouched(draft)
     for step in range(objective.rollout):
-        mask = rollout_mask(inputs.shape[1], step, inputs.device)
-        own = draft(inputs, draft.rotations(positions + step), mask, cache)
-        stands_for = (sources + 1 + step).clamp(max=length - 1)  # the token that an entry reads in this step
-        predicted = (stands_for + 1).clamp(max=length - 1)
-        taught = (sources >= 0) & (sources + 2 + step < length) & (texts.labels.gather(1, predicted) != IGNORE)
-        known = texts.last.gather(1, stands_for[..., None].expand(-1, -1, texts.last.shape[-1]))
-        parts = _step_losses(draft, own[taught], known[taught], objective)
-        shown = shown or {name: one.detach() for name, one in parts.items() if name != "loss"}
-        loss = loss + DECAY**step * parts["loss"]
-        if step + 1 < objective.rollout:
-            inputs = draft.inputs(draft.embed(texts.ids.gather(1, predicted)), own, guessed=True, image=image)
+        mask = None if step == 0 else rollout_mask(roots, entries, step)
+        own = draft(inputs, draft.rotations(positions), mask, cache)
+        taught = _taught(texts.labels, read)
+        parts = _step_losses(draft, own[taught], _at(texts.last, read)[taught], objective)
+        loss = loss + DECAY**step * parts.pop("loss")
+        shown = shown or {name: one.detach() for name, one in parts.items()}
+        if step + 1 == objective.rollout:
+            break
+        if step == 0:
+            reach = torch.stack([_taught(texts.labels, read + ahead) for ahead in range(1, objective.rollout)])
+            roots = _padded([row.nonzero()[:, 0] for row in reach.any(dim=0)], -1)  # [batch, chains]
+            own, positions = _at(own, roots), _at(positions, roots)
+            read = _at(read, roots).masked_fill(roots < 0, NOWHERE)
+        positions, read = positions + 1, read + 1
+        inputs = draft.inputs(draft.embed(_at(texts.ids, read)), own, guessed=True, image=image)
     return {"loss": loss, **shown}
+
+
+def _taught(labels: Tensor, read: Tensor) -> Tensor:
+    """Return where the token behind the one that is read is an answer token, as ``read``."""
+    there = (read >= 0) & (read + 1 < labels.shape[1])
+    return there & (_at(labels, read + 1) != IGNORE)
+
+
+def _at(rows: Tensor, numbers: Tensor) -> Tensor:
+    """Return items ``[batch, n, …]`` of each row ``[batch, length, …]``; any item for a number outside."""
+    where = numbers.clamp(0, rows.shape[1] - 1)
+    return rows.gather(1, where) if rows.dim() == 2 else rows.gather(1, where[..., None].expand(-1, -1, rows.shape[-1]))
 
 
 def _step_losses(draft: FeatureDraft, ours: Tensor, theirs: Tensor, objective: FeatureObjective) -> dict[str, Tensor]:
@@ -152,9 +169,17 @@ def _noisy(states: Tensor, width: float) -> Tensor:
     return states + (torch.rand_like(states) - 0.5) * (width * USUAL_LENGTH / states.shape[1])
 
 
-def _padded(rows: list[tuple[int, ...]], filler: int, device: torch.device) -> Tensor:
-    """Return ``[batch, entries]``."""
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=filler).to(device)
+def _stacked(images: list[Tensor | None]) -> Tensor | None:
+    """Return what pictures add to later entries, ``[batch, 1, hidden]``, zeros for a text without one."""
+    some = next((one for one in images if one is not None), None)
+    if some is None:
+        return None
+    return torch.stack([torch.zeros_like(some) if one is None else one for one in images])[:, None]
+
+
+def _padded(rows: list[Tensor], filler: int) -> Tensor:
+    """Return ``[batch, longest]``."""
+    return pad_sequence(rows, batch_first=True, padding_value=filler)
 
 
 def _untouched(draft: nn.Module) -> Tensor:

@@ -19,14 +19,18 @@ class Job:
 
     Args:
         target: a directory, or an id of the hub.
+        draft: to begin with; ``None`` for a new one that reads the target's states.
         data, images: rows in LLaVA's instruction format, and the directory that their image paths are relative to.
         features: directory for the pictures' features, if they are computed once and kept.
         context: tokens of prompt and answer; the target's maximum if not given.
         decoding: options of validation; its token limit also bounds the target's own answers.
+
+    Raises:
+        ValueError: no draft, and one that cannot be made here.
     """
 
     target: str
-    draft: Path
+    draft: Path | None
     data: Path
     images: Path
     output: Path
@@ -37,10 +41,17 @@ class Job:
     training: DistillConfig
     decoding: DecodingConfig
 
+    def __post_init__(self) -> None:
+        if self.draft is None and self.training.drafter == "vlm":
+            raise ValueError(
+                "--draft is missing: name a directory (draft init makes one), or let --drafter eagle make a new one"
+            )
+
     def identity(self, processes: int) -> dict[str, Any]:
         """Return everything that determines the result, as JSON data."""
         target = Checkpoint.at(self.target)
-        paths = {name: str(getattr(self, name).resolve()) for name in ("draft", "data", "images")}
+        given = {name: getattr(self, name) for name in ("draft", "data", "images")}
+        paths: dict[str, Any] = {name: None if path is None else str(path.resolve()) for name, path in given.items()}
         paths["target"] = str(Path(target.place).resolve()) if target.local else target.place
         training = {k: v for k, v in asdict(self.training).items() if k not in ("tensorboard", "workers")}
         features = None if self.features is None else str(self.features.resolve())

@@ -25,6 +25,7 @@ from specllava.distill.config import LoopConfig
 
 Batch = dict[str, Tensor]
 Losses = dict[str, Tensor]  # "loss" is minimised, the others are logged
+STRIDE = 1_000_003  # between the random numbers of two seeds
 COUNT = "count "  # prefix of batch entries that are summed over a run; every batch has the same entries
 
 
@@ -101,7 +102,7 @@ class _Trainer:
         config: LoopConfig,
         accelerator: Accelerator,
     ) -> None:
-        self.name, self.clip, self.accelerator = name, config.clip, accelerator
+        self.name, self.config, self.accelerator = name, config, accelerator
         self.trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(
             self.trainable, lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay, fused=True
@@ -130,13 +131,16 @@ class _Trainer:
         Raises:
             FloatingPointError: the loss is not finite; the weights are as they were.
         """
+        # What a loss draws depends on step and process alone, so a run that goes on draws what an unbroken one would.
+        shared = self.accelerator.num_processes
+        torch.manual_seed((self.config.seed * STRIDE + number) * shared + self.accelerator.process_index)
         rate = float(self.scheduler.get_last_lr()[0])
         parts = _learn(self.module, group, batch_weight, self.accelerator, self.log)
         if not math.isfinite(parts["loss"]):
             raise FloatingPointError(
                 f"{self.name}: the loss is {parts['loss']} at step {number}; the last checkpoint is kept"
             )
-        self.accelerator.clip_grad_norm_(self.trainable, self.clip)
+        self.accelerator.clip_grad_norm_(self.trainable, self.config.clip)
         self.optimizer.step()
         self.scheduler.step()
         self.optimizer.zero_grad(set_to_none=True)

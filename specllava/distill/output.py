@@ -41,6 +41,11 @@ class Output:
         return self.root / "work" / "answers"
 
     @property
+    def fresh(self) -> Path:
+        """A new draft that the run begins with."""
+        return self.root / "work" / "fresh"
+
+    @property
     def aligned(self) -> Path:
         """The draft after the projector's own stage."""
         return self.root / "work" / "aligned"

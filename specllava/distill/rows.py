@@ -13,7 +13,7 @@ import json
 from array import array
 from collections import Counter
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -45,6 +45,10 @@ class Row:
     images_per_question: tuple[int, ...]
     images: tuple[str, ...]
     ended: tuple[bool, ...]
+
+    def without_images(self) -> Row:
+        """Return the same turns without their images."""
+        return replace(self, images_per_question=(0,) * len(self.images_per_question), images=())
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as JSON data for a line of its file."""

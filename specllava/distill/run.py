@@ -6,17 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, is_tensorboard_available
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from specllava.distill.batches import TRIES, Pixels, RowBatches, split
+from specllava.distill.beginning import check_teachable, make_fresh, training_draft
 from specllava.distill.chats import ChatEncoder
 from specllava.distill.features import make_features
 from specllava.distill.job import Job
@@ -27,9 +26,7 @@ from specllava.distill.self_generated import self_generated_answers
 from specllava.distill.stage import distil
 from specllava.distill.validation import UNASKED, Validation, first_questions, replace_draft
 from specllava.findings.distillation import SCHEMA_VERSION, Report, ValidationResult
-from specllava.models.checkpoint import Checkpoint
 from specllava.models.draft_classes import save
-from specllava.models.loading import draft_class
 from specllava.pair import Pair
 
 MOST_POINTS = 2000  # of the curve in the report; a longer one is averaged
@@ -70,11 +67,14 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
         return done if accelerator.is_main_process else None
     device = str(accelerator.device)
     target = Pair.load(job.target, name="distillation", device=device, dtype=job.dtype, context=job.context)
-    run = _Run(job, accelerator, output, target.with_draft(job.draft))
-    _check_teachable(run)
+    run = _Run(job, accelerator, output, target if job.draft is None else target.with_draft(job.draft))
+    check_teachable(run.pair, job.training)
     if job.training.tensorboard:
         accelerator.init_trackers("tensorboard")
     rows, batches, held_out = _data(run, tell)
+    if job.draft is None:
+        make_fresh(output.fresh, run.pair.target, job.training, batches, _rows_needed(run), accelerator, tell)
+        run = replace(run, pair=run.pair.with_draft(output.fresh))
     try:
         report = _learn(run, rows, batches, held_out, tell)
     except FloatingPointError as error:
@@ -82,23 +82,6 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
     if job.training.tensorboard:
         accelerator.get_tracker("tensorboard").finish()
     return report if accelerator.is_main_process else None
-
-
-def _check_teachable(run: _Run) -> None:
-    """Refuse drafts that the loss does not support.
-
-    Raises:
-        ValueError: a draft with a tower of its own, or options for a projector that the draft does not have.
-    """
-    name, config = run.pair.draft_name, run.job.training
-    if run.pair.draft_vision == "own":
-        raise ValueError(
-            f"the draft {name} has a tower of its own, and distill teaches drafts that read the target's features or no"
-            ' picture: make one of its language model with "specllava draft init", with --text-only or without'
-        )
-    if run.pair.draft_vision == "none" and (config.projector_steps or config.freeze_projector):
-        asked = "--freeze-projector" if config.freeze_projector else f"--projector-steps {config.projector_steps}"
-        raise ValueError(f"the draft {name} never sees a picture and has no projector: leave {asked} out")
 
 
 def _print_nothing(_line: str) -> None:
@@ -129,16 +112,13 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
     learnt, held_out = split(rows, config.validation_prompts, config.seed)
     target, processor = run.pair.target, run.pair.processor
     encode = ChatEncoder(processor, min(config.length, run.pair.context), run.pair.eos_token_ids)
-    first = rows[int(learnt[0])]
-    without_images = replace(first, images_per_question=(0,) * len(first.images_per_question), images=())
-    encode(without_images, [])  # raises for a template that cannot be used
-    needed = (config.projector_steps + config.steps) * config.accumulation * config.batch * accelerator.num_processes
+    encode(rows[int(learnt[0])].without_images(), [])  # raises for a template that cannot be used
+    needed = _rows_needed(run)
     source, numbers = rows, learnt
     if config.answers == "target":
         chosen = learnt[:needed].tolist()
-        source = self_generated_answers(
-            run.pair, rows, chosen, job.images, job.decoding, run.output.answers, accelerator
-        )
+        decoding = job.decoding if run.pair.draft is not None else replace(job.decoding, drafter="prompt-lookup")
+        source = self_generated_answers(run.pair, rows, chosen, job.images, decoding, run.output.answers, accelerator)
         numbers = torch.arange(len(source))
         if source.reasons.counts:
             tell(f"left out, without an answer of the target: {source.reasons.line()}")
@@ -154,6 +134,13 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
     return rows, batches, held_out.tolist()
 
 
+def _rows_needed(run: _Run) -> int:
+    """Return the number of rows that all steps read, repeated ones counted again."""
+    config = run.job.training
+    steps = config.projector_steps + config.steps
+    return steps * config.accumulation * config.batch * int(run.accelerator.num_processes)
+
+
 def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], tell: Callable[[str], None]) -> Report:
     """Run both stages with validation, and return the report."""
     job, config, accelerator, output = run.job, run.job.training, run.accelerator, run.output
@@ -167,7 +154,7 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
     teach = partial(
         distil, target=run.pair.target, objective=config.objective, accelerator=accelerator, callback=callback
     )
-    draft = _draft(job.draft)
+    draft = training_draft(job.draft or output.fresh, run.pair.target)
     if config.projector_steps:
         if not output.aligned.exists():
             draft.requires_grad_(False)
@@ -183,7 +170,7 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
         callback.load_state_dict({"checks": stage.pop("checks")})
         writer.before.load_state_dict(stage)
         callback.offset = config.projector_steps
-        draft = _draft(output.aligned)
+        draft = training_draft(output.aligned, run.pair.target)
     if config.freeze_projector:
         _set_trainable(run.pair.family.projector(draft), False)
     if config.gradient_checkpointing:
@@ -248,12 +235,6 @@ class _ReportWriter:
 def _shifted(batches: RowBatches, by: int, number: int) -> dict[str, Tensor]:
     """Return batch ``number`` of the second stage, which continues after the rows of the first one."""
     return batches(number + by)
-
-
-def _draft(directory: Path) -> PreTrainedModel:
-    """Load a draft for training, in float32 whatever the target's dtype."""
-    checkpoint = Checkpoint.at(directory)
-    return checkpoint.load(draft_class(checkpoint.name, checkpoint.config()), dtype=torch.float32)
 
 
 def _set_trainable(weights: Sequence[nn.Parameter], trainable: bool) -> None:

@@ -46,8 +46,10 @@ def distil(
         FloatingPointError: the loss is not finite; the last checkpoint is kept.
     """
     target.requires_grad_(False)
-    losses = state_losses if isinstance(objective, FeatureObjective) else taught_losses
-    return fit(name, draft, losses(target, objective), batches, loop, directory, accelerator, callback, answer_tokens)
+    draft.train()
+    reads_states = isinstance(objective, FeatureObjective)
+    losses = state_losses(target, objective) if reads_states else taught_losses(target, objective)
+    return fit(name, draft, losses, batches, loop, directory, accelerator, callback, answer_tokens)
 
 
 def answer_tokens(batch: Batch) -> int:

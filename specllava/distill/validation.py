@@ -165,7 +165,8 @@ def replace_draft(draft: PreTrainedModel, processor: ProcessorMixin, directory: 
     new, old = (directory.with_name(directory.name + suffix) for suffix in (".new", ".old"))
     for left_over in (new, *((old,) if directory.exists() else ())):
         shutil.rmtree(left_over, ignore_errors=True)
-    save(draft, processor.tokenizer if vision_source(draft) == "none" else processor, new, torch.float32)
+    beside = {"none": processor.tokenizer, "states": None}.get(vision_source(draft), processor)
+    save(draft, beside, new, torch.float32)
     if directory.exists():
         directory.rename(old)
     new.rename(directory)

@@ -70,12 +70,15 @@ def vision_source(draft: PreTrainedModel) -> VisionSource:
 
 def save(
     model: PreTrainedModel,
-    processor: ProcessorMixin,
+    processor: ProcessorMixin | None,
     directory: Path,
     dtype: torch.dtype = torch.bfloat16,
     max_shard: str = MAX_SHARD,
 ) -> None:
     """Write a checkpoint under a temporary name and rename it, so that a directory that exists is complete.
+
+    Args:
+        processor: none for a draft that reads the target's states, which has no tokens of its own.
 
     Raises:
         OSError: it cannot be written, such as on a full disk; nothing is left behind.
@@ -83,6 +86,7 @@ def save(
     try:
         with whole_directory(directory) as beside:
             model.to("cpu", dtype).save_pretrained(beside, max_shard_size=max_shard)
-            processor.save_pretrained(beside)
+            if processor is not None:
+                processor.save_pretrained(beside)
     except (SafetensorError, OSError) as error:
         raise OSError(f"{directory} cannot be written: {error}") from error

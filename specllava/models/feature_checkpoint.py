@@ -61,7 +61,9 @@ def load_feature_draft(
 ) -> FeatureDraft:
     """Load a feature draft for a target, on its device and in its precision; see :func:`read_feature_draft`."""
     draft = read_feature_draft(checkpoint, target.config, asked, tell)
-    draft.to(input_device(target), target.dtype).eval()
+    device = input_device(target)
+    draft.to(device, target.dtype).eval()
+    draft.rotary_emb = LlamaRotaryEmbedding(config=draft.config).to(device)  # its frequencies stay in float32
     return draft.bind(target)
 
 

@@ -23,7 +23,6 @@ def fresh_feature_draft(
     kind: DraftFormat = "eagle",
     input_norm: bool = True,
     guessable: Sequence[int] | None = None,
-    intermediate: int | None = None,
     seed: int = 0,
 ) -> FeatureDraft:
     """Return a new draft of one layer for ``target``, in float32 and bound to it.
@@ -31,20 +30,12 @@ def fresh_feature_draft(
     Args:
         input_norm: norm in front of the layer, as in EagleVLM; not for EAGLE-3, which has norms of its own.
         guessable: ids that the head of an EAGLE-3 draft scores; all without.
-        intermediate: size between the products of the layer's MLP; the target's without.
         seed: of the first weights.
-
-    Raises:
-        ValueError: ids that are not the target's.
     """
     text = target.config.get_text_config()
     sizes = {name: getattr(text, name) for name in SIZES} | {"rope_parameters": text.rope_parameters}
-    if intermediate is not None:
-        sizes["intermediate_size"] = intermediate
     count, eagle3 = int(text.num_hidden_layers), kind == "eagle3"
     ids = None if guessable is None else sorted(set(guessable))
-    if ids is not None and not (ids and 0 <= ids[0] and ids[-1] < text.vocab_size):
-        raise ValueError(f"a draft cannot guess the tokens {ids[:1]} to {ids[-1:]} of {text.vocab_size}")
     config = FeatureDraftConfig(
         **sizes,
         format=kind,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
 
-from specllava.distill.config import LoopConfig
+from specllava.distill.config import FeatureObjective, LoopConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class ToyRecipe:
     target_batch: int = 4
     draft_batch: int = 8
     distill_batch: int = 16
+    eagle_batch: int = 16
     kl_weight: float = 0.5
     content_weight: float = 4.0
     shown_weight: float = 2.0
@@ -45,6 +46,8 @@ class ToyRecipe:
     target: LoopConfig = field(default_factory=lambda: LoopConfig(3_200, 8e-4, warmup=50, seed=1))
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(700, 2e-3, warmup=50, seed=2))
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
+    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=5))
+    eagle_objective: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=4))
 
     @classmethod
     def tiny(cls, steps: int = 4) -> ToyRecipe:
@@ -52,8 +55,8 @@ class ToyRecipe:
         return cls(
             image_size=32, vision_layers=1, vision_hidden=32, aligned_layers=1, gathering_layers=1, target_layers=2,
             target_hidden=32, draft_hidden=32, vocabulary=600, tokenizer_conversations=200,
-            vision_batch=4, align_batch=2, target_batch=2, draft_batch=2, distill_batch=2,
-            vision=loop, align=loop, target=loop, draft=loop, distill=loop,
+            vision_batch=4, align_batch=2, target_batch=2, draft_batch=2, distill_batch=2, eagle_batch=2,
+            vision=loop, align=loop, target=loop, draft=loop, distill=loop, eagle=loop,
         )  # fmt: skip
 
     @property
@@ -131,6 +134,10 @@ class Workspace:
     @property
     def draft_before(self) -> Path:
         return self.root / "draft-before"
+
+    @property
+    def eagle(self) -> Path:
+        return self.root / "eagle"
 
     def checkpoints(self, stage: str) -> Path:
         return self.root / "work" / "checkpoints" / stage.replace(" ", "-")

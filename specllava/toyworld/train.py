@@ -1,4 +1,4 @@
-"""Training of the toy pair from nothing: tokenizer, vision tower, target, draft before and after distillation.
+"""Training of the toy pair from nothing: tokenizer, vision tower, target, draft before and after distillation, EagleVLM.
 
 Each stage leaves its part in the output directory and is skipped when the part is there, and each training
 loop resumes from its checkpoint; so the one command may be killed and repeated.
@@ -27,6 +27,7 @@ from specllava.distill.loop import Batch, Losses, fit
 from specllava.distill.losses import IGNORE, answer_positions
 from specllava.distill.stage import distil
 from specllava.models.draft_classes import DraftLlava, save
+from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.models.vision import merge_features, tower_features
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.corpus import LOOKING, TALKING, ChatBatches, content_ids
@@ -66,7 +67,7 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
     """Run every stage that is not done yet.
 
     Args:
-        output: directory of the run; ``target``, ``draft`` and ``draft-before`` appear in it.
+        output: directory of the run; ``target``, ``draft``, ``draft-before`` and ``eagle`` appear in it.
         compiled: compile the tower and what distils (about 1.4 times faster on two cores); default: where a C++
             compiler is found or on a GPU.
     """
@@ -84,6 +85,7 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
         ("target", place.target, _talk),
         ("draft", place.draft_before, _train_draft),
         ("distilled draft", place.draft, _distil),
+        ("eagle", place.eagle, _train_eagle),
     )
     for name, part, stage in stages:
         if not part.exists():
@@ -175,6 +177,18 @@ def _distil(run: _Run) -> None:
     objective, checkpoints = Objective(run.recipe.kl_weight), run.place.checkpoints("distilled draft")
     distil("distilled draft", draft, target, batches, objective, run.recipe.distill, checkpoints, run.accelerator)
     save(draft, run.processor, run.place.draft)
+
+
+def _train_eagle(run: _Run) -> None:
+    """Train a draft of one layer that reads the target's states, in the stage of the ``distill`` command."""
+    target, recipe = run.teacher(), run.recipe
+    draft = fresh_feature_draft(target, seed=recipe.eagle.seed)
+    if run.compiled:
+        target.model.language_model.compile()
+    batches = ChatBatches(run.processor, recipe.eagle_batch, recipe.image_tokens)
+    checkpoints = run.place.checkpoints("eagle")
+    distil("eagle", draft, target, batches, recipe.eagle_objective, recipe.eagle, checkpoints, run.accelerator)
+    save(draft, None, run.place.eagle)
 
 
 def _fit_packed(

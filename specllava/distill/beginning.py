@@ -1,0 +1,78 @@
+"""The draft that a run begins with: checked, made new, or loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from transformers import PreTrainedModel
+
+from specllava.distill.batches import RowBatches
+from specllava.distill.config import DistillConfig
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.device import input_device
+from specllava.models.draft_classes import save
+from specllava.models.feature_checkpoint import is_feature_draft, read_feature_draft
+from specllava.models.feature_draft import FeatureDraft
+from specllava.models.fresh_feature_draft import fresh_feature_draft
+from specllava.models.loading import draft_class
+from specllava.pair import Pair
+
+
+def check_teachable(pair: Pair, config: DistillConfig) -> None:
+    """Refuse drafts that the loss does not support.
+
+    Raises:
+        ValueError: a draft of another kind than the drafter, with a tower of its own, or options for a projector that
+            the draft does not have.
+    """
+    name = pair.draft_name
+    kind = "vlm"
+    if isinstance(pair.draft, FeatureDraft):
+        kind = "eagle3" if pair.draft.config.format == "eagle3" else "eagle"
+    if pair.draft is not None and kind != config.drafter:
+        raise ValueError(f"the draft {name} learns with --drafter {kind}, not with --drafter {config.drafter}")
+    if pair.draft_vision == "own":
+        raise ValueError(
+            f"the draft {name} has a tower of its own, and distill teaches drafts that read the target's features or no"
+            ' picture: make one of its language model with "specllava draft init", with --text-only or without'
+        )
+    if pair.draft_vision == "none" and (config.projector_steps or config.freeze_projector):
+        asked = "--freeze-projector" if config.freeze_projector else f"--projector-steps {config.projector_steps}"
+        raise ValueError(f"the draft {name} never sees a picture and has no projector: leave {asked} out")
+
+
+def make_fresh(
+    directory: Path,
+    target: PreTrainedModel,
+    config: DistillConfig,
+    batches: RowBatches,
+    rows: int,
+    accelerator: Accelerator,
+    tell: Callable[[str], None],
+) -> None:
+    """Write the new draft that a run without one begins with; an earlier call may have done so.
+
+    Args:
+        rows: that are read for the tokens of answers, where the draft cannot guess all.
+    """
+    assert config.drafter != "vlm"
+    with accelerator.main_process_first():
+        if directory.exists():
+            return
+        guessable = None
+        if config.drafter == "eagle3" and 0 < config.draft_vocabulary < target.config.get_text_config().vocab_size:
+            guessable, share = batches.frequent_answers(config.draft_vocabulary, rows)
+            tell(f"the draft can guess {len(guessable)} tokens, which are {share:.1%} of the answers")
+        draft = fresh_feature_draft(target, config.drafter, config.input_norm, guessable, seed=config.seed)
+        save(draft, None, directory, torch.float32)
+
+
+def training_draft(directory: Path, target: PreTrainedModel) -> PreTrainedModel:
+    """Load a draft for training, in float32 whatever the target's dtype."""
+    checkpoint = Checkpoint.at(directory)
+    if is_feature_draft(checkpoint):
+        return read_feature_draft(checkpoint, target.config).to(input_device(target), torch.float32).bind(target)
+    return checkpoint.load(draft_class(checkpoint.name, checkpoint.config()), dtype=torch.float32)
