@@ -10,12 +10,15 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from support import models
+from support.distilling import arguments, same, weights, write_data, write_pair
 
+from specllava.cli.main import main
 from specllava.distill import stage as stages
 from specllava.distill.config import DistillConfig, FeatureObjective, LoopConfig
 from specllava.distill.feature_losses import DECAY, RolloutCache, TaughtTexts, feature_losses, rollout_mask
 from specllava.distill.losses import IGNORE
 from specllava.distill.stage import distil, state_losses, taught_texts
+from specllava.findings.distillation import Report
 from specllava.models.draft_classes import save
 from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.runtime.scoring import draft_log_probs
@@ -245,3 +248,42 @@ def test_noise_changes_the_loss():
     texts = texts_of(draft, 0)
     silent, loud = (feature_losses(draft, texts, FeatureObjective(noise=width))["loss"] for width in (0.0, 1.0))
     assert not torch.equal(silent, loud)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("eagle")
+    write_pair(root)
+    write_data(root, 12)
+    return root
+
+
+def command(place, output, **options):
+    """The distill command without a draft to begin with."""
+    given = arguments(place, output, steps=4, validate_every=2, **options)
+    begin = given.index("--draft")
+    return given[:begin] + given[begin + 2 :]
+
+
+@pytest.mark.parametrize("options", [{"drafter": "eagle"}, {"drafter": "eagle3", "draft_vocabulary": 60, "rollout": 2}])
+def test_the_command_makes_a_draft_that_loads_and_goes_on_from_it(place, tmp_path, options):
+    for name in ("one", "again"):
+        assert main(command(place, tmp_path / name, **options)) == 0
+    report = Report.read(tmp_path / "one" / "report.json")
+    assert report.state == "finished"
+    assert all(check.kl >= 0 for check in report.checks)
+    assert same(weights(tmp_path / "one" / "last"), weights(tmp_path / "again" / "last"))
+    draft = models.pair(None).with_draft(tmp_path / "one" / "draft").draft
+    assert draft.config.format == options["drafter"]
+    if "draft_vocabulary" in options:
+        assert len(draft.guessable) == 60
+    more = arguments(place, tmp_path / "more", **options | {"draft": tmp_path / "one" / "last", "steps": 2})
+    assert main(more) == 0
+    assert not same(weights(tmp_path / "one" / "last"), weights(tmp_path / "more" / "last"))
+
+
+def test_a_draft_of_another_kind_is_refused(place, tmp_path, capsys):
+    assert main(arguments(place, tmp_path / "one", drafter="eagle")) == 1
+    assert "learns with --drafter vlm" in capsys.readouterr().err
+    assert main(command(place, tmp_path / "two")) == 1
+    assert "--draft is missing" in capsys.readouterr().err

@@ -74,7 +74,7 @@ def feature_losses(draft: FeatureDraft, texts: TaughtTexts, objective: FeatureOb
 
     Returns:
         ``loss``, and of the first step ``kl``, of the draft's distribution from the target's among the tokens that the
-        draft can guess, in nats per token, and ``features``, the smooth L1 distance, unless the draft's format has none.
+        draft can guess, in nats per token, and ``features``, the smooth L1 distance; not for ``eagle3``.
     """
     states = _noisy(texts.states, objective.noise)
     rows = [
@@ -86,8 +86,8 @@ def feature_losses(draft: FeatureDraft, texts: TaughtTexts, objective: FeatureOb
     positions = _padded([torch.tensor(row.positions) for row in rows], 0).to(inputs.device)
     read = _padded([torch.tensor(row.sources) for row in rows], -1).to(inputs.device) + 1  # token of each entry
     read = read.masked_fill(read < 1, NOWHERE)
-    roots, cache, shown = read, RolloutCache(), {}
-    loss = _untouched(draft)
+    roots, cache, loss = read, RolloutCache(), _untouched(draft)
+    shown: dict[str, Tensor] = {}
     for step in range(objective.rollout):
         mask = None if step == 0 else rollout_mask(roots, entries, step)
         own = draft(inputs, draft.rotations(positions), mask, cache)

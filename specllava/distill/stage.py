@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -47,8 +48,11 @@ def distil(
     """
     target.requires_grad_(False)
     draft.train()
-    reads_states = isinstance(objective, FeatureObjective)
-    losses = state_losses(target, objective) if reads_states else taught_losses(target, objective)
+    losses: Callable[[Any, Batch], Losses]
+    if isinstance(objective, FeatureObjective):
+        losses = state_losses(target, objective)
+    else:
+        losses = taught_losses(target, objective)
     return fit(name, draft, losses, batches, loop, directory, accelerator, callback, answer_tokens)
 
 

@@ -39,7 +39,6 @@ def presets() -> dict[str, Preset]:
     return {
         "toy": Preset(toy / "target", toy / "draft", before=toy / "draft-before"),
         "toy-before": Preset(toy / "target", toy / "draft-before"),
-        "toy-eagle": Preset(toy / "target", toy / "eagle"),
         "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
         "llava-1.5-13b": Preset("llava-hf/llava-1.5-13b-hf"),
     }

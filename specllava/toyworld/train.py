@@ -1,4 +1,4 @@
-"""Training of the toy pair from nothing: tokenizer, vision tower, target, draft before and after distillation, EagleVLM.
+"""Training of the toy pair from nothing: tokenizer, vision tower, target, draft before and after distillation, eagle.
 
 Each stage leaves its part in the output directory and is skipped when the part is there, and each training
 loop resumes from its checkpoint; so the one command may be killed and repeated.
