@@ -38,18 +38,22 @@ class Pair(LoadedPair):
     """A target and a draft that guesses for it. Every answer is the target's own, token for token."""
 
     @classmethod
-    def from_preset(cls, name: str, draft: Source | None = None, **options: Any) -> Pair:
+    def from_preset(
+        cls, name: str, draft: Source | None = None, draft_format: DraftFormat | None = None, **options: Any
+    ) -> Pair:
         """Load a pair by its name; ``toy`` ships with the project and needs no network.
 
         Args:
             draft: a directory, or an id of the hub, in place of the preset's own draft; a preset may have none.
+            draft_format: in place of the one that the preset knows of its own draft.
             options: as :meth:`load`.
 
         Raises:
             ValueError: unknown preset, or a device or files that are not there.
         """
         preset = preset_named(name)
-        return cls.load(preset.target, draft or preset.draft, name=name, **options)
+        chosen, known = preset.chosen(draft, draft_format)
+        return cls.load(preset.target, chosen, name=name, draft_format=known, **options)
 
     @classmethod
     def load(

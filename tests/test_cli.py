@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from specllava.cli import main as cli
 from specllava.cli.main import main
 from specllava.cli.toyworld import Render
 from specllava.config import COMPARED_RULES
+from specllava.models.presets import presets
 from specllava.pair import Pair
 from specllava.toyworld.scene import HELD_OUT
 
@@ -233,9 +235,18 @@ print(codes, sorted({"torch", "transformers", "gradio", "pandas"} & sys.modules.
 
 def test_presets_are_listed(capsys):
     assert main(["presets"]) == 0
-    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    table = [line for line in lines if line.strip()]
+    starts = [number for number, line in enumerate(table) if line.split()[0] in presets()]
+    rows = {table[start].split()[0]: "\n".join(table[start:end]) for start, end in pairwise([*starts, len(table)])}
+    assert set(rows) == set(presets())
     assert "assets/toy/draft-before" in rows["toy-before"] and "ships" in rows["toy"]
     assert "llava-hf/llava-1.5-7b-hf" in rows["llava-1.5-7b"] and "--draft" in rows["llava-1.5-7b"]
+    for name, preset in presets().items():
+        for told in (preset.draft, preset.draft_format, preset.licence, preset.measured):
+            assert preset.shipped or not told or str(told) in rows[name]
+    assert "No file of the hub was downloaded here" in " ".join(" ".join(lines).split())
 
 
 @pytest.mark.parametrize("option", ["--quantization", "--quantise"])

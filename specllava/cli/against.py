@@ -22,6 +22,7 @@ from specllava.cli.options import (
     check_outputs,
     load_pair,
     picture_beside,
+    print_notice,
     with_fallback_drafter,
     write_json,
 )
@@ -38,6 +39,7 @@ from specllava.whole_file import write_whole
 if TYPE_CHECKING:
     from specllava.findings.against import Against
     from specllava.lab.against import Side
+    from specllava.models.feature_config import DraftFormat
     from specllava.pair import Pair
 
 MAX_SCENES: Final = 1_000
@@ -184,12 +186,12 @@ def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:
         ValueError: as :func:`specllava.cli.options.load_pair`.
     """
     one = load_pair(a.pair)
-    target, draft = _sources(b.pair)
+    target, draft, draft_format = _sources(b.pair)
     if b.pair == a.pair:
         other = one
     elif draft is not None and (target, _machine(b.pair)) == (_sources(a.pair)[0], _machine(a.pair)):
         announce_loading(draft)
-        other = one.with_draft(draft)
+        other = one.with_draft(draft, draft_format, print_notice)
     else:
         other = load_pair(b.pair)
     from specllava.lab.against import Side
@@ -205,18 +207,18 @@ def _decoding(pair: Pair, side: SideOptions) -> DecodingConfig:
     return with_fallback_drafter(pair, side.decoding, fallback="prompt-lookup")
 
 
-def _sources(chosen: PairOptions) -> tuple[str, str | None]:
-    """Return where target and draft come from."""
+def _sources(chosen: PairOptions) -> tuple[str, str | None, DraftFormat | None]:
+    """Return where target and draft come from, and the draft's format where it must be said."""
     if chosen.target is not None:
-        return chosen.target, chosen.draft
+        return chosen.target, chosen.draft, chosen.draft_format
     preset = preset_named(chosen.preset)
-    draft = chosen.draft or preset.draft
-    return str(preset.target), None if draft is None else str(draft)
+    draft, draft_format = preset.chosen(chosen.draft, chosen.draft_format)
+    return str(preset.target), None if draft is None else str(draft), draft_format
 
 
 def _machine(chosen: PairOptions) -> PairOptions:
     """Return the options but for those that name models."""
-    return replace(chosen, preset="", target=None, draft=None)
+    return replace(chosen, preset="", target=None, draft=None, draft_format=None)
 
 
 def _noting(questions: Iterable[Question], pictures: list[tuple[str, bytes]]) -> Iterator[Question]:

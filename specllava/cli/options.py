@@ -30,17 +30,19 @@ class PairOptions:
     """Which pair, and on what."""
 
     preset: str = "toy"
-    """Name of a pair: toy or toy-before (its draft as it was before distillation), which ship; llava-1.5-7b or
-    llava-1.5-13b, from the hub."""
+    """Name of a pair: toy or toy-before (its draft as it was before distillation), which ship; others from the hub,
+    such as llava-1.5-7b-msd with a published draft (specllava presets lists them)."""
 
     target: str | None = None
     """Any LLaVA-1.5 or LLaVA-NeXT instead: an id of the hub, or a directory. Used in place of a preset."""
 
     draft: str | None = None
-    """Any draft for it: an id of the hub, or a directory; specllava draft makes one."""
+    """Any draft for it: an id of the hub, or a directory; specllava draft and distill make one. What kind it is, its
+    configuration and the names of its tensors tell."""
 
     draft_format: DraftFormat | None = None
-    """Of a draft that reads the target's states, where its keys do not tell: msd has those of eagle."""
+    """Of a draft that reads the target's states, where its tensors do not tell: msd has the names of eagle. A preset
+    knows its draft's."""
 
     device: str = "auto"
     """cpu, cuda or cuda:N; auto takes the GPU if there is one."""

@@ -1,0 +1,118 @@
+"""Presets of published drafts: one name loads both models, the draft in the format that the preset knows."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import checkpoints
+from test_bad_input import complaint
+from test_draft_export import HIDDEN, LAYERS, written
+
+from specllava.cli.against import SideOptions, load_sides
+from specllava.cli.main import main
+from specllava.cli.options import PairOptions, load_pair
+from specllava.config import DecodingConfig
+from specllava.models.export_draft import export_draft
+from specllava.models.feature_draft import FeatureDraft
+from specllava.models.presets import Preset, presets
+from specllava.pair import Pair
+
+MSD, EAGLE, NEXT = "llava-1.5-7b-msd", "llava-1.5-7b-eagle", "llava-1.6-vicuna-7b-vispec"
+SHORT = DecodingConfig(max_new_tokens=12, depth=3)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hub's cache with a target, and drafts for it in EAGLE's layout, one of them pickled as MSD's is."""
+    root = tmp_path_factory.mktemp("hub")
+    target = checkpoints.write_llava(root / "target", layers=LAYERS, hidden=HIDDEN)
+    draft = export_draft(written(root / "draft"), target, root / "eagle", "eagle").directory
+    pickled = Path(shutil.copytree(draft, root / "msd"))
+    torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    for name, source in ((MSD, pickled), (EAGLE, draft)):
+        _store(root / "cache", str(presets()[name].target), target)
+        _store(root / "cache", str(presets()[name].draft), source)
+    return root
+
+
+def _store(cache: Path, name: str, source: Path) -> None:
+    place = cache / f"models--{name.replace('/', '--')}"
+    shutil.copytree(source, place / "snapshots" / "abc123", dirs_exist_ok=True)
+    (place / "refs").mkdir(exist_ok=True)
+    (place / "refs" / "main").write_text("abc123")
+
+
+@pytest.fixture(autouse=True)
+def hub(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(stored / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def kind(pair: Pair) -> str:
+    assert isinstance(pair.draft, FeatureDraft)
+    return str(pair.draft.config.format)
+
+
+def test_a_preset_loads_its_draft_in_its_format_and_answers_as_the_target_does() -> None:
+    told: list[str] = []
+    pair = Pair.from_preset(MSD, dtype="float32", device="cpu", tell=told.append)
+    assert (pair.name, pair.draft_name, kind(pair)) == (MSD, "MSD-LLaVA1.5-7B", "msd")
+    assert "pytorch_model.bin" in told[-1]
+    for number in range(3):
+        traces = pair.compare(None, checkpoints.messages(number), SHORT)
+        assert traces["speculative"].token_ids == traces["target-only"].token_ids
+
+
+def test_a_format_that_is_asked_for_replaces_the_presets(stored: Path) -> None:
+    assert kind(Pair.from_preset(MSD, draft_format="eagle", device="cpu")) == "eagle"
+    assert kind(Pair.from_preset(MSD, draft=stored / "eagle", device="cpu")) == "eagle"
+    assert kind(Pair.from_preset(EAGLE, draft_format="msd", device="cpu")) == "msd"
+    assert kind(load_pair(PairOptions(preset=MSD, device="cpu"))) == "msd"
+    assert kind(load_pair(PairOptions(preset=MSD, device="cpu", draft_format="eagle"))) == "eagle"
+    line = complaint(lambda: Pair.from_preset(EAGLE, draft_format="eagle3", device="cpu"))
+    assert "has the keys of format eagle, not of eagle3" in line
+
+
+@pytest.mark.parametrize(
+    ("draft", "asked", "expected"),
+    [
+        (None, None, ("own", "msd")),
+        (None, "eagle", ("own", "eagle")),
+        ("other", None, ("other", None)),
+        ("other", "vispec", ("other", "vispec")),
+    ],
+)
+def test_a_presets_format_is_its_own_drafts_and_no_others(draft, asked, expected) -> None:
+    assert Preset("target", "own", draft_format="msd").chosen(draft, asked) == expected
+
+
+def test_two_presets_of_one_target_load_it_once_and_each_its_own_format() -> None:
+    """A comparison of drafts handed the format of neither side on."""
+    sides = [SideOptions(PairOptions(preset=name, device="cpu"), SHORT) for name in (EAGLE, MSD)]
+    one, other = (side.pair for side in load_sides(*sides))
+    assert one.target is other.target and (kind(one), kind(other)) == ("eagle", "msd")
+    plain = SideOptions(PairOptions(preset=MSD, device="cpu", draft_format="eagle"), SHORT)
+    one, other = (side.pair for side in load_sides(sides[1], plain))
+    assert one.target is other.target and (kind(one), kind(other)) == ("msd", "eagle")
+
+
+def test_published_drafts_are_named_with_their_target_and_who_measured_them() -> None:
+    published = {name: preset for name, preset in presets().items() if not preset.shipped and preset.draft}
+    assert {MSD, EAGLE, NEXT, "llava-1.5-7b-vispec"} <= set(published)
+    for name, preset in published.items():
+        assert preset.measured.startswith(("MMSpec: ", "authors: ")) and preset.licence
+        assert preset.draft_format == next((one for one in ("msd", "vispec") if name.endswith(one)), None)
+        assert str(preset.target).split("/")[1].startswith(name.rsplit("-", 1)[0].replace("1.6", "v1.6"))
+
+
+def test_what_is_not_downloaded_costs_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    checkpoints.picture(1).save(tmp_path / "picture.png")
+    command = ["generate", "--preset", NEXT, "--image", str(tmp_path / "picture.png"), "--prompt", "What?"]
+    assert main(command) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("specllava: no directory llava-hf/llava-v1.6-vicuna-7b-hf here, and the hub gave no such")
