@@ -66,35 +66,35 @@ def _published() -> dict[str, Preset]:
     The figures are those of MMSpec's re-run (arXiv 2603.14989, 600 prompts, at most 1,024 tokens; evaluated again from
     its published outputs) and of ViSpec's and MSD's authors (arXiv 2509.15235, 2505.14260).
     """
-    small, next_ = "llava-hf/llava-1.5-7b-hf", "llava-hf/llava-v1.6-vicuna-{}-hf"
-    vispec = "JLKang/ViSpec-llava-v1.6-vicuna-{}-hf"
-    none = LICENCE_UNKNOWN
+    target, draft = "llava-hf/llava-v1.6-vicuna-{}-hf", "JLKang/ViSpec-llava-v1.6-vicuna-{}-hf"
+    small, large = "llava-hf/llava-1.5-7b-hf", "llava-hf/llava-1.5-13b-hf"
     return {
-        "llava-1.5-7b-msd": Preset(
-            small, "Cloudriver/MSD-LLaVA1.5-7B", None, "msd", none, "MMSpec: 4.5 tokens a pass, 2.11 times as fast"
+        "llava-1.5-7b-msd": _as_published(
+            small, "Cloudriver/MSD-LLaVA1.5-7B", "MMSpec: 4.5 tokens a pass, 2.11 times as fast", "msd"
         ),
-        "llava-1.5-7b-vispec": Preset(
-            small, "Cloudriver/ViSpec-LLaVA1.5-7B", None, "vispec", none, "MMSpec: 4.0 tokens a pass, 2.23 times as fast"
+        "llava-1.5-7b-vispec": _as_published(
+            small, "Cloudriver/ViSpec-LLaVA1.5-7B", "MMSpec: 4.0 tokens a pass, 2.23 times as fast", "vispec"
         ),
-        "llava-1.5-7b-eagle": Preset(
-            small, "Cloudriver/EAGLE-LLaVA-1.5-7B", None, None, none, "MMSpec: 1.85 tokens a pass, 1.14 times as fast"
+        "llava-1.5-7b-eagle": _as_published(
+            small, "Cloudriver/EAGLE-LLaVA-1.5-7B", "MMSpec: 1.85 tokens a pass, 1.14 times as fast"
         ),
-        "llava-1.5-7b-eagle3": Preset(
-            small, "Cloudriver/EAGLE3-LLaVA1.5-7B", None, None, none, "MMSpec: 1.0 tokens a pass, 0.66 times as fast"
+        "llava-1.5-7b-eagle3": _as_published(
+            small, "Cloudriver/EAGLE3-LLaVA1.5-7B", "MMSpec: 1.0 tokens a pass, 0.66 times as fast"
         ),
-        "llava-1.5-13b-msd": Preset(
-            "llava-hf/llava-1.5-13b-hf", "lucylyn/MSD-LLaVA1.5-13B", None, "msd", none,
-            "authors: up to 2.46 times as fast",
+        "llava-1.5-13b-msd": _as_published(
+            large, "lucylyn/MSD-LLaVA1.5-13B", "authors: up to 2.46 times as fast", "msd"
         ),
-        "llava-1.6-vicuna-7b-vispec": Preset(
-            next_.format("7b"), vispec.format("7b"), None, "vispec", none,
-            "authors: 4.0 tokens a pass, 2.58 times as fast",
+        "llava-1.6-vicuna-7b-vispec": _as_published(
+            target.format("7b"), draft.format("7b"), "authors: 4.0 tokens a pass, 2.58 times as fast", "vispec"
         ),
-        "llava-1.6-vicuna-13b-vispec": Preset(
-            next_.format("13b"), vispec.format("13b"), None, "vispec", none,
-            "authors: 3.9 tokens a pass, 2.38 times as fast",
+        "llava-1.6-vicuna-13b-vispec": _as_published(
+            target.format("13b"), draft.format("13b"), "authors: 3.9 tokens a pass, 2.38 times as fast", "vispec"
         ),
-    }  # fmt: skip
+    }
+
+
+def _as_published(target: str, draft: str, measured: str, draft_format: DraftFormat | None = None) -> Preset:
+    return Preset(target, draft, draft_format=draft_format, licence=LICENCE_UNKNOWN, measured=measured)
 
 
 def preset_named(name: str) -> Preset:
