@@ -54,8 +54,7 @@ class FeatureSession(GrowingSession):
     def _expansion(self, root: int) -> Expansion:
         self._read = self._engine.cache.length + len(self._unread) + 1  # columns once the root is read
         self._scorer = _FeatureScorer(self._engine, [*self._unread, root], self._states)
-        ahead = self._engine.position + len(self._unread) + 1 - self._read
-        return Expansion(self._scorer, self._rule.max_children, self._top_tokens, ahead)
+        return Expansion(self._scorer, self._rule.max_children, self._top_tokens, self._engine.ahead)
 
     def _keep(self, path: Sequence[int], states: Tensor | None) -> None:
         assert states is not None

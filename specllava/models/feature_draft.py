@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specllava.models.compressor_config import CompressorConfig, OperatorName
 from specllava.models.compressors import Compressor
@@ -75,20 +75,21 @@ class FeatureDraft(PreTrainedModel):
         width, taps = config.hidden_size, len(config.state_layers)
         wide = taps * int(config.target_hidden_size or width)
         eagle3 = config.format == "eagle3"
-        build = Eagle3Layer if eagle3 else EagleLayer
         self.fc = nn.Linear(wide if eagle3 else width + wide, width, bias=config.fc_bias and not eagle3)
-        self.layers = nn.ModuleList(build(config, number) for number in range(config.num_hidden_layers))
+        first, *rest = range(config.num_hidden_layers)
+        self.layers = nn.ModuleList([(Eagle3Layer if eagle3 else EagleLayer)(config, first)])
+        self.layers.extend(EagleLayer(config, number) for number in rest)
         self.rotary_emb = LlamaRotaryEmbedding(config=config)
         if config.own_embeddings:
             self.embed_tokens = nn.Embedding(config.vocab_size, width)
         if eagle3:
-            self.norm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
+            self.norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
             self.lm_head = nn.Linear(width, int(config.draft_vocab_size or config.vocab_size), bias=False)
             self.register_buffer("d2t", torch.zeros(self.lm_head.out_features, dtype=torch.int64))
             if config.norm_before_fc:
-                self.input_norm = LlamaRMSNorm(wide, eps=config.rms_norm_eps)
+                self.input_norm = nn.RMSNorm(wide, eps=config.rms_norm_eps)
             if config.fc_norm:
-                self.fc_norm = nn.ModuleList(LlamaRMSNorm(wide // taps, eps=config.rms_norm_eps) for _ in range(taps))
+                self.fc_norm = nn.ModuleList(nn.RMSNorm(wide // taps, eps=config.rms_norm_eps) for _ in range(taps))
         if config.format == "vispec":
             self.img_fc = nn.Linear(2 * width, width, bias=config.fc_bias)
             self.imadpt = ImageAdaptor(config.queries, width, config.num_attention_heads, config.attention_bias)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from specllava.models.feature_config import FeatureDraftConfig
 
@@ -21,7 +21,7 @@ class EagleLayer(LlamaDecoderLayer):
 
 
 class Eagle3Layer(LlamaDecoderLayer):
-    """Decoder layer of EAGLE-3: attends over token embedding and state side by side, ``[…, 2 hidden]``."""
+    """First decoder layer of EAGLE-3: attends over token embedding and state side by side, ``[…, 2 hidden]``."""
 
     def __init__(self, config: FeatureDraftConfig, number: int) -> None:
         super().__init__(config, number)
@@ -29,7 +29,8 @@ class Eagle3Layer(LlamaDecoderLayer):
         for name in ("q_proj", "k_proj", "v_proj"):
             plain = getattr(attention, name)
             setattr(attention, name, nn.Linear(2 * config.hidden_size, plain.out_features, bias=plain.bias is not None))
-        self.hidden_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):  # torch's own, which keeps float64
+            setattr(self, name, nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps))
         self.norm_before_residual = config.norm_before_residual
 
     def forward(self, hidden_states: Tensor, **arguments: Any) -> Tensor:

@@ -29,7 +29,7 @@ class FeatureEngine:
         self.model = model
         self.device, self.dtype = model.fc.weight.device, model.dtype
         self.cache = BranchCache(model.config.num_hidden_layers, capacity)
-        self.position = 0  # of the next token behind the cache
+        self.ahead = 0  # positions against columns: a compressed picture takes fewer columns
         self.image: Tensor | None = None  # of the last picture, see :class:`Entries`
         self._masks = AttentionMasks(model.config, self.device, self.dtype)
         with torch.inference_mode():
@@ -50,7 +50,7 @@ class FeatureEngine:
         """
         reused = self.cache.common_prefix(contents)
         self.cache.keep(reused, [])
-        self.position, self.image = 1 + max(entries.positions, default=-1), entries.image
+        self.ahead, self.image = 1 + max(entries.positions, default=-1) - len(contents), entries.image
         if reused == len(contents):
             return entries.inputs.new_empty((0, self.model.config.hidden_size))
         return self._run(entries.inputs[reused:], entries.positions[reused:], None, contents[reused:])
@@ -58,23 +58,25 @@ class FeatureEngine:
     def read(self, tokens: Sequence[int], states: Tensor) -> PassOutput:
         """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored."""
         inputs = self.model.inputs(self._embed(tokens), states, image=self.image)
-        positions = range(self.position, self.position + len(tokens))
-        own = self._run(inputs, positions, None, tokens)
-        self.position += len(tokens)
+        own = self._run(inputs, self._next(len(tokens)), None, tokens)
         return PassOutput(self.model.logits(own[-1:]), own)
 
     def forward(self, batch: PassInput, states: Tensor | None = None) -> PassOutput:
-        """Append tokens with the draft's own states before them, and score each; the next position stays.
+        """Append tokens with the draft's own states before them, and score each.
 
         Args:
             states: ``[tokens, hidden]``; zeros without, for timing.
         """
         embeds = self._embed(batch.tokens)
         states = torch.zeros_like(embeds) if states is None else states
-        positions = range(self.position, self.position + len(batch.tokens))
         inputs = self.model.inputs(embeds, states, guessed=True, image=self.image)
-        own = self._run(inputs, batch.positions or positions, batch, batch.tokens)
+        own = self._run(inputs, batch.positions or self._next(len(batch.tokens)), batch, batch.tokens)
         return PassOutput(self.model.logits(own), own)
+
+    def _next(self, count: int) -> range:
+        """Return the positions of the next tokens behind the cache."""
+        start = self.cache.length + self.ahead
+        return range(start, start + count)
 
     def _embed(self, tokens: Sequence[int]) -> Tensor:
         return self.model.embed(torch.tensor(list(tokens), device=self.device))

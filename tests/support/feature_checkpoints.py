@@ -1,0 +1,260 @@
+"""Small random drafts that read the target's states, on disk as the real ones are published.
+
+Layouts: EAGLE-1 and 2 as SafeAILab/EAGLE writes them, Lyn-Lucy/MSD, KangJialiang/ViSpec, EAGLE-3 as its authors,
+SpecForge and MMSpec write it, and vllm-project/speculators. Only the sizes are small. Weights are float16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from specllava.models.feature_config import DraftFormat
+from support import checkpoints
+from support.checkpoints import PADDED, WORDS, FamilyName
+
+LAYERS, HIDDEN, INNER, HEADS, SIZE = 7, 48, 96, 3, 16
+USUAL = [2, LAYERS // 2, LAYERS - 3]  # hidden states that an EAGLE-3 head reads if nothing else is said
+SMALL = 96  # tokens of a draft vocabulary
+CALM = 0.004  # of a target's layers: its next token follows mostly from the last one
+LOUD = 4.0  # of an embedding that passes for a state: its guesses are surer
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one draft is published.
+
+    Args:
+        format: its recurrence.
+        file: ``safetensors`` or ``bin``.
+        front: what its trainer left in front of every name.
+        layer: name of its decoder layer.
+        rows: of its copy of the token embeddings; ``None`` without one.
+        head: tokens that an EAGLE-3 head scores.
+        kv: key and value heads.
+        bias: whether ``fc`` has one.
+        queries: of ViSpec's adaptor.
+        ids: layers that it names, as ``config.json`` says it.
+        states: hidden states that these are.
+        flags: of the speculators layout, whose configuration is nested.
+    """
+
+    format: DraftFormat
+    file: str = "safetensors"
+    front: str = ""
+    layer: str = "layers.0."
+    rows: int | None = PADDED
+    head: int = PADDED
+    kv: int = HEADS
+    bias: bool = True
+    queries: int = 2
+    ids: dict[str, Any] = field(default_factory=dict)
+    states: tuple[int, ...] = (-1,)
+    flags: dict[str, bool] | None = None
+
+    @property
+    def eagle3(self) -> bool:
+        return self.format == "eagle3"
+
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+_EAGLE3 = Layout("eagle3", layer="midlayer.", rows=None, head=SMALL, kv=1, bias=False, states=tuple(USUAL))
+_SPECULATORS = replace(_EAGLE3, layer="layers.0.", rows=PADDED, ids={IDS: [1, 4, 6]}, states=(1, 4, 6), flags={})
+LAYOUTS: dict[str, Layout] = {
+    "eagle": Layout("eagle"),
+    "eagle, no bias": Layout("eagle", file="bin", front="model.", rows=WORDS, bias=False),
+    "msd": Layout("msd", file="bin", rows=WORDS),
+    "vispec": Layout("vispec", file="bin"),
+    "vispec, 4 queries": Layout("vispec", front="module.", queries=4),
+    "eagle3": replace(_EAGLE3, file="bin"),
+    "eagle3, numbered": replace(_EAGLE3, ids={"eagle_config": {IDS: [0, 2, 5]}}, states=(1, 3, 6), rows=WORDS),
+    "eagle3, all tokens": replace(_EAGLE3, front="module.", layer="layers.0.", rows=PADDED, head=PADDED, kv=HEADS),
+    "speculators": replace(_SPECULATORS, flags={"norm_before_residual": True}),
+    "speculators, one norm": replace(_SPECULATORS, flags={"norm_before_fc": True}),
+    "speculators, eagle 3.1": replace(_SPECULATORS, flags={"fc_norm": True, "norm_output": True}),
+}
+
+
+def write_target(directory: Path, family: FamilyName = "llava", seed: int = 0, calm: float = 1.0) -> Path:
+    """A random target of :data:`LAYERS` layers.
+
+    Args:
+        calm: times what its layers add to an embedding; with little, its next token follows from the last one.
+    """
+    checkpoints.write_llava(directory, family, seed, layers=LAYERS, hidden=HIDDEN)
+    adding = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+    weights = {
+        name: one * calm if "language_model" in name and name.endswith(adding) else one
+        for name, one in checkpoints.weights_of(directory).items()
+    }
+    checkpoints.write_weights(directory, weights)
+    return directory
+
+
+def write_draft(directory: Path, layout: Layout, seed: int = 0, agrees_with: Path | None = None) -> Path:
+    """A random draft for the targets of :func:`write_target`.
+
+    Args:
+        agrees_with: a calm target, whose next token it guesses from the last one, as the target nearly does.
+    """
+    directory.mkdir(parents=True)
+    if agrees_with is not None:
+        layout = replace(layout, kv=HEADS)
+    checkpoints.write(directory / "config.json", settings(layout))
+    weights = random_weights(layout, seed)
+    if agrees_with is not None:
+        weights |= _agreeing(layout, weights, checkpoints.weights_of(agrees_with))
+    save_weights(directory, published(layout, weights), layout.file)
+    return directory
+
+
+def save_weights(directory: Path, weights: dict[str, Tensor], file: str) -> None:
+    if file == "bin":
+        torch.save(weights, directory / "pytorch_model.bin")
+    else:
+        save_file({name: one.contiguous() for name, one in weights.items()}, directory / "model.safetensors")
+
+
+def read_weights(directory: Path, layout: Layout) -> dict[str, Tensor]:
+    """Its tensors by their plain names."""
+    if layout.file == "bin":
+        held = torch.load(directory / "pytorch_model.bin")
+    else:
+        held = load_file(directory / "model.safetensors")
+    return {name.removeprefix(layout.front).replace(layout.layer, "layers.0."): one for name, one in held.items()}
+
+
+def settings(layout: Layout) -> dict[str, Any]:
+    """Its ``config.json``."""
+    rows = PADDED if layout.rows is None else layout.rows
+    sizes = {
+        "architectures": ["LlamaForCausalLMEagle3" if layout.eagle3 else "LlamaForCausalLM"],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_act": "silu",
+        "hidden_size": HIDDEN,
+        "initializer_range": 0.02,
+        "intermediate_size": INNER,
+        "max_position_embeddings": 2048,
+        "model_type": "llama",
+        "num_attention_heads": HEADS,
+        "num_hidden_layers": 1,
+        "num_key_value_heads": layout.kv,
+        "pad_token_id": 0,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float16",
+        "transformers_version": "4.28.1",
+        "use_cache": True,
+        "vocab_size": rows,
+    }
+    if layout.flags is None:
+        return sizes | ({"draft_vocab_size": layout.head} if layout.eagle3 else {}) | layout.ids
+    nested = {**sizes, "head_dim": SIZE, "attention_bias": False, "rope_theta": 10000.0}
+    del nested["architectures"]
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "draft_vocab_size": layout.head,
+        "has_no_defaults_at_first_init": False,
+        "norm_before_residual": False,
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+            "verifier": {"architectures": ["LlavaForConditionalGeneration"], "name_or_path": "llava-hf/any"},
+        },
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.1.0",
+        "target_hidden_size": None,
+        "torch_dtype": "float16",
+        "transformer_layer_config": nested,
+        **layout.ids,
+        **layout.flags,
+    }
+
+
+def random_weights(layout: Layout, seed: int) -> dict[str, Tensor]:
+    """Its tensors by their plain names, the decoder layer's below ``layers.0.``."""
+    source = torch.Generator().manual_seed(1000 + seed)
+
+    def drawn(*shape: int, std: float = 0.25) -> Tensor:
+        return (std * torch.randn(shape, generator=source)).half()
+
+    def gains(width: int) -> Tensor:
+        return (0.5 + torch.rand(width, generator=source)).half()
+
+    wide = 2 * HIDDEN if layout.eagle3 else HIDDEN
+    weights = {
+        "fc.weight": drawn(HIDDEN, (3 if layout.eagle3 else 2) * HIDDEN),
+        "layers.0.self_attn.q_proj.weight": drawn(HEADS * SIZE, wide),
+        "layers.0.self_attn.k_proj.weight": drawn(layout.kv * SIZE, wide),
+        "layers.0.self_attn.v_proj.weight": drawn(layout.kv * SIZE, wide),
+        "layers.0.self_attn.o_proj.weight": drawn(HIDDEN, HEADS * SIZE),
+        "layers.0.mlp.gate_proj.weight": drawn(INNER, HIDDEN),
+        "layers.0.mlp.up_proj.weight": drawn(INNER, HIDDEN),
+        "layers.0.mlp.down_proj.weight": drawn(HIDDEN, INNER),
+        "layers.0.post_attention_layernorm.weight": gains(HIDDEN),
+    }
+    if layout.bias:
+        weights["fc.bias"] = drawn(HIDDEN)
+    if layout.rows is not None:
+        weights["embed_tokens.weight"] = drawn(layout.rows, HIDDEN)
+    if layout.format == "vispec":
+        weights |= {
+            "imadpt.q": drawn(layout.queries, HEADS, SIZE),
+            "imadpt.k_proj.weight": drawn(HIDDEN, HIDDEN),
+            "imadpt.v_proj.weight": drawn(HIDDEN, HIDDEN),
+            "imadpt.o_proj.weight": drawn(HIDDEN, HIDDEN),
+            "img_fc.weight": drawn(HIDDEN, 2 * HIDDEN),
+            "img_fc.bias": drawn(HIDDEN),
+        }
+    if layout.eagle3:
+        weights |= {
+            "layers.0.hidden_norm.weight": gains(HIDDEN),
+            "layers.0.input_layernorm.weight": gains(HIDDEN),
+            "norm.weight": gains(HIDDEN),
+            "lm_head.weight": drawn(layout.head, HIDDEN, std=1.0),
+        }
+        flags = layout.flags or {}
+        if flags.get("norm_before_fc"):
+            weights["input_norm.weight"] = gains(3 * HIDDEN)
+        if flags.get("fc_norm"):
+            weights |= {f"fc_norm.{number}.weight": gains(HIDDEN) for number in range(3)}
+        if layout.head < PADDED:
+            kept = torch.randperm(WORDS, generator=source)[: layout.head].sort().values
+            weights["d2t"] = kept - torch.arange(layout.head)
+            weights["t2d"] = torch.zeros(PADDED, dtype=torch.bool)
+            weights["t2d"][kept] = True
+    return weights
+
+
+def published(layout: Layout, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights by the names that they have on disk."""
+    return {layout.front + name.replace("layers.0.", layout.layer): one for name, one in weights.items()}
+
+
+def _agreeing(layout: Layout, weights: dict[str, Tensor], target: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights in place of random ones: a token's embedding is its state, and nearly nothing is added to it."""
+    faint = {name: 0.05 * weights[name] for name in ("layers.0.mlp.down_proj.weight", "fc.weight")}
+    one, nothing = torch.eye(HIDDEN), torch.zeros(HIDDEN, HIDDEN)
+    if not layout.eagle3:
+        passing = {"fc.weight": LOUD * torch.cat([one, nothing], 1) + faint["fc.weight"]}
+        passing["layers.0.self_attn.o_proj.weight"] = 0.1 * weights["layers.0.self_attn.o_proj.weight"]
+    else:  # the embedding gets in by attention alone: each entry attends to itself
+        head, table = (
+            next(tensor for name, tensor in target.items() if name.endswith(end))
+            for end in ("lm_head.weight", "embed_tokens.weight")
+        )
+        passing = {f"layers.0.self_attn.{name}_proj.weight": torch.cat([4 * one, nothing], 1) for name in "qkv"}
+        passing["layers.0.self_attn.o_proj.weight"] = one
+        passing |= {name: torch.ones(HIDDEN) for name in ("layers.0.input_layernorm.weight", "norm.weight")}
+        ids = torch.arange(layout.head) + weights.get("d2t", torch.zeros(layout.head, dtype=torch.int64))
+        passing["lm_head.weight"] = head[ids]
+        if "embed_tokens.weight" in weights:
+            passing["embed_tokens.weight"] = table[: len(weights["embed_tokens.weight"])]
+    return {name: tensor.half() for name, tensor in (faint | passing).items()}

@@ -1,0 +1,170 @@
+"""What drafts that read the target's states compute: plain and slow, the whole text at once, without any cache.
+
+Written from the descriptions of EAGLE (arXiv 2401.15077), MSD (2505.14260), ViSpec (2509.15235), EAGLE-3 (2503.01840)
+and of the speculators layout, not from the code under test. Everything is float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from support.feature_checkpoints import HEADS, HIDDEN, INNER, SIZE, Layout
+
+EPS, LONGEST = 1e-6, 1024
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text as its target knows it.
+
+    Args:
+        ids: ``[length]``.
+        merged: token embeddings with those of pictures in their slots, ``[length, hidden]``.
+        states: that the draft reads, side by side, ``[length, layers * hidden]``.
+        slots: whether a picture is there, ``[length]``.
+    """
+
+    ids: Tensor
+    merged: Tensor
+    states: Tensor
+    slots: Tensor
+
+
+class Reference:
+    """One draft for one target.
+
+    Args:
+        weights: as in the checkpoint, by their plain names.
+    """
+
+    def __init__(self, layout: Layout, weights: dict[str, Tensor], target: PreTrainedModel) -> None:
+        self.layout, self.flags = layout, layout.flags or {}
+        self.weights = {name: one.double() if one.is_floating_point() else one for name, one in weights.items()}
+        self.table = target.get_input_embeddings().weight.double()
+        if layout.eagle3 and layout.rows == len(self.table):
+            self.table = self.weights["embed_tokens.weight"]
+        self.head = target.get_output_embeddings().weight.double()
+        places = LlamaRotaryEmbedding(LlamaConfig(hidden_size=HIDDEN, num_attention_heads=HEADS))
+        cosines, sines = places(torch.zeros(1, dtype=torch.float64), torch.arange(LONGEST)[None])
+        self.cosines, self.sines = cosines[0], sines[0]
+
+    def logits(self, text: Text, known: int, guesses: Sequence[int] = ()) -> Tensor:
+        """Next-token logits ``[vocab]`` behind a text and guesses, from the states of its first ``known`` tokens.
+
+        Token ``known`` is the last one of the text: the root, whose own state nobody knows yet.
+        """
+        inputs, positions, image = self._read(text, known)
+        states = self._layer(inputs, positions)
+        for guess in guesses:
+            embed = self.table[guess][None]
+            inputs = torch.cat([inputs, self._fused(embed, states[-1:], image, guessed=True)])
+            positions.append(positions[-1] + 1)
+            states = self._layer(inputs, positions)
+        return self._scored(states[-1])
+
+    def _read(self, text: Text, known: int) -> tuple[Tensor, list[int], Tensor]:
+        """Entries of tokens 1 to ``known``, their positions, and ViSpec's vector of the last picture."""
+        ids, slots = text.ids[1 : known + 1], text.slots[1 : known + 1].tolist()
+        embeds = self.table[ids] if self.layout.eagle3 else text.merged[1 : known + 1]
+        image = torch.zeros(HIDDEN, dtype=torch.float64)
+        entries, positions, place = [], [], 0
+        while place < len(ids):
+            if not slots[place] or self.layout.format != "vispec":
+                entry = self._fused(embeds[place][None], text.states[place][None], image)
+                if slots[place] and self.layout.format == "msd":
+                    entry = embeds[place][None]
+                entries.append(entry)
+                positions.append(place)
+                place += 1
+                continue
+            begin = place
+            while place < len(ids) and slots[place]:
+                place += 1
+            adapted = self._adapted(embeds[begin:place])
+            image = adapted[-1]
+            for number in range(self.layout.queries - 1):
+                entries.append(adapted[number][None])
+                positions.append(place - (self.layout.queries - 1) + number)
+        return torch.cat(entries), positions, image
+
+    def _fused(self, embeds: Tensor, states: Tensor, image: Tensor, guessed: bool = False) -> Tensor:
+        if self.layout.eagle3:
+            return torch.cat([embeds, states if guessed else self._joined(states)], -1)
+        if self.layout.format == "vispec":
+            states = self._linear("img_fc", torch.cat([states, image.expand(len(states), -1)], -1))
+        return self._linear("fc", torch.cat([embeds, states], -1))
+
+    def _joined(self, states: Tensor) -> Tensor:
+        if self.flags.get("norm_before_fc"):
+            states = self._norm("input_norm", states)
+        if self.flags.get("fc_norm"):
+            low, middle, high = states.split(HIDDEN, -1)
+            parts = (self._norm(f"fc_norm.{number}", part) for number, part in enumerate((low, middle, high)))
+            states = torch.cat([*parts], -1)
+        return self._linear("fc", states)
+
+    def _layer(self, inputs: Tensor, positions: Sequence[int]) -> Tensor:
+        """States that recur, ``[entries, hidden]``."""
+        if self.layout.eagle3:
+            embeds, states = inputs[:, :HIDDEN], inputs[:, HIDDEN:]
+            normed = self._norm("layers.0.hidden_norm", states)
+            read = torch.cat([self._norm("layers.0.input_layernorm", embeds), normed], -1)
+            residual = normed if self.flags.get("norm_before_residual") else states
+        else:
+            read = residual = inputs
+        states = residual + self._attention(read, positions)
+        normed = self._norm("layers.0.post_attention_layernorm", states)
+        gate, up = (self._linear(f"layers.0.mlp.{name}_proj", normed) for name in ("gate", "up"))
+        assert gate.shape[-1] == INNER
+        states = states + self._linear("layers.0.mlp.down_proj", gate * torch.sigmoid(gate) * up)
+        return self._norm("norm", states) if self.flags.get("norm_output") else states
+
+    def _attention(self, read: Tensor, positions: Sequence[int]) -> Tensor:
+        queries, keys, values = (
+            self._linear(f"layers.0.self_attn.{name}_proj", read).view(len(read), -1, SIZE).transpose(0, 1)
+            for name in "qkv"
+        )  # [heads, entries, size]
+        queries, keys = self._turned(queries, positions), self._turned(keys, positions)
+        groups = HEADS // len(keys)
+        keys, values = keys.repeat_interleave(groups, 0), values.repeat_interleave(groups, 0)
+        scores = queries @ keys.transpose(1, 2) / math.sqrt(SIZE)
+        later = torch.ones(len(read), len(read), dtype=torch.bool).triu(1)
+        seen = scores.masked_fill(later, -torch.inf).softmax(-1) @ values
+        return self._linear("layers.0.self_attn.o_proj", seen.transpose(0, 1).reshape(len(read), -1))
+
+    def _turned(self, parts: Tensor, positions: Sequence[int]) -> Tensor:
+        places = list(positions)
+        turned = torch.cat([-parts[..., SIZE // 2 :], parts[..., : SIZE // 2]], -1)
+        return parts * self.cosines[places] + turned * self.sines[places]
+
+    def _adapted(self, embeds: Tensor) -> Tensor:
+        """ViSpec's queries over the embeddings of one picture, ``[queries, hidden]``."""
+        keys, values = (self._linear(f"imadpt.{name}_proj", embeds).view(-1, HEADS, SIZE) for name in "kv")
+        scores = torch.einsum("qhs,nhs->hqn", self.weights["imadpt.q"], keys) / math.sqrt(SIZE)
+        seen = torch.einsum("hqn,nhs->qhs", scores.softmax(-1), values)
+        return self._linear("imadpt.o_proj", seen.reshape(-1, HIDDEN))
+
+    def _scored(self, state: Tensor) -> Tensor:
+        if not self.layout.eagle3:
+            return self.head @ state
+        normed = state if self.flags.get("norm_output") else self._norm("norm", state)
+        own = self.weights["lm_head.weight"] @ normed
+        logits = torch.full((len(self.head),), -torch.inf, dtype=torch.float64)
+        offsets = self.weights.get("d2t", torch.zeros(len(own), dtype=torch.int64)).tolist()
+        for number, offset in enumerate(offsets):
+            logits[number + offset] = own[number]
+        return logits
+
+    def _linear(self, name: str, states: Tensor) -> Tensor:
+        found = states @ self.weights[f"{name}.weight"].T
+        return found + self.weights[f"{name}.bias"] if f"{name}.bias" in self.weights else found
+
+    def _norm(self, name: str, states: Tensor) -> Tensor:
+        return self.weights[f"{name}.weight"] * states / (states.square().mean(-1, keepdim=True) + EPS).sqrt()
