@@ -192,7 +192,7 @@ class FeatureDraft(PreTrainedModel):
         states = self.scored(states)
         if self.config.format != "eagle3":
             logits: Tensor = self.ends.head(states.to(self.ends.dtype))
-            return logits
+            return logits.to(states.device)  # the target's head may lie on another
         own: Tensor = self.lm_head(states if self.config.norm_output else self.norm(states))
         ids = self.guessable
         if ids is None:

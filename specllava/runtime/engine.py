@@ -103,7 +103,7 @@ class Engine:
         )
         self._record(contents[reused:], range(reused, len(ids)))
         self._states(output.hidden_states, reused)
-        return PrefillOutput(self.head(output.last_hidden_state[0, -1]), reused, self._held.rows)
+        return PrefillOutput(self._scored(output.last_hidden_state[0, -1]), reused, self._held.rows)
 
     def forward(self, batch: PassInput) -> PassOutput:
         """Append tokens to the cache and score them.
@@ -134,12 +134,17 @@ class Engine:
             )
             last, hidden = output.last_hidden_state, output.hidden_states
         self._record(tokens, positions)
-        return PassOutput(self.head(last[0, -batch.last :]), self._states(hidden, start))
+        return PassOutput(self._scored(last[0, -batch.last :]), self._states(hidden, start))
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
         """Keep the first ``base`` columns and those at ``base + offset``; see :meth:`BranchCache.keep`."""
         self.cache.keep(base, offsets)
         self._held.keep(base, offsets)
+
+    def _scored(self, states: Tensor) -> Tensor:
+        """Score next tokens on the device of the inputs, where a draft's logits are; the head may lie on another."""
+        logits: Tensor = self.head(states)
+        return logits.to(self.device)
 
     def _position_ids(self, at: slice | Tensor) -> Tensor:
         """Return position ids ``[1, tokens]``, or ``[3, 1, tokens]`` for a family with three rows of positions."""
