@@ -11,9 +11,12 @@ from transformers import PreTrainedModel
 
 from specllava.distill.batches import RowBatches
 from specllava.distill.config import DistillConfig
+from specllava.distill.job import Job
 from specllava.models.checkpoint import Checkpoint
+from specllava.models.compressor_config import CompressorConfig
+from specllava.models.compressors import add_compressor
 from specllava.models.device import input_device
-from specllava.models.draft_classes import save
+from specllava.models.draft_classes import save, vision_source
 from specllava.models.feature_checkpoint import is_feature_draft, read_feature_draft
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fresh_feature_draft import fresh_feature_draft
@@ -25,8 +28,8 @@ def check_teachable(pair: Pair, config: DistillConfig) -> None:
     """Refuse drafts that the loss does not support.
 
     Raises:
-        ValueError: a draft of another kind than the drafter, with a tower of its own, or options for a projector that
-            the draft does not have.
+        ValueError: a draft of another kind than the drafter, with a tower of its own, or options for a projector or
+            a compressor that the draft cannot have.
     """
     name = pair.draft_name
     kind = "vlm"
@@ -42,32 +45,59 @@ def check_teachable(pair: Pair, config: DistillConfig) -> None:
     if pair.draft_vision == "none" and (config.projector_steps or config.freeze_projector):
         asked = "--freeze-projector" if config.freeze_projector else f"--projector-steps {config.projector_steps}"
         raise ValueError(f"the draft {name} never sees a picture and has no projector: leave {asked} out")
+    if config.compressor is not None:
+        _check_compressible(pair, config)
+
+
+def _check_compressible(pair: Pair, config: DistillConfig) -> None:
+    """Refuse a compressor for a draft that reads no picture, that has one, or of a kind that takes none."""
+    leave, draft = f"leave --compressor {config.compressor} out", pair.draft
+    if config.drafter == "eagle3" or (isinstance(draft, FeatureDraft) and draft.config.format != "eagle"):
+        raise ValueError(f"only vlm and eagle drafts take a compressor: {leave}")
+    if config.drafter == "vlm" and config.compressor == "gate":
+        raise ValueError("a gate reads the target's states, which a vlm does not: choose another --compressor")
+    if pair.draft_vision == "none":
+        raise ValueError(f"the draft {pair.draft_name} never sees a picture: {leave}")
+    if getattr(draft, "compressor", None) is not None:
+        raise ValueError(f"the draft {pair.draft_name} has a compressor already: {leave}")
 
 
 def make_fresh(
     directory: Path,
-    target: PreTrainedModel,
-    config: DistillConfig,
+    job: Job,
+    pair: Pair,
     batches: RowBatches,
     rows: int,
     accelerator: Accelerator,
     tell: Callable[[str], None],
 ) -> None:
-    """Write the new draft that a run without one begins with; an earlier call may have done so.
+    """Write the draft that a run begins with, if it is a new one or gets a compressor; an earlier call may have.
 
     Args:
         rows: that are read for the tokens of answers, where the draft cannot guess all.
     """
-    assert config.drafter != "vlm"
+    config, target = job.training, pair.target
     with accelerator.main_process_first():
         if directory.exists():
             return
-        guessable = None
-        if config.drafter == "eagle3" and 0 < config.draft_vocabulary < target.config.get_text_config().vocab_size:
-            guessable, share = batches.frequent_answers(config.draft_vocabulary, rows)
-            tell(f"the draft can guess {len(guessable)} tokens, which are {share:.1%} of the answers")
-        draft = fresh_feature_draft(target, config.drafter, config.input_norm, guessable, seed=config.seed)
-        save(draft, None, directory, torch.float32)
+        if job.draft is not None:
+            draft = training_draft(job.draft, target)
+        else:
+            draft = _new_draft(target, config, batches, rows, tell)
+        if config.compressor is not None:
+            add_compressor(draft, CompressorConfig(config.compressor), config.seed)
+        save(draft, pair.processor if vision_source(draft) == "shared" else None, directory, torch.float32)
+
+
+def _new_draft(
+    target: PreTrainedModel, config: DistillConfig, batches: RowBatches, rows: int, tell: Callable[[str], None]
+) -> PreTrainedModel:
+    assert config.drafter != "vlm"
+    guessable = None
+    if config.drafter == "eagle3" and 0 < config.draft_vocabulary < target.config.get_text_config().vocab_size:
+        guessable, share = batches.frequent_answers(config.draft_vocabulary, rows)
+        tell(f"the draft can guess {len(guessable)} tokens, which are {share:.1%} of the answers")
+    return fresh_feature_draft(target, config.drafter, config.input_norm, guessable, seed=config.seed)
 
 
 def training_draft(directory: Path, target: PreTrainedModel) -> PreTrainedModel:

@@ -12,6 +12,8 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from specllava.models.compressor_config import CompressorKind
+
 
 @plain_dataclass(frozen=True, slots=True)
 class LoopConfig:
@@ -139,6 +141,10 @@ class DistillConfig:
 
     noise: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     """Width of uniform noise on the states that eagle and eagle3 learn from, at 512 tokens (EAGLE: 0.2)."""
+
+    compressor: CompressorKind | None = None
+    """The draft reads fewer entries of each picture: what makes them, or gate, which chooses one of prune, pool, conv,
+    resampler and text by the question; for a vlm all but gate."""
 
     input_norm: bool = True
     """A new eagle draft has a norm in front of its layer, as EagleVLM has and EAGLE has not."""

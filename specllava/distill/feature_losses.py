@@ -78,19 +78,20 @@ def feature_losses(draft: FeatureDraft, texts: TaughtTexts, objective: FeatureOb
     """
     states = _noisy(texts.states, objective.noise)
     rows = [
-        draft.entries(ids[1:], embeds[1:], known[:-1])
-        for ids, embeds, known in zip(texts.ids, texts.embeds, states, strict=True)
+        draft.entries(ids[1:], embeds[1:], known[:-1], question=asked)
+        for ids, embeds, known, asked in zip(texts.ids, texts.embeds, states, _questions(texts), strict=True)
     ]
     inputs = pad_sequence([row.inputs for row in rows], batch_first=True)  # [batch, entries, width]
     entries, image = inputs.shape[1], _stacked([row.image for row in rows])
     positions = _padded([torch.tensor(row.positions) for row in rows], 0).to(inputs.device)
     read = _padded([torch.tensor(row.sources) for row in rows], -1).to(inputs.device) + 1  # token of each entry
     read = read.masked_fill(read < 1, NOWHERE)
+    bias = _weights([row.bias for row in rows], inputs)
     roots, cache, loss = read, RolloutCache(), _untouched(draft)
     shown: dict[str, Tensor] = {}
     for step in range(objective.rollout):
         mask = None if step == 0 else rollout_mask(roots, entries, step)
-        own = draft(inputs, draft.rotations(positions), mask, cache)
+        own = draft(inputs, draft.rotations(positions), _weighed(mask, bias), cache)
         taught = _taught(texts.labels, read)
         parts = _step_losses(draft, own[taught], _at(texts.last, read)[taught], objective)
         loss = loss + DECAY**step * parts.pop("loss")
@@ -105,6 +106,34 @@ def feature_losses(draft: FeatureDraft, texts: TaughtTexts, objective: FeatureOb
         positions, read = positions + 1, read + 1
         inputs = draft.inputs(draft.embed(_at(texts.ids, read)), own, guessed=True, image=image)
     return {"loss": loss, **shown}
+
+
+def _questions(texts: TaughtTexts) -> Tensor:
+    """Return the target's states of the last token before each text's first answer, ``[batch, layers * hidden]``."""
+    first = (texts.labels != IGNORE).int().argmax(dim=1)
+    return _at(texts.states, first[:, None] - 1)[:, 0]
+
+
+def _weights(rows: list[Tensor | None], inputs: Tensor) -> Tensor | None:
+    """Return what is added to the attention scores of entries, ``[batch, entries]``, zeros for a text without."""
+    if all(row is None for row in rows):
+        return None
+    none = inputs.new_zeros(inputs.shape[1])
+    return pad_sequence([none if row is None else row for row in rows], batch_first=True)
+
+
+def _weighed(seen: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """Return an attention mask with the weights ``bias [batch, entries]`` of a compressor's gate in it.
+
+    Args:
+        seen: truth values ``[batch, 1, chains, keys]``, the entries' keys first; causal without.
+    """
+    if bias is None:
+        return seen
+    entries = bias.shape[1]
+    if seen is None:
+        seen = torch.ones(entries, entries, dtype=torch.bool, device=bias.device).tril()[None, None]
+    return torch.where(seen, F.pad(bias, (0, seen.shape[-1] - entries))[:, None, None], -torch.inf)
 
 
 def _taught(labels: Tensor, read: Tensor) -> Tensor:

@@ -72,8 +72,8 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
     if job.training.tensorboard:
         accelerator.init_trackers("tensorboard")
     rows, batches, held_out = _data(run, tell)
-    if job.draft is None:
-        make_fresh(output.fresh, run.pair.target, job.training, batches, _rows_needed(run), accelerator, tell)
+    if job.makes_draft:
+        make_fresh(output.fresh, job, run.pair, batches, _rows_needed(run), accelerator, tell)
         run = replace(run, pair=run.pair.with_draft(output.fresh))
     try:
         report = _learn(run, rows, batches, held_out, tell)
@@ -154,7 +154,8 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
     teach = partial(
         distil, target=run.pair.target, objective=config.objective, accelerator=accelerator, callback=callback
     )
-    draft = training_draft(job.draft or output.fresh, run.pair.target)
+    begin = output.fresh if job.draft is None or job.makes_draft else job.draft
+    draft = training_draft(begin, run.pair.target)
     if config.projector_steps:
         if not output.aligned.exists():
             draft.requires_grad_(False)

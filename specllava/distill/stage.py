@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
@@ -20,7 +20,7 @@ from specllava.models.draft_classes import vision_source
 from specllava.models.family import Features, family_of
 from specllava.models.feature_config import LAST
 from specllava.models.feature_draft import FeatureDraft
-from specllava.models.vision import merge_features, split_by_image, tower_features
+from specllava.models.vision import compressor_of, kept_slots, merge_features, split_by_image, tower_features
 
 
 def distil(
@@ -68,11 +68,13 @@ def taught_losses(target: PreTrainedModel, objective: Objective) -> Callable[[Pr
         ids, labels = batch["input_ids"], batch["labels"]
         with torch.no_grad():
             features = _features(target, batch)
+        seen = None if vision_source(model) == "none" else features
+        own_ids, own_labels = ids, labels
         if vision_source(model) == "none":
-            text_ids, text_labels = strip_image_tokens(ids, labels, target.config.image_token_id)
-            ours, tokens = answer_positions(chat_states(model, text_ids, None), text_labels)
-        else:
-            ours, tokens = answer_positions(chat_states(model, ids, features), labels)
+            own_ids, own_labels = keep_tokens(ids, labels, ids != target.config.image_token_id)
+        elif compressor_of(model) is not None:
+            own_ids, own_labels = keep_tokens(ids, labels, kept_slots(model, ids, features))
+        ours, tokens = answer_positions(chat_states(model, own_ids, seen), own_labels)
         if objective.kl_weight == 0:
             return {"loss": chunked_cross_entropy(ours, model.lm_head, tokens, objective.chunk)}
         with torch.no_grad():
@@ -106,21 +108,23 @@ def taught_texts(target: PreTrainedModel, layers: Sequence[int], batch: Batch) -
 def chat_states(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
     """Return the last hidden states ``[batch, length, hidden]``.
 
-    Padding is on the right, so causal attention needs no mask for it. The projector is part of the graph even
-    where there is no picture: several processes expect a gradient for every weight from each of them.
+    Padding is on the right, so causal attention needs no mask for it. Projector and compressor are part of the graph
+    even where there is no picture: several processes expect a gradient for every weight from each of them.
     """
     embeds = merge_features(model, input_ids, features)
+    unread = list((compressor_of(model) or nn.Identity()).parameters())
     if features is None and vision_source(model) != "none":
-        embeds = embeds + 0.0 * torch.stack([one.sum() for one in family_of(model.config).projector(model)]).sum()
+        unread += family_of(model.config).projector(model)
+    if unread:
+        embeds = embeds + 0.0 * torch.stack([one.sum() for one in unread]).sum()
     states: Tensor = model.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state
     return states
 
 
-def strip_image_tokens(input_ids: Tensor, labels: Tensor, image_token_id: int) -> tuple[Tensor, Tensor]:
-    """Remove image tokens from ``[batch, length]``, for a text-only draft; answers and their labels are kept."""
-    kept = input_ids != image_token_id
-    text_ids, text_labels = ([row[keep] for row, keep in zip(rows, kept, strict=True)] for rows in (input_ids, labels))
-    return pad_sequence(text_ids, batch_first=True), pad_sequence(text_labels, batch_first=True, padding_value=IGNORE)
+def keep_tokens(input_ids: Tensor, labels: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the tokens and labels that are ``kept``, all ``[batch, length]``: a draft may read fewer image slots."""
+    own_ids, own_labels = ([row[keep] for row, keep in zip(rows, kept, strict=True)] for rows in (input_ids, labels))
+    return pad_sequence(own_ids, batch_first=True), pad_sequence(own_labels, batch_first=True, padding_value=IGNORE)
 
 
 def _features(target: PreTrainedModel, batch: Batch) -> Features | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.models.compressor_config import CompressorConfig, OperatorName
 from specllava.models.image_runs import ImageAdaptor
@@ -214,3 +215,26 @@ class Compressor(nn.Module):
         noise = -torch.empty_like(scores).exponential_().log()
         weights = F.log_softmax((scores + noise) / self.temperature, dim=-1)
         return dict(zip(self.names, weights, strict=True))
+
+
+def compressor_of_config(config: PretrainedConfig) -> Compressor | None:
+    """Build the compressor that a draft's configuration asks for, if it does; a draft of states has a width of them.
+
+    Raises:
+        ValueError: see :class:`CompressorConfig` and :class:`Compressor`.
+    """
+    settings = getattr(config, "compressor", None)
+    if settings is None:
+        return None
+    text, state = config.get_text_config(), getattr(config, "target_hidden_size", None)
+    state_width = None if state is None else len(config.state_layers) * state
+    return Compressor(CompressorConfig.of(settings), text.hidden_size, text.num_attention_heads, state_width)
+
+
+def add_compressor(draft: PreTrainedModel, options: CompressorConfig, seed: int = 0) -> None:
+    """Give a draft a new compressor, which has learnt nothing; ``seed`` is of its first weights."""
+    draft.config.compressor = options.settings()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        draft.compressor = compressor_of_config(draft.config)
+    draft.compressor.to(draft.device, draft.dtype)

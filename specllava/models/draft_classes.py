@@ -17,13 +17,11 @@ from transformers import (
     LlavaForConditionalGeneration,
     LlavaNextConfig,
     LlavaNextForConditionalGeneration,
-    PretrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
 )
 
-from specllava.models.compressor_config import CompressorConfig
-from specllava.models.compressors import Compressor
+from specllava.models.compressors import compressor_of_config
 from specllava.models.feature_draft import FeatureDraft
 from specllava.whole_file import whole_directory
 
@@ -38,7 +36,7 @@ class DraftLlava(LlavaForConditionalGeneration):
     def __init__(self, config: LlavaConfig) -> None:
         super().__init__(config)
         self.model.vision_tower = nn.Identity()
-        self.compressor = _compressor(config)
+        self.compressor = compressor_of_config(config)
 
 
 class DraftLlavaNext(LlavaNextForConditionalGeneration):
@@ -47,16 +45,7 @@ class DraftLlavaNext(LlavaNextForConditionalGeneration):
     def __init__(self, config: LlavaNextConfig) -> None:
         super().__init__(config)
         self.model.vision_tower = nn.Identity()
-        self.compressor = _compressor(config)
-
-
-def _compressor(config: PretrainedConfig) -> Compressor | None:
-    """Build the compressor of a draft's projected pictures, if its configuration has one."""
-    settings = getattr(config, "compressor", None)
-    if settings is None:
-        return None
-    text = config.get_text_config()
-    return Compressor(CompressorConfig.of(settings), text.hidden_size, text.num_attention_heads, None)
+        self.compressor = compressor_of_config(config)
 
 
 def vision_source(draft: PreTrainedModel) -> VisionSource:

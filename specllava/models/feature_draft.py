@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specllava.models.compressor_config import CompressorConfig, OperatorName
-from specllava.models.compressors import Compressor
+from specllava.models.compressor_config import OperatorName
+from specllava.models.compressors import compressor_of_config
 from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_layers import Eagle3Layer, EagleLayer
 from specllava.models.image_runs import ImageAdaptor, segments_of
@@ -93,10 +93,7 @@ class FeatureDraft(PreTrainedModel):
         if config.format == "vispec":
             self.img_fc = nn.Linear(2 * width, width, bias=config.fc_bias)
             self.imadpt = ImageAdaptor(config.queries, width, config.num_attention_heads, config.attention_bias)
-        self.compressor: Compressor | None = None
-        if config.compressor is not None:
-            options = CompressorConfig.of(config.compressor)
-            self.compressor = Compressor(options, width, config.num_attention_heads, wide)
+        self.compressor = compressor_of_config(config)
         self.scored = nn.Identity()  # every row that is scored passes here, so a hook counts them
         self._ends: tuple[TargetEnds, ...] = ()  # in a tuple, so that they are no part of this module
         self.post_init()
