@@ -16,8 +16,8 @@ from specllava.config import DecodingConfig
 from specllava.trace import DecodeTrace
 from visual.figures.labels import token_label
 from visual.player.draws import draws_of, sampling_of
-from visual.player.frames import STATIC
 from visual.player.lessons import load_lessons
+from visual.player.static_files import STATIC
 
 TOSSES, WORDS, SEEDS = 20_000, 6, 40
 # The mean of the total variation is at most half the root of words per toss; it lies 0.02 above once in 9 million.

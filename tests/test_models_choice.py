@@ -25,7 +25,8 @@ from visual.page.experiments import EXPERIMENTS
 from visual.page.lab import LabState, experiment_kind
 from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
-from visual.page.runs import RunRequest, RunRequests, run_updates
+from visual.page.run_requests import RunRequest, RunRequests
+from visual.page.runs import run_updates
 
 OTHER = "float64"
 

@@ -25,10 +25,11 @@ from specllava.findings.replays import GUESSES, MAX_FILE_BYTES, Replays, ReplayS
 from specllava.lane import Lane
 from specllava.metrics import speedup, summarise
 from specllava.pair import Pair
-from visual.player.frames import STATIC, recorded_frames
+from visual.player.frames import recorded_frames
 from visual.player.pays import MEASURED, REPLAYS, pays_data, read_preset
 from visual.player.recorded import load_recorded
 from visual.player.standalone import standalone_page
+from visual.player.static_files import STATIC
 
 Steps = tuple[ReplayStep, ...]
 

@@ -18,10 +18,10 @@ from PIL import Image, ImageChops
 from support.browser import Visit
 
 from app import EXAMPLES
-from visual.player.frames import STATIC
 from visual.player.race_frames import race_frames
 from visual.player.recorded import load_recorded
 from visual.player.standalone import standalone_page
+from visual.player.static_files import STATIC
 
 HALO = "rgb(240,180,0)"
 PHASE, LAST, MOST_BYTES = 1200, 2400, 2_000_000

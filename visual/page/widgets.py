@@ -9,7 +9,7 @@ import gradio as gr
 
 from visual.figures.theme import ACCEPTED
 from visual.player import markup
-from visual.player.frames import STATIC
+from visual.player.static_files import STATIC
 
 SHOW_STATE = """
 const chip = element.querySelector(".chip");
