@@ -186,3 +186,13 @@ def test_thumbnails_are_named_once(visit: Visitor) -> None:
     tab = visit()
     for thumbnail in tab.page.locator("button.example").all():
         assert thumbnail.aria_snapshot() == f'- button "{thumbnail.inner_text()}"'
+
+
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_where_motion_is_reduced_gradios_own_widgets_keep_still_too(visit: Visitor, motion: str) -> None:
+    tab = visit(reduced_motion=motion)
+    moving = """[...document.querySelectorAll('.gradio-container *')].filter((element) => {
+      const { animationName, transitionDuration } = getComputedStyle(element);
+      return animationName !== 'none' || transitionDuration !== '0s';
+    }).length"""
+    assert (tab.page.evaluate(moving) == 0) == (motion == "reduce")
