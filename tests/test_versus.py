@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import Server, Visit, Visitor
+from support.browser import SavedPages, Server, Visit, Visitor
 from support.visual_traces import ANSWER, synthetic_race
 from test_files_page import saved
 
@@ -19,7 +19,6 @@ from specllava.trace import DecodeTrace
 from visual.player.headline import run_numbers
 from visual.player.race_frames import race_frames
 from visual.player.recorded import read_recorded
-from visual.player.standalone import standalone_page
 
 QUESTION = "Describe this image in detail."
 SIDES = "[...document.querySelectorAll('.versus-sides dd')].map((dd) => dd.textContent)"
@@ -211,21 +210,14 @@ def test_both_runs_are_saved_and_opened_again(visit: Visitor, tmp_path: Path) ->
     assert {"against", "a_name", "b_name"} <= json.loads(frames[0]).keys()
 
 
-def test_a_saved_page_compares_with_no_server(browser: Any, tmp_path: Path) -> None:
-    race = read_recorded(written(tmp_path, *sides()))
-    path = tmp_path / "page.html"
-    path.write_text(standalone_page(race_frames(race, "saved run")), encoding="utf-8")
-    page = browser.new_context(viewport={"width": 375, "height": 800}, color_scheme="dark").new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(path.as_uri())
+def test_a_saved_page_compares_with_no_server(saved_page: SavedPages, tmp_path: Path) -> None:
+    frames = race_frames(read_recorded(written(tmp_path, *sides())), "saved run")
+    page = saved_page(frames, viewport={"width": 375, "height": 800}, color_scheme="dark").page
     page.wait_for_selector(".versus .gloss-word")
     assert page.evaluate(SIDES) == ["entropy rule" + MACHINE, "chain" + MACHINE]
     page.locator(".versus .gloss-word").nth(9).click()
     page.wait_for_selector(".versus .pair .tree .traceonly, .versus .pair .tree .main-svg")
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
-    assert not errors
-    page.context.close()
 
 
 def test_the_keyboard_alone_pins_walks_and_opens(visit: Visitor, tmp_path: Path) -> None:
