@@ -96,6 +96,7 @@ class _Lane:
     seconds: float = 0.0
 
     def add(self, event: RaceEvent, widths: list[int]) -> None:
+        """Take in an event, and the widths of the draft's passes since the one before."""
         self.events.append(event)
         if isinstance(event.item, StepTrace) and self.side.costs is not None:
             self.seconds += self.side.costs.step_seconds(widths, event.item.tree.drafted)

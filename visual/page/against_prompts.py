@@ -14,7 +14,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -176,12 +176,12 @@ def _decoded(address: str) -> bytes:
 
 
 def _checked(prompts: Iterable[PagePrompt]) -> tuple[PagePrompt, ...]:
-    found: Sequence[PagePrompt] = []
+    found: list[PagePrompt] = []
     for prompt in prompts:
         if not prompt.text:
             raise ValueError(f"prompt {len(found) + 1} is empty")
         check_question(prompt.text)
-        found = [*found, prompt]
+        found.append(prompt)
         if len(found) > MAX_PROMPTS:
             raise ValueError(f"more than {MAX_PROMPTS} prompts: at most so many are compared at once")
     if not found:
