@@ -9,7 +9,7 @@ demo: .venv/.demo
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -m 'not alone'
-	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_page_limits.py tests/test_phases.py
+	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_page_limits.py tests/test_phase_steps.py
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

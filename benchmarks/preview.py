@@ -14,7 +14,7 @@ from PIL import Image
 from playwright.sync_api import ViewportSize, sync_playwright
 
 from visual.page.link_preview import PICTURE, PICTURE_SIZE
-from visual.player.frames import STATIC
+from visual.player.static_files import STATIC
 
 COLOURS = 128  # enough for flat colours; the file stays small
 ZOOM = 1.25

@@ -10,15 +10,16 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support.browser import Server, Visit, Visitor
+from support.browser import SavedPages, Server, Visit, Visitor, new_tab
 
 if TYPE_CHECKING:
     from specllava.models.loading import DTypeName
@@ -141,20 +142,38 @@ def visit(server: Server, browser: Any) -> Iterator[Visitor]:
     made: list[Visit] = []
 
     def open_page(query: str = "", **context: Any) -> Visit:
-        context.setdefault("viewport", {"width": 1280, "height": 900})
-        page = browser.new_context(**context).new_page()
-        tab = Visit(page)
+        tab = new_tab(browser, **context)
         made.append(tab)
-        page.on("console", lambda message: tab.errors.extend([message.text] if message.type == "error" else []))
-        page.on("pageerror", lambda error: tab.errors.append(str(error)))
-        page.on("request", lambda request: tab.hosts.add(urlsplit(request.url).netloc))
-        page.on("request", lambda request: tab.calls.append(request.url))
-        page.goto(server.address + query)
-        page.wait_for_selector(".tree .main-svg")
+        tab.page.goto(server.address + query)
+        tab.page.wait_for_selector(".tree .main-svg")
         return tab
 
     yield open_page
     for tab in made:
         tab.page.context.close()
         assert not tab.errors, tab.errors
-        assert tab.hosts <= {urlsplit(server.address).netloc, ""}, f"asked another host: {tab.hosts}"
+        asked = {urlsplit(call).netloc for call in tab.calls}
+        assert asked <= {urlsplit(server.address).netloc, ""}, f"asked another host: {asked}"
+
+
+@pytest.fixture
+def saved_page(browser: Any, tmp_path: Path) -> Iterator[SavedPages]:
+    """Open frames as a saved page; at the end no tab may have asked anybody or logged an error."""
+    from visual.player.standalone import standalone_page
+
+    made: list[Visit] = []
+
+    def open_page(frames: Sequence[str], **context: Any) -> Visit:
+        path = tmp_path / f"saved-{len(made)}.html"
+        path.write_text(standalone_page(frames), encoding="utf-8")
+        tab = new_tab(browser, **context)
+        made.append(tab)
+        tab.page.goto(path.as_uri())
+        tab.page.wait_for_selector(".tree .main-svg")
+        return tab
+
+    yield open_page
+    for tab in made:
+        tab.page.context.close()
+        assert not tab.errors, tab.errors
+        assert all(call.startswith(("file:", "data:", "blob:")) for call in tab.calls), tab.calls

@@ -26,7 +26,8 @@ from visual.page.against_prompts import LIST, MAX_PROMPTS, file_prompts
 from visual.page.against_run import FILE, KEPT, LINES, NAME, SCENES, Comparisons, Wanted, against_kind
 from visual.page.lab import LabState
 from visual.page.pictures import Picture
-from visual.page.runs import RunRequest, RunRequests, Update, run_updates
+from visual.page.run_requests import RunRequest, RunRequests
+from visual.page.runs import Update, run_updates
 from visual.player.recorded import recorded_race
 
 A, B = DecodingConfig(rule="chain"), DecodingConfig()

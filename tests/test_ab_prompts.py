@@ -167,6 +167,47 @@ def test_a_damaged_archive_is_refused_in_one_line(tmp_path: Path, damage: Callab
     assert "\n" not in str(refusal.value)
 
 
+def encrypted(data: bytes) -> bytes:
+    """The archive with the flag of its second entry that says a password is needed."""
+    at = data.index(b"PK\x01\x02", data.index(b"PK\x01\x02") + 4) + 8
+    return data[:at] + bytes([data[at] | 1]) + data[at + 1 :]
+
+
+def packed_otherwise(data: bytes) -> bytes:
+    """The archive with another compression method, LZMA, in the directory's second entry."""
+    at = data.index(b"PK\x01\x02", data.index(b"PK\x01\x02") + 4) + 10
+    return data[:at] + struct.pack("<H", zipfile.ZIP_LZMA) + data[at + 2 :]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [(encrypted, "a.png' is encrypted"), (packed_otherwise, "a.png' is packed in an unusual way")]
+)
+def test_an_archive_that_would_need_more_is_refused_by_name(
+    tmp_path: Path, change: Callable[[bytes], bytes], words: str
+) -> None:
+    path = zipped(tmp_path, {LIST: '{"prompt": "a", "image": "a.png"}', "a.png": png()})
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ValueError, match=words):
+        file_prompts(path)
+
+
+def test_an_archive_with_any_bytes_changed_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    """Deflated data that was damaged once ended in an error of zlib, which nobody caught."""
+    path = zipped(tmp_path, {LIST: '{"prompt": "a", "image": "a.png"}\n' * 9, "a.png": png()})
+    whole, refusals = path.read_bytes(), set()
+    for seed in range(400):
+        rng, data = random.Random(seed), bytearray(whole)
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        path.write_bytes(bytes(data))
+        try:
+            file_prompts(path)
+        except ValueError as refusal:
+            refusals.add(str(refusal))
+    assert any("decompressing" in said for said in refusals)
+    assert not any("\n" in said for said in refusals)
+
+
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large.jsonl"
     path.write_bytes(b" " * (MAX_FILE_BYTES + 1))

@@ -11,7 +11,8 @@ from benchmarks import picture
 from specllava.config import DecodingConfig
 from specllava.growth.rules import RULE_INFOS
 from specllava.metrics import judged_nodes, summarise
-from visual.figures.charts import Chart, charts
+from visual.figures.chart import Chart
+from visual.figures.charts import charts
 from visual.figures.labels import FUNCTION_WORDS
 
 SEEDS = range(6)

@@ -11,19 +11,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from support import models
+from support.browser import script_page
 
 from specllava.config import DecodingConfig
 from specllava.trace import DecodeTrace
 from visual.figures.labels import token_label
 from visual.player.draws import draws_of, sampling_of
-from visual.player.frames import STATIC
 from visual.player.lessons import load_lessons
 
 TOSSES, WORDS, SEEDS = 20_000, 6, 40
 # The mean of the total variation is at most half the root of words per toss; it lies 0.02 above once in 9 million.
 CHANCE = math.sqrt(WORDS / TOSSES) / 2 + 0.02
 TALLY = """({p, q, guessed, tosses, seed}) => {
-  const m = window.coinMath;
+  const m = window.script;
   const rest = m.residual(p, q);
   const ways = {
     right: (random) => m.judge(p, q, rest, random), wrong: (random) => m.judge(p, q, p, random),
@@ -46,12 +46,8 @@ Probs = npt.NDArray[np.float64]
 @pytest.fixture(scope="module")
 def tally(browser: Any) -> Iterator[Any]:
     """The browser's own arithmetic, with no page around it."""
-    page = browser.new_page()
-    source = (STATIC / "coin_math.js").read_text(encoding="utf-8")
-    load = "async (source) => { window.coinMath = await import('data:text/javascript,' + encodeURIComponent(source)); }"
-    page.evaluate(load, source)
-    yield lambda **given: page.evaluate(TALLY, given)
-    page.close()
+    with script_page(browser, "coin_math.js") as page:
+        yield lambda **given: page.evaluate(TALLY, given)
 
 
 def off(left: Probs, right: Probs) -> float:

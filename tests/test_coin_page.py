@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import Visit, Visitor
+from support.browser import SavedPages, Visit, Visitor
 
 from specllava.trace import DecodeTrace
 from visual.player.frames import recorded_frames
 from visual.player.lessons import load_lessons
 from visual.player.recorded import read_recorded
-from visual.player.standalone import standalone_page
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 LESSONS = ASSETS / "lessons"
@@ -27,25 +26,13 @@ Open = Callable[..., Any]
 
 
 @pytest.fixture
-def saved(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Open a saved page at a step; at the end nothing may have failed or been fetched."""
-    pages, errors = [], []
+def saved(saved_page: SavedPages) -> Open:
+    """Open a saved page at a step."""
 
     def open_page(trace: DecodeTrace = TRACE, step: int = SHOW, **context: Any) -> Any:
-        path = tmp_path / f"{len(pages)}.html"
-        path.write_text(standalone_page(recorded_frames(None, trace, show=step)), encoding="utf-8")
-        page = browser.new_context(**({"reduced_motion": "reduce"} | context)).new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("request", lambda request: errors.extend([request.url] if request.url.startswith("http") else []))
-        page.goto(path.as_uri())
-        page.wait_for_selector(".tree .main-svg")
-        pages.append(page)
-        return page
+        return saved_page(recorded_frames(None, trace, show=step), **{"reduced_motion": "reduce"} | context).page
 
-    yield open_page
-    for page in pages:
-        page.context.close()
-    assert not errors
+    return open_page
 
 
 def unfold(page: Any) -> None:

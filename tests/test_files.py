@@ -30,11 +30,13 @@ from specllava.whole_file import write_whole
 from visual.figures.labels import token_label
 from visual.page.replays import open_race_file
 from visual.player import bounds, recorded, standalone
+from visual.player.component import MODULES
 from visual.player.explanations import path_text
-from visual.player.frames import MODULES, recorded_frames
+from visual.player.frames import recorded_frames
 from visual.player.link import follow_link
 from visual.player.picture import data_address
 from visual.player.recorded import Recorded, read_recorded
+from visual.player.static_files import STATIC
 
 LANES = synthetic_race(1)
 HOSTILE = {
@@ -326,7 +328,7 @@ class _Scripts(HTMLParser):
 
 
 def test_a_page_of_its_own_holds_hostile_texts_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standalone, "PLOTLY_JS", standalone.STATIC / "race.js")  # parsing 5 MB would take long
+    monkeypatch.setattr(standalone, "PLOTLY_JS", STATIC / "race.js")  # parsing 5 MB would take long
     standalone.halves.cache_clear()
     race = hostile_race()
     frames = recorded_frames(race["target-only"], race["speculative"], picture="data:image/png;base64,")
@@ -404,7 +406,7 @@ def test_a_refused_file_changes_nothing_and_an_opened_one_stops_only_its_visitor
 ) -> None:
     from visual.page.app_state import AppState
     from visual.page.race import RACE
-    from visual.page.runs import RunRequest
+    from visual.page.run_requests import RunRequest
 
     site = AppState(lambda: None, races)
     requests = {session: RunRequest(None, "What?", {}) for session in ("me", "you")}

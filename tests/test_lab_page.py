@@ -15,7 +15,8 @@ from test_runs import Picture, said
 from visual.page.experiments import EXPERIMENTS, Experiment
 from visual.page.lab import LabState, chosen, experiment_kind
 from visual.page.layout import build_page
-from visual.page.runs import RunRequest, RunRequests, Update, run_updates
+from visual.page.run_requests import RunRequest, RunRequests
+from visual.page.runs import Update, run_updates
 
 RULES = EXPERIMENTS[0]
 

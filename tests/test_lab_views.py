@@ -16,7 +16,8 @@ from specllava.findings.contrast import Contrast
 from specllava.findings.sweep import Sweep
 from specllava.growth.rules import RULE_INFOS
 from specllava.metrics import drafted_tokens
-from visual.figures.lab_charts import distillation_chart, knob_chart, rules_chart, seeing_chart
+from visual.figures.contrast_charts import distillation_chart, seeing_chart
+from visual.figures.sweep_charts import knob_chart, rules_chart
 from visual.page.experiments import EXPERIMENTS
 from visual.page.lab_views import distillation_view, fork_view, knob_view, rules_view, seeing_view
 

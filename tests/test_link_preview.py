@@ -13,7 +13,7 @@ from support.browser import Server, Visitor
 
 from visual.page.link_preview import PICTURE, PICTURE_SIZE, LinkPreview
 from visual.player import markup
-from visual.player.frames import STATIC
+from visual.player.static_files import STATIC
 
 TAG = r'<meta\s+(?:property|name)="([^"]+)"\s+content="([^"]*)"\s*/?>'
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from support import models
 from support.browser import Visit
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
 from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 
 from specllava.config import DecodingConfig
+from specllava.growth.cost_model import Costs
 from specllava.lab import Lab
+from specllava.lab.against import sides
 from specllava.pair import Pair
 from specllava.question import Question
 from visual.page.against_run import LINES, Comparisons, Wanted, against_kind
@@ -25,7 +30,8 @@ from visual.page.experiments import EXPERIMENTS
 from visual.page.lab import LabState, experiment_kind
 from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
-from visual.page.runs import RunRequest, RunRequests, run_updates
+from visual.page.run_requests import RunRequest, RunRequests
+from visual.page.runs import run_updates
 
 OTHER = "float64"
 
@@ -124,6 +130,20 @@ def test_two_precisions_of_the_shipped_pair_say_the_same(shipped: Callable[[Any]
     *_, found = Lab(pairs[0]).against(iter(questions), 2, config, config, Lab(pairs[1]))
     assert "float64" in found.b and "float64" not in found.a
     assert all(row.sameness is not None and row.sameness.identical for row in found.rows)
+
+
+def test_models_of_one_shape_are_priced_alike_whenever_they_were_timed() -> None:
+    """The draft before distillation once came out a fifth faster: its passes had been timed at another moment."""
+    one, other = models.pair("mixed"), models.pair("mixed")
+    costs = Costs((1.0, 2.0), (3.0,)), Costs((10.0, 20.0), (30.0,))
+    one, other = (replace(pair, costs=own) for pair, own in zip((one, other), costs, strict=True))
+    config = DecodingConfig()
+    assert [side.costs for side in sides(one, config, other, config)] == [costs[0], costs[0]]
+    assert one.draft is not None and other.draft is not None
+    wider = replace(other, target=copy.deepcopy(other.target).to(torch.bfloat16))
+    assert [side.costs for side in sides(one, config, wider, config)] == [costs[0], Costs((10.0, 20.0), (3.0,))]
+    bare = replace(other, draft=None)
+    assert [side.costs for side in sides(one, config, bare, config)] == [None, None]
 
 
 def test_the_drawer_offers_other_models_and_runs_them(

@@ -29,7 +29,8 @@ from visual.page.layout import build_page
 from visual.page.pictures import Picture, read_upload
 from visual.page.race import race_kind
 from visual.page.replays import MAX_REPLAYS, Replays, follow_address, open_race_file, race_values
-from visual.page.runs import RunRequest, RunRequests, run_updates
+from visual.page.run_requests import RunRequest, RunRequests
+from visual.page.runs import run_updates
 from visual.page.serving import SESSIONS, serve
 from visual.player.link import follow_link
 from visual.player.question import LONGEST_QUESTION, shorten_question

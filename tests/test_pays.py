@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
-from support.browser import Visit, Visitor
+from support.browser import SavedPages, Visit, Visitor, script_page
 from support.visual_traces import synthetic_race
 
 from app import EXAMPLES
@@ -25,10 +24,9 @@ from specllava.findings.replays import GUESSES, MAX_FILE_BYTES, Replays, ReplayS
 from specllava.lane import Lane
 from specllava.metrics import speedup, summarise
 from specllava.pair import Pair
-from visual.player.frames import STATIC, recorded_frames
+from visual.player.frames import recorded_frames
 from visual.player.pays import MEASURED, REPLAYS, pays_data, read_preset
 from visual.player.recorded import load_recorded
-from visual.player.standalone import standalone_page
 
 Steps = tuple[ReplayStep, ...]
 
@@ -51,13 +49,9 @@ def random_costs(rng: random.Random) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def maths(browser: Any) -> Iterator[Any]:
-    """A page in which ``maths`` is the browser's side of the arithmetic."""
-    page = browser.new_page()
-    source = quote((STATIC / "pays_math.js").read_text(encoding="utf-8"))
-    page.evaluate(f"import('data:text/javascript;charset=utf-8,{source}').then((module) => (window.maths = module))")
-    page.wait_for_function("window.maths")
-    yield page
-    page.close()
+    """A page in which ``script`` is the browser's side of the arithmetic."""
+    with script_page(browser, "pays_math.js") as page:
+        yield page
 
 
 def test_browser_and_python_price_the_same_steps_alike(maths: Any) -> None:
@@ -66,12 +60,12 @@ def test_browser_and_python_price_the_same_steps_alike(maths: Any) -> None:
         steps, costs = random_steps(rng), random_costs(rng)
         ours = priced(steps, straight_costs(costs["one"], costs["many"], costs["level"]))
         given = [{"levels": len(widths), "guesses": guesses, "emitted": emitted} for widths, guesses, emitted in steps]
-        theirs = maths.evaluate("([steps, costs]) => maths.priced(steps, costs)", [given, costs])
+        theirs = maths.evaluate("([steps, costs]) => script.priced(steps, costs)", [given, costs])
         in_all = ours.speedup_in_all(int(costs["tokens"]), costs["reading"], costs["drafting"])
         wanted = {"tau": ours.tau, "speedup": ours.speedup, "breakEven": ours.break_even, "inAll": in_all}
         assert {name: theirs[name] for name in wanted} == pytest.approx(wanted, rel=1e-9)
         if any(widths for widths, *_ in steps):  # at the dearest level that pays nothing is won
-            dearest = maths.evaluate("([steps, costs]) => maths.dearestLevel(steps, costs)", [given, costs])
+            dearest = maths.evaluate("([steps, costs]) => script.dearestLevel(steps, costs)", [given, costs])
             level = [costs["one"], costs["many"], dearest]
             assert priced(steps, straight_costs(*level)).speedup == pytest.approx(1, rel=1e-6)
 
@@ -155,15 +149,9 @@ def test_a_committed_gpu_report_becomes_a_preset_by_itself(tmp_path: Path) -> No
     assert len(pays_data(MEASURED)["presets"]) == len(list(MEASURED.glob("gpu-llava*.json")))
 
 
-def saved(browser: Any, folder: Path, frames: list[str], **context: Any) -> Visit:
-    """A saved page, which has no server to ask."""
-    path = folder / "race.html"
-    path.write_text(standalone_page(frames), encoding="utf-8")
-    page = browser.new_context(**context).new_page()
-    tab = Visit(page)
-    page.on("pageerror", lambda error: tab.errors.append(str(error)))
-    page.goto(path.as_uri())
-    page.wait_for_selector(".pays-curve .main-svg")  # its policy forbids waiting for an expression
+def opened(saved_page: SavedPages, frames: list[str], **context: Any) -> Visit:
+    tab = saved_page(frames, **context)
+    tab.page.wait_for_selector(".pays-curve .main-svg")  # its policy forbids waiting for an expression
     return tab
 
 
@@ -177,11 +165,11 @@ def fill(tab: Visit, **costs: float | str) -> None:
         tab.page.fill(f"[data-cost={name}]", str(value))
 
 
-def test_at_its_own_costs_a_run_pays_what_it_took(browser: Any, tmp_path: Path) -> None:
+def test_at_its_own_costs_a_run_pays_what_it_took(saved_page: SavedPages) -> None:
     """Costs are pooled, so that the card and the headline cannot tell two stories about one run."""
     for race in load_recorded(EXAMPLES):
         alone, together = race.target_only, race.speculative
-        tab = saved(browser, tmp_path, recorded_frames(alone, together))
+        tab = opened(saved_page, recorded_frames(alone, together))
         reference, candidate = summarise([alone]), summarise([together])
         in_all = reference.end_to_end_seconds_per_token / candidate.end_to_end_seconds_per_token
         shown = cells(tab, "run")
@@ -189,14 +177,12 @@ def test_at_its_own_costs_a_run_pays_what_it_took(browser: Any, tmp_path: Path) 
         assert shown[:3] == wanted
         assert tab.page.locator(".pays-rows input:checked").get_attribute("value") == "run"
         assert tab.text(".pays-source").startswith("This run: its own trees.")
-        assert not tab.errors
-        tab.page.context.close()
 
 
-def test_entered_costs_give_the_rules_verdicts_and_say_whose_trees_they_are(browser: Any, tmp_path: Path) -> None:
+def test_entered_costs_give_the_rules_verdicts_and_say_whose_trees_they_are(saved_page: SavedPages) -> None:
     replays, rng = Replays.read(REPLAYS), random.Random(3)
     race = synthetic_race(1)
-    tab = saved(browser, tmp_path, recorded_frames(race["target-only"], race["speculative"]))
+    tab = opened(saved_page, recorded_frames(race["target-only"], race["speculative"]))
     for _ in range(6):
         costs = {name: float(f"{value:.4g}") for name, value in random_costs(rng).items()}
         fill(tab, **costs)
@@ -213,8 +199,6 @@ def test_entered_costs_give_the_rules_verdicts_and_say_whose_trees_they_are(brow
             assert said.startswith("It does not pay") == (in_all < 0.995)
         source = tab.text(".pays-source")
         assert replays.command in source and replays.date in source and "the toy pair" in source
-    assert not tab.errors
-    tab.page.context.close()
 
 
 def test_the_keyboard_reaches_every_cost_and_what_was_entered_stays_while_stepping(visit: Visitor) -> None:
@@ -246,7 +230,9 @@ def test_the_keyboard_reaches_every_cost_and_what_was_entered_stays_while_steppi
     assert "It pays" in tab.text(".pays-verdict")
 
 
-def test_a_report_of_bench_gives_costs_and_trees_and_a_bad_one_changes_nothing(browser: Any, tmp_path: Path) -> None:
+def test_a_report_of_bench_gives_costs_and_trees_and_a_bad_one_changes_nothing(
+    saved_page: SavedPages, tmp_path: Path
+) -> None:
     runs: dict[str, list[TimedRun]] = {"target-only": [], "entropy": []}
     for seed in range(WARM_UP + 3):
         race = synthetic_race(seed)
@@ -254,7 +240,7 @@ def test_a_report_of_bench_gives_costs_and_trees_and_a_bad_one_changes_nothing(b
         runs["entropy"].append(TimedRun(race["speculative"], 1.0))
     lanes = {name: lane.as_json() for name, lane in _pool(runs, []).items()}
     race = synthetic_race(9)
-    tab = saved(browser, tmp_path, recorded_frames(race["target-only"], race["speculative"]))
+    tab = opened(saved_page, recorded_frames(race["target-only"], race["speculative"]))
     tab.page.click(".pays-bench summary")
     before = tab.text(".pays-found")
     texts = ["{", "[]", "{}", '{"lanes": []}', '{"lanes": {"chain": {}}}', '{"lanes": {"target-only": {"tau": 1}}}']
@@ -279,5 +265,3 @@ def test_a_report_of_bench_gives_costs_and_trees_and_a_bad_one_changes_nothing(b
     }
     tab.page.fill(".pays-bench textarea", json.dumps({"lanes": older}))
     assert "of an older bench" in tab.text(".pays-note")
-    assert not tab.errors
-    tab.page.context.close()

@@ -6,22 +6,19 @@ import io
 import random
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 from xml.etree import ElementTree
 
 import pytest
 from PIL import Image, ImageChops
-from support.browser import Visit
+from support.browser import SavedPages, Visit, script_page
 
 from app import EXAMPLES
-from visual.player.frames import STATIC
 from visual.player.race_frames import race_frames
 from visual.player.recorded import load_recorded
-from visual.player.standalone import standalone_page
 
 HALO = "rgb(240,180,0)"
 PHASE, LAST, MOST_BYTES = 1200, 2400, 2_000_000
@@ -43,13 +40,9 @@ STILLS = """async ([sizes, colours]) => {
 
 @pytest.fixture(scope="module")
 def writer(browser: Any) -> Iterator[Any]:
-    """A page that has ``apng``, the module that writes animated PNGs."""
-    page = browser.new_page()
-    source = quote((STATIC / "apng.js").read_text(encoding="utf-8"))
-    page.evaluate(f"import('data:text/javascript;charset=utf-8,{source}').then((module) => (window.apng = module))")
-    page.wait_for_function("window.apng")
-    yield page
-    page.close()
+    """A page in which ``script`` is the module that writes animated PNGs."""
+    with script_page(browser, "apng.js") as page:
+        yield page
 
 
 def frames_of(data: bytes) -> list[tuple[float, Image.Image]]:
@@ -69,7 +62,7 @@ def test_an_animated_png_holds_its_stills_for_as_long_as_asked(writer: Any) -> N
         colours = [[f"rgb({rng.randrange(256)},{rng.randrange(256)},9)" for _ in range(5)] for _ in range(count)]
         times = [rng.randint(1, 5000) for _ in range(count)]
         stills = [bytes(still) for still in writer.evaluate(STILLS, [[size] * count, colours])]
-        made = "async (times) => [...new Uint8Array(await apng.animated(stills, times).arrayBuffer())]"
+        made = "async (times) => [...new Uint8Array(await script.animated(stills, times).arrayBuffer())]"
         found = frames_of(bytes(writer.evaluate(made, times)))
         assert [round(duration) for duration, _ in found] == times
         for still, (_, shown) in zip(stills, found, strict=True):
@@ -77,36 +70,21 @@ def test_an_animated_png_holds_its_stills_for_as_long_as_asked(writer: Any) -> N
             assert wanted.size == shown.size == size
             assert ImageChops.difference(wanted, shown).getbbox() is None
     for data in (b"", b"IEND", bytes(range(256))):
-        assert writer.evaluate("(data) => apng.crc32(Uint8Array.from(data))", list(data)) == zlib.crc32(data)
+        assert writer.evaluate("(data) => script.crc32(Uint8Array.from(data))", list(data)) == zlib.crc32(data)
 
 
 def test_stills_of_two_sizes_are_no_film(writer: Any) -> None:
     writer.evaluate(STILLS, [[[4, 4], [4, 5]], [["red"], ["red"]]])
     with pytest.raises(Exception, match="frame 1 is of another size or kind than the first"):
-        writer.evaluate("apng.animated(stills, [9, 9])")
+        writer.evaluate("script.animated(stills, [9, 9])")
 
 
-@pytest.fixture
-def saved(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
-    """Open an example as a saved page, which has no server to ask."""
-    made: list[Visit] = []
-
-    def open_page(example: int, step: int | None = None, **context: Any) -> Visit:
-        path = tmp_path / f"race-{example}.html"
-        frames = race_frames(load_recorded(EXAMPLES)[example], show=step)
-        path.write_text(standalone_page(frames), encoding="utf-8")
-        tab = Visit(browser.new_context(**context).new_page())
-        made.append(tab)
-        tab.page.on("console", lambda line: tab.errors.append(line.text) if line.type in ("error", "warning") else None)
-        tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
-        tab.page.goto(path.as_uri())
-        tab.page.wait_for_selector(".tree .tracemarked .point")
-        return tab
-
-    yield open_page
-    for tab in made:
-        tab.page.context.close()
-        assert not tab.errors, tab.errors
+def opened(saved_page: SavedPages, **context: Any) -> Visit:
+    """Open the first example, with everything drawn."""
+    tab = saved_page(race_frames(load_recorded(EXAMPLES)[0]), **context)
+    tab.page.on("console", lambda line: tab.errors.extend([line.text] if line.type == "warning" else []))
+    tab.page.wait_for_selector(".tree .tracemarked .point")
+    return tab
 
 
 def downloaded(tab: Visit, kind: str) -> bytes:
@@ -119,9 +97,9 @@ def downloaded(tab: Visit, kind: str) -> bytes:
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
 def test_d20_a_saved_tree_carries_title_sentence_and_legend_and_no_halo(
-    saved: Callable[..., Visit], width: int, scheme: str
+    saved_page: SavedPages, width: int, scheme: str
 ) -> None:
-    tab = saved(0, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    tab = opened(saved_page, viewport={"width": width, "height": 900}, color_scheme=scheme)
     squeezed = lambda text: re.sub(r"\s", "", text)  # noqa: E731 - lines break elsewhere in a picture
     for action in ("next", "last", "first"):
         tab.page.click(f"[data-do={action}]")
@@ -144,8 +122,8 @@ def test_d20_a_saved_tree_carries_title_sentence_and_legend_and_no_halo(
         assert min(left, top, picture.width - right, picture.height - bottom) > 12
 
 
-def test_a_steps_phases_are_one_file_that_plays(saved: Callable[..., Visit]) -> None:
-    tab = saved(0, viewport={"width": 1280, "height": 900})
+def test_a_steps_phases_are_one_file_that_plays(saved_page: SavedPages) -> None:
+    tab = opened(saved_page)
     before = tab.tree()
     data = downloaded(tab, "film")
     assert len(data) < MOST_BYTES

@@ -14,7 +14,8 @@ from test_runs import said
 from visual.page import race, runs
 from visual.page.app_state import AppState
 from visual.page.race import RACE, SECONDS_PER_UPDATE, race_kind
-from visual.page.runs import SECONDS_PER_RUN, RunRequest, RunRequests, Update, run_updates
+from visual.page.run_requests import RunRequest, RunRequests
+from visual.page.runs import SECONDS_PER_RUN, Update, run_updates
 
 PICTURE = SimpleNamespace(open=lambda: Image.new("RGB", (4, 4)), shown=lambda: Image.new("RGB", (4, 4)))
 ME = ("me", RACE)

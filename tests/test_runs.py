@@ -12,17 +12,8 @@ import pytest
 from PIL import Image
 
 from visual.page import runs
-from visual.page.runs import (
-    RunInputs,
-    RunKey,
-    RunKind,
-    RunRequest,
-    RunRequests,
-    Update,
-    run_updates,
-    session_of,
-    waiting_notice,
-)
+from visual.page.run_requests import RunKey, RunRequest, RunRequests
+from visual.page.runs import RunInputs, RunKind, Update, run_updates, session_of, waiting_notice
 from visual.player.frames import Ending
 
 ME: RunKey = ("me", "race")

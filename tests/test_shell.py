@@ -143,6 +143,33 @@ def test_d11_a_race_is_never_beside_another_picture_without_saying_so(visit: Vis
     assert tab.page.locator(".learn-card button.teach").first.is_hidden()
 
 
+def test_d11_a_race_is_never_beside_another_question_without_saying_so(visit: Visitor) -> None:
+    tab = visit()
+    tab.page.select_option(".speed", "1")
+    assert not tab.page.evaluate(STALE)
+    first = tab.page.input_value("#question textarea")
+    tab.page.fill("#question textarea", f"{first} And the weather?")
+    tab.wait(STALE)
+    assert tab.text(".about") == "This race is about another question."
+    for same in (first, f"  {first}\n", "   "):  # put back, with blanks around it, or none yet
+        tab.page.fill("#question textarea", same)
+        tab.wait(f"!({STALE})")
+        tab.page.fill("#question textarea", "What is there?")
+        tab.wait(STALE)
+    tab.page.get_by_role("button", name="New scene").click()
+    tab.wait(
+        "document.querySelector('.about').textContent === 'This race is about another picture and another question.'"
+    )
+    tab.page.click("#run")
+    tab.wait(f"{FINISHED} && !({STALE})")
+    tab.page.get_by_role("button", name="Count").click()
+    tab.wait(STALE)
+    tab.page.locator("button.example").nth(1).click()
+    tab.wait(f"!({STALE}) && document.querySelector('.origin').textContent.includes('recorded run')")
+    tab.run("\u202eWhat?\u202c")  # shown without its marks of direction
+    tab.wait(f"{FINISHED} && document.querySelector('.asked').textContent.includes('What?') && !({STALE})")
+
+
 def test_d14_a_run_of_an_uploaded_picture_says_what_the_toy_pair_knows(visit: Visitor, tmp_path: Path) -> None:
     tab = visit()
     tab.page.select_option(".speed", "1")
@@ -186,3 +213,13 @@ def test_thumbnails_are_named_once(visit: Visitor) -> None:
     tab = visit()
     for thumbnail in tab.page.locator("button.example").all():
         assert thumbnail.aria_snapshot() == f'- button "{thumbnail.inner_text()}"'
+
+
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_where_motion_is_reduced_gradios_own_widgets_keep_still_too(visit: Visitor, motion: str) -> None:
+    tab = visit(reduced_motion=motion)
+    moving = """[...document.querySelectorAll('.gradio-container *')].filter((element) => {
+      const { animationName, transitionDuration } = getComputedStyle(element);
+      return animationName !== 'none' || transitionDuration !== '0s';
+    }).length"""
+    assert (tab.page.evaluate(moving) == 0) == (motion == "reduce")

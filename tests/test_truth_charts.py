@@ -11,7 +11,8 @@ from support.visual_traces import first_steps, synthetic_race
 
 from specllava.metrics import judged_nodes, summarise
 from specllava.trace import DecodeTrace
-from visual.figures.charts import FEWEST, NATS, OUTCOMES, UNSURE, Chart, charts
+from visual.figures.chart import Chart
+from visual.figures.charts import FEWEST, NATS, OUTCOMES, UNSURE, charts
 
 
 def traces() -> list[DecodeTrace]:

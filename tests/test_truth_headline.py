@@ -14,7 +14,8 @@ from specllava import progress
 from specllava.metrics import summarise
 from specllava.progress import RaceProgress
 from specllava.trace import DecodeTrace, StepTrace
-from visual.player.frames import ALONE, TOGETHER, FrameList, component_arguments
+from visual.player.component import player_arguments
+from visual.player.frames import ALONE, TOGETHER, FrameList
 from visual.player.headline import RunningHeadline, headline
 
 Race = tuple[DecodeTrace, DecodeTrace]
@@ -75,7 +76,7 @@ def test_d13_neither_faster_nor_slower_has_no_colour() -> None:
 
 
 def test_d13_the_card_takes_its_colour_from_the_state() -> None:
-    template = component_arguments([])["html_template"]
+    template = player_arguments([])["html_template"]
     assert re.search(r'data-state-of="speedup"[^>]*><b data-total="speedup">', template)
 
 
@@ -86,7 +87,7 @@ def test_d9_the_glossary_has_the_ratio_that_was_measured() -> None:
         check = math.fsum(step.seconds.verify for step in together.steps) / len(together.steps)
         shown = headline(alone, together, finished=True)["pass_ratio"]
         assert shown.endswith(f"took {check / one:.1f} times as long as saying one.")
-    template = component_arguments([])["html_template"]
+    template = player_arguments([])["html_template"]
     assert 'data-total="pass_ratio"' in template
     assert all("GPU" in claim for claim in re.findall(r"[^.;]*hardly longer[^.;]*", template))
 
@@ -98,7 +99,7 @@ def test_d30_the_counts_of_the_headline_agree() -> None:
         tokens = len(together.token_ids)
         assert shown["instead"] == f"instead of {tokens - 1}" and shown["same_note"] == f"{tokens} of {tokens} tokens"
         assert shown["tau"] == f"{(tokens - 1) / int(shown['passes']):.1f}"
-    assert "after the first token" in component_arguments([])["html_template"]
+    assert "after the first token" in player_arguments([])["html_template"]
 
 
 def test_the_running_headline_is_that_of_the_steps_so_far() -> None:

@@ -16,7 +16,7 @@ from specllava.findings.sweep import Point, Sweep
 from specllava.lab import Lab
 from specllava.pair import Pair
 from specllava.trace import StepSeconds
-from visual.figures.lab_charts import COUNTED, ONE_RUN, knob_chart, rules_chart
+from visual.figures.sweep_charts import COUNTED, ONE_RUN, knob_chart, rules_chart
 
 CONFIG = DecodingConfig()
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8)

@@ -17,8 +17,9 @@ from visual.figures import theme
 from visual.figures.step_layout import StepLayout
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing
 from visual.player.explanations import node_reasons
-from visual.player.frames import STATIC, picture
+from visual.player.frames import picture
 from visual.player.node_cards import node_cards
+from visual.player.static_files import STATIC
 
 
 def all_steps() -> Iterator[tuple[DecodeTrace, StepTrace]]:

@@ -14,8 +14,9 @@ from support.visual_traces import synthetic_race
 from specllava.metrics import judged_nodes
 from specllava.trace import DecodeTrace, StepTrace
 from visual.figures.labels import even_choices, token_label
+from visual.player.component import player_arguments
 from visual.player.explanations import node_reasons, step_sentence
-from visual.player.frames import component_arguments, instructive_step
+from visual.player.frames import instructive_step
 
 
 def all_steps() -> Iterator[tuple[DecodeTrace, StepTrace]]:
@@ -68,12 +69,12 @@ def test_d30_an_entropy_is_told_as_even_choices_too() -> None:
     for trace, step in all_steps():
         for reason in node_reasons(trace, step):
             assert reason.count("was unsure (") == reason.count("even choices")
-    glossary = component_arguments([])["html_template"]
+    glossary = player_arguments([])["html_template"]
     assert "even choices" in glossary
 
 
 def test_d30_each_ratio_has_one_name() -> None:
-    template = component_arguments([])["html_template"]
+    template = player_arguments([])["html_template"]
     assert not re.search(r"tokens (a|per) (pass|step)\b|log-probability", template)
     assert "tokens per target pass" in template
     assert not re.search(r">[^<]*\brest, prefill", template)

@@ -34,8 +34,9 @@ from visual.figures.reasons import reasons
 from visual.figures.step_layout import BETWEEN, CHARACTER, StepLayout
 from visual.figures.tree_figure import MARKERS, rows_with_pruned, tree_figure
 from visual.player import explanations as words
+from visual.player.component import player_arguments
 from visual.player.explanations import node_reasons, step_sentence
-from visual.player.frames import FrameList, component_arguments, picture, playing_speed, recorded_frames
+from visual.player.frames import FrameList, picture, playing_speed, recorded_frames
 from visual.player.headline import RunningHeadline, headline
 from visual.player.node_cards import node_cards
 from visual.player.recorded import load_recorded
@@ -421,7 +422,7 @@ def test_slow_pairs_play_in_real_time_and_fast_ones_slowly() -> None:
 
 
 def test_the_template_holds_nothing_that_gradio_would_run() -> None:
-    template = component_arguments([])["html_template"]
+    template = player_arguments([])["html_template"]
     assert not any(mark in template for mark in ("${", "{{", "`", "\\"))
 
 

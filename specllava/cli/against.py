@@ -194,13 +194,9 @@ def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:
         other = one.with_draft(draft, draft_format, print_notice)
     else:
         other = load_pair(b.pair)
-    from specllava.lab.against import Side
+    from specllava.lab.against import sides
 
-    costs = None if one.draft is None else one.measured_costs
-    theirs = costs if other is one else None if other.draft is None else other.measured_costs
-    if costs and theirs and other.target is one.target:
-        theirs = replace(theirs, verify=costs.verify)
-    return Side(one, _decoding(one, a), costs), Side(other, _decoding(other, b), theirs)
+    return sides(one, _decoding(one, a), other, _decoding(other, b))
 
 
 def _decoding(pair: Pair, side: SideOptions) -> DecodingConfig:

@@ -38,6 +38,7 @@ class PromptResult:
 
     @property
     def tau_ratio(self) -> float:
+        """Tokens per target pass."""
         return _tau([self]).value
 
     @property

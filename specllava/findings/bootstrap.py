@@ -27,11 +27,6 @@ class Ratio:
     low: float
     high: float
 
-    @property
-    def certain(self) -> bool:
-        """Whether the whole interval lies on one side of 1."""
-        return self.low > 1 or self.high < 1
-
 
 def pooled_ratio(a: Sequence[Part], b: Sequence[Part], seed: int = 0) -> Ratio:
     """Compare two rates, each the total of its numerators over the total of its denominators.

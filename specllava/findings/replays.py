@@ -72,6 +72,7 @@ class Replays(Record):
     rules: dict[Name, Many[Many[ReplayStep]]]
 
     def to_json(self) -> bytes:
+        """Write them as :meth:`read` reads them."""
         return _ADAPTER.dump_json(self) + b"\n"
 
     @classmethod

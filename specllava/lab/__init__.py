@@ -16,7 +16,7 @@ from specllava.findings.against import Against
 from specllava.findings.contrast import Contrast
 from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
-from specllava.lab.against import Side, against
+from specllava.lab.against import against, sides
 from specllava.lab.contrast import Variant, contrast, with_tree_comparisons
 from specllava.lab.forced_token import force_token, token_options
 from specllava.lab.sweep import sweep, sweep_values
@@ -91,12 +91,7 @@ class Lab:
         Args:
             other: lab of B's pair, where that is not A's.
         """
-        pairs = self.pair, (other or self).pair
-        one, two = (
-            Side(pair, config, None if pair.draft is None else pair.measured_costs)
-            for pair, config in zip(pairs, (a, b), strict=True)
-        )
-        return against(questions, count, one, two)
+        return against(questions, count, *sides(self.pair, a, (other or self).pair, b))
 
     def forced_token(
         self,

@@ -7,6 +7,9 @@ from collections.abc import Generator, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from typing import Any
+
+from transformers import PreTrainedModel
 
 from specllava.config import DecodingConfig
 from specllava.decoding import RaceEvent
@@ -32,6 +35,28 @@ class Side:
     pair: Pair
     config: DecodingConfig
     costs: Costs | None = None
+
+
+def sides(one: Pair, a: DecodingConfig, other: Pair, b: DecodingConfig) -> tuple[Side, Side]:
+    """Make both sides of a comparison, with the costs of their passes where both pairs have a draft.
+
+    Models of the same shape and precision take the same time: they are timed once, as timings differ from run to run.
+    """
+    if one.draft is None or other.draft is None:
+        return Side(one, a), Side(other, b)
+    costs = one.measured_costs
+    target, draft = _shape(one.target) == _shape(other.target), _shape(one.draft) == _shape(other.draft)
+    if target and draft:
+        return Side(one, a, costs), Side(other, b, costs)
+    own = other.measured_costs
+    theirs = Costs(costs.verify if target else own.verify, costs.draft if draft else own.draft)
+    return Side(one, a, costs), Side(other, b, theirs)
+
+
+def _shape(model: PreTrainedModel) -> list[tuple[Any, ...]]:
+    """Return what decides how long a model's passes take: its kind, and the sizes and places of its weights."""
+    weights = [(name, weight.shape, weight.dtype, weight.device) for name, weight in model.named_parameters()]
+    return [(type(model),), *weights]
 
 
 def against(
@@ -96,6 +121,7 @@ class _Lane:
     seconds: float = 0.0
 
     def add(self, event: RaceEvent, widths: list[int]) -> None:
+        """Take in an event, and the widths of the draft's passes since the one before."""
         self.events.append(event)
         if isinstance(event.item, StepTrace) and self.side.costs is not None:
             self.seconds += self.side.costs.step_seconds(widths, event.item.tree.drafted)

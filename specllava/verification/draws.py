@@ -22,9 +22,11 @@ class DrawRecorder:
         self._noted: list[Callable[[], Draw]] = []
 
     def judged(self, node: int, token: int, rest: Rest, acceptance: float) -> None:
+        """Note that a guess after ``node`` was judged by the last number drawn, with what was left of p and q."""
         self._noted.append(partial(_judged, node, token, self._random.last, rest, acceptance))
 
     def drew(self, node: int, token: int, target: Tensor) -> None:
+        """Note that the last number drew the target's own token after ``node`` from ``target`` ``[vocab]``."""
         self._noted.append(partial(_drawn, node, token, self._random.last, target))
 
     def draws(self) -> tuple[Draw, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from support.visual_traces import FakeBackend
@@ -34,7 +36,6 @@ class Visit:
 
     page: Any
     errors: list[str] = field(default_factory=list)
-    hosts: set[str] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -66,3 +67,26 @@ class Visit:
 
 
 Visitor = Callable[..., Visit]
+SavedPages = Callable[..., Visit]
+
+
+def new_tab(browser: Any, **context: Any) -> Visit:
+    """A tab of its own visitor, which notes errors and what it asks for."""
+    context.setdefault("viewport", {"width": 1280, "height": 900})
+    tab = Visit(browser.new_context(**context).new_page())
+    tab.page.on("console", lambda message: tab.errors.extend([message.text] if message.type == "error" else []))
+    tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
+    tab.page.on("request", lambda request: tab.calls.append(request.url))
+    return tab
+
+
+@contextmanager
+def script_page(browser: Any, name: str) -> Iterator[Any]:
+    """An empty page in which ``script`` is what one of the page's scripts exports."""
+    from visual.player.static_files import static_text
+
+    page = browser.new_page()
+    address = f"data:text/javascript;charset=utf-8,{quote(static_text(name))}"
+    page.evaluate("async (address) => { window.script = await import(address); }", address)
+    yield page
+    page.close()

@@ -8,9 +8,7 @@ import html
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -28,6 +26,7 @@ from specllava.metrics import (
 )
 from specllava.trace import DecodeTrace
 from visual.figures import theme
+from visual.figures.chart import LEGEND, Chart, panel
 from visual.figures.labels import FUNCTION_WORDS, even_choices, token_label
 
 NATS = (0.1, 0.3, 0.7, 1.2)  # inner bounds of the entropy bins, in nats
@@ -35,29 +34,11 @@ UNSURE = 0.3  # nats from which on a draft is called unsure
 RELIABILITY_BINS = 5
 HARDEST = 10  # words before which the draft was most unsure
 FEWEST = 5  # places on an axis that counts, so that a short answer's bars are no wider than a long one's
-LEGEND: dict[str, Any] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
 OUTCOMES: dict[Outcome, tuple[str, str, str]] = {  # name, colour, pattern: no meaning hangs on colour alone
     "favourite": ("the draft's favourite was accepted", theme.ACCEPTED, ""),
     "saved": ("another branch saved it", theme.SAVED, "/"),
     "missed": ("missed", theme.REJECTED, "x"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A question about a run, with its answer in words, figures and a table."""
-
-    question: str
-    answer: str
-    figures: tuple[go.Figure, ...]
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def as_json(self) -> dict[str, object]:
-        """Return the chart as plain data for ``charts.js``."""
-        figures = [figure.to_plotly_json() for figure in self.figures]
-        return {"question": self.question, "answer": self.answer, "figures": figures, "columns": self.columns,
-                "rows": self.rows}  # fmt: skip
 
 
 def charts(alone: DecodeTrace | None, together: DecodeTrace | None) -> list[Chart]:
@@ -163,8 +144,8 @@ def _where_it_breaks(trace: DecodeTrace) -> Chart:
     if 1 in ranks:
         answer += f" The draft's best guess was taken {_of(*ranks[0])}, its second, where it had one, {_of(*ranks[1])}."
     rows = (
-        *((f"depth {d}", str(t), percent(_share(a, t))) for d, (a, t) in depths.items()),
-        *((f"rank {r + 1}", str(t), percent(_share(a, t))) for r, (a, t) in ranks.items()),
+        *((f"depth {d}", str(t), _percent(_share(a, t))) for d, (a, t) in depths.items()),
+        *((f"rank {r + 1}", str(t), _percent(_share(a, t))) for r, (a, t) in ranks.items()),
     )
     return Chart(
         "Where along the guess does it break?", answer, (by_depth, by_rank), ("Where", "Tested", "Accepted"), rows
@@ -251,7 +232,7 @@ def _time(alone: DecodeTrace | None, together: DecodeTrace) -> Chart:
     figure.update_layout(barmode="stack", showlegend=True, legend=LEGEND)
     _whole_numbers(figure, 1, len(steps))
     whole = sum(sum(values) for _, values, _ in parts)
-    drafting, checking, keeping = (percent(sum(values) / whole if whole else None) for _, values, _ in parts)
+    drafting, checking, keeping = (_percent(sum(values) / whole if whole else None) for _, values, _ in parts)
     against = f", where the target alone needs {sum(without):.0f} ms for the same words" if without else ""
     answer = (
         f"{drafting} of it drafting, {checking} the target's passes, {keeping} bookkeeping:"
@@ -277,20 +258,6 @@ def _whole_numbers(figure: go.Figure, first: int, places: int, tallest: int | No
         figure.update_yaxes(dtick=max(1, math.ceil(tallest / 6)))
 
 
-def panel(across: str, up: str | None) -> go.Figure:
-    """Make an empty figure with named axes, legible on light and dark."""
-    figure = go.Figure()
-    figure.update_layout(
-        template="none", showlegend=False, autosize=True, height=300, bargap=0.18, dragmode=False,
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", hoverlabel={"namelength": -1},
-        font={"size": 12, "color": theme.QUIET, "family": "system-ui, sans-serif"},
-        margin={"l": 52, "r": 12, "t": 12, "b": 46}, xaxis_title=across, yaxis_title=up,
-    )  # fmt: skip
-    figure.update_xaxes(fixedrange=True, zeroline=False, showgrid=False, linecolor=theme.QUIET)
-    figure.update_yaxes(fixedrange=True, zeroline=False, gridcolor="rgba(139,144,150,0.25)", rangemode="tozero")
-    return figure
-
-
 def _share(accepted: int, tested: int) -> float | None:
     return round(accepted / tested, 4) if tested else None
 
@@ -299,6 +266,6 @@ def _of(accepted: int, tested: int) -> str:
     return f"{accepted} of {tested}" if tested else "never tested"
 
 
-def percent(share: float | None) -> str:
+def _percent(share: float | None) -> str:
     """Format a share for a table; a dash if there is none."""
     return "–" if share is None or math.isnan(share) else f"{100 * share:.0f} %"

@@ -45,10 +45,12 @@ class StepLayout:
 
     @cached_property
     def parents(self) -> tuple[int, ...]:
+        """Parent of each node; -1 for the root."""
         return (*self.step.tree.parents, self.step.verification.path[-1], *(p.parent for p in self.step.pruned))
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
+        """Edges between the root and each node."""
         depths = list(self.step.tree.depths())
         for parent in self.parents[len(depths) :]:
             depths.append(depths[parent] + 1)
@@ -56,6 +58,7 @@ class StepLayout:
 
     @cached_property
     def tokens(self) -> tuple[int, ...]:
+        """Id of each node's token."""
         pruned = (guess.token for guess in self.step.pruned)
         return (*self.step.tree.tokens, self.step.verification.bonus_token, *pruned)
 
@@ -66,6 +69,7 @@ class StepLayout:
 
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
+        """What became of each node."""
         pruned: list[Verdict] = ["pruned"] * len(self.step.pruned)
         return (*verdicts(self.step), "next", *pruned)
 
@@ -101,6 +105,7 @@ class StepLayout:
 
     @property
     def rows(self) -> int:
+        """Rows from the lowest node to the highest, both counted."""
         return max(self.heights) - min(self.heights) + 1
 
     @cached_property

@@ -17,13 +17,12 @@ from visual.page.lab import Inputs, LabState
 from visual.page.notices import error, info, notice_arguments
 from visual.page.race import RACE
 from visual.page.runs import QUICK, RunControls, connect_run
-from visual.player.frames import STATIC, static_version
+from visual.player.component import component_arguments
 from visual.player.picture import data_address
 
 MODULES: Final = ("files.js", "against.js")
 MOUNT: Final = """
-const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
-Promise.all(props.modules.map(load)).then(([files, against]) =>
+loaded.then(({ files, against }) =>
   against.mount({ element, props, watch, files, open: (given) => trigger("select", { given }) }));
 """
 TITLE: Final = "A against B, on many prompts"
@@ -143,12 +142,4 @@ def _read(path: str | None) -> tuple[Any, str]:
 
 def result_arguments() -> dict[str, Any]:
     """Return the arguments of a ``gr.HTML`` that shows a comparison; its value is JSON, empty at first."""
-    return {
-        "value": "",
-        "html_template": (STATIC / "against.html").read_text(encoding="utf-8"),
-        "js_on_load": MOUNT,
-        "apply_default_css": False,
-        "assets": STATIC.as_posix(),
-        "modules": list(MODULES),
-        "version": static_version(MODULES),
-    }
+    return component_arguments("against.html", MODULES, MOUNT)

@@ -13,7 +13,8 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +32,7 @@ MAX_FILE_BYTES: Final = 8 * 2**20
 MAX_UNPACKED_BYTES: Final = 12 * 2**20  # of all entries of an archive
 MAX_PICTURE_BYTES: Final = 4 * 2**20
 MAX_SCENE: Final = 2**31 - 1
+ENCRYPTED: Final = 0x1  # of an entry's flags
 LIST: Final = "prompts.jsonl"
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 DATA_ADDRESS: Final = re.compile(r"data:image/[a-z]+;base64,")
@@ -87,7 +89,7 @@ def file_prompts(path: Path) -> tuple[PagePrompt, ...]:
     try:
         with zipfile.ZipFile(path) as archive:
             entries = _entries(archive)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, OSError, EOFError, zlib.error) as error:
         raise ValueError(f"the archive cannot be read: {error}") from error
     if LIST not in entries:
         raise ValueError(f"the archive has no {LIST} at its top")
@@ -108,6 +110,10 @@ def _entries(archive: zipfile.ZipFile) -> dict[str, bytes]:
         name = info.filename
         if name != Path(name).name or (name != LIST and Path(name).suffix.lower() not in SUFFIXES):
             raise ValueError(f"{short(name)}: an archive holds {LIST} and pictures ({', '.join(SUFFIXES)}), no folders")
+        if info.flag_bits & ENCRYPTED:
+            raise ValueError(f"{short(name)} is encrypted: save the archive without a password")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"{short(name)} is packed in an unusual way: save the archive as an ordinary zip")
         if len(read) > MAX_PROMPTS:
             raise ValueError(f"the archive has more than {MAX_PROMPTS} pictures")
         with archive.open(info) as entry:
@@ -170,12 +176,12 @@ def _decoded(address: str) -> bytes:
 
 
 def _checked(prompts: Iterable[PagePrompt]) -> tuple[PagePrompt, ...]:
-    found: Sequence[PagePrompt] = []
+    found: list[PagePrompt] = []
     for prompt in prompts:
         if not prompt.text:
             raise ValueError(f"prompt {len(found) + 1} is empty")
         check_question(prompt.text)
-        found = [*found, prompt]
+        found.append(prompt)
         if len(found) > MAX_PROMPTS:
             raise ValueError(f"more than {MAX_PROMPTS} prompts: at most so many are compared at once")
     if not found:

@@ -21,7 +21,8 @@ from visual.page.against_prompts import PagePrompt, line_prompts, questions, sce
 from visual.page.controls import Settings, decoding_config, models_named
 from visual.page.lab import LabState
 from visual.page.notices import info
-from visual.page.runs import RunInputs, RunKind, RunRequest, Update
+from visual.page.run_requests import RunRequest
+from visual.page.runs import RunInputs, RunKind, Update
 from visual.player.frames import Ending
 from visual.player.picture import PictureSource, data_address
 from visual.player.race_frames import race_frames

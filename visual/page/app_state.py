@@ -14,7 +14,7 @@ from specllava.trace import DecodeTrace, RunInfo
 from visual.page import widgets
 from visual.page.dialogue import Chat, Dialogues, TurnParts
 from visual.page.experiments import Experiments
-from visual.page.runs import RunRequests
+from visual.page.run_requests import RunRequests
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 

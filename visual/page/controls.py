@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read, short
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
-from visual.player.frames import STATIC, static_version
+from visual.player.component import component_arguments
 from visual.player.summary import settings_summary
 
 Settings = Mapping[str, Any]
@@ -26,11 +26,10 @@ Chosen = TypeVar("Chosen")
 MODELS: Final = "models"  # the setting that is no option of decoding: which of the page's models run
 AS_STARTED: Final = "as started"
 FIELDS: Final[dict[str, FieldInfo]] = dict(vars(DecodingConfig)["__pydantic_fields__"])
-SCRIPTS: Final = ("settings.js", "draw_tree.js")
+MODULES: Final = ("settings.js", "draw_tree.js")
 MOUNT: Final = """
-const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
-Promise.all(props.scripts.map(load)).then(([{ mount }, { createTreeEditor }]) =>
-  mount({ element, props, watch, server, editors: { shape: createTreeEditor } }));
+loaded.then(({ settings, draw_tree }) =>
+  settings.mount({ element, props, watch, server, editors: { shape: draw_tree.createTreeEditor } }));
 """
 CHOICES: Final = {
     "drafter": {name: info.help for name, info in DRAFTER_INFOS.items()},
@@ -75,11 +74,9 @@ def settings_drawer(run: str, models: Mapping[str, str] | None = None) -> gr.HTM
     tree = _tree_options()
     unchanged = {name: defaults[name] for name in tree}
     defaults |= {MODELS: AS_STARTED} if models else {}
-    return gr.HTML(
-        value=defaults, html_template=(STATIC / "settings.html").read_text(encoding="utf-8"), js_on_load=MOUNT,
-        apply_default_css=False, elem_id="settings", server_functions=[described_settings],
-        assets=STATIC.as_posix(), scripts=list(SCRIPTS), version=static_version(SCRIPTS), run=run,
-        described=described_settings(defaults), groups=[
+    return gr.HTML(**component_arguments(
+        "settings.html", MODULES, MOUNT, defaults, elem_id="settings", server_functions=[described_settings],
+        run=run, described=described_settings(defaults), groups=[
             *([{"title": "The models", "options": [_models_option(models)]}] if models else []),
             {"title": "The tree", "options": [_option(name) for name in FIELDS if name in tree]},
             {"title": "The answer", "options": [_option(name) for name in FIELDS if name not in tree]},
@@ -88,7 +85,7 @@ def settings_drawer(run: str, models: Mapping[str, str] | None = None) -> gr.HTM
             {"title": preset.title, "because": preset.because, "changes": {**unchanged, **preset.changes}}
             for preset in PRESETS
         ],
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def decoding_config(settings: Settings | None) -> DecodingConfig:

@@ -153,12 +153,12 @@ class Dialogues:
     def show(self, session: str, race: Recorded | None) -> None:
         """Let a session's next follow-up go on from a race that was run before; without one there is nothing to."""
         if race is None:
-            return self.leave(session)
+            self.leave(session)
+            return
         files = [race.picture_at(turn) for turn in range(len(race.turns))]
         sources: list[PictureSource | None] = [Picture(file=str(file)) if file else None for file in files]
         turns = () if race.a else recorded_turns(race)
         self._put(session, Dialogue(dialogue_id(turns), race, sources=sources))
-        return None
 
     def begin(
         self, session: str, picture: PictureSource, question: str, config: DecodingConfig, follow: bool,

@@ -24,9 +24,11 @@ from visual.figures.labels import strip_bidi
 from visual.page.app_state import AppState
 from visual.page.link_preview import LinkPreview
 from visual.player import markup
-from visual.player.frames import MODULES, PLOTLY_JS, STATIC, instructive_step, static_version
+from visual.player.component import MODULES
+from visual.player.frames import instructive_step
 from visual.player.link import follow_link
 from visual.player.recorded import Recorded
+from visual.player.static_files import PLOTLY_JS, STATIC, static_text, static_version
 
 LESSONS = '<div class="card learn-card"><button class="label-wrap" disabled>Lessons</button></div>'
 log = logging.getLogger("specllava.page")
@@ -77,7 +79,7 @@ class FirstPaint:
         parts = {
             "stylesheet": _stylesheet(),
             "preloads": _preloads(),
-            "script": _static("first_paint.js"),
+            "script": static_text("first_paint.js"),
             "masthead": markup.masthead(),
             "links": markup.links(self._state.code),
             "lessons": LESSONS if self._state.lessons else "",
@@ -95,13 +97,13 @@ def _skeleton(race: Recorded, step: int | None) -> str:
 
 
 def _filled(name: str, parts: Mapping[str, str]) -> str:
-    return re.sub(r"<!-- (\w+) -->", lambda match: parts[match[1]], _static(name))
+    return re.sub(r"<!-- (\w+) -->", lambda match: parts[match[1]], static_text(name))
 
 
 @cache
 def _stylesheet() -> str:
     """Return the page's CSS for a shadow root, whose root is the host."""
-    return _static("first_paint.css") + markup.stylesheet().replace(":root", ":host")
+    return static_text("first_paint.css") + markup.stylesheet().replace(":root", ":host")
 
 
 @cache
@@ -116,10 +118,6 @@ def _preloads() -> str:
 
 def _address(path: str) -> str:
     return escape(f"gradio_api/file={quote(path)}")
-
-
-def _static(name: str) -> str:
-    return (STATIC / name).read_text(encoding="utf-8")
 
 
 class FirstPaintMiddleware:

@@ -22,9 +22,12 @@ from visual.player.recorded import Recorded
 SHOWN_EXAMPLES = 6
 SCENES: Final[dict[str, Split]] = {"New scene": "train", "Strange scene": "held-out"}
 CLOSE_LESSONS = "() => document.querySelector('.learn-card button.label-wrap').click()"
-# Run waits for a question; while Stop is on, Run stays off.
+# Run waits for a question; while Stop is on, Run stays off. The race on show may be about another question.
 ASKED = """
-(question) => ({ __type__: "update", interactive: /\\S/.test(question) && document.querySelector("#stop").disabled })
+(question) => {
+  document.dispatchEvent(new CustomEvent("asked", { detail: question }));
+  return { __type__: "update", interactive: /\\S/.test(question) && document.querySelector("#stop").disabled };
+}
 """
 
 

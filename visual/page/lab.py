@@ -16,24 +16,17 @@ from visual.page import widgets
 from visual.page.controls import Settings, chosen_models
 from visual.page.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.page.notices import info, notice_arguments
-from visual.page.runs import (
-    QUICK,
-    RunControls,
-    RunInputs,
-    RunKind,
-    RunRequest,
-    RunRequests,
-    Update,
-    connect_run,
-)
-from visual.player.frames import PLOTLY_JS, STATIC, Ending, static_version
+from visual.page.run_requests import RunRequest, RunRequests
+from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
+from visual.player.component import component_arguments
+from visual.player.frames import Ending
 from visual.player.picture import PictureSource
 from visual.player.question import shorten_question
+from visual.player.static_files import PLOTLY_JS
 
 MODULES = ("charts.js", "player.js", "compared.js", "lab.js")
 MOUNT = """
-const load = (name) => import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI));
-Promise.all(props.modules.map(load)).then(([charts, player, compared, lab]) =>
+loaded.then(({ charts, player, compared, lab }) =>
   lab.mount({ element, props, watch, charts, player, compared, choose: (given) => trigger("select", { given }) }));
 """
 
@@ -189,13 +182,4 @@ def _more(lab: LabState, experiment: Experiment) -> Any:
 
 def result_arguments() -> dict[str, Any]:
     """Return the arguments of a ``gr.HTML`` that shows a view; its value is JSON, empty before the first finding."""
-    return {
-        "value": "",
-        "html_template": (STATIC / "lab.html").read_text(encoding="utf-8"),
-        "js_on_load": MOUNT,
-        "apply_default_css": False,
-        "assets": STATIC.as_posix(),
-        "modules": list(MODULES),
-        "plotly": PLOTLY_JS.as_posix(),
-        "version": static_version(MODULES),
-    }
+    return component_arguments("lab.html", MODULES, MOUNT, plotly=PLOTLY_JS.as_posix())

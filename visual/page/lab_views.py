@@ -10,10 +10,11 @@ from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import Sweep
 from specllava.metrics import drafted_tokens, summarise
 from specllava.trace import DecodeTrace
-from visual.figures.charts import Chart
-from visual.figures.lab_charts import distillation_chart, knob_chart, rules_chart, seeing_chart
+from visual.figures.chart import Chart
+from visual.figures.contrast_charts import distillation_chart, seeing_chart
 from visual.figures.labels import token_label
 from visual.figures.step_layout import StepLayout
+from visual.figures.sweep_charts import knob_chart, rules_chart
 from visual.figures.tree_figure import tree_figure
 from visual.player.explanations import step_sentence
 from visual.player.headline import number

@@ -23,10 +23,11 @@ from visual.page.race import FOLLOW, RACE, race_kind
 from visual.page.replays import Replays, follow_address, open_race_file, race_values
 from visual.page.runs import QUICK, RunControls, connect_run
 from visual.player import markup
-from visual.player.frames import component_arguments, static_paths
+from visual.player.component import player_arguments
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 from visual.player.standalone import saved_page
+from visual.player.static_files import static_paths
 
 SUGGESTED = {  # by what the button says
     "Describe": "Describe this image in detail.",
@@ -74,7 +75,7 @@ def build_page(state: AppState) -> gr.Blocks:
                 models = {name: one.about for name, one in state.others.items()}
                 question = question_card(asked, suggestions, notice, FOLLOW if state.dialogues else None, models)
             with gr.Column(elem_id="show", min_width=270):
-                arguments = component_arguments(frames, state.lab is not None, state.dialogues is not None)
+                arguments = player_arguments(frames, state.lab is not None, state.dialogues is not None)
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if state.lab is not None:
                     others = {name: one.lab for name, one in state.others.items()}

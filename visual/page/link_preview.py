@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from visual.player import markup
-from visual.player.frames import STATIC, static_version
+from visual.player.static_files import STATIC, static_version
 
 PICTURE = "preview.png"
 PICTURE_SIZE = (1200, 630)  # pixels, as most sites crop it

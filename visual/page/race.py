@@ -14,7 +14,8 @@ from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.controls import Settings, chosen_models
 from visual.page.pictures import TOY_KNOWS, Picture
-from visual.page.runs import RunInputs, RunKind, RunRequest, Update
+from visual.page.run_requests import RunRequest
+from visual.page.runs import RunInputs, RunKind, Update
 from visual.player.frames import ALONE, TOGETHER, Ending, FrameList
 from visual.player.picture import PictureSource, data_address
 from visual.player.question import shorten_question

@@ -9,36 +9,40 @@ import gradio as gr
 
 from visual.figures.theme import ACCEPTED
 from visual.player import markup
-from visual.player.frames import STATIC
 
 SHOW_STATE = """
+const WORDS = {
+  gone: "the server is gone: nothing runs until it is back",
+  anew: "the server was started anew: please reload the page", // it knows neither this page's picture nor its runs
+};
+const COMPUTES = ".actions, #question, .lab-controls";
 const chip = element.querySelector(".chip");
-let gone = false;
+let served = null; // which server answered first
+let lost = "";
 const show = () => {
-  const offline = { state: "failed", text: "the server is gone: reload the page" };
-  const { state, text } = gone ? offline : JSON.parse(props.value);
+  const { state, text } = lost ? { state: "failed", text: WORDS[lost] } : JSON.parse(props.value);
   chip.dataset.state = state;
   chip.querySelector("span").textContent = text;
 };
-let buttons = [];
-const found = (answered) => {
-  if (gone !== answered) return;
-  gone = !answered;
-  if (gone) buttons = [...document.querySelectorAll("#run, #stop")].map((button) => [button, button.disabled]);
-  for (const [button, off] of buttons) button.disabled = gone || off;
-  if (!gone) trigger("back"); // the server says what is running
+const found = (server) => {
+  served ??= server;
+  const now = server === null ? "gone" : server === served ? "" : "anew";
+  if (now === lost) return;
+  lost = now;
+  for (const part of document.querySelectorAll(COMPUTES)) part.inert = lost !== "";
+  if (!lost) trigger("back"); // the server says what is running
   show();
 };
 const look = async () => {
-  const asked = fetch(new URL(`gradio_api/file=${props.icon}`, document.baseURI), { cache: "no-store" });
-  found(await asked.then(() => true, () => false));
-  if (gone) document.querySelectorAll(".toast-wrap button").forEach((close) => close.click()); // the chip says it
-  setTimeout(look, gone ? 5_000 : 10_000);
+  const asked = fetch(new URL("gradio_api/app_id", document.baseURI), { cache: "no-store" });
+  found(await asked.then((answer) => (answer.ok ? answer.text() : null)).catch(() => null));
+  if (lost) document.querySelectorAll(".toast-wrap button").forEach((close) => close.click()); // the chip says it
+  setTimeout(look, lost ? 5_000 : 10_000);
 };
 watch("value", show);
 show();
-setTimeout(look, 10_000);
-window.addEventListener("offline", () => found(false));
+setTimeout(look, 1_000);
+window.addEventListener("offline", () => found(null));
 """
 SHOW_PICTURE = """
 const [image, none] = element.querySelector(".pictured").children;
@@ -107,8 +111,7 @@ def picture_arguments(address: str | None) -> dict[str, Any]:
 def chip_arguments() -> dict[str, Any]:
     """Return the arguments of the ``gr.HTML`` that says what is running; its value is a :func:`chip_value`."""
     loading = chip_value("loading", "models are loading")
-    icon = (STATIC / "favicon.png").as_posix()  # something small to ask the server for
-    return {"value": loading, "html_template": CHIP, "js_on_load": SHOW_STATE, "apply_default_css": False, "icon": icon}
+    return {"value": loading, "html_template": CHIP, "js_on_load": SHOW_STATE, "apply_default_css": False}
 
 
 def chip_value(state: Literal["loading", "ready", "failed"], text: str) -> str:

@@ -1,4 +1,4 @@
-"""Frames of the player: one race as a growing list of JSON strings, and the arguments of its component.
+"""Frames of the player: one race as a growing list of JSON strings.
 
 The list is the value of a single ``gr.HTML``. Strings are only ever appended, so that each update sends the new ones;
 the browser parses them once and never asks the server while it plays. The elements, by their ``kind``:
@@ -15,15 +15,11 @@ the browser parses them once and never asks the server while it plays. The eleme
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import uuid
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
-
-import plotly
+from typing import Literal
 
 from specllava.metrics import saved_tokens, summarise
 from specllava.trace import DecodeTrace, StepTrace
@@ -38,55 +34,12 @@ from visual.player.headline import Headline, RunningHeadline, headline, headline
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
 from visual.player.packing import frame_json, packed
-from visual.player.pays import packed_pays
 from visual.player.summary import settings_summary
 from visual.player.turns import DialoguePlace
 
 ALONE, TOGETHER = "target-only", "speculative"
-STATIC = Path(__file__).parents[1] / "static"
-PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-MODULES = (
-    "race.js",
-    "ribbon.js",
-    "dialogue.js",
-    "lessons.js",
-    "about.js",
-    "tree_fit.js",
-    "step.js",
-    "charts.js",
-    "compared.js",
-    "versus.js",
-    "versus_trees.js",
-    "coin_math.js",
-    "coin_toss.js",
-    "coin.js",
-    "files.js",
-    "glossary.js",
-    "pays_math.js",
-    "pays.js",
-    "drawing.js",
-    "apng.js",
-    "pictures.js",
-    "step_phases.js",
-    "phase_drawing.js",
-    "mask.js",
-    "kv_cache.js",
-    "phases.js",
-    "player.js",
-)
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 WATCHABLE = 0.09  # seconds that one target step should last on the screen
-MOUNT = """
-const load = async (name) => [
-  name.slice(0, -3),
-  await import(new URL(`gradio_api/file=${props.assets}/${name}?v=${props.version}`, document.baseURI)),
-];
-const fork = props.forks && ((given) => trigger("select", { given }));
-const edit = props.dialogues && ((turn) => trigger("edit", { turn }));
-Promise.all(props.modules.map(load))
-  .then((loaded) => Object.fromEntries(loaded))
-  .then((modules) => modules.player.mount({ element, props, watch, server, fork, edit, modules }));
-"""
 
 Ending = Literal["finished", "stopped", "deadline"]
 ABSENT = {
@@ -265,40 +218,6 @@ def playing_speed(alone: DecodeTrace) -> float:
     if math.isnan(pace):
         return 1.0
     return next((speed for speed in SPEEDS if pace / speed >= WATCHABLE), SPEEDS[-1])
-
-
-def component_arguments(frames: list[str], forks: bool = False, dialogues: bool = False) -> dict[str, Any]:
-    """Return the arguments of the player's ``gr.HTML``; every file it needs is in ``static_paths``.
-
-    Args:
-        forks: somebody listens to its ``select`` event, whose ``given`` are ids to go on from: the answer's beginning
-            and, last, the token to force.
-        dialogues: somebody listens to its ``edit`` event, whose ``turn`` (from 0) the next question replaces; -1 ends
-            that, and -2 begins a new dialogue.
-    """
-    return {
-        "value": frames,
-        "html_template": (STATIC / "player.html").read_text(encoding="utf-8"),
-        "js_on_load": MOUNT,
-        "apply_default_css": False,
-        "forks": forks,
-        "dialogues": dialogues,
-        "assets": STATIC.as_posix(),
-        "modules": list(MODULES),
-        "plotly": PLOTLY_JS.as_posix(),
-        "version": static_version(MODULES),
-        "pays": packed_pays(),
-    }
-
-
-def static_paths() -> list[Path]:
-    """List the files that the browser may fetch: our own, and Plotly as its wheel ships it."""
-    return [STATIC, PLOTLY_JS]
-
-
-def static_version(modules: Sequence[str]) -> str:
-    """Hash these scripts, so that no browser runs an old one against a new page."""
-    return hashlib.sha256(b"".join((STATIC / name).read_bytes() for name in modules)).hexdigest()[:12]
 
 
 def _words(trace: DecodeTrace, tokens: tuple[int, ...], accepted: int | None) -> list[list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 from visual.figures.theme import css_variables
-from visual.player.frames import STATIC
+from visual.player.static_files import STATIC, static_text
 
 STYLES = ("page", "shell", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures", "coin")
 TITLE = "specllava: a draft's doubt grows a tree, one pass checks it"
@@ -17,7 +17,7 @@ FAVICON = STATIC / "favicon.png"
 
 def stylesheet() -> str:
     """Return the page's whole CSS: the shared colours, then :data:`STYLES`."""
-    own = ((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in STYLES)
+    own = (static_text(f"{name}.css") for name in STYLES)
     return "\n".join([css_variables(), *own])
 
 

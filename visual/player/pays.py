@@ -14,8 +14,9 @@ from specllava.config import one_line
 from specllava.findings.replays import GUESSES, Replays
 from specllava.growth.rules import RULE_INFOS
 from visual.player.packing import frame_json, packed
+from visual.player.static_files import STATIC
 
-REPLAYS: Final = Path(__file__).parents[1] / "static" / "replays.json"
+REPLAYS: Final = STATIC / "replays.json"
 MEASURED: Final = Path(__file__).parents[2] / "benchmarks" / "results"  # beside the packages in a checkout
 MAX_REPORT_BYTES: Final = 100_000
 

@@ -72,6 +72,7 @@ class Recorded:
 
     @property
     def prompt(self) -> str:
+        """The question, the same in every lane."""
         return self.lead.prompt
 
 

@@ -12,25 +12,26 @@ from collections.abc import Sequence
 from functools import cache
 
 from visual.player import markup
-from visual.player.frames import MODULES, PLOTLY_JS, STATIC
+from visual.player.component import MODULES
 from visual.player.pays import packed_pays
+from visual.player.static_files import PLOTLY_JS, static_text
 
 
 @cache
 def halves() -> tuple[str, str]:
     """Return the page before its frames and behind them, about 5 MB in all."""
-    modules = (f'<script type="text/plain" data-module="{name}">\n{_static(name)}</script>' for name in MODULES)
+    modules = (f'<script type="text/plain" data-module="{name}">\n{static_text(name)}</script>' for name in MODULES)
     parts = {
         "favicon": "data:image/png;base64," + base64.b64encode(markup.FAVICON.read_bytes()).decode(),
-        "stylesheet": _static("standalone.css") + markup.stylesheet(),
+        "stylesheet": static_text("standalone.css") + markup.stylesheet(),
         "masthead": markup.masthead(),
-        "player": _static("player.html"),
+        "player": static_text("player.html"),
         "pays": packed_pays(),
         "modules": "\n".join(modules),
-        "boot": _static("standalone.js"),
+        "boot": static_text("standalone.js"),
         "plotly": PLOTLY_JS.read_text(encoding="utf-8"),
     }
-    page = _static("standalone.html")
+    page = static_text("standalone.html")
     for name, text in parts.items():
         page = page.replace(f"<!-- {name} -->", text, 1)
     before, _, behind = page.partition("<!-- frames -->")
@@ -49,7 +50,3 @@ def standalone_page(frames: Sequence[str]) -> str:
 def saved_page(_: object = None) -> tuple[str, str]:
     """Return :func:`halves` to the player in the browser, which fills in the frames that it holds."""
     return halves()
-
-
-def _static(name: str) -> str:
-    return (STATIC / name).read_text(encoding="utf-8")

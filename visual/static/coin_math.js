@@ -20,7 +20,7 @@ export function residual(p, q, credit = 1) {
   return mass > 0 ? rest.map((value) => value / mass) : p;
 }
 
-export function drawFrom(probs, random) {
+function drawFrom(probs, random) {
   let left = random() * sum(probs);
   const place = probs.findIndex((prob) => (left -= prob) < 0);
   return place < 0 ? probs.findLastIndex((prob) => prob > 0) : place;

@@ -6,12 +6,13 @@ const SAID = { branched: ", the tree branched here", saved: ", another branch wa
 const SOURCES = { accepted: "drafted and taken", target: "the target's own", plain: "the target's own" };
 const NUMBERS = [ // label, name in the end frame, digits, unit, whether the difference is a share
   ["tokens per target pass (τ)", "tau", 2, "", true], ["target passes", "passes", 0, "", false],
-  ["speed-up while answering", "speedup", 2, "×", true], ["words saved by another branch", "saved", 0, "", false],
+  ["speed-up while answering, by the clock", "speedup", 2, "×", true],
+  ["the same by counted passes at one set of costs", "counted", 2, "×", true], ["words saved by another branch", "saved", 0, "", false],
 ];
 const WAITING = "A is pinned. Change the rule, a setting, the draft or the temperature and run again: that run will be B.";
 
 export function create(root, { plotly, modules, frames }) {
-  const { compared, charts, files, ribbon, versus_trees: trees } = modules;
+  const { compared, charts, files, pays_math: math, ribbon, versus_trees: trees } = modules;
   const card = root.querySelector(".versus");
   const find = (selector) => card.querySelector(selector);
   const pin = root.querySelector(".pin");
@@ -80,8 +81,8 @@ export function create(root, { plotly, modules, frames }) {
 
   // Fills numbers and words; returns what to say about the answers.
   function compare(a, b) {
-    const rows = NUMBERS.filter(([, key]) => [a, b].some(({ numbers }) => numbers[key] != null));
-    find(".table-scroll").replaceChildren(charts.tableOf(["", "A", "B", "Δ"], rows.map((row) => numberRow(row, a.numbers, b.numbers))));
+    tell([a.numbers, b.numbers]);
+    price(a, b);
     const stranger = unlike(a.run, b.run);
     const shared = stranger ? 0 : common(a.words, b.words);
     find(".versus-words").hidden = !shared;
@@ -116,6 +117,24 @@ export function create(root, { plotly, modules, frames }) {
     for (const button of buttons) button.tabIndex = button === buttons[next] ? 0 : -1;
   }
 
+  function tell(numbers) {
+    const rows = NUMBERS.filter(([, key]) => numbers.some((side) => side[key] != null));
+    find(".table-scroll").replaceChildren(charts.tableOf(["", "A", "B", "Δ"], rows.map((row) => numberRow(row, ...numbers))));
+  }
+
+  // What the passes of both sides are worth at the costs of the quicker run, in which a busy machine did least harm. Models
+  // that differ have no costs in common.
+  async function price(...sides) {
+    const steps = await Promise.all(sides.map(unpackedSteps));
+    const taken = sides.map(({ alone }, side) => (alone.length ? math.measured(alone, steps[side]) : null)).filter(Boolean);
+    const [costs] = sides[0].run.setting === sides[1].run.setting ? taken.sort((one, other) => one.one - other.one) : [];
+    if (!costs || held.a !== sides[0] || held.b !== sides[1]) return;
+    const worth = (own) => (own.length ? math.priced(own, costs).speedup : 1);
+    tell(sides.map(({ numbers }, side) => ({ ...numbers, counted: worth(math.stepsOf(steps[side])) })));
+  }
+
+  const unpackedSteps = ({ steps }) => Promise.all(steps.map(async (frame) => ({ ...frame, ...(frame.picture && JSON.parse(await files.unpacked(frame.picture))) })));
+
   async function open(at) {
     for (const button of words.children) button.setAttribute("aria-pressed", String(Number(button.dataset.at) === at));
     find(".closeups").hidden = false;
@@ -142,11 +161,12 @@ function sideOf(list, name) {
   const parsed = list.map((text) => JSON.parse(text));
   const [run] = parsed;
   const steps = parsed.filter(({ kind, lane }) => (kind === "prefill" || kind === "step") && lane === run.led);
+  const alone = parsed.filter(({ kind, lane }) => (kind === "prefill" || kind === "step") && lane === "target-only");
   const words = steps.flatMap((frame, step) => frame.tokens.map(([text, source], place) => ({
     text, source, step, place, id: frame.ids[place], doubt: frame.doubt?.[place] ?? null,
     mark: frame.marks?.find(([, at]) => at === place)?.[0],
   })));
-  return { list, run, steps, words, numbers: parsed.at(-1).numbers ?? {}, name: name || run.settings };
+  return { list, run, steps, alone, words, numbers: parsed.at(-1).numbers ?? {}, name: name || run.settings };
 }
 
 function common(a, b) {

@@ -1,0 +1,125 @@
+"""D32: a server that goes away is said to be gone, and what it comes back as decides whether the page goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.browser import FINISHED, Visit
+
+HERE = Path(__file__).resolve().parent
+SAID = "document.querySelector('.chip').textContent.includes('{}')"
+DEAD = "document.querySelector('.actions').inert && document.querySelector('#question').inert"
+TOAST = "document.querySelector('.toast-wrap button') !== null"
+Start = Callable[[], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def start(port: int, tmp_path: Path) -> Iterator[Start]:
+    """Start a page in a process of its own, always at the same address."""
+    started: list[subprocess.Popen[bytes]] = []
+    command = [sys.executable, "-m", "support.served_page", str(port), str(tmp_path)]
+    places = os.pathsep.join([str(HERE), str(HERE.parent)])
+
+    def serve() -> subprocess.Popen[bytes]:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": places}, **quiet)
+        started.append(process)
+        deadline = time.monotonic() + 90
+        while True:
+            assert process.poll() is None and time.monotonic() < deadline, "the page did not start"
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
+                return process
+            except OSError:
+                time.sleep(0.1)
+
+    yield serve
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Visit]:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    yield Visit(page)
+    page.close()
+
+
+def visited(tab: Visit, port: int) -> None:
+    """Open the page; it has met its server once it has asked which one it is."""
+    with tab.page.expect_response(lambda answer: answer.url.endswith("app_id")):
+        tab.page.goto(f"http://127.0.0.1:{port}")
+    tab.page.wait_for_selector(".tree .main-svg")
+    tab.wait("document.querySelector('.chip').dataset.state === 'ready'")
+
+
+def killed(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def test_d32_who_reads_is_told_that_the_server_is_gone_and_that_another_one_needs_a_new_page(
+    start: Start, port: int, tab: Visit
+) -> None:
+    """A page once went on with a server that had never heard of its picture, and asked it about another."""
+    server = start()
+    visited(tab, port)
+    first = tab.page.evaluate("document.querySelector('#picture img').src")
+    tab.page.locator("button.example").nth(1).click()
+    tab.wait(f"document.querySelector('#picture img').src !== {json.dumps(first)}")
+    tab.page.wait_for_timeout(1_000)  # gradio would load a page anew whose call broke off
+    killed(server)
+    tab.wait(f"{SAID.format('the server is gone')} && {DEAD}")
+    tab.page.click("[data-do=next]")  # what is there needs no server
+    start()
+    tab.wait(f"{SAID.format('started anew: please reload')} && {DEAD}")
+    tab.page.reload()
+    tab.page.wait_for_selector(".tree .main-svg")
+    tab.run("What is there?")
+    tab.wait(f"{FINISHED} && !({DEAD})")
+
+
+def test_d32_the_toast_of_a_run_that_broke_off_goes_and_the_page_comes_back(
+    start: Start, port: int, tab: Visit
+) -> None:
+    server = start()
+    visited(tab, port)
+    tab.run("slowly, what is there?")
+    tab.wait("!document.querySelector('#stop').disabled")
+    killed(server)
+    tab.wait(TOAST)
+    tab.wait(f"{SAID.format('the server is gone')} && {DEAD} && !({TOAST})")
+    start()  # gradio loads the page of a run that broke off anew
+    tab.wait("document.querySelector('.chip').dataset.state === 'ready' && !document.querySelector('#run').disabled")
+    tab.page.wait_for_selector(".tree .main-svg")
+    tab.run("What is there?")
+    tab.wait(f"{FINISHED} && !({DEAD})")
+
+
+def test_d32_a_line_that_was_down_for_a_while_changes_nothing(start: Start, port: int, tab: Visit) -> None:
+    start()
+    visited(tab, port)
+    tab.page.context.set_offline(True)
+    tab.wait(f"{SAID.format('the server is gone')} && {DEAD}")
+    tab.page.context.set_offline(False)
+    tab.wait(f"document.querySelector('.chip').dataset.state === 'ready' && !({DEAD})")
+    tab.run("What is there?")
+    tab.wait(FINISHED)
