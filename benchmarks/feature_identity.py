@@ -1,0 +1,212 @@
+"""Does a draft that reads the target's states ever change a token? Random targets and drafts of every format.
+
+    python -m benchmarks.feature_identity --runs 3000 --json benchmarks/results/feature_identity.json
+
+The drafts are made so that they agree with their target now and then; otherwise nothing would be accepted, and no
+guessed state would ever give way to a true one. Guesses that are drawn change tokens, though not their distribution,
+which ``tests/test_feature_identity.py`` holds: here all are best guesses, of greedy and of sampled answers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import tyro
+from rich.console import Console
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import LlamaConfig, LlavaForConditionalGeneration
+
+from benchmarks.random_pair import Size, size_of
+from specllava.cli.options import write_json
+from specllava.config import RULES, DecodingConfig
+from specllava.growth.cost_model import Costs
+from specllava.lane import lane_of
+from specllava.metrics import compare, summarise
+from specllava.models.feature_config import FeatureDraftConfig
+from specllava.models.feature_draft import FeatureDraft
+from specllava.models.fused import fuse
+from specllava.pair import Pair
+from specllava.toyworld.build import build_processor, special_ids
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.recipe import ToyRecipe
+from specllava.toyworld.scene import sample_scene
+from specllava.trace import NO_DRAFT, DecodeTrace
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "eagle": {},
+    "eagle, input norm": {"input_norm": True},
+    "msd": {"format": "msd"},
+    "vispec": {"format": "vispec"},
+    "eagle3": {"format": "eagle3", "state_layers": [1, 2, 3]},
+    "eagle3, 200 tokens": {"format": "eagle3", "state_layers": [1, 2, 3], "draft_vocab_size": 200},
+    "speculators": {"format": "eagle3", "state_layers": [0, 1, 2], "norm_before_residual": True},
+    "speculators, eagle 3.1": {"format": "eagle3", "state_layers": [1, 2, 3], "fc_norm": True, "norm_output": True},
+}
+TARGETS, LAYERS = 4, 3
+CALM, LOUD, FAINT = 0.01, 4.0, 0.05  # of a target's layers, of an embedding in a draft, of what a draft's layer adds
+QUESTIONS = ("What is this?", "Describe the picture.", "How many?", "Where does it stand, and on what?")
+COSTS = Costs.fitted({1: 1.0, 8: 1.5, 64: 6.0}, {1: 0.15, 8: 0.2})  # so that no tree depends on the machine
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run: a pair, a prompt and how it is decoded."""
+
+    target: int
+    format: str
+    picture: int | None
+    question: str
+    config: DecodingConfig
+
+    @property
+    def alone(self) -> Case:
+        """The same prompt by the target alone."""
+        kept = {name: getattr(self.config, name) for name in ("temperature", "seed", "max_new_tokens")}
+        return replace(self, format=NO_DRAFT, config=DecodingConfig(drafter="none", **kept))
+
+
+def cases(runs: int) -> Iterator[Case]:
+    """Draw cases; formats, rules, greedy and sampled answers take turns."""
+    rng = random.Random("feature identity")
+    rules = [rule for rule in RULES if rule != "shape"]
+    for number in range(runs):
+        yield Case(
+            target=rng.randrange(TARGETS),
+            format=list(FORMATS)[number % len(FORMATS)],
+            picture=rng.choice((None, *range(6))),
+            question=rng.choice(QUESTIONS),
+            config=DecodingConfig(
+                rule=rules[number // len(FORMATS) % len(rules)],
+                temperature=rng.choice((0.0, 0.0, 0.8)),
+                seed=rng.randrange(5),
+                max_new_tokens=24,
+                depth=rng.randint(1, 7),
+                width=rng.randint(1, 5),
+                nodes=rng.randint(1, 24),
+                max_branches=rng.randint(1, 5),
+                entropy_threshold=rng.uniform(0, 2),
+                min_log_prob=rng.choice((-50.0, -8.0, -4.0)),
+            ),
+        )
+
+
+class Runner:
+    """Decoder of cases; targets, drafts and the answers of targets alone are made once."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self.alone = cache(self.run)
+        self._target = cache(self._make_target)
+        self.pair = cache(self._make_pair)
+
+    def run(self, case: Case) -> DecodeTrace:
+        """Decode a case."""
+        pair = self.pair(case.target, case.format)
+        side = pair.target.config.vision_config.image_size
+        shown = None if case.picture is None else draw_scene(sample_scene(case.picture, "train"), side)
+        return pair.run(lane_of(case.config, pair.prompt(shown, case.question)))
+
+    def _make_target(self, seed: int) -> Pair:
+        plain = size_of("toy")
+        size = replace(plain, target=LlamaConfig(**plain.target.to_diff_dict() | {"num_hidden_layers": LAYERS}))
+        processor, marker = _processor(size)
+        torch.manual_seed(seed)
+        target = LlavaForConditionalGeneration(size.llava(size.target, marker)).to(self._dtype).eval()
+        with torch.no_grad():
+            for name, weight in target.named_parameters():
+                if weight.dim() > 1:
+                    adds = "language_model" in name and name.endswith(("o_proj.weight", "down_proj.weight"))
+                    weight.normal_(0, 1.0 if name == "lm_head.weight" else 0.25 * (CALM if adds else 1.0))
+            target.lm_head.weight[marker] = 0.0
+        target.generation_config.eos_token_id = []
+        return Pair(f"random {seed}", target, None, processor, f"random {seed}", NO_DRAFT, costs=COSTS)
+
+    def _make_pair(self, seed: int, name: str) -> Pair:
+        pair = self._target(seed)
+        if name == NO_DRAFT:
+            return pair
+        text = pair.target.config.text_config
+        sizes = {key: getattr(text, key) for key in ("hidden_size", "intermediate_size", "vocab_size", "head_dim")}
+        heads = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), text.num_attention_heads)
+        torch.manual_seed(seed)
+        draft = FeatureDraft(FeatureDraftConfig(**sizes, **heads, **FORMATS[name])).to(self._dtype).eval()
+        _agree(draft, pair.target)
+        return replace(pair, draft=fuse(draft.bind(pair.target)), draft_name=name)
+
+
+def _processor(size: Size) -> tuple[Any, int]:
+    recipe = replace(ToyRecipe.tiny(), image_size=size.vision.image_size, patch_size=size.vision.patch_size)
+    processor = build_processor(recipe)
+    return processor, special_ids(processor)["<image>"]
+
+
+@torch.no_grad()
+def _agree(draft: FeatureDraft, target: LlavaForConditionalGeneration) -> None:
+    """Let a draft guess a token's successor from its embedding, which decides most of what a calm target says."""
+    for weight in draft.parameters():
+        if weight.dim() > 1:
+            weight.normal_(0, 0.25)
+    layer, width = draft.layers[0], draft.config.hidden_size
+    passing = torch.cat([torch.eye(width), torch.zeros(width, width)], dim=1)
+    layer.mlp.down_proj.weight *= FAINT
+    draft.fc.weight *= FAINT
+    if draft.config.format != "eagle3":
+        draft.fc.weight += LOUD * passing
+        layer.self_attn.o_proj.weight *= FAINT
+        return
+    for product in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj):
+        product.weight.copy_(LOUD * passing)  # so that each entry attends to itself
+    layer.self_attn.o_proj.weight.copy_(torch.eye(width))
+    count, vocabulary = draft.lm_head.out_features, draft.config.vocab_size
+    ids: Tensor = torch.randperm(vocabulary)[:count].sort().values
+    draft.d2t.copy_(ids - torch.arange(count))
+    draft.lm_head.weight.copy_(target.lm_head.weight[ids])
+
+
+def count(runs: int, dtype: torch.dtype) -> dict[str, dict[str, Any]]:
+    """Run cases against the target alone; return, by format, how many differ and how much was accepted."""
+    runner, rows = Runner(dtype), {name: _row() for name in FORMATS}
+    for case in tqdm(cases(runs), total=runs, disable=None):
+        trace, row = runner.run(case), rows[case.format]
+        verdict, done = compare(runner.alone(case.alone), trace), summarise([trace])
+        row["runs"] += 1
+        row["sampled"] += case.config.temperature > 0
+        row["tokens"] += done.tokens
+        row["target_passes"] += done.target_passes
+        row["accepted"] += done.accepted
+        row["ties"] += not verdict.identical and verdict.near_tie
+        row["mismatches"] += not verdict.identical and not verdict.near_tie
+    return rows
+
+
+def _row() -> dict[str, int]:
+    return dict.fromkeys(("runs", "sampled", "tokens", "target_passes", "accepted", "mismatches", "ties"), 0)
+
+
+def main(
+    runs: int = 3000, dtypes: tuple[Literal["float64", "float32"], ...] = ("float64",), json: Path | None = None
+) -> None:
+    """Count differing answers.
+
+    Args:
+        runs: in each precision.
+        dtypes: precisions.
+        json: write the rows to this file.
+    """
+    torch.set_num_threads(1)  # of models so small, more are slower
+    found = {dtype: count(runs, getattr(torch, dtype)) for dtype in dtypes}
+    for dtype, rows in found.items():
+        for name, row in rows.items():
+            Console().print(f"{dtype} {name}: " + ", ".join(f"{key} {value}" for key, value in row.items()))
+    write_json(json, found)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

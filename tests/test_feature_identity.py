@@ -1,0 +1,168 @@
+"""Drafts that read the target's states never change a token, and leave drawn answers their distribution."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from support import checkpoints, feature_checkpoints, models
+from support.checkpoints import FAMILIES
+from support.feature_checkpoints import LAYOUTS
+
+from benchmarks.feature_identity import FORMATS, Runner, cases, count
+from specllava.config import RULES, DecodingConfig
+from specllava.lane import Lane
+from specllava.metrics import Comparison, compare
+from specllava.models.loading import DTypeName
+from specllava.pair import Pair
+from specllava.verification.sampling import warp
+
+LIMIT, CASES = 12, 8
+Pairs = Callable[[str, str, DTypeName], Pair]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
+    """Published layouts on disk, for both families; drafts that agree with their target now and then."""
+    root = tmp_path_factory.mktemp("identity")
+
+    @cache
+    def written(family: str) -> Path:
+        calm = feature_checkpoints.CALM
+        return feature_checkpoints.write_target(root / family, family, FAMILIES.index(family), calm)
+
+    @cache
+    def target(family: str, dtype: DTypeName) -> Pair:
+        return replace(Pair.load(written(family), device="cpu", dtype=dtype), costs=models.COSTS)
+
+    @cache
+    def draft(name: str, family: str) -> Path:
+        return feature_checkpoints.write_draft(root / f"{family} {name}", LAYOUTS[name], 0, written(family))
+
+    @cache
+    def pair(name: str, family: str, dtype: DTypeName) -> Pair:
+        asked = "msd" if LAYOUTS[name].format == "msd" else None
+        loaded = target(family, dtype).with_draft(draft(name, family), asked)
+        return replace(loaded, costs=models.COSTS)
+
+    return pair
+
+
+def outcomes(pairs: Pairs, name: str, family: str, dtype: DTypeName) -> Iterator[tuple[str, Comparison, int]]:
+    """Any tree on any prompt: what comparing with the target alone gives, and how many guesses it took."""
+    pair, rng = pairs(name, family, dtype), random.Random(f"{name} {family}")
+    for number in range(CASES):
+        alone = DecodingConfig(
+            drafter="none", temperature=(0.0, 0.0, 0.8)[number % 3], seed=number, max_new_tokens=LIMIT
+        )
+        config = replace(
+            alone,
+            drafter="model",
+            rule=rng.choice(RULES),
+            depth=rng.randint(1, 6),
+            width=rng.randint(1, 5),
+            nodes=rng.randint(1, 20),
+            max_branches=rng.randint(1, 5),
+            entropy_threshold=rng.uniform(0, 2),
+            min_log_prob=rng.choice((-50.0, -8.0, -4.0)),
+        )
+        prompt = pair.prompt(None, checkpoints.messages(rng.randrange(25)), LIMIT)
+        plain, fast = (pair.run(Lane("x", one, prompt)) for one in (alone, config))
+        yield f"{number}: {config}", compare(plain, fast), sum(len(step.verification.accepted) for step in fast.steps)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_in_float64_the_answers_are_identical(pairs: Pairs, name: str, family: str):
+    """Greedy ones, and with the same seed drawn ones too."""
+    accepted = 0
+    for case, verdict, taken in outcomes(pairs, name, family, "float64"):
+        assert verdict.identical, case
+        accepted += taken
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_in_float32_the_answers_part_at_near_ties_only(pairs: Pairs, name: str):
+    for case, verdict, _ in outcomes(pairs, name, "llava", "float32"):
+        assert verdict.identical or verdict.near_tie, f"{case}: {verdict}"
+
+
+def test_the_script_that_counts_more_of_it():
+    """``python -m benchmarks.feature_identity``, in short: every format, and trees that are taken."""
+    rows = count(5 * len(FORMATS), torch.float64)
+    assert all(row["runs"] == 5 and row["mismatches"] == row["ties"] == 0 for row in rows.values())
+    assert all(row["tokens"] > row["target_passes"] + row["runs"] for row in rows.values())
+
+
+# ------------------------------------------------------------------------------------------------- drawn answers
+
+LENGTH, TOP_K, RUNS = 3, 3, 300
+WARMTH = 3.0
+DRAWN = {
+    "best": {"rule": "topk", "width": 2, "nodes": 5},
+    "drawn": {"rule": "fixed", "branching": (2, 2), "children": "drawn"},
+    "traversal": {"rule": "fixed", "branching": (2, 2), "children": "drawn", "verifier": "traversal"},
+}
+
+
+@cache
+def runner() -> Runner:
+    return Runner(torch.float64)
+
+
+@cache
+@torch.inference_mode()
+def exact() -> dict[tuple[int, ...], float]:
+    """Every answer of LENGTH tokens with its probability, from whole forward passes."""
+    pair = runner().pair(0, "eagle")
+    ids = pair.prompt(None, "What is this?").input_ids
+    found = {(): 1.0}
+    for _ in range(LENGTH):
+        longer = {}
+        for answer, chance in found.items():
+            read = torch.cat([ids, torch.tensor([answer], dtype=torch.long)], dim=1)
+            probs = warp(pair.target(input_ids=read, use_cache=False).logits[0, -1:], WARMTH, top_k=TOP_K)[0]
+            for token in probs.nonzero().squeeze(1).tolist():
+                longer[(*answer, token)] = chance * float(probs[token])
+        found = longer
+    return found
+
+
+@pytest.mark.parametrize("how", DRAWN)
+@pytest.mark.parametrize("name", ["eagle", "vispec", "eagle3", "eagle3, 200 tokens"])
+def test_answers_have_the_targets_distribution(name: str, how: str):
+    """Also where the draft can guess a part of the vocabulary only; chance misses this bound once in 10,000."""
+    pair = runner().pair(0, name)
+    prompt = pair.prompt(None, "What is this?")
+    config = DecodingConfig(temperature=WARMTH, top_k=TOP_K, max_new_tokens=LENGTH, **DRAWN[how])
+    seen: Counter[tuple[int, ...]] = Counter()
+    accepted = 0
+    for seed in range(RUNS):
+        trace = pair.run(Lane("x", replace(config, seed=seed), prompt), record=False)
+        seen[trace.token_ids] += 1
+        accepted += sum(len(step.verification.accepted) for step in trace.steps)
+    assert accepted > 0 and set(seen) <= set(exact())
+    common = [answer for answer, chance in exact().items() if RUNS * chance >= 5]
+    rare = 1.0 - sum(exact()[answer] for answer in common)
+    pooled = [(seen[answer], RUNS * exact()[answer]) for answer in common]
+    if RUNS * rare >= 5:
+        pooled.append((RUNS - sum(seen[answer] for answer in common), RUNS * rare))
+    freedom = len(pooled) - 1
+    assert freedom >= 3
+    statistic = sum((observed - expected) ** 2 / expected for observed, expected in pooled)
+    spread = 2 / (9 * freedom)  # Wilson and Hilferty: the cube root of chi-square over its degrees is nearly normal
+    assert ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread) < 3.72, (statistic, freedom)
+
+
+def test_cases_take_all_rules_with_all_formats_in_turn():
+    drawn = list(cases(3000))
+    assert len({(case.format, case.config.rule) for case in drawn}) == len(FORMATS) * (len(RULES) - 1)
+    assert {case.config.temperature for case in drawn} == {0.0, 0.8}
