@@ -1,0 +1,188 @@
+"""A feature draft's cache holds true states only, whatever was read before: steps, turns, other drafters, growth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from support import models
+from support.chats import columns_of
+from torch import Tensor
+
+from benchmarks.feature_identity import FORMATS, Runner
+from specllava.chat import Chat
+from specllava.config import DecodingConfig
+from specllava.decoding import Request
+from specllava.lane import lane_of
+from specllava.pair import Pair
+from specllava.runtime.engine import Engine
+from specllava.runtime.feature_engine import FeatureEngine, prompt_entries
+from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.prompt import Prompt, with_prefix
+from specllava.runtime.state_rows import StateRows
+from specllava.tree import DraftTree
+
+BEAM = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
+QUESTIONS = ("What is this?", "Where?", "And now?")
+
+
+@cache
+def runner() -> Runner:
+    return Runner(torch.float64)
+
+
+def columns(engine: FeatureEngine, count: int | None = None) -> Tensor:
+    """Keys and values of the first columns, of all that count without a number."""
+    shown = engine.cache.length if count is None else count
+    return torch.stack([layer.both[:, :, :, :shown] for layer in engine.cache.layers])
+
+
+@torch.inference_mode()
+def read_anew(pair: Pair, prompt: Prompt, emitted: list[int]) -> FeatureEngine:
+    """A new cache that reads a prompt and the tokens behind it with the states of one pass of the target."""
+    whole = with_prefix(prompt, emitted)
+    states = Engine(pair.target, 512, pair.draft.config.state_layers).prefill(
+        whole.input_ids, whole.features, whole.image_keys
+    ).states  # fmt: skip
+    engine = FeatureEngine(pair.draft, 512)
+    engine.prefill(*prompt_entries(pair.draft, pair.target, whole, states))
+    return engine
+
+
+@contextmanager
+def trees_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DraftTree]]:
+    """Every tree that is proposed."""
+    found: list[DraftTree] = []
+    plain = Request.propose
+
+    def noting(self: Request) -> DraftTree:
+        found.append(plain(self))
+        return found[-1]
+
+    monkeypatch.setattr(Request, "propose", noting)
+    yield found
+    monkeypatch.setattr(Request, "propose", plain)
+
+
+def same_trees(some: list[DraftTree], others: list[DraftTree]) -> bool:
+    """Same guesses in the same places; log-probabilities may differ in their last bits."""
+    shapes = [[(tree.tokens, tree.parents) for tree in trees] for trees in (some, others)]
+    return shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_true_states_take_the_place_of_guessed_ones_after_every_step(name: str):
+    """What the cache holds after a step is what reading the accepted text from its beginning leaves."""
+    accepted = 0
+    for seed in range(3):
+        pair = runner().pair(seed, name)
+        prompt = pair.prompt(models.picture(seed) if seed else None, QUESTIONS[seed])
+        request = pair.request(lane_of(BEAM, prompt))
+        request.prefill()
+        while request.finished is None:
+            request.propose()
+            accepted += len(request.verify().verification.accepted)
+            engine, session = request._session._engine, request._session
+            wanted = read_anew(pair, prompt, request.emitted[:-1])
+            held = engine.cache.length  # the last accepted tokens are read together with the next root
+            assert held + len(session._unread) == wanted.cache.length and engine.ahead == wanted.ahead
+            torch.testing.assert_close(columns(engine), columns(wanted, held), rtol=1e-9, atol=1e-9)
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_turn_that_goes_on_drafts_what_reading_everything_anew_drafts(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Pictures in two turns; the draft's cache keeps what both prompts begin with."""
+    pair = runner().pair(1, name)
+    chat = Chat(pair)
+    for turn, question in enumerate(QUESTIONS):
+        shown = [models.picture(turn)] if turn < 2 else []
+        with trees_of(monkeypatch) as going, columns_of(pair.target) as passes:
+            trace = chat.ask(question, shown, BEAM)
+        assert (trace.prefill.reused_tokens > 0) == (turn > 0)
+        assert passes[0] == trace.prefill.prompt_tokens - trace.prefill.reused_tokens
+        asked = chat.messages[: 2 * turn + 1]
+        with trees_of(monkeypatch) as fresh:
+            alone = pair.generate(None, asked, BEAM)
+        assert alone.token_ids == trace.token_ids and same_trees(going, fresh)
+
+
+@pytest.mark.parametrize("others", ["none", "prompt-lookup"])
+@pytest.mark.parametrize("name", ["eagle", "vispec", "eagle3"])
+def test_after_a_turn_without_states_they_are_read_again(name: str, others: str, monkeypatch: pytest.MonkeyPatch):
+    pair = runner().pair(2, name)
+    chat = Chat(pair)
+    chat.ask(QUESTIONS[0], models.picture(0), BEAM)
+    chat.ask(QUESTIONS[1], None, replace(BEAM, drafter=others))
+    with trees_of(monkeypatch) as going:
+        trace = chat.ask(QUESTIONS[2], None, BEAM)
+    assert trace.prefill.reused_tokens == 0  # the target read without handing out states
+    with trees_of(monkeypatch) as fresh:
+        pair.generate(None, chat.messages[:5], BEAM)
+    assert same_trees(going, fresh)
+
+
+@pytest.mark.parametrize("name", ["eagle", "vispec", "eagle3"])
+@torch.inference_mode()
+def test_larger_caches_keep_columns_and_states(name: str):
+    pair = runner().pair(0, name)
+    prompt, caches = pair.prompt(models.picture(0), QUESTIONS[0]), KVCaches()
+    layers = pair.draft.config.state_layers
+    small = caches.engine(pair.target, prompt.length, layers)
+    states = small.prefill(prompt.input_ids, prompt.features, prompt.image_keys).states
+    first = caches.feature_engine(pair.draft, prompt.length)
+    first.prefill(*prompt_entries(pair.draft, pair.target, prompt, states))
+    held = columns(first).clone()
+    large = caches.engine(pair.target, 4 * prompt.length, layers)
+    again = large.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
+    assert large is not small and again.reused == prompt.length - 1
+    torch.testing.assert_close(again.states, states, rtol=0, atol=1e-9)
+    second = caches.feature_engine(pair.draft, 4 * prompt.length)
+    assert second is not first and second.cache.capacity == 4 * prompt.length
+    assert len(second.prefill(*prompt_entries(pair.draft, pair.target, prompt, again.states))) == 0
+    assert torch.equal(columns(second), held)
+
+
+@pytest.mark.parametrize("name", ["eagle", "vispec", "eagle3"])
+def test_caches_count_their_states(name: str):
+    """Keys, values of both models, and the states that are held."""
+    pair, caches = runner().pair(0, name), KVCaches()
+    request = pair.request(lane_of(BEAM, pair.prompt(None, QUESTIONS[0])), caches)
+    request.prefill()
+    target, draft = pair.target.config.text_config, pair.draft.config
+    engine = caches.engine(pair.target, 0, draft.state_layers)
+    width = 2 * 8 * target.hidden_size
+    reading = caches.feature_engine(pair.draft, 0).cache.capacity
+    rows = engine.cache.capacity * len(draft.state_layers) * target.hidden_size * 8
+    assert caches.nbytes == width * (target.num_hidden_layers * engine.cache.capacity + reading) + rows
+
+
+def test_rows_behind_a_gap_are_not_held():
+    rows = StateRows(8)
+    rows.write(0, torch.arange(6.0).view(3, 2))
+    rows.write(5, torch.ones(1, 2))
+    assert rows.length == 3
+    rows.keep(1, [1])
+    assert rows.rows is not None and rows.rows.tolist() == [[0.0, 1.0], [4.0, 5.0]]
+    rows.keep(4, [0])
+    assert rows.length == 2
+
+
+@pytest.mark.parametrize("name", ["eagle", "vispec", "eagle3"])
+def test_a_stopped_answer_leaves_caches_that_go_on(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Closed after a step, in the middle of an answer: the next turn drafts as if all were read anew."""
+    pair = runner().pair(3, name)
+    chat = Chat(pair)
+    answer = chat.stream(QUESTIONS[0], models.picture(0), BEAM)
+    for _ in range(3):
+        next(answer)
+    answer.close()
+    with trees_of(monkeypatch) as going:
+        chat.ask(QUESTIONS[1], None, BEAM)
+    with trees_of(monkeypatch) as fresh:
+        pair.generate(None, chat.messages[:3], BEAM)
+    assert same_trees(going, fresh)
