@@ -194,6 +194,8 @@ def test_the_speculators_layout_names_its_target_and_every_variant(root: Path, t
     ("layout", "variant", "told", "way_out"),
     [
         ("eagle", {"input_norm": True}, "input norm", "--identity-layer"),
+        ("eagle", {"compressor": {"kind": "pool"}}, "reads compressed pictures", "distil one without a compressor"),
+        ("eagle", {"compressor": {"kind": "gate"}}, "reads compressed pictures", "distil one without a compressor"),
         ("eagle", {"format": "msd"}, "reads pictures as msd does", "--drafter eagle"),
         ("eagle", {"format": "vispec"}, "reads pictures as vispec does", "--drafter eagle"),
         ("eagle", {"own_embeddings": True}, "has its own", "distil one with the target's"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -20,7 +22,9 @@ from specllava.models.export_draft import export_draft
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.presets import Preset, presets
 from specllava.pair import Pair
+from visual.player.recorded import read_recorded
 
+GUIDE = Path(__file__).resolve().parents[1] / "docs" / "llava.md"
 MSD, EAGLE, NEXT = "llava-1.5-7b-msd", "llava-1.5-7b-eagle", "llava-1.6-vicuna-7b-vispec"
 SHORT = DecodingConfig(max_new_tokens=12, depth=3)
 
@@ -116,3 +120,16 @@ def test_what_is_not_downloaded_costs_one_line(capsys: pytest.CaptureFixture[str
     assert main(command) == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("specllava: no directory llava-hf/llava-v1.6-vicuna-7b-hf here, and the hub gave no such")
+
+
+def test_the_guide_opens_with_three_commands_that_make_a_race(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Installation apart, which other tests resolve, and the page, which would be served until somebody stops it."""
+    install, race, view = re.findall(r"```bash\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)[0].splitlines()
+    assert install == "pip install -r requirements.txt" and view == "python -m specllava trace view race.json"
+    monkeypatch.chdir(tmp_path)
+    checkpoints.picture(1).save(tmp_path / "photo.jpg")
+    assert main([*shlex.split(race)[3:], "--max-new-tokens", "8"]) == 0
+    assert "identical" in capsys.readouterr().out and read_recorded(tmp_path / "race.json").speculative
+    assert "**Untried:**" in GUIDE.read_text(encoding="utf-8").split("# From nothing")[0]

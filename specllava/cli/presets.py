@@ -11,8 +11,9 @@ from rich.table import Table
 from specllava.models.presets import ASSETS, Preset, presets
 
 NOTES = (
-    "Tokens a pass: accepted guesses and the target's own, greedy. MMSpec is the re-run of arXiv 2603.14989 on 600 "
-    "prompts, authors are a draft's. No file of the hub was downloaded here: figures and licences are others' words.",
+    "Tokens a pass: accepted guesses and the target's own, greedy. MMSpec: a third party's run of that benchmark "
+    "(arXiv 2603.14989, 600 prompts); authors: a draft's own. No file of the hub was downloaded here, and nothing of "
+    "it measured.",
     "A draft of your own, or another published one: --target and --draft; docs/drafters.md tells when to take which.",
 )
 

@@ -63,8 +63,8 @@ def presets() -> dict[str, Preset]:
 def _published() -> dict[str, Preset]:
     """Return pairs whose draft reads the target's states, as others publish them.
 
-    The figures are those of MMSpec's re-run (arXiv 2603.14989, 600 prompts, at most 1,024 tokens; evaluated again from
-    its published outputs) and of ViSpec's and MSD's authors (arXiv 2509.15235, 2505.14260).
+    The figures are those of a third party's run of MMSpec's benchmark (arXiv 2603.14989; 600 prompts, at most 1,024
+    tokens) and of ViSpec's and MSD's authors (arXiv 2509.15235, 2505.14260).
     """
     target, draft = "llava-hf/llava-v1.6-vicuna-{}-hf", "JLKang/ViSpec-llava-v1.6-vicuna-{}-hf"
     small, large = "llava-hf/llava-1.5-7b-hf", "llava-hf/llava-1.5-13b-hf"
