@@ -97,7 +97,8 @@ class LoadedPair:
     @cached_property
     def info(self) -> RunInfo:
         """Models, device, precision and versions."""
-        return run_info(self.name, self.target, self.target_name, self.draft_name, self.quantization)
+        names = self.target_name, self.draft_name
+        return run_info(self.name, self.target, *names, self.quantization, self.draft_vision)
 
     @cached_property
     def detokenizer(self) -> Detokenizer:

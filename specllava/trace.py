@@ -34,6 +34,8 @@ MAX_FILE_BYTES = 32 * 2**20
 FinishReason = Literal["eos", "length", "stopped"]
 # Name of an object of the caller; a file without one reads as it did before there were any.
 OwnName = Annotated[str | None, Field(max_length=MAX_NAME, exclude_if=lambda name: name is None)]
+# What a draft reads beside the text: the target's hidden states; a file of any other draft has no such field.
+DraftReads = Annotated[Literal["states"] | None, Field(exclude_if=lambda reads: reads is None)]
 # Why an event was the last of its answer; in a file it is a field of the trace as a whole.
 Finished = Annotated[FinishReason | None, Field(exclude=True)]
 
@@ -135,7 +137,11 @@ class StepTrace(Record):
 
 @dataclass(frozen=True, slots=True)
 class RunInfo(Record):
-    """Models, device, precision and versions of a run. ``draft`` is :data:`NO_DRAFT` where there is none."""
+    """Models, device, precision and versions of a run. ``draft`` is :data:`NO_DRAFT` where there is none.
+
+    Args:
+        draft_reads: ``states`` of a draft that guesses from the target's hidden states.
+    """
 
     pair: str
     target: str
@@ -144,6 +150,7 @@ class RunInfo(Record):
     dtype: str
     threads: Count
     versions: Versions = field(default_factory=dict)
+    draft_reads: DraftReads = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,24 @@ import transformers
 from transformers import PreTrainedModel
 
 from specllava.models.device import input_device
+from specllava.models.draft_classes import VisionSource
 from specllava.models.quantization import QuantizationName
 from specllava.trace import RunInfo
 
 
 def run_info(
-    pair: str, target: PreTrainedModel, target_name: str, draft_name: str, quantization: QuantizationName
+    pair: str,
+    target: PreTrainedModel,
+    target_name: str,
+    draft_name: str,
+    quantization: QuantizationName,
+    draft_vision: VisionSource | None = None,
 ) -> RunInfo:
-    """Describe models, device, precision and versions."""
+    """Describe models, device, precision and versions.
+
+    Args:
+        draft_vision: source of the draft's picture features; ``None`` without a draft.
+    """
     device, precision = input_device(target), str(target.dtype).removeprefix("torch.")
     return RunInfo(
         pair=pair,
@@ -30,4 +40,5 @@ def run_info(
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         },
+        draft_reads="states" if draft_vision == "states" else None,
     )

@@ -12,6 +12,7 @@ from visual.figures.labels import even_choices, token_label
 from visual.figures.step_layout import StepLayout
 from visual.figures.theme import Verdict
 from visual.player.explanations import next_reason, node_reasons, pruned_reason
+from visual.player.guess_sources import guess_sources
 
 CODES: dict[Verdict, str] = {
     "root": "o", "accepted": "a", "rejected": "r", "unreached": "u", "next": "n", "pruned": "p",
@@ -24,8 +25,8 @@ def node_cards(layout: StepLayout) -> dict[str, object]:
     """Return a column per quantity, with an entry per node.
 
     Probabilities to two places, which no one rounds again, ranks from 1, entropies in nats; ``branch`` is the draft's
-    probability of all tokens down to the node, ``family`` what it weighed before the node. No end of an answer has
-    anything behind it.
+    probability of all tokens down to the node, ``family`` what it weighed before the node, ``source`` what the guess
+    was made from. No end of an answer has anything behind it.
     """
     tree, view = layout.step.tree, layout.step.view
     own, pruned = layout.next_node, len(layout.pruned)
@@ -34,6 +35,8 @@ def node_cards(layout: StepLayout) -> dict[str, object]:
     texts = _reasons(layout)
     reasons = {text: index for index, text in enumerate(dict.fromkeys(texts))}
     before = _families(layout)
+    sources = guess_sources(layout.trace, layout.step)
+    named = {text: index for index, text in enumerate(dict.fromkeys(filter(None, sources)))}
     families = {told: index for index, told in enumerate(dict.fromkeys(filter(None, before)))}
     return {
         "label": [_label(layout, node) for node in range(len(layout.parents))],
@@ -53,6 +56,8 @@ def node_cards(layout: StepLayout) -> dict[str, object]:
         "choice_prob": [*_after(layout, [round(p, 2) for p in view.choice_probs]), None, *blank],
         "families": list(families),
         "family": [families[told] if told else None for told in before],
+        "sources": list(named),
+        "source": [named[text] if text else None for text in sources],
         "reasons": list(reasons),
         "reason": [reasons[text] for text in texts],
     }
