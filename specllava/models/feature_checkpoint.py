@@ -27,6 +27,7 @@ SIZES: Final = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters", "hidden_act",
 )  # fmt: skip
+NUMBERS: Final = ("vocab_size", "target_hidden_size", *SIZES[:6])
 UNUSED: Final = ("t2d", "rotary_emb.inv_freq")  # the inverse of d2t, and what follows from the configuration
 
 
@@ -46,7 +47,7 @@ def is_feature_draft(checkpoint: Checkpoint) -> bool:
 def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftConfig:
     """Return a configuration with a feature draft's sizes, to estimate its memory before its weights are read."""
     settings, text = checkpoint.settings(), target.get_text_config()
-    sizes = {**settings, **settings.get(NESTED, {})}
+    sizes = _sizes(checkpoint.name, settings)
     kept = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
     eagle3 = {"format": "eagle3", "state_layers": [0, 0, 0]} if _looks_like_eagle3(settings) else {}
     own = {"compressor": settings["compressor"]} if settings.get("compressor") else {}
@@ -84,7 +85,8 @@ def read_feature_draft(
             layer numbers that may be counted in two ways. One line with names and numbers.
     """
     settings = checkpoint.settings()
-    weights = {_plain(name): one for name, one in checkpoint.weights(_most_bytes(settings, target), tell).items()}
+    most = _most_bytes(_sizes(checkpoint.name, settings), target)
+    weights = {_plain(name): one for name, one in checkpoint.weights(most, tell).items()}
     weights = {name: one for name, one in weights.items() if not name.endswith(UNUSED)}
     config = feature_config(checkpoint.name, settings, weights, target, asked)
     if not config.own_embeddings:
@@ -113,7 +115,7 @@ def feature_config(
         config: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
         _check_target(name, config, target)
         return config
-    sizes = {**settings, **settings.get(NESTED, {})}
+    sizes = _sizes(name, settings)
     kind = _format(name, weights, asked)
     eagle3 = kind == "eagle3"
     if "fc.weight" not in weights:
@@ -127,7 +129,7 @@ def feature_config(
         vocab_size=int(text.vocab_size),
         format=kind,
         state_layers=layers,
-        target_hidden_size=int(settings.get("target_hidden_size") or text.hidden_size),
+        target_hidden_size=_target_width(weights["fc.weight"], len(layers) if eagle3 else 0),
         draft_vocab_size=None if head is None else len(head),
         fc_bias="fc.bias" in weights,
         input_norm=not eagle3 and "layers.0.input_layernorm.weight" in weights,
@@ -136,13 +138,29 @@ def feature_config(
         tie_word_embeddings=False,
         **{key: bool(settings.get(key, False)) for key in VARIANTS if eagle3},
     )
-    _check_vocabulary(name, config, sizes, weights, text.vocab_size)
     _check_target(name, config, target)
+    _check_vocabulary(name, config, sizes, weights, text.vocab_size)
     return config
 
 
 def _looks_like_eagle3(settings: Mapping[str, Any]) -> bool:
     return NESTED in settings or "eagle_config" in settings or "draft_vocab_size" in settings
+
+
+def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration's settings with those that speculators nests.
+
+    Raises:
+        ValueError: a size that is no number.
+    """
+    nested = settings.get(NESTED, {})
+    if not isinstance(nested, Mapping):
+        raise ValueError(f"{name} has {NESTED} {nested!r}, which is no JSON object")
+    sizes = {**settings, **nested}
+    for key in NUMBERS:
+        if not isinstance(sizes.get(key, 0), int | None):
+            raise ValueError(f"{name} has {key} {sizes[key]!r}, which is no whole number")
+    return sizes
 
 
 def _plain(name: str) -> str:
@@ -187,6 +205,12 @@ def _state_layers(name: str, settings: Mapping[str, Any], count: int) -> list[in
 
 def _layers(weights: Mapping[str, Tensor]) -> int:
     return 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("layers.")), default=0)
+
+
+def _target_width(fc: Tensor, states: int) -> int:
+    """Return the width of a target's state, of what ``fc`` reads: so many states, or an embedding and one state."""
+    rows, columns = fc.shape
+    return int(columns // states if states else columns - rows)
 
 
 def _own_embeddings(weights: Mapping[str, Tensor], text: Any) -> bool:
@@ -248,9 +272,8 @@ def _check_keys(name: str, draft: FeatureDraft, weights: Mapping[str, Tensor]) -
             raise ValueError(f"{name} has {key} of shape {list(weights[key].shape)}, {list(one.shape)} is expected")
 
 
-def _most_bytes(settings: Mapping[str, Any], target: PretrainedConfig) -> int:
+def _most_bytes(sizes: Mapping[str, Any], target: PretrainedConfig) -> int:
     """Return the bytes that a pickled file may have: float32, embeddings and head of its own, and as much again."""
-    sizes = {**settings, **settings.get(NESTED, {})}
     text = target.get_text_config()
     width, inner = int(sizes.get("hidden_size") or 0), int(sizes.get("intermediate_size") or 0)
     rows = 2 * int(text.vocab_size) + 16 * width + 3 * inner + 3 * int(text.hidden_size)

@@ -1,0 +1,254 @@
+"""Drafts that read the target's states and do not fit it, or are not what they seem, are refused in one line."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import checkpoints, feature_checkpoints
+from support.feature_checkpoints import IDS, LAYOUTS, SMALL, USUAL
+from test_bad_input import complaint
+from torch import Tensor
+
+from specllava.cli.main import main
+from specllava.pair import Pair
+
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A published layout with one thing changed, and the line that says so.
+
+    Args:
+        settings: in place of those of its ``config.json``.
+        change: of its tensors, by their names on disk.
+        asked: format that the user says it has.
+    """
+
+    layout: str
+    line: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    change: Callable[[Weights], Weights] = lambda weights: weights
+    asked: str | None = None
+
+
+def without(*names: str) -> Callable[[Weights], Weights]:
+    return lambda weights: {name: one for name, one in weights.items() if name not in names}
+
+
+def replaced(name: str, tensor: Tensor) -> Callable[[Weights], Weights]:
+    return lambda weights: weights | {name: tensor}
+
+
+def narrow(weights: Weights) -> Weights:
+    """As for a target of half the width."""
+    return {name: one[: len(one) // 2, ..., : one.shape[-1] // 2] for name, one in weights.items() if one.dim() > 1} | {
+        name: one[: len(one) // 2] for name, one in weights.items() if one.dim() == 1
+    }
+
+
+def offset(amount: int) -> Callable[[Weights], Weights]:
+    return lambda weights: weights | {"d2t": weights["d2t"] + amount}
+
+
+CASES = {
+    "hidden size": Broken(
+        "eagle", "draft was made for a target of hidden size 24, this one's is 48", {"hidden_size": 24}, narrow
+    ),
+    "state size": Broken(
+        "eagle3", "draft was made for a target of hidden size 32, this one's is 48",
+        change=replaced("fc.weight", torch.zeros(48, 3 * 32)),
+    ),
+    "rows of embeddings": Broken(
+        "eagle", "draft was made for a vocabulary of 300 tokens, the target has 448",
+        change=replaced("embed_tokens.weight", torch.zeros(300, 48)),
+    ),
+    "vocabulary": Broken(
+        "eagle3", "draft was made for a vocabulary of 32000 tokens, the target has 448", {"vocab_size": 32000}
+    ),
+    "layers": Broken(
+        "speculators", "draft reads hidden states [2, 18, 33] of a target with 7 layers", {IDS: [2, 18, 33]}
+    ),
+    "ambiguous layers": Broken(
+        "eagle3",
+        f"draft has eagle_config.{IDS} {USUAL}, which are outputs of layers by SGLang's counting and hidden states by"
+        f' vLLM\'s: write "{IDS}": {USUAL} (hidden states) into its config.json instead',
+        {"eagle_config": {IDS: USUAL}},
+    ),
+    "no map of tokens": Broken(
+        "eagle3", f"draft scores {SMALL} of 448 tokens and lacks d2t, which says which", change=without("d2t")
+    ),
+    "map out of range": Broken("eagle3", "not to different ones of the target's 448", change=offset(400)),
+    "map below zero": Broken("eagle3", "to ids -", change=offset(-50)),
+    "map onto one": Broken(
+        "eagle3", f"draft maps {SMALL} of its {SMALL} tokens to ids 0 to 0",
+        change=replaced("d2t", -torch.arange(SMALL)),
+    ),
+    "no fusion": Broken("eagle", "draft has no fc.weight", change=without("fc.weight"), asked="eagle"),
+    "a missing tensor": Broken(
+        "vispec", "draft lacks 1 tensors of format vispec, such as imadpt.k_proj.weight",
+        change=without("imadpt.k_proj.weight"),
+    ),
+    "an unknown tensor": Broken(
+        "msd", "draft has 1 tensors that format eagle does not know, such as hidden_norm.weight",
+        change=replaced("hidden_norm.weight", torch.zeros(48)),
+    ),
+    "a shape": Broken(
+        "eagle", "draft has layers.0.mlp.up_proj.weight of shape [95, 48], [96, 48] is expected",
+        change=replaced("layers.0.mlp.up_proj.weight", torch.zeros(95, 48)),
+    ),
+    "a number in words": Broken(
+        "eagle", "draft has hidden_size 'wide', which is no whole number", {"hidden_size": "wide"}
+    ),
+    "no object": Broken(
+        "speculators", "draft has transformer_layer_config 'llama', which is no JSON object",
+        {"transformer_layer_config": "llama"},
+    ),
+    "another format": Broken(
+        "eagle3", "draft has the keys of format eagle3, not of msd: leave --draft-format out", asked="msd"
+    ),
+    "a format that it is not": Broken(
+        "vispec", "draft has the keys of format vispec, not of eagle: leave --draft-format out", asked="eagle"
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return feature_checkpoints.write_target(tmp_path_factory.mktemp("refusals") / "target")
+
+
+@pytest.fixture(scope="module")
+def alone(target: Path) -> Pair:
+    return Pair.load(target, device="cpu")
+
+
+def said_by_command(capsys: pytest.CaptureFixture[str], target: Path, draft: Path, *options: str) -> str:
+    """The one line that the command line ends with."""
+    picture = draft.parent / "picture.png"
+    checkpoints.picture(1).save(picture)
+    asked = ["--image", str(picture), "--prompt", "hi", "--device", "cpu"]
+    command = ["generate", "--target", str(target), "--draft", str(draft), *asked]
+    capsys.readouterr()
+    assert main([*command, *options]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    return err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_does_not_fit_is_refused_in_one_line(
+    target: Path, alone: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
+):
+    broken = CASES[case]
+    layout, draft = LAYOUTS[broken.layout], tmp_path / "draft"
+    draft.mkdir()
+    checkpoints.write(draft / "config.json", feature_checkpoints.settings(layout) | broken.settings)
+    weights = feature_checkpoints.published(layout, feature_checkpoints.random_weights(layout, 0))
+    feature_checkpoints.save_weights(draft, broken.change(weights), "bin")  # so that no key is read beforehand
+    line = complaint(lambda: alone.with_draft(draft, broken.asked))
+    assert broken.line in line
+    options = () if broken.asked is None else ("--draft-format", broken.asked)
+    assert broken.line in said_by_command(capsys, target, draft, *options)
+
+
+def test_a_head_for_more_layers_is_refused_by_a_shallow_target(tmp_path: Path):
+    """Of two layers there is no usual choice of three hidden states."""
+    shallow = Pair.load(checkpoints.write_llava(tmp_path / "shallow", hidden=48), device="cpu")
+    draft = feature_checkpoints.write_draft(tmp_path / "draft", LAYOUTS["eagle3"])
+    assert "draft reads hidden states [2, 1, -1] of a target with 2 layers" in complaint(
+        lambda: shallow.with_draft(draft)
+    )
+
+
+# ------------------------------------------------------------------------------------------------- pickled files
+
+
+class Payload:
+    """What a malicious file would have run."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+def pickled(draft: Path, content: Any) -> Path:
+    """A draft of format eagle whose weights are ``content``."""
+    draft.mkdir()
+    checkpoints.write(draft / "config.json", feature_checkpoints.settings(LAYOUTS["eagle"]))
+    torch.save(content, draft / "pytorch_model.bin")
+    return draft
+
+
+def test_a_malicious_file_is_not_run(target: Path, alone: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    mark = tmp_path / "it ran"
+    weights = feature_checkpoints.random_weights(LAYOUTS["eagle"], 0)
+    for number, content in enumerate((weights | {"more": Payload(mark)}, Payload(mark))):
+        draft = pickled(tmp_path / f"draft {number}", content)
+        assert "cannot be read" in complaint(lambda draft=draft: alone.with_draft(draft))
+        assert "cannot be read" in said_by_command(capsys, target, draft)
+    bare = pickled(tmp_path / "bare", {})
+    (bare / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(mark)))
+    assert "cannot be read" in complaint(lambda: alone.with_draft(bare))
+    assert not mark.exists()
+    torch.load(tmp_path / "draft 1" / "pytorch_model.bin", weights_only=False)
+    assert mark.exists()  # it would have
+
+
+@pytest.mark.parametrize("content", [{"fc.weight": 3}, {"fc.weight": {"more": torch.zeros(2)}}, [torch.zeros(2)], 5])
+def test_a_file_that_holds_anything_but_tensors_is_refused(alone: Pair, tmp_path: Path, content: Any):
+    draft = pickled(tmp_path / "draft", content)
+    assert "no dictionary of tensors" in complaint(lambda: alone.with_draft(draft))
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(alone: Pair, tmp_path: Path):
+    draft = pickled(tmp_path / "draft", {})
+    with (draft / "pytorch_model.bin").open("r+b") as file:
+        file.truncate(2**30)
+    line = complaint(lambda: alone.with_draft(draft))
+    assert "a pytorch_model.bin of 1073741824 bytes, its sizes explain" in line
+
+
+def test_a_damaged_file_is_refused(alone: Pair, tmp_path: Path):
+    draft = pickled(tmp_path / "draft", {})
+    for content in (b"", b"not a file of torch's", (draft / "pytorch_model.bin").read_bytes()[:100]):
+        (draft / "pytorch_model.bin").write_bytes(content)
+        assert "cannot be read" in complaint(lambda: alone.with_draft(draft))
+
+
+def test_safetensors_are_preferred_and_a_pickled_file_is_told_of(alone: Pair, tmp_path: Path):
+    told: list[str] = []
+    draft = feature_checkpoints.write_draft(tmp_path / "draft", LAYOUTS["eagle"])
+    (draft / "pytorch_model.bin").write_bytes(b"never read")
+    alone.with_draft(draft, tell=told.append)
+    assert told == []
+    alone.with_draft(feature_checkpoints.write_draft(tmp_path / "msd", LAYOUTS["msd"]), tell=told.append)
+    assert len(told) == 1 and "\n" not in told[0] and "msd comes as pytorch_model.bin" in told[0]
+
+
+# ------------------------------------------------------------------------------------------------- neither
+
+
+def test_a_directory_that_is_neither_is_refused(
+    target: Path, alone: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """No model, a model without weights, one that cannot draft, an ordinary draft with a format."""
+    empty, bare, other = tmp_path / "empty", tmp_path / "bare", tmp_path / "other"
+    for directory in (empty, bare, other):
+        directory.mkdir()
+    checkpoints.write(bare / "config.json", feature_checkpoints.settings(LAYOUTS["eagle"]))
+    checkpoints.write(other / "config.json", {"model_type": "bert", "vocab_size": 9})
+    llama = checkpoints.write_llama(tmp_path / "llama")
+    for draft, line in ((empty, "no model at"), (bare, "no such file"), (other, "other is a bert, which cannot draft")):
+        assert line in complaint(lambda draft=draft: alone.with_draft(draft))
+        assert line in said_by_command(capsys, target, draft)
+    assert "llama is no draft of format eagle" in complaint(lambda: alone.with_draft(llama, "eagle"))
+    assert "llama is no draft of format eagle" in said_by_command(capsys, target, llama, "--draft-format", "eagle")
