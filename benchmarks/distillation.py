@@ -37,19 +37,13 @@ def main(output: Path, picture: Path, report: Path | None = None, rows: int = 15
         rows: conversations of the data file.
         steps: of the optimiser.
     """
-    toy = presets()["toy"]
-    if not (output / "data" / "data.json").exists():
-        export(output / "data", rows)
-    if not (output / "fresh").exists():
-        torch.manual_seed(0)
-        fresh = DraftLlava(LlavaConfig.from_pretrained(toy.draft))
-        save(fresh, AutoProcessor.from_pretrained(toy.draft), output / "fresh", torch.float32)
+    prepare(output, rows)
     training = DistillConfig(
         steps=steps, batch=8, learning_rate=2e-3, warmup=20, validate_every=max(1, steps // 6), checkpoint_every=25,
         validation_prompts=8,
     )  # fmt: skip
     Distill(
-        target=str(toy.target),
+        target=str(presets()["toy"].target),
         draft=output / "fresh",
         data=output / "data" / "data.json",
         images=output / "data" / "images",
@@ -62,6 +56,17 @@ def main(output: Path, picture: Path, report: Path | None = None, rows: int = 15
     draw(Report.read(found), picture)
     if report is not None:
         report.write_text(found.read_text(encoding="utf-8").replace(f"{Path.cwd()}/", ""), encoding="utf-8")
+
+
+def prepare(output: Path, rows: int) -> None:
+    """Write data and a fresh draft, unless an earlier call has."""
+    if not (output / "data" / "data.json").exists():
+        export(output / "data", rows)
+    if not (output / "fresh").exists():
+        toy = presets()["toy"]
+        torch.manual_seed(0)
+        fresh = DraftLlava(LlavaConfig.from_pretrained(toy.draft))
+        save(fresh, AutoProcessor.from_pretrained(toy.draft), output / "fresh", torch.float32)
 
 
 def draw(report: Report, picture: Path) -> None:

@@ -35,7 +35,7 @@ class ToyRecipe:
     target_batch: int = 4
     draft_batch: int = 8
     distill_batch: int = 16
-    eagle_batch: int = 16
+    eagle_batch: int = 8
     kl_weight: float = 0.5
     content_weight: float = 4.0
     shown_weight: float = 2.0
@@ -46,7 +46,7 @@ class ToyRecipe:
     target: LoopConfig = field(default_factory=lambda: LoopConfig(3_200, 8e-4, warmup=50, seed=1))
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(700, 2e-3, warmup=50, seed=2))
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
-    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=5))
+    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(1_500, 2e-3, warmup=50, seed=5))
     eagle_objective: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=4))
 
     @classmethod
