@@ -199,6 +199,7 @@ def test_the_speculators_layout_names_its_target_and_every_variant(root: Path, t
         ("eagle", {"format": "msd"}, "reads pictures as msd does", "--drafter eagle"),
         ("eagle", {"format": "vispec"}, "reads pictures as vispec does", "--drafter eagle"),
         ("eagle", {"own_embeddings": True}, "has its own", "distil one with the target's"),
+        ("eagle", {"state_layers": [4]}, "it reads [4]", "--drafter eagle"),
         ("eagle", EAGLE3, "its format is eagle3", "--format eagle3 or speculators"),
         ("eagle3", {}, "its format is eagle", "--format eagle"),
         ("speculators", {}, "its format is eagle", "--format eagle"),

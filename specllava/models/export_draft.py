@@ -76,7 +76,7 @@ def export_draft(
     else:
         weights, settings = _eagle3(made, "layers.0."), _speculators(made, large)
     _write(output, weights, settings)
-    said = [f"layout {layout}: {len(weights)} tensors; no engine has been started with it here"]
+    said = [f"layout {layout}, {len(weights)} tensors: not tried on an engine yet (docs/drafters.md)"]
     if layout == "speculators" and large.local:
         said.append(f"its config.json names {large.place} as the target: write the id of the hub there if it moves")
     return MadeDraft(output, "states", sum(one.numel() for one in weights.values()), tuple(said))
@@ -97,7 +97,8 @@ def _missing_in(
         if config.own_embeddings or config.hidden_size != target.get_text_config().hidden_size:
             return "engines give it the target's token embeddings, and it has its own: distil one with the target's"
         if tuple(config.state_layers) != LAST:
-            return f"engines give it the target's last states, and it reads {list(config.state_layers)}"
+            layers = list(config.state_layers)
+            return f"engines give it the target's last states, and it reads {layers}: distil one with --drafter eagle"
         if config.input_norm and not identity_layer:
             return (
                 "its first layer has an input norm, which engines leave out there: add --identity-layer, which costs"
@@ -106,7 +107,8 @@ def _missing_in(
         return None
     count, layers = int(target.get_text_config().num_hidden_layers), list(config.state_layers)
     if len(layers) != TAPS or any(not 0 < one < count for one in layers):
-        return f"engines give it {TAPS} of the hidden states 1 to {count - 1}, and it reads {layers}"
+        given = f"{TAPS} of the hidden states 1 to {count - 1}"
+        return f"engines give it {given}, and it reads {layers}: distil one with --drafter eagle3"
     variants = [name for name in VARIANTS if getattr(config, name)]
     if layout == "eagle3" and variants:
         return f"it has {', '.join(variants)}: use --format speculators"

@@ -1,12 +1,17 @@
-"""The toy pair with a target of int8 weights, in a process that has torchao: what came of it, as JSON."""
+"""The toy pair with a target of int8 weights, in a process that has torchao: what came of it, as JSON.
+
+Its own draft drafts, and a new one that reads the target's states.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import torch
 
 from specllava.config import DecodingConfig
+from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.pair import Pair
 from support import models
 
@@ -15,7 +20,12 @@ if __name__ == "__main__":
     target = pair.target
     layers = target.model.language_model.layers[0].mlp.up_proj, target.lm_head
     config = DecodingConfig(max_new_tokens=12)
-    runs = [pair.compare(models.picture(seed), "Describe this image.", config) for seed in range(3)]
+    reading = replace(pair, draft=fresh_feature_draft(target).eval())  # beside the target's own embeddings and head
+    runs = [
+        each.compare(models.picture(seed), "Describe this image.", config)
+        for each in (pair, reading)
+        for seed in range(3)
+    ]
     found = {
         "quantised": [type(layer.weight.data) is not torch.Tensor for layer in layers],
         "dtype": pair.info.dtype,
