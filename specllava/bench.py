@@ -158,8 +158,8 @@ def run_lanes(
         if done <= WARM_UP:
             raise
         finished = {name: own[:done] for name, own in runs.items()}
-        raise BenchStopped(_pool(finished, transformers_runs[:done])) from None
-    return _pool(runs, transformers_runs)
+        raise BenchStopped(pool_runs(finished, transformers_runs[:done])) from None
+    return pool_runs(runs, transformers_runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def run_timed(pair: Pair, lane: Lane) -> TimedRun:
     return TimedRun(trace, seconds)
 
 
-def _pool(runs: dict[str, list[TimedRun]], transformers_runs: list[TransformersRun]) -> dict[str, LaneResult]:
+def pool_runs(runs: dict[str, list[TimedRun]], transformers_runs: list[TransformersRun]) -> dict[str, LaneResult]:
     """Pool every lane's runs, without the warm-up prompts, and compare them with the reference's."""
     timed = {name: own[WARM_UP:] for name, own in runs.items()}
     reference_traces = [run.trace for run in timed[REFERENCE]]

@@ -18,7 +18,7 @@ from support.visual_traces import synthetic_race
 from app import EXAMPLES
 from benchmarks.gpu_llava import ALONE, Cycle, Measured, as_json
 from benchmarks.replays import record
-from specllava.bench import WARM_UP, TimedRun, _pool
+from specllava.bench import WARM_UP, TimedRun, pool_runs
 from specllava.config import COMPARED_RULES, DecodingConfig
 from specllava.findings.replays import GUESSES, MAX_FILE_BYTES, Replays, ReplayStep, priced, straight_costs
 from specllava.lane import Lane
@@ -238,7 +238,7 @@ def test_a_report_of_bench_gives_costs_and_trees_and_a_bad_one_changes_nothing(
         race = synthetic_race(seed)
         runs["target-only"].append(TimedRun(race["target-only"], 1.0))
         runs["entropy"].append(TimedRun(race["speculative"], 1.0))
-    lanes = {name: lane.as_json() for name, lane in _pool(runs, []).items()}
+    lanes = {name: lane.as_json() for name, lane in pool_runs(runs, []).items()}
     race = synthetic_race(9)
     tab = opened(saved_page, recorded_frames(race["target-only"], race["speculative"]))
     tab.page.click(".pays-bench summary")
