@@ -111,7 +111,7 @@ class Pair(LoadedPair):
             ValueError: this pair has none.
         """
         preset = presets().get(self.name)
-        if preset is None or preset.before is None:
+        if preset is None or preset.before is None or self.draft_vision == "states":  # which began as another draft
             raise ValueError(f"the pair {self.name} has no draft from before distillation")
         return self.with_draft(preset.before)
 

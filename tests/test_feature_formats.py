@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,6 +17,7 @@ from support.feature_checkpoints import LAYOUTS, Layout
 from support.feature_reference import Reference, Text
 from torch import Tensor
 
+from specllava.cli.main import main
 from specllava.config import DecodingConfig
 from specllava.drafters.growing import Expansion
 from specllava.lane import Lane
@@ -139,12 +141,17 @@ def held_against(reference: Reference, text: Text, trace: DecodeTrace, trees: Se
         at += len(step.emitted)
 
 
-@pytest.mark.parametrize("agrees", [False, True])
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_every_guess_is_what_the_format_says(pairs, scored, root: Path, name: str, agrees: bool):
+@pytest.mark.parametrize(
+    ("name", "family", "agrees"),
+    [
+        *((name, "llava", agrees) for name in LAYOUTS for agrees in (False, True)),
+        *((name, "llava_next", True) for name in ("eagle", "msd", "vispec", "eagle3", "speculators")),
+    ],
+)
+def test_every_guess_is_what_the_format_says(pairs, scored, root: Path, name: str, family: FamilyName, agrees: bool):
     """Prompts with no, one and three pictures and of two turns; the trees of whole answers, node by node."""
-    pair = pairs(name, "llava", agrees)
-    reference = reference_of(pair, name, root / (f"llava {name}" if agrees else name))
+    pair = pairs(name, family, agrees)
+    reference = reference_of(pair, name, root / (f"{family} {name}" if agrees else name))
     accepted = 0
     for number, config in zip(range(5), [*SHAPES.values(), SHAPES["beam"]], strict=True):
         scored.clear()
@@ -154,3 +161,20 @@ def test_every_guess_is_what_the_format_says(pairs, scored, root: Path, name: st
         held_against(reference, text, trace, scored)
         accepted += sum(len(step.verification.accepted) for step in trace.steps)
     assert not agrees or accepted > 0
+
+
+@pytest.mark.parametrize("name", ["eagle", "msd", "vispec", "eagle3", "speculators"])
+def test_the_directory_is_all_that_is_typed(root: Path, tmp_path: Path, name: str):
+    """What kind of draft it is, the checkpoint says; of msd, whose tensors have the names of eagle's, the user does."""
+    picture, out = tmp_path / "picture.png", tmp_path / "out.json"
+    checkpoints.picture(1).save(picture)
+    pair = ["--target", str(root / "llava"), "--draft", str(root / f"llava {name}"), "--device", "cpu"]
+    asked = ["--image", str(picture), "--prompt", "What is this?", "--max-new-tokens", "8", "--dtype", "float64"]
+    said = ["--draft-format", "msd"] if name == "msd" else []
+    assert main(["compare", *pair, *asked, *said, "--json", str(out)]) == 0
+    lanes = json.loads(out.read_text(encoding="utf-8"))
+    assert lanes["identical"] is True
+    loaded = Pair.load(root / "llava", draft=root / f"llava {name}", device="cpu")
+    assert loaded.draft_vision == "states" and loaded.draft.config.format == (
+        "eagle" if name == "msd" else LAYOUTS[name].format
+    )

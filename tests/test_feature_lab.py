@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
@@ -155,6 +156,13 @@ def test_another_picture_cannot_be_shown_to_it():
     lab = Lab(runner().pair(0, "msd"))
     line = complaint(lambda: last(lab.image_ablation(models.picture(0), QUESTION, models.picture(1), SHORT)))
     assert line == "the draft msd reads the target's states: it cannot be shown another picture"
+
+
+def test_it_was_not_the_shipped_draft_before():
+    """A pair that bears a preset's name and another draft than the preset's."""
+    lab = Lab(replace(runner().pair(0, "eagle"), name="toy"))
+    line = complaint(lambda: last(lab.distillation(models.picture(0), QUESTION, SHORT)))
+    assert line == "the pair toy has no draft from before distillation"
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -38,6 +38,7 @@ class Layout:
         head: tokens that an EAGLE-3 head scores.
         kv: key and value heads.
         bias: whether ``fc`` has one.
+        input_norm: its layer has one, as EagleVLM's.
         queries: of ViSpec's adaptor.
         ids: layers that it names, as ``config.json`` says it.
         states: hidden states that these are.
@@ -52,6 +53,7 @@ class Layout:
     head: int = PADDED
     kv: int = HEADS
     bias: bool = True
+    input_norm: bool = False
     queries: int = 2
     ids: dict[str, Any] = field(default_factory=dict)
     states: tuple[int, ...] = (-1,)
@@ -68,6 +70,7 @@ _SPECULATORS = replace(_EAGLE3, layer="layers.0.", rows=PADDED, ids={IDS: [1, 4,
 LAYOUTS: dict[str, Layout] = {
     "eagle": Layout("eagle"),
     "eagle, no bias": Layout("eagle", file="bin", front="model.", rows=WORDS, bias=False),
+    "eagle, input norm": Layout("eagle", input_norm=True),
     "msd": Layout("msd", file="bin", rows=WORDS),
     "vispec": Layout("vispec", file="bin"),
     "vispec, 4 queries": Layout("vispec", front="module.", queries=4),
@@ -200,6 +203,8 @@ def random_weights(layout: Layout, seed: int) -> dict[str, Tensor]:
         "layers.0.mlp.down_proj.weight": drawn(HIDDEN, INNER),
         "layers.0.post_attention_layernorm.weight": gains(HIDDEN),
     }
+    if layout.input_norm:
+        weights["layers.0.input_layernorm.weight"] = gains(HIDDEN)
     if layout.bias:
         weights["fc.bias"] = drawn(HIDDEN)
     if layout.rows is not None:

@@ -118,7 +118,8 @@ class Reference:
             read = torch.cat([self._norm("layers.0.input_layernorm", embeds), normed], -1)
             residual = normed if self.flags.get("norm_before_residual") else states
         else:
-            read = residual = inputs
+            residual = inputs
+            read = self._norm("layers.0.input_layernorm", inputs) if self.layout.input_norm else inputs
         states = residual + self._attention(read, positions)
         normed = self._norm("layers.0.post_attention_layernorm", states)
         gate, up = (self._linear(f"layers.0.mlp.{name}_proj", normed) for name in ("gate", "up"))
