@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
 from rich.console import Console
-from rich.table import Table
 from transformers import CLIPVisionConfig, LlamaConfig, LlamaForCausalLM, LlavaConfig
 
+from benchmarks.markdown import markdown
 from specllava.cli.options import write_json
 from specllava.models.compressor_config import KINDS, CompressorConfig, CompressorKind
 from specllava.models.draft_classes import DraftLlava
@@ -34,7 +34,7 @@ from specllava.runtime.passes import PassInput
 from specllava.runtime.run_info import run_info
 from specllava.runtime.timing import now
 
-MODELS = {"LLaVA-1.5": 576, "LLaVA-NeXT": 2880}  # image slots; those of LLaVA-NeXT at most
+MODELS = {"LLaVA-1.5": 576, "LLaVA-NeXT": 2880}  # image slots; of LLaVA-NeXT for a large picture
 TEXT, MARKER, LEVEL, VOCABULARY = 64, 3, 8, 32064  # tokens of text, the image token, nodes of a level, tokens
 EAGLE, VLM = "EagleVLM", "draft VLM"
 CPU = torch.device("cpu")
@@ -46,7 +46,8 @@ class Cost:
 
     Args:
         draft: kind of draft.
-        compressor: its name, and the operator that a gate of random weights chose; ``none`` without one.
+        compressor: its name; ``none`` without one.
+        operator: that ran: of a gate, what its random weights chose.
         slots: image slots of the prompt.
         columns: of the draft's KV cache once the prompt is read.
         megabytes: of keys and values in those columns, float32.
@@ -55,6 +56,7 @@ class Cost:
 
     draft: str
     compressor: str
+    operator: str
     slots: int
     columns: int
     megabytes: float
@@ -67,10 +69,11 @@ class Subject:
     """A draft whose prefill and passes are timed.
 
     Args:
-        prefill: reads the prompt; returns an engine and the name of the compressor.
+        prefill: reads the prompt; returns an engine and the name of the operator that ran.
     """
 
     draft: str
+    compressor: str
     config: Any
     slots: int
     prefill: Callable[[], tuple[Engine | FeatureEngine, str]]
@@ -105,10 +108,9 @@ def eagle_subject(kind: CompressorKind | None, slots: int, hidden: int, target: 
         engine = FeatureEngine(draft, length + LEVEL)
         entries = draft.entries(tokens, embeds, states)
         engine.prefill(entries, contents[: len(entries.positions)])
-        name = "none" if kind is None else kind
-        return engine, f"{name} ({entries.choice})" if kind == "gate" else name
+        return engine, entries.choice or "none"
 
-    return Subject(EAGLE, config, slots, prefill)
+    return Subject(EAGLE, kind or "none", config, slots, prefill)
 
 
 def vlm_subject(kind: CompressorKind | None, slots: int, hidden: int, layers: int) -> Subject:
@@ -129,7 +131,7 @@ def vlm_subject(kind: CompressorKind | None, slots: int, hidden: int, layers: in
         engine.prefill(read, features)
         return engine, kind or "none"
 
-    return Subject(VLM, config, slots, prefill)
+    return Subject(VLM, kind or "none", config, slots, prefill)
 
 
 @torch.inference_mode()
@@ -150,15 +152,29 @@ def measure(subjects: list[Subject], repeats: int) -> list[Cost]:
                 passes[number].append(now(CPU) - read)
             else:
                 megabytes = cache_bytes(subject.config, columns, torch.float32) / 1e6
-                found.append(Cost(subject.draft, name, subject.slots, columns, round(megabytes, 2), 0.0, 0.0))
+                names = (subject.draft, subject.compressor, name)
+                found.append(Cost(*names, subject.slots, columns, round(megabytes, 2), 0.0, 0.0))
     return [
-        Cost(**{**asdict(cost), "prefill_ms": _milliseconds(one), "pass_ms": _milliseconds(other)})
+        replace(cost, prefill_ms=_milliseconds(one), pass_ms=_milliseconds(other))
         for cost, one, other in zip(found, prefills, passes, strict=True)
     ]
 
 
 def _milliseconds(seconds: list[float]) -> float:
     return round(1e3 * statistics.median(seconds), 2)
+
+
+def table(costs: list[Cost]) -> str:
+    """Return a table for the documentation: a row per draft and compressor, and columns for each number of slots."""
+    heads = ["draft", "compressor"]
+    lines: dict[tuple[str, str], list[str]] = {}
+    for model, slots in MODELS.items():
+        heads += [f"{model}, {slots} slots: columns", "MB", "prefill, ms", "pass, ms"]
+        for cost in costs:
+            if cost.slots == slots:
+                figures = [str(cost.columns), f"{cost.megabytes:.2f}", f"{cost.prefill_ms:.0f}", f"{cost.pass_ms:.1f}"]
+                lines.setdefault((cost.draft, cost.compressor), []).extend(figures)
+    return markdown(heads, [(*names, *figures) for names, figures in lines.items()])
 
 
 def main(
@@ -180,14 +196,7 @@ def main(
         costs += measure([eagle_subject(kind, slots, eagle_hidden, target) for kind in kinds], repeats)
         vlms = [vlm_subject(kind, slots, vlm_hidden, vlm_layers) for kind in kinds if kind != "gate"]
         costs += measure(vlms, repeats)
-    for model, slots in MODELS.items():
-        columns = ("draft", "compressor", "columns", "cache, MB", "prefill, ms", "pass, ms")
-        table = Table(*columns, title=f"{model}: {slots} image slots")
-        for cost in costs:
-            if cost.slots == slots:
-                figures = (f"{cost.megabytes:.2f}", f"{cost.prefill_ms:.0f}", f"{cost.pass_ms:.1f}")
-                table.add_row(cost.draft, cost.compressor, str(cost.columns), *figures)
-        Console(width=90).print(table)
+    Console().print(table(costs), markup=False, highlight=False, soft_wrap=True)
     shapes = {"eagle_hidden": eagle_hidden, "vlm_hidden": vlm_hidden, "vlm_layers": vlm_layers, "text": TEXT}
     setting = asdict(run_info("random", target, "random", "random", "none"))
     rows = [asdict(cost) for cost in costs]

@@ -21,6 +21,7 @@ from accelerate import Accelerator
 from rich.console import Console
 from tqdm.auto import tqdm
 
+from benchmarks.markdown import markdown
 from specllava.bench import REFERENCE, WARM_UP, LaneResult, TimedRun, pool_runs, run_timed
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
@@ -173,15 +174,15 @@ def row_of(result: LaneResult, found: Found, pair: Pair, prompts: int) -> dict[s
     }
 
 
-def markdown(rows: dict[str, dict[str, Any]]) -> str:
+def table(rows: dict[str, dict[str, Any]]) -> str:
     """Return the rows as a table for the documentation."""
     heads = ("drafter", "τ", "speed-up", "KL, nats", "draft, ms a pass", "draft prefill, ms", "columns", "M weights")
-    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    lines = []
     for name, row in rows.items():
-        figures = [f"{row['tau']:.2f}", f"{row['speedup']:.2f}", f"{row['kl']:.3f}", f"{row['ms_draft']:.1f}"]
-        figures += [f"{row['ms_draft_prefill']:.1f}", f"{row['columns']:.0f}", f"{row['weights'] / 1e6:.2f}"]
-        lines.append(f"| {' | '.join((name, *figures))} |")
-    return "\n".join(lines)
+        figures = (f"{row['tau']:.2f}", f"{row['speedup']:.2f}", f"{row['kl']:.3f}", f"{row['ms_draft']:.1f}")
+        sizes = (f"{row['ms_draft_prefill']:.1f}", f"{row['columns']:.0f}", f"{row['weights'] / 1e6:.2f}")
+        lines.append((name, *figures, *sizes))
+    return markdown(heads, lines)
 
 
 def main(
@@ -209,7 +210,7 @@ def main(
     pairs = {VLM: pair, **{name: pair.with_draft(place) for name, place in places.items()}}
     results, found = measure(pairs, prompts, DecodingConfig())
     rows = {name: row_of(results[name], found[name], each, prompts) for name, each in pairs.items()}
-    Console().print(markdown(rows), markup=False, highlight=False, soft_wrap=True)
+    Console().print(table(rows), markup=False, highlight=False, soft_wrap=True)
     training = {"steps": steps, "batches": batches, "learning_rate": rate}
     write_json(json, {"rows": rows, "prompts": prompts, "training": training, "setting": asdict(pair.info)})
 

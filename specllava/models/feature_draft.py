@@ -48,7 +48,7 @@ class Entries:
         image: of the last picture, what ViSpec adds to every later entry, ``[hidden]``; ``None`` without.
         bias: added to the attention scores of each entry, ``[entries]``, where a gate in training weighs several
             compressions; ``None`` otherwise.
-        choice: name of the operator that a gate chose for the pictures.
+        choice: name of the operator that pictures go through, the gate's choice if there is a gate.
     """
 
     inputs: Tensor

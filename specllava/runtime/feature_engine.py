@@ -48,6 +48,7 @@ class FeatureEngine:
         Args:
             contents: what each entry stands for; equal beginnings have equal states.
         """
+        assert entries.bias is None, "a draft in training mode weighs all that its gate could choose"
         reused = self.cache.common_prefix(contents)
         self.cache.keep(reused, [])
         self.ahead, self.image = 1 + max(entries.positions, default=-1) - len(contents), entries.image
