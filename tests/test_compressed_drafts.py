@@ -231,6 +231,24 @@ def test_a_chats_kept_columns_are_what_reading_again_gives(
     assert_cache_is_fresh(asked, chat)
 
 
+@pytest.mark.parametrize("number", range(6))
+def test_a_gate_that_changes_its_mind_reads_the_pictures_again(number: int):
+    """Prune and pool leave as many columns, so only what a column stands for tells them apart."""
+    draft = copy.deepcopy(eagle("gate", branches=("prune", "pool")))
+    assert draft.compressor is not None and draft.compressor.gate is not None
+    asked = replace(pair("gate"), draft=draft)
+    chat = Chat(asked)
+    sign = {"prune": -1.0, "pool": 1.0}
+    for turn, name in enumerate(("prune", "pool", "pool", "prune")):
+        with torch.no_grad():
+            draft.compressor.gate.weight.zero_()
+            draft.compressor.gate.bias.copy_(sign[name] * torch.tensor([-1.0, 1.0]))
+        shown = [models.picture(number)] if turn == number % 2 else []
+        chat.ask(QUESTIONS[turn % 3], shown, SHORT)
+        check_last(chat)
+        assert_cache_is_fresh(asked, chat)
+
+
 def assert_cache_is_fresh(asked: Pair, chat: Chat) -> None:
     """Ask once more: what the draft's cache holds of the prompt equals what a new one reads."""
     messages = [*chat.messages, {"role": "user", "content": "Why?"}]
