@@ -153,7 +153,8 @@ def _agree(draft: FeatureDraft, target: LlavaForConditionalGeneration) -> None:
     for weight in draft.parameters():
         if weight.dim() > 1:
             weight.normal_(0, 0.25)
-    layer, width = draft.layers[0], draft.config.hidden_size
+    width = draft.config.hidden_size
+    layer: Any = draft.layers[0]
     passing = torch.cat([torch.eye(width), torch.zeros(width, width)], dim=1)
     layer.mlp.down_proj.weight *= FAINT
     draft.fc.weight *= FAINT
@@ -164,9 +165,9 @@ def _agree(draft: FeatureDraft, target: LlavaForConditionalGeneration) -> None:
     for product in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj):
         product.weight.copy_(LOUD * passing)  # so that each entry attends to itself
     layer.self_attn.o_proj.weight.copy_(torch.eye(width))
-    count, vocabulary = draft.lm_head.out_features, draft.config.vocab_size
-    ids: Tensor = torch.randperm(vocabulary)[:count].sort().values
-    draft.d2t.copy_(ids - torch.arange(count))
+    ids: Tensor = torch.randperm(draft.config.vocab_size)[: draft.lm_head.out_features].sort().values
+    offsets: Any = draft.d2t
+    offsets.copy_(ids - torch.arange(len(ids)))
     draft.lm_head.weight.copy_(target.lm_head.weight[ids])
 
 
@@ -201,7 +202,7 @@ def main(
         json: write the rows to this file.
     """
     torch.set_num_threads(1)  # of models so small, more are slower
-    found = {dtype: count(runs, getattr(torch, dtype)) for dtype in dtypes}
+    found: dict[str, Any] = {dtype: count(runs, getattr(torch, dtype)) for dtype in dtypes}
     for dtype, rows in found.items():
         for name, row in rows.items():
             Console().print(f"{dtype} {name}: " + ", ".join(f"{key} {value}" for key, value in row.items()))

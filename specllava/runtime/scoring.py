@@ -53,7 +53,9 @@ def draft_log_probs(
     if len(answer) > 1:
         told = engine.forward(PassInput(answer[:-1])).states
         assert told is not None
-        rows.append(reader.read(answer[:-1], torch.cat([known[-1:], told[:-1]])).states)
+        own = reader.read(answer[:-1], torch.cat([known[-1:], told[:-1]])).states
+        assert own is not None
+        rows.append(own)
     return torch.log_softmax(draft.logits(torch.cat(rows)).double(), dim=-1)
 
 
