@@ -90,14 +90,17 @@ class ChatBatches:
 
     Only answers (and the token that ends them) carry a label. Padding is on the right, where causal attention
     does not reach, so that no mask is needed.
+
+    Args:
+        first: number that is added to each batch's.
     """
 
-    def __init__(self, processor: Any, batch: int, image_tokens: int) -> None:
-        self.processor, self.batch, self.image_tokens = processor, batch, image_tokens
+    def __init__(self, processor: Any, batch: int, image_tokens: int, first: int = 0) -> None:
+        self.processor, self.batch, self.image_tokens, self.first = processor, batch, image_tokens, first
         self._groups: dict[int, list[list[tuple[Scene, list[int], list[int]]]]] = {}
 
     def __call__(self, number: int) -> dict[str, Tensor]:
-        group, member = divmod(number, GROUP)
+        group, member = divmod(self.first + number, GROUP)
         samples = recent(self._groups, group, self._make_group)[member]
         longest = max(len(ids) for _, ids, _ in samples)
         length = -(-longest // LENGTH_STEP) * LENGTH_STEP

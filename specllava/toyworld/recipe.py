@@ -46,8 +46,10 @@ class ToyRecipe:
     target: LoopConfig = field(default_factory=lambda: LoopConfig(3_200, 8e-4, warmup=50, seed=1))
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(700, 2e-3, warmup=50, seed=2))
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
-    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(1_500, 2e-3, warmup=50, seed=5))
-    eagle_objective: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=4))
+    eagle_short: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, warmup=50, seed=5))
+    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(900, 2e-3, warmup=50, seed=6))
+    short_rollout: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=4))
+    long_rollout: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=8))
 
     @classmethod
     def tiny(cls, steps: int = 4) -> ToyRecipe:
@@ -56,7 +58,7 @@ class ToyRecipe:
             image_size=32, vision_layers=1, vision_hidden=32, aligned_layers=1, gathering_layers=1, target_layers=2,
             target_hidden=32, draft_hidden=32, vocabulary=600, tokenizer_conversations=200,
             vision_batch=4, align_batch=2, target_batch=2, draft_batch=2, distill_batch=2, eagle_batch=2,
-            vision=loop, align=loop, target=loop, draft=loop, distill=loop, eagle=loop,
+            vision=loop, align=loop, target=loop, draft=loop, distill=loop, eagle_short=loop, eagle=loop,
         )  # fmt: skip
 
     @property
@@ -134,6 +136,11 @@ class Workspace:
     @property
     def draft_before(self) -> Path:
         return self.root / "draft-before"
+
+    @property
+    def eagle_short(self) -> Path:
+        """The EagleVLM that has learnt short rollouts."""
+        return self.root / "work" / "eagle-short"
 
     @property
     def eagle(self) -> Path:

@@ -22,11 +22,14 @@ from accelerate.utils import set_seed
 from torch import Tensor
 from transformers import AutoProcessor, CLIPVisionModel, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
-from specllava.distill.config import LoopConfig, Objective
+from specllava.distill.config import FeatureObjective, LoopConfig, Objective
 from specllava.distill.loop import Batch, Losses, fit
 from specllava.distill.losses import IGNORE, answer_positions
 from specllava.distill.stage import distil
+from specllava.models.checkpoint import Checkpoint
 from specllava.models.draft_classes import DraftLlava, save
+from specllava.models.feature_checkpoint import read_feature_draft
+from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.models.vision import merge_features, tower_features
 from specllava.toyworld.build import build_processor, special_ids
@@ -85,6 +88,7 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
         ("target", place.target, _talk),
         ("draft", place.draft_before, _train_draft),
         ("distilled draft", place.draft, _distil),
+        ("eagle, short rollouts", place.eagle_short, _train_short_eagle),
         ("eagle", place.eagle, _train_eagle),
     )
     for name, part, stage in stages:
@@ -179,16 +183,36 @@ def _distil(run: _Run) -> None:
     save(draft, run.processor, run.place.draft)
 
 
+def _train_short_eagle(run: _Run) -> None:
+    """Train a draft of one layer that reads the target's states on short rollouts, from nothing."""
+    target = run.teacher()
+    draft = fresh_feature_draft(target, seed=run.recipe.eagle_short.seed)
+    _teach_eagle("eagle, short rollouts", draft, target, run.recipe.short_rollout, run.recipe.eagle_short, 0, run)
+    save(draft, None, run.place.eagle_short, torch.float32)
+
+
 def _train_eagle(run: _Run) -> None:
-    """Train a draft of one layer that reads the target's states, in the stage of the ``distill`` command."""
-    target, recipe = run.teacher(), run.recipe
-    draft = fresh_feature_draft(target, seed=recipe.eagle.seed)
+    """Train it further on long rollouts: behind the last step that it has learnt, its states drift apart."""
+    target, done = run.teacher(), run.recipe.eagle_short.steps
+    draft = read_feature_draft(Checkpoint.at(run.place.eagle_short), target.config).bind(target)
+    _teach_eagle("eagle", draft, target, run.recipe.long_rollout, run.recipe.eagle, done, run)
+    save(draft, None, run.place.eagle)
+
+
+def _teach_eagle(
+    name: str,
+    draft: FeatureDraft,
+    target: LlavaForConditionalGeneration,
+    objective: FeatureObjective,
+    loop: LoopConfig,
+    first: int,
+    run: _Run,
+) -> None:
+    """Teach an EagleVLM in the stage of the ``distill`` command, from batch number ``first`` on."""
     if run.compiled:
         target.model.language_model.compile()
-    batches = ChatBatches(run.processor, recipe.eagle_batch, recipe.image_tokens)
-    checkpoints = run.place.checkpoints("eagle")
-    distil("eagle", draft, target, batches, recipe.eagle_objective, recipe.eagle, checkpoints, run.accelerator)
-    save(draft, None, run.place.eagle)
+    batches = ChatBatches(run.processor, run.recipe.eagle_batch, run.recipe.image_tokens, first)
+    distil(name, draft, target, batches, objective, loop, run.place.checkpoints(name), run.accelerator)
 
 
 def _fit_packed(
