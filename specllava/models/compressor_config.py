@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 OperatorName = Literal["prune", "pool", "conv", "resampler", "text", "weighted", "concatenated"]
 CompressorKind = Literal[OperatorName, "gate"]
 KINDS: Final[tuple[CompressorKind, ...]] = (*get_args(OperatorName), "gate")
-MAX_WEIGHTED = 5  # beyond that the weighted sum is worse than its parts
+MAX_WEIGHTED = 5  # the paper's bound for the weighted sum
 
 
 @dataclass(frozen=True, slots=True)

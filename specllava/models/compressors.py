@@ -197,7 +197,7 @@ class Compressor(nn.Module):
         assert isinstance(found, Operator)
         return found
 
-    def choose(self, question: Tensor) -> dict[OperatorName, Tensor | None]:
+    def choose(self, question: Tensor | None) -> dict[OperatorName, Tensor | None]:
         """Return the operators that a prompt's pictures go through, with the logarithm of their weight, if any.
 
         At inference that is one operator without a weight. In training a gate takes all, weighted by Gumbel-Softmax
@@ -205,10 +205,11 @@ class Compressor(nn.Module):
         that much, and all gradients flow.
 
         Args:
-            question: the target's state of the prompt's last token, ``[state_width]``.
+            question: the target's state of the prompt's last token, ``[state_width]``, which a gate needs.
         """
         if self.gate is None:
             return {self.names[0]: None}
+        assert question is not None
         scores = self.gate(question.to(self.gate.weight.dtype))
         if not self.training:
             return {self.names[int(scores.argmax())]: None}

@@ -155,8 +155,8 @@ class FeatureDraft(PreTrainedModel):
         if kind == "eagle3" or self.config.own_embeddings:
             embeds = self.embed(tokens)
         if kind == "vispec" or self.compressor is not None:
-            question = states[-1:].mean(0) if question is None else question
-            return self._compressed(embeds, states, slots, image, question)
+            asked = states[-1] if question is None and len(states) else question
+            return self._compressed(embeds, states, slots, image, asked)
         inputs = self.inputs(embeds, states)
         if kind == "msd":
             inputs = torch.where(slots[:, None], embeds, inputs)
@@ -217,7 +217,7 @@ class FeatureDraft(PreTrainedModel):
         return joined
 
     def _compressed(
-        self, embeds: Tensor, states: Tensor, slots: Tensor, image: Tensor | None, question: Tensor
+        self, embeds: Tensor, states: Tensor, slots: Tensor, image: Tensor | None, question: Tensor | None
     ) -> Entries:
         """Return entries of which each run of ``slots [length]`` has become a few, at the run's last positions."""
         inputs: list[Tensor] = []
