@@ -42,6 +42,9 @@ from specllava.trace import NO_DRAFT, DecodeTrace
 FORMATS: dict[str, dict[str, Any]] = {
     "eagle": {},
     "eagle, input norm": {"input_norm": True},
+    "eagle, pruned": {"input_norm": True, "compressor": {"kind": "prune", "prune_ratio": 4}},
+    "eagle, resampled": {"input_norm": True, "compressor": {"kind": "resampler"}},
+    "eagle, gated": {"input_norm": True, "compressor": {"kind": "gate", "prune_ratio": 2, "pool_ratio": 4}},
     "msd": {"format": "msd"},
     "vispec": {"format": "vispec"},
     "eagle3": {"format": "eagle3", "state_layers": [1, 2, 3]},

