@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks.feature_identity import FORMATS, Runner
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
-from specllava.decoding import Request
+from specllava.decoding import Request, stream
 from specllava.lane import lane_of
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
@@ -66,6 +66,19 @@ def trees_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DraftTree]]:
     monkeypatch.setattr(Request, "propose", noting)
     yield found
     monkeypatch.setattr(Request, "propose", plain)
+
+
+@contextmanager
+def hidden_states_asked(target: torch.nn.Module) -> Iterator[list[bool]]:
+    """Whether each call of a target's decoder asks for hidden states."""
+    asked: list[bool] = []
+    hook = target.get_decoder().register_forward_pre_hook(
+        lambda _, __, given: asked.append(bool(given.get("output_hidden_states"))), with_kwargs=True
+    )
+    try:
+        yield asked
+    finally:
+        hook.remove()
 
 
 def same_trees(some: list[DraftTree], others: list[DraftTree]) -> bool:
@@ -159,6 +172,19 @@ def test_caches_count_their_states(name: str):
     reading = caches.feature_engine(pair.draft, 0).cache.capacity
     rows = engine.cache.capacity * len(draft.state_layers) * target.hidden_size * 8
     assert caches.nbytes == width * (target.num_hidden_layers * engine.cache.capacity + reading) + rows
+
+
+@pytest.mark.parametrize("drafter", ["none", "prompt-lookup"])
+def test_the_target_alone_hands_out_no_states(drafter: str):
+    """Though the pair has a draft that would read them: nothing is gathered and nothing held."""
+    pair, caches = runner().pair(0, "eagle3"), KVCaches()
+    request = pair.request(lane_of(replace(BEAM, drafter=drafter), pair.prompt(None, QUESTIONS[0])), caches)
+    with hidden_states_asked(pair.target) as asked:
+        for _ in stream(request):
+            pass
+    assert asked and not any(asked)
+    engine = caches.engine(pair.target, 0)
+    assert engine.state_layers == () and caches.nbytes == engine.cache.nbytes
 
 
 def test_rows_behind_a_gap_are_not_held():
