@@ -8,27 +8,29 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported: no visit is reported
 
 import tyro
 from pydantic import ValidationError
 
-from specllava.cli.options import PairOptions, load_pair
+from specllava.cli.options import DTypeName, PairOptions, load_pair
 from specllava.config import one_line
 from specllava.models.images import open_image
+from specllava.models.presets import Preset, preset_named, presets
 from specllava.shipped import shipped
 from visual.page.app_state import AppState, Models
 from visual.page.dialogue import Chat, Dialogues, TurnParts
 from visual.page.experiments import Experiments
 from visual.page.first_paint import FirstPaint
 from visual.page.layout import build_page
+from visual.page.model_choice import AS_STARTED, OWN, Chosen, ModelChoices
 from visual.page.serving import serve
 from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded, read_recorded
@@ -36,6 +38,16 @@ from visual.player.recorded import load_recorded, read_recorded
 EXAMPLES = shipped("assets") / "examples"
 LESSONS = shipped("assets") / "lessons"
 FIRST_PAINT = shipped("assets") / "first_paint.html"
+TOY_DRAFTS: Final = {  # by preset: what its draft is called on the page, and what it is
+    "toy": ("draft VLM", "a small vision-language model of its own, distilled from the target"),
+    "toy-eagle": ("EagleVLM", "one layer that reads the target's own states (SpecVLM)"),
+    "toy-eagle-compressed": ("EagleVLM, compressed", "the same, and it reads fewer tokens of the picture"),
+    "toy-before": ("before distillation", "the draft VLM as it was before it learnt from the target"),
+}
+PRECISIONS: Final[Mapping[DTypeName, str]] = {
+    "float64": "both models in float64, in which nothing ties",
+    "bfloat16": "both models in bfloat16, as on a GPU",
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,10 @@ class Serving:
 
     code: str = field(default_factory=lambda: _from("SPECLLAVA_CODE") or _space_files())
     """Address of the project's files, for the links Code and Docs: SPECLLAVA_CODE, on a hosted Space its own files."""
+
+    drafts: tuple[str, ...] = ()
+    """More drafts of the target for visitors to choose from, each loaded when it is first used: names of presets, ids
+    of the hub, or directories."""
 
     open: Path | None = None
     """A race file to show first, in place of an example."""
@@ -101,33 +117,80 @@ def _start(options: Serving) -> None:
         if one.image:
             open_image(one.image)  # a picture that cannot be read is refused before the page is up
     loading = ThreadPoolExecutor(1, "models").submit(load_pair, options.running)
-    running = options.running
-    toy = running.preset.startswith("toy") and running.target is None
-    others = _others(running) if toy and running == replace(PairOptions(), device=running.device) else {}
+    toy = options.running.preset.startswith("toy") and options.running.target is None
+    drafts = _drafts(options)
+    choices = _choices(options, drafts)
     state = AppState(
         loading.result, recorded, toy=toy, opened=race, lessons=lessons, code=options.code,
         lab=lambda: _lab(loading.result()), dialogues=Dialogues(lambda turns: _chat(loading.result(), turns)),
-        others=others,
+        others=_others(options.running, choices, drafts, loading.result), choices=choices,
     )  # fmt: skip
     serve(build_page(state), options.host, options.port, FirstPaint(state, FIRST_PAINT), root_path=options.root_path)
 
 
-def _others(running: PairOptions) -> dict[str, Models]:
-    """Return the toy pair in other precisions, and with its draft as it was before distillation. Both are small."""
-    before = replace(running, preset="toy-before")
-    return {
-        "before distillation": _models("the draft as it was before distillation", before),
-        "float64": _models("both models in float64, in which nothing ties", replace(running, dtype="float64")),
-        "bfloat16": _models("both models in bfloat16, as on a GPU", replace(running, dtype="bfloat16")),
-    }
+def _drafts(options: Serving) -> dict[str, Preset]:
+    """Return the drafts to choose from by what they are called; the one that the page was started with comes first.
+
+    Raises:
+        ValueError: two of one name.
+    """
+    running, known = options.running, presets()
+    own = preset_named(running.preset) if running.target is None else Preset(running.target)
+    source, draft_format = own.chosen(running.draft, running.draft_format)
+    started = running.preset if running.target is None and running.draft is None else ""
+    listed = [started] if started in TOY_DRAFTS else []
+    listed += [name for name in TOY_DRAFTS if listed and name in known and name != started]
+    drafts = {TOY_DRAFTS[name][0]: known[name] for name in listed}
+    drafts = drafts or {"" if source is None else Path(source).name: Preset(own.target, source, None, draft_format)}
+    for name in options.drafts:
+        called = Path(name).name
+        if called in drafts:
+            raise ValueError(f"two drafts are called {called}: name each of --drafts once")
+        drafts[called] = known.get(name) or Preset(own.target, name)
+        if drafts[called].target != own.target or drafts[called].draft is None:
+            raise ValueError(f"the preset {name} has no draft for {own.target}")
+    return drafts
 
 
-def _models(about: str, options: PairOptions) -> Models:
-    @cache
-    def pair() -> Any:
-        return load_pair(options)
+def _choices(options: Serving, drafts: Mapping[str, Preset]) -> ModelChoices:
+    """Return what visitors may choose: the drafts, and for the toy pair, which is small, other precisions."""
+    known = dict(TOY_DRAFTS.values())
+    about = {name: known.get(name, "a draft of the same target") for name in drafts}
+    own, *_ = drafts
+    said = known.get(own, "the draft that this page was started with")
+    running = options.running
+    small = own in known and running == replace(PairOptions(), preset=running.preset, device=running.device)
+    precisions = {str(dtype): about_it for dtype, about_it in PRECISIONS.items()} if small else {}
+    del about[own]
+    return ModelChoices(own, said, about, precisions)
 
-    return Models(about, pair, lambda: _lab(pair()), lambda turns: _chat(pair(), turns))
+
+def _others(
+    running: PairOptions, choices: ModelChoices, drafts: Mapping[str, Preset], own: Callable[[], Any]
+) -> dict[Chosen, Models]:
+    """Return the pairs beside the page's own, each made at its first use; all of one precision share one target."""
+    made: dict[Chosen, Models] = {}
+    bases = {AS_STARTED: own}
+    if choices.precisions:
+        bases |= {dtype: _loaded(replace(running, dtype=dtype)) for dtype in PRECISIONS}
+    for precision, base in bases.items():
+        for draft in (OWN, *choices.drafts):
+            pair = base if draft == OWN else _with_draft(base, drafts[draft])
+            made[Chosen(draft, precision)] = _models(pair)
+    del made[Chosen()]
+    return made
+
+
+def _loaded(options: PairOptions) -> Callable[[], Any]:
+    return cache(lambda: load_pair(options))
+
+
+def _with_draft(base: Callable[[], Any], preset: Preset) -> Callable[[], Any]:
+    return cache(lambda: base().with_draft(preset.draft, preset.draft_format))
+
+
+def _models(pair: Callable[[], Any]) -> Models:
+    return Models(pair, lambda: _lab(pair()), lambda turns: _chat(pair(), turns))
 
 
 def _lab(pair: Any) -> Experiments:

@@ -65,7 +65,7 @@ class DecodingConfig:
         pydantic.ValidationError: a value outside its bounds; a ``ValueError`` that names field and bound.
     """
 
-    drafter: Annotated[DrafterName, *_choices("Who drafts", "Who proposes tokens.", DRAFTER_INFOS.values())] = "model"
+    drafter: Annotated[DrafterName, *_choices("Who guesses", "Who proposes tokens.", DRAFTER_INFOS.values())] = "model"
 
     rule: Annotated[RuleName, *_choices("How the tree grows", "How the tree grows.", RULE_INFOS.values())] = "entropy"
 

@@ -174,7 +174,7 @@ def test_progress_is_in_words():
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
 @pytest.mark.parametrize("tokens", [1, 2, 160])
 def test_every_finding_can_be_shown_however_short_the_answer(experiment, tokens: int):
-    more = {"knob": "nodes", "fork": (), "seeing": Blank()}.get(experiment.name)
+    more = {"knob": "nodes", "fork": (), "seeing": Blank(), "drafters": {"draft VLM": None}}.get(experiment.name)
     found = experiment.start(FakeLab(HOSTILE), Blank().open(), "What?", more, replace(CONFIG, max_new_tokens=tokens))
     for one in found:
         _, view = experiment.view(one)

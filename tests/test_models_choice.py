@@ -24,16 +24,18 @@ from specllava.pair import Pair
 from specllava.question import Question
 from visual.page.against_run import LINES, Comparisons, Wanted, against_kind
 from visual.page.app_state import AppState, Models
-from visual.page.controls import AS_STARTED, MODELS, chosen_models, decoding_config, described_settings
+from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
 from visual.page.experiments import EXPERIMENTS
 from visual.page.lab import LabState, experiment_kind
+from visual.page.model_choice import AS_STARTED, PRECISION, Chosen, ModelChoices, chosen_models, models_named
 from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import run_updates
 
 OTHER = "float64"
+THEIRS = Chosen(precision=OTHER)
 
 
 class Named:
@@ -50,28 +52,29 @@ class Named:
 
 def site(own: Named, other: Named) -> AppState:
     chat: Callable[[Sequence[Any]], Any] = lambda turns: None  # noqa: E731
-    models = Models("both models in float64", other.load, lambda: other.lab, chat)
-    return AppState(own.load, others={OTHER: models})
+    models = Models(other.load, lambda: other.lab, chat)
+    choices = ModelChoices(precisions={OTHER: "both models in float64"})
+    return AppState(own.load, others={THEIRS: models}, choices=choices)
 
 
 def test_the_choice_is_no_option_of_decoding_and_is_told_where_it_is_not_the_pages_own() -> None:
-    assert decoding_config({MODELS: OTHER, "rule": "chain"}) == DecodingConfig(rule="chain")
+    assert decoding_config({PRECISION: OTHER, "rule": "chain"}) == DecodingConfig(rule="chain")
     plain = described_settings({})
-    assert MODELS in plain["read"]
-    assert described_settings({MODELS: AS_STARTED})["summary"] == plain["summary"]
-    assert described_settings({MODELS: OTHER})["summary"] == f"{OTHER} · {plain['summary']}"
+    assert PRECISION in plain["read"]
+    assert described_settings({PRECISION: AS_STARTED})["summary"] == plain["summary"]
+    assert described_settings({PRECISION: OTHER})["summary"] == f"{plain['summary']} · {OTHER}"
 
 
 @pytest.mark.parametrize("name", ["", "float16", "<b>", "as", "None", 7, None, ["float64"]])
 def test_models_that_are_not_offered_are_refused_in_one_line(name: Any) -> None:
     own, other = Named("float32"), Named("float64")
     requests = RunRequests()
-    requests.request(("me", RACE), RunRequest(Picture(seed=3), "What?", {MODELS: name}))
+    requests.request(("me", RACE), RunRequest(Picture(seed=3), "What?", {PRECISION: name}))
     *_, (value, notice) = run_updates(requests, race_kind(site(own, other)), ("me", RACE))
     assert value is None and "there are no models" in notice and OTHER in notice
     assert own.asked == other.asked == []
     with pytest.raises(ValueError, match="there are no models"):
-        chosen_models({OTHER: 1}, str(name))
+        chosen_models({THEIRS: 1}, models_named({PRECISION: name}))
 
 
 @pytest.mark.parametrize("chosen", [AS_STARTED, OTHER])
@@ -79,12 +82,12 @@ def test_a_race_and_an_experiment_run_on_the_chosen_models_alone(chosen: str) ->
     own, other = Named("float32"), Named("float64")
     used, unused = (other, own) if chosen == OTHER else (own, other)
     requests = RunRequests()
-    requests.request(("me", RACE), RunRequest(Picture(seed=3), "What?", {MODELS: chosen}))
+    requests.request(("me", RACE), RunRequest(Picture(seed=3), "What?", {PRECISION: chosen}))
     list(run_updates(requests, race_kind(site(own, other)), ("me", RACE)))
     assert (used.asked, unused.asked) == (["race"], [])
-    lab = LabState(lambda: own.lab, Picture, requests, {OTHER: lambda: other.lab})
+    lab = LabState(lambda: own.lab, Picture, requests, {THEIRS: lambda: other.lab})
     kind = experiment_kind(lab, EXPERIMENTS[0])
-    requests.request(("me", kind.name), RunRequest(Picture(seed=3), "What?", {MODELS: chosen}))
+    requests.request(("me", kind.name), RunRequest(Picture(seed=3), "What?", {PRECISION: chosen}))
     list(run_updates(requests, kind, ("me", kind.name)))
     assert (used.lab.asked, unused.lab.asked) == (["What?"], [])
 
@@ -93,10 +96,10 @@ def test_a_race_and_an_experiment_run_on_the_chosen_models_alone(chosen: str) ->
 @pytest.mark.parametrize("b", [AS_STARTED, OTHER])
 def test_each_side_of_a_comparison_runs_on_its_own_models(a: str, b: str) -> None:
     labs, requests = {AS_STARTED: FakeLab(), OTHER: FakeLab()}, RunRequests()
-    state = LabState(lambda: labs[AS_STARTED], Picture, requests, {OTHER: lambda: labs[OTHER]})
+    state = LabState(lambda: labs[AS_STARTED], Picture, requests, {THEIRS: lambda: labs[OTHER]})
     kind = against_kind(state, Comparisons())
-    wanted = Wanted(LINES, "One?", 0, (), {MODELS: a})
-    requests.request(("me", kind.name), RunRequest(Picture(seed=3), "", {MODELS: b}, wanted))
+    wanted = Wanted(LINES, "One?", 0, (), {PRECISION: a})
+    requests.request(("me", kind.name), RunRequest(Picture(seed=3), "", {PRECISION: b}, wanted))
     list(run_updates(requests, kind, ("me", kind.name)))
     assert labs[a].others == [None if a == b else labs[b]]
 
@@ -156,7 +159,7 @@ def test_the_drawer_offers_other_models_and_runs_them(
     page.wait_for_selector(".tree .main-svg")
     page.click(".settings-open")
     page.locator(".drawer label", has_text=OTHER).click()
-    page.wait_for_function(f"document.querySelector('.drawer .summary').textContent.startsWith('{OTHER} · ')")
+    page.wait_for_function(f"document.querySelector('.drawer .summary').textContent.endsWith(' · {OTHER}')")
     page.click(".drawer-run")
     Visit(page).wait("document.querySelector('.origin').textContent.includes('live run')")
     assert other.asked == ["race"]

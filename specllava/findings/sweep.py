@@ -59,6 +59,7 @@ class Sweep:
         alone: the target-only run; ``None`` until it began.
         runs: by value, as far as they have come.
         priced: by value, the passes of those runs at measured costs; none without costs.
+        draft_pass: by value, seconds of a pass of its draft over one node; only where the values are drafts.
     """
 
     field: str
@@ -67,6 +68,7 @@ class Sweep:
     alone: DecodeTrace | None = None
     runs: tuple[tuple[Value, DecodeTrace], ...] = ()
     priced: tuple[tuple[Value, Priced], ...] = ()
+    draft_pass: tuple[tuple[Value, float], ...] = ()
 
     @property
     def points(self) -> tuple[Point, ...]:

@@ -6,8 +6,8 @@ that they can be closed between any two steps. What they find is in ``findings``
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from PIL import Image
 
@@ -18,6 +18,7 @@ from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
 from specllava.lab.against import against, sides
 from specllava.lab.contrast import Variant, contrast, with_tree_comparisons
+from specllava.lab.drafters import compare_drafters
 from specllava.lab.forced_token import force_token, token_options
 from specllava.lab.sweep import sweep, sweep_values
 from specllava.pair import Pair, Picture
@@ -50,6 +51,22 @@ class Lab:
         values = sweep_values(chosen, field)
         return sweep(self.pair, self.pair.prompt(image, messages, chosen.max_new_tokens), chosen, field, values)
 
+    def drafters(
+        self, image: Picture, messages: Messages, others: Mapping[str, Lab], config: DecodingConfig | None = None
+    ) -> Generator[Sweep]:
+        """Race the drafts of one target on one prompt, and prompt lookup; whoever ``config`` lets draft.
+
+        Args:
+            others: a lab for each draft, by what it is called.
+
+        Raises:
+            ValueError: there is only one draft.
+        """
+        chosen = _comparable(replace(config or DecodingConfig(), drafter="model"))
+        pairs = {name: lab.pair for name, lab in others.items()}
+        present = next((name for name, lab in others.items() if lab.pair is self.pair), "")
+        return compare_drafters(pairs, present, image, messages, chosen)
+
     def image_ablation(
         self, image: Image.Image, messages: Messages, other: Image.Image, config: DecodingConfig | None = None
     ) -> Generator[Contrast]:
@@ -72,6 +89,11 @@ class Lab:
     ) -> Generator[Contrast]:
         """Compare the draft before distillation with the present one, with the trees of both where they differ most."""
         chosen = _comparable(config)
+        if self.pair.draft_vision == "states":
+            raise ValueError(
+                f"the draft {self.pair.draft_name} reads the target's states, and the one from before distillation is a"
+                " draft model: choose the draft that came of it"
+            )
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
         pairs = {"before distillation": self.pair.undistilled(), "after distillation": self.pair}
         variants = [Variant(name, pair, prompt) for name, pair in pairs.items()]

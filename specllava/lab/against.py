@@ -44,13 +44,23 @@ def sides(one: Pair, a: DecodingConfig, other: Pair, b: DecodingConfig) -> tuple
     """
     if one.draft is None or other.draft is None:
         return Side(one, a), Side(other, b)
+    return Side(one, a, one.measured_costs), Side(other, b, costs_beside(one, other))
+
+
+def costs_beside(one: Pair, other: Pair) -> Costs:
+    """Return the costs of ``other``'s passes; those of a model of the same shape as ``one``'s are ``one``'s.
+
+    Raises:
+        ValueError: a pair without a draft.
+    """
     costs = one.measured_costs
+    if one.draft is None or other.draft is None:
+        raise ValueError(f"the pair {(one if one.draft is None else other).name} has no draft whose passes are timed")
     target, draft = _shape(one.target) == _shape(other.target), _shape(one.draft) == _shape(other.draft)
     if target and draft:
-        return Side(one, a, costs), Side(other, b, costs)
+        return costs
     own = other.measured_costs
-    theirs = Costs(costs.verify if target else own.verify, costs.draft if draft else own.draft)
-    return Side(one, a, costs), Side(other, b, theirs)
+    return Costs(costs.verify if target else own.verify, costs.draft if draft else own.draft)
 
 
 def _shape(model: PreTrainedModel) -> list[tuple[Any, ...]]:

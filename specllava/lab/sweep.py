@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from contextlib import closing
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specllava.config import DecodingConfig
-from specllava.decoding import Event
+from specllava.decoding import Event, race
 from specllava.findings.replays import ReplayStep, priced
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
+from specllava.growth.cost_model import Costs
 from specllava.growth.rules import RULE_INFOS
 from specllava.lane import TARGET_ONLY, Lane
 from specllava.pair import Pair
@@ -36,47 +37,74 @@ def sweep_values(config: DecodingConfig, field: str) -> tuple[Value, ...]:
     return tuple(sorted({*SWEEP_VALUES[field], getattr(config, field)}))  # type: ignore[type-var]
 
 
+@dataclass(frozen=True, slots=True)
+class SweepRun:
+    """A run of a sweep: a value, and who answers how.
+
+    Args:
+        costs: of the pair's passes.
+    """
+
+    value: Value
+    pair: Pair
+    prompt: Prompt
+    config: DecodingConfig
+    costs: Costs
+
+
 def sweep(pair: Pair, prompt: Prompt, config: DecodingConfig, field: str, values: Sequence[Value]) -> Generator[Sweep]:
-    """Decode the prompt at every value and by the target alone; how far all have come, after each decode step.
+    """Decode the prompt at every value of an option and by the target alone, see :func:`sweep_runs`.
+
+    Raises:
+        ValueError: a pair without a draft.
+    """
+    varied: list[dict[str, Any]] = [{field: value} for value in values]
+    runs = [
+        SweepRun(value, pair, prompt, replace(config, **change), pair.measured_costs)
+        for value, change in zip(values, varied, strict=True)
+    ]
+    return sweep_runs(Sweep(field, tuple(values), getattr(config, field)), runs)
+
+
+def sweep_runs(found: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
+    """Decode every run and, by the first one's target alone, the same; how far all have come, after each decode step.
 
     A new finding comes every :data:`TICK` seconds; in between, the last one is yielded unchanged. The runs take turns
     step by step, each with its own clock, so that a busy machine slows all of them alike and a sweep that is stopped
     has something to say of each. Passes are counted too and priced at their measured costs, which other work does not
     change. Every run has caches of its own.
-
-    Raises:
-        ValueError: a pair without a draft.
     """
-    variants: list[dict[str, Any]] = [{field: value} for value in values]
-    lanes = [Lane(str(number), replace(config, **variant), prompt) for number, variant in enumerate(variants)]
-    alone = Lane(TARGET_ONLY, replace(config, drafter="none"), prompt)
+    first = runs[0]
+    alone = Lane(TARGET_ONLY, replace(first.config, drafter="none"), first.prompt)
+    lanes = [Lane(str(number), run.config, run.prompt) for number, run in enumerate(runs)]
+    pairs = {lane.name: run.pair for lane, run in zip(lanes, runs, strict=True)} | {TARGET_ONLY: first.pair}
     items: dict[str, list[Event]] = {}
     traces: dict[str, DecodeTrace] = {}
     counted: dict[str, list[ReplayStep]] = {}
-    costs, draft = pair.measured_costs, pair.draft
-    assert draft is not None  # without one nothing could be timed
-    found = Sweep(field, tuple(values), getattr(config, field))
 
     def so_far() -> Sweep:
         for lane in (alone, *lanes):
-            run, trace = items.get(lane.name, []), traces.get(lane.name)
-            if run and (trace is None or len(trace.steps) < len(run) - 1):  # a lane that moved since
-                traces[lane.name] = pair.collect(lane, run)
-        runs = tuple(
-            (value, traces[lane.name]) for lane, value in zip(lanes, values, strict=True) if lane.name in traces
-        )
-        steps = [(value, counted.get(lane.name)) for lane, value in zip(lanes, values, strict=True)]
-        worth = tuple((value, priced(of_run, costs)) for value, of_run in steps if of_run)
-        return replace(found, alone=traces.get(TARGET_ONLY), runs=runs, priced=worth)
+            done, trace = items.get(lane.name, []), traces.get(lane.name)
+            if done and (trace is None or len(trace.steps) < len(done) - 1):  # a lane that moved since
+                traces[lane.name] = pairs[lane.name].collect(lane, done)
+        named = [(run, lane.name) for run, lane in zip(runs, lanes, strict=True)]
+        ran = tuple((run.value, traces[name]) for run, name in named if name in traces)
+        worth = tuple((run.value, priced(counted[name], run.costs)) for run, name in named if counted.get(name))
+        return replace(found, alone=traces.get(TARGET_ONLY), runs=ran, priced=worth)
 
     yield found
     shown = time.monotonic()
-    with pass_widths(draft) as widths, closing(pair.race_lanes([alone, *lanes])) as events:
+    drafts = {id(run.pair.draft): run.pair.draft for run in runs if run.pair.draft is not None}
+    with ExitStack() as stack:
+        passes = [stack.enter_context(pass_widths(draft)) for draft in drafts.values()]
+        events = stack.enter_context(closing(race([pairs[lane.name].request(lane) for lane in (alone, *lanes)])))
         for event in events:
             items.setdefault(event.lane.name, []).append(event.item)
             if isinstance(event.item, StepTrace):
+                widths = [width for of_draft in passes for width in of_draft]  # one lane moved, and with it one draft
                 counted.setdefault(event.lane.name, []).append(ReplayStep.counted(event.item, widths))
-            widths.clear()
+            for of_draft in passes:
+                of_draft.clear()
             if time.monotonic() - shown >= TICK:
                 found = so_far()
                 shown = time.monotonic()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from specllava.models.feature_config import DraftFormat
 
 ASSETS = shipped("assets")
+FEATURE_DRAFTS: Final = ("eagle", "eagle-compressed")  # of the toy target, where they have been made
 LICENCE_UNKNOWN: Final = "weights: licence not known"
 
 
@@ -54,6 +55,7 @@ def presets() -> dict[str, Preset]:
     return {
         "toy": Preset(toy / "target", toy / "draft", before=toy / "draft-before"),
         "toy-before": Preset(toy / "target", toy / "draft-before"),
+        **{f"toy-{name}": Preset(toy / "target", toy / name) for name in FEATURE_DRAFTS if (toy / name).is_dir()},
         "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
         "llava-1.5-13b": Preset("llava-hf/llava-1.5-13b-hf"),
         **_published(),

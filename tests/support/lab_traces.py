@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from PIL import Image
@@ -37,6 +37,18 @@ def synthetic_sweep(field: str, values: Sequence[Value], config: DecodingConfig)
             found, alone=lanes["target-only"], runs=(*found.runs, (value, run)), priced=(*found.priced, *own)
         )
         yield found
+
+
+def synthetic_drafters(names: Sequence[str], config: DecodingConfig) -> Generator[Sweep]:
+    """A drafter more per finding; the last one has no draft."""
+    depths = range(2, 2 + len(names))
+    named = dict(zip(depths, names, strict=True))
+    costs = tuple((name, 0.001 * place) for place, name in enumerate(names[:-1], start=1))
+    for found in synthetic_sweep("depth", depths, config):
+        runs, worth = (tuple((named[v], one) for v, one in pairs) for pairs in (found.runs, found.priced))  # type: ignore[index]
+        yield replace(
+            found, field="drafter", values=tuple(names), current=names[0], runs=runs, priced=worth, draft_pass=costs
+        )
 
 
 def synthetic_reading(trace: DecodeTrace, seed: int) -> DraftScores:
@@ -125,6 +137,12 @@ class FakeLab:
     def rules(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Sweep]:
         self._ask(messages)
         return synthetic_sweep("rule", RULES, config)
+
+    def drafters(
+        self, image: Image.Image, messages: str, others: Mapping[str, FakeLab], config: DecodingConfig
+    ) -> Generator[Sweep]:
+        self._ask(messages)
+        return synthetic_drafters((*others, "prompt lookup"), config)
 
     def sweep(self, image: Image.Image, messages: str, field: str, config: DecodingConfig) -> Generator[Sweep]:
         self._ask(messages)

@@ -73,7 +73,7 @@ def _rules_answer(found: Sweep) -> str:
         )
     else:
         answer += "No other rule has more tokens per target pass. "
-    return f"{answer}{_sameness(found)} {_how_timed(found)}"
+    return f"{answer}{sameness_sentence(found)} {how_timed(found)}"
 
 
 def knob_chart(found: Sweep) -> Chart:
@@ -115,10 +115,11 @@ def _knob_answer(found: Sweep, unit: str) -> str:
         answer += f"Yours, {yours.value:g}: {yours.worth:.1f}× with {yours.summary.tau:.1f} tokens per target pass. "
     elif yours is not None:
         answer += "That is your setting. "
-    return f"{answer}{_sameness(found)} {_how_timed(found)}"
+    return f"{answer}{sameness_sentence(found)} {how_timed(found)}"
 
 
-def _how_timed(found: Sweep) -> str:
+def how_timed(found: Sweep) -> str:
+    """Say what the speed-ups of a sweep rest on."""
     return ONE_RUN if any(math.isnan(point.counted) for point in found.points) else COUNTED
 
 
@@ -126,7 +127,7 @@ def _point_rows(found: Sweep) -> tuple[tuple[str, ...], ...]:
     return tuple(
         (
             f"{point.value}{' (yours)' if point.value == found.current else ''}", f"{point.summary.tau:.2f}",
-            _times(point.counted), _times(point.speedup), str(point.summary.drafted),
+            times(point.counted), times(point.speedup), str(point.summary.drafted),
             str(point.summary.accepted), str(point.summary.target_passes),
             "yes" if point.same else "near-tie" if point.sameness.near_tie else "no",
         )
@@ -134,11 +135,13 @@ def _point_rows(found: Sweep) -> tuple[tuple[str, ...], ...]:
     )  # fmt: skip
 
 
-def _times(speedup: float) -> str:
+def times(speedup: float) -> str:
+    """Write a speed-up for a table."""
     return "–" if math.isnan(speedup) else f"{speedup:.2f}×"
 
 
-def _sameness(found: Sweep) -> str:
+def sameness_sentence(found: Sweep) -> str:
+    """Say whether every run gave the target's own tokens."""
     differing = [str(point.value) for point in found.points if not point.same]
     if differing:
         return f"Other tokens than the target alone: {', '.join(differing)} (see the table)."

@@ -18,8 +18,9 @@ from specllava.findings.against import Against
 from specllava.findings.against_tables import race_files, records, summary_lines, to_csv, to_markdown
 from specllava.race_file import write_zip
 from visual.page.against_prompts import PagePrompt, line_prompts, questions, scene_prompts
-from visual.page.controls import Settings, decoding_config, models_named
+from visual.page.controls import Settings, decoding_config
 from visual.page.lab import LabState
+from visual.page.model_choice import models_named
 from visual.page.notices import info
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update

@@ -14,6 +14,7 @@ from specllava.trace import DecodeTrace, RunInfo
 from visual.page import widgets
 from visual.page.dialogue import Chat, Dialogues, TurnParts
 from visual.page.experiments import Experiments
+from visual.page.model_choice import Chosen, ModelChoices
 from visual.page.run_requests import RunRequests
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
@@ -42,11 +43,9 @@ class Models:
     """Models that a visitor may choose in place of the page's own; each part is made at its first use.
 
     Args:
-        about: what they are, in a few words.
         backend, lab, chat: as of :class:`AppState` and its dialogues.
     """
 
-    about: str
     backend: Callable[[], Backend]
     lab: Callable[[], Experiments]
     chat: Callable[[Sequence[TurnParts]], Chat]
@@ -66,7 +65,8 @@ class AppState:
         code: address of the project's files, for links; empty if none is known.
         lab: waits for the models; without it the page has no lab.
         dialogues: of the visitors; without them every question stands alone.
-        others: models to choose in place of these, by name.
+        others: models to choose in place of these.
+        choices: what these are called.
     """
 
     backend: Callable[[], Backend]
@@ -78,7 +78,8 @@ class AppState:
     code: str = ""
     lab: Callable[[], Experiments] | None = None
     dialogues: Dialogues | None = None
-    others: Mapping[str, Models] = field(default_factory=dict)
+    others: Mapping[Chosen, Models] = field(default_factory=dict)
+    choices: ModelChoices = field(default_factory=ModelChoices)
 
     @property
     def first(self) -> Recorded | None:

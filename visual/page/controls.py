@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, get_origin
+from typing import Any, Final, get_origin
 
 import gradio as gr
 from annotated_types import Ge, Le
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read, short
+from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
+from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PRECISION, ModelChoices, models_named
 from visual.player.component import component_arguments
 from visual.player.summary import settings_summary
 
 Settings = Mapping[str, Any]
-Chosen = TypeVar("Chosen")
-MODELS: Final = "models"  # the setting that is no option of decoding: which of the page's models run
-AS_STARTED: Final = "as started"
 FIELDS: Final[dict[str, FieldInfo]] = dict(vars(DecodingConfig)["__pydantic_fields__"])
 MODULES: Final = ("settings.js", "draw_tree.js")
 MOUNT: Final = """
@@ -63,23 +61,26 @@ PRESETS: Final = (
 )  # fmt: skip
 
 
-def settings_drawer(run: str, models: Mapping[str, str] | None = None) -> gr.HTML:
+def settings_drawer(run: str, models: ModelChoices | None = None) -> gr.HTML:
     """Build the button, the summary and the drawer with the presets and a control per option.
 
     Args:
         run: selector of the button that runs with these settings.
-        models: other models than the page was started with, by name, and what they are.
+        models: what can be chosen in place of the models that the page was started with.
     """
     defaults = {name: _plain(info.default) for name, info in FIELDS.items()}
     tree = _tree_options()
     unchanged = {name: defaults[name] for name in tree}
-    defaults |= {MODELS: AS_STARTED} if models else {}
+    offered = models or ModelChoices()
+    defaults |= {PRECISION: AS_STARTED} if offered.precisions else {}
     return gr.HTML(**component_arguments(
         "settings.html", MODULES, MOUNT, defaults, elem_id="settings", server_functions=[described_settings],
         run=run, described=described_settings(defaults), groups=[
-            *([{"title": "The models", "options": [_models_option(models)]}] if models else []),
-            {"title": "The tree", "options": [_option(name) for name in FIELDS if name in tree]},
+            {"title": "The tree", "options": [
+                _drafter_option(offered) if name == "drafter" else _option(name) for name in FIELDS if name in tree
+            ]},
             {"title": "The answer", "options": [_option(name) for name in FIELDS if name not in tree]},
+            *([{"title": "The models", "options": [_precision_option(offered)]}] if offered.precisions else []),
         ],
         presets=[
             {"title": preset.title, "because": preset.because, "changes": {**unchanged, **preset.changes}}
@@ -94,52 +95,43 @@ def decoding_config(settings: Settings | None) -> DecodingConfig:
     Raises:
         pydantic.ValidationError: a value outside its bounds, or a name that is no option.
     """
-    given = {name: value for name, value in (settings or {}).items() if name != MODELS}
+    given = {name: value for name, value in (settings or {}).items() if name != PRECISION}
+    if "drafter" in given:
+        given["drafter"] = _drafter(given)
     read = _read(given)
     used = {name: value for name, value in given.items() if name in read or name not in FIELDS}
     return DecodingConfig(**{name: _listed(name, value) for name, value in used.items()})
-
-
-def models_named(settings: Settings | None) -> str:
-    """Return the name of the models that settings choose."""
-    return str((settings or {}).get(MODELS, AS_STARTED))
-
-
-def chosen_models(others: Mapping[str, Chosen], name: str) -> Chosen | None:
-    """Return what stands under the name of the models that were chosen; ``None``: the page's own.
-
-    Raises:
-        ValueError: there are none of that name.
-    """
-    if name == AS_STARTED:
-        return None
-    if name not in others:
-        raise ValueError(f"there are no models {short(name)}: choose {', '.join([AS_STARTED, *others])}")
-    return others[name]
 
 
 def described_settings(settings: Settings) -> dict[str, Any]:
     """Describe settings: their ``summary``, the options that are ``read``, and by option why it is ``refused``."""
     refused = {}
     try:
-        summary = settings_summary(decoding_config(settings))
-        if (models := models_named(settings)) != AS_STARTED:
-            summary = f"{models} · {summary}"
+        models = models_named(settings)
+        draft = None if models.draft == OWN else models.draft
+        summary = settings_summary(decoding_config(settings), draft=draft)
+        if models.precision != AS_STARTED:
+            summary += f" · {models.precision}"
     except ValidationError as error:
         refused = {
             ".".join(map(str, item["loc"][:1])): item["msg"].removeprefix("Value error, ") for item in few_errors(error)
         }
         summary = f"Please change the settings: {one_line(error)}"
-    return {"summary": summary, "read": sorted({*_read(settings), MODELS}), "refused": refused}
+    return {"summary": summary, "read": sorted({*_read(settings), PRECISION}), "refused": refused}
 
 
 def _read(settings: Settings) -> frozenset[str]:
     """Return the options that decoding with these settings reads; they may be anything that a browser sent."""
-    drafter, rule, temperature, children = (
-        settings.get(name, FIELDS[name].default) for name in ("drafter", "rule", "temperature", "children")
+    rule, temperature, children = (
+        settings.get(name, FIELDS[name].default) for name in ("rule", "temperature", "children")
     )
     warm = temperature if isinstance(temperature, int | float) else 0.0
-    return options_read(str(drafter), str(rule), warm, str(children))
+    return options_read(str(_drafter(settings)), str(rule), warm, str(children))
+
+
+def _drafter(settings: Settings) -> Any:
+    """Return the drafter of settings: one of the target's drafts is the drafter ``model`` of a pair of its own."""
+    return "model" if models_named(settings).draft != OWN else settings.get("drafter", FIELDS["drafter"].default)
 
 
 def _tree_options() -> set[str]:
@@ -149,10 +141,19 @@ def _tree_options() -> set[str]:
     return {"drafter", *drafters, *rules} - {"children"}
 
 
-def _models_option(models: Mapping[str, str]) -> dict[str, Any]:
-    said = {AS_STARTED: "the models of this page", **models}
-    choices = [{"name": name, "help": text} for name, text in said.items()]
-    return {"name": MODELS, "title": "Which models", "choices": choices}
+def _drafter_option(models: ModelChoices) -> dict[str, Any]:
+    """Describe the choice of who guesses: all drafts of the target, and the drafters that need none."""
+    option = _option("drafter")
+    own, *others = option["choices"]
+    if models.own:
+        own = {**own, "title": models.own, "help": models.about}
+    drafts = [{"name": DRAFT + name, "title": name, "help": said} for name, said in models.drafts.items()]
+    return option | {"choices": [own, *drafts, *others]}
+
+
+def _precision_option(models: ModelChoices) -> dict[str, Any]:
+    said = {AS_STARTED: "as the page was started", **models.precisions}
+    return {"name": PRECISION, "title": "Precision", "choices": [{"name": n, "help": text} for n, text in said.items()]}
 
 
 def _option(name: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +14,15 @@ from specllava.findings.contrast import Contrast
 from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
 from specllava.question import Question
-from visual.page.lab_views import View, distillation_view, fork_view, knob_view, rules_view, seeing_view
+from visual.page.lab_views import (
+    View,
+    distillation_view,
+    drafters_view,
+    fork_view,
+    knob_view,
+    rules_view,
+    seeing_view,
+)
 
 
 class Experiments(Protocol):
@@ -25,6 +33,10 @@ class Experiments(Protocol):
     """
 
     def rules(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Sweep]: ...
+
+    def drafters(
+        self, image: Image.Image, messages: str, others: Mapping[str, Any], config: DecodingConfig
+    ) -> Generator[Sweep]: ...  # others: experiments with each draft of the target, by what it is called
 
     def sweep(self, image: Image.Image, messages: str, field: str, config: DecodingConfig) -> Generator[Sweep]: ...
 
@@ -64,6 +76,12 @@ EXPERIMENTS = (
         "rules", "Rules side by side",
         "The same question with every way to grow a tree: what a rule guesses right, and what that saves.",
         "Compare the rules", lambda lab, image, question, _, config: lab.rules(image, question, config), rules_view,
+    ),
+    Experiment(
+        "drafters", "Who guesses best?",
+        "The same question, guessed by every draft of the large model, and by looking up what the text said before.",
+        "Compare the drafters",
+        lambda lab, image, question, others, config: lab.drafters(image, question, others, config), drafters_view,
     ),
     Experiment(
         "seeing", "Does seeing help?",

@@ -13,6 +13,7 @@ import gradio as gr
 
 from visual.page import widgets
 from visual.page.controls import settings_drawer
+from visual.page.model_choice import ModelChoices
 from visual.page.notices import notice_arguments
 from visual.page.pictures import TOY_KNOWS, Picture, Split, new_scene, read_upload
 from visual.page.runs import QUICK
@@ -90,7 +91,7 @@ def question_card(
     suggestions: Mapping[str, str],
     notice: gr.HTML,
     follow_id: str | None = None,
-    models: Mapping[str, str] | None = None,
+    models: ModelChoices | None = None,
 ) -> QuestionCard:
     """Build the card with the question, suggestions that fill it in (by what their button says), and the settings.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gradio as gr
@@ -13,8 +13,9 @@ from PIL import Image
 
 from specllava.findings.sweep import SWEEP_VALUES
 from visual.page import widgets
-from visual.page.controls import Settings, chosen_models
+from visual.page.controls import Settings
 from visual.page.experiments import EXPERIMENTS, Experiment, Experiments
+from visual.page.model_choice import Chosen, ModelChoices, chosen_models
 from visual.page.notices import info, notice_arguments
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
@@ -39,21 +40,28 @@ class LabState:
         experiments: waits for the models; raises if they could not be loaded.
         another: makes a picture that is not the visitor's.
         requests: races and experiments that wait or run, on the whole page.
-        others: experiments on other models, by their name.
+        others: experiments on other models.
+        choices: what these models are called.
     """
 
     experiments: Callable[[], Experiments]
     another: Callable[[], PictureSource]
     requests: RunRequests
-    others: Mapping[str, Callable[[], Experiments]] = field(default_factory=dict)
+    others: Mapping[Chosen, Callable[[], Experiments]] = field(default_factory=dict)
+    choices: ModelChoices = field(default_factory=ModelChoices)
 
-    def on(self, models: str) -> Experiments:
-        """Return the experiments on the models of that name.
+    def on(self, models: Chosen) -> Experiments:
+        """Return the experiments on the models that were chosen.
 
         Raises:
             ValueError: there are none.
         """
         return (chosen_models(self.others, models) or self.experiments)()
+
+    def drafts(self, models: Chosen) -> dict[str, Experiments]:
+        """Return the experiments with each draft of the target, by its name, in the precision that was chosen."""
+        drafts = self.choices.all_drafts().items()
+        return {name: self.on(replace(models, draft=draft)) for name, draft in drafts}
 
 
 # --- runs of experiments --------------------------------------------------------------------------------------------
@@ -98,7 +106,8 @@ def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
 
     def start(inputs: RunInputs) -> ExperimentRun:
         image, experiments = inputs.picture.open(), lab.on(inputs.models)
-        findings = experiment.start(experiments, image, inputs.question, inputs.more, inputs.config)
+        more = lab.drafts(inputs.models) if experiment.name == "drafters" else inputs.more
+        findings = experiment.start(experiments, image, inputs.question, more, inputs.config)
         return ExperimentRun(experiment, findings)
 
     return RunKind(experiment.name, "the experiment", "What was found so far stays here.", request, start)

@@ -12,6 +12,7 @@ from specllava.metrics import drafted_tokens, summarise
 from specllava.trace import DecodeTrace
 from visual.figures.chart import Chart
 from visual.figures.contrast_charts import distillation_chart, seeing_chart
+from visual.figures.drafter_charts import drafters_chart
 from visual.figures.labels import token_label
 from visual.figures.step_layout import StepLayout
 from visual.figures.sweep_charts import knob_chart, rules_chart
@@ -28,6 +29,11 @@ View = dict[str, object]
 def rules_view(found: Sweep) -> tuple[str, View]:
     """Return the progress in words and the view: the chart."""
     return _progress(found.finished, len(found.values), "rules"), rules_chart(found).as_json()
+
+
+def drafters_view(found: Sweep) -> tuple[str, View]:
+    """Return the progress in words and the view: the chart."""
+    return _progress(found.finished, len(found.values), "drafters"), drafters_chart(found).as_json()
 
 
 def knob_view(found: Sweep) -> tuple[str, View]:

@@ -72,14 +72,13 @@ def build_page(state: AppState) -> gr.Blocks:
                 pictured, _, asked, frames = race_values(state, first) if first else (None, None, SUGGESTIONS[0], [])
                 picture = picture_card(pictured, state.recorded, state.toy)
                 suggestions = SUGGESTED if state.toy else {}
-                models = {name: one.about for name, one in state.others.items()}
-                question = question_card(asked, suggestions, notice, FOLLOW if state.dialogues else None, models)
+                question = question_card(asked, suggestions, notice, FOLLOW if state.dialogues else None, state.choices)
             with gr.Column(elem_id="show", min_width=270):
                 arguments = player_arguments(frames, state.lab is not None, state.dialogues is not None)
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if state.lab is not None:
-                    others = {name: one.lab for name, one in state.others.items()}
-                    lab = LabState(state.lab, lambda: new_scene("train")[0], state.requests, others)
+                    others = {chosen: one.lab for chosen, one in state.others.items()}
+                    lab = LabState(state.lab, lambda: new_scene("train")[0], state.requests, others, state.choices)
                     inputs = Inputs(picture.state, question.question, question.settings, player)
                     shown = [picture.state, picture.shown, question.question, player]
                     against_card(lab, inputs, state.toy, shown)

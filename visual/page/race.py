@@ -12,7 +12,8 @@ import gradio as gr
 from specllava.config import DecodingConfig
 from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
-from visual.page.controls import Settings, chosen_models
+from visual.page.controls import Settings
+from visual.page.model_choice import chosen_models
 from visual.page.pictures import TOY_KNOWS, Picture
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update
@@ -90,7 +91,7 @@ def race_kind(state: AppState) -> RunKind:
             return RaceRun(events, backend.collect_race, picture, absent, source)
         asked = inputs.session, inputs.picture, inputs.question, config
         chat = models.chat if models else None
-        events, place = state.dialogues.begin(*asked, follow=bool(inputs.more), models=inputs.models, make=chat)
+        events, place = state.dialogues.begin(*asked, follow=bool(inputs.more), models=str(inputs.models), make=chat)
         return RaceRun(events, backend.collect_race, picture, absent, source, place)
 
     return RunKind(RACE, "the race", "What is shown so far stays here.", request, start)

@@ -25,13 +25,14 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import gradio as gr
 
 from specllava.config import DecodingConfig
-from visual.page.controls import AS_STARTED, decoding_config, models_named
+from visual.page.controls import decoding_config
+from visual.page.model_choice import Chosen, models_named
 from visual.page.notices import error, info, refusal_notice, warning
 from visual.page.run_requests import RunKey, RunRequest, RunRequests
 from visual.player.frames import Ending
@@ -61,7 +62,7 @@ class RunInputs:
     question: str
     config: DecodingConfig
     more: Any
-    models: str = AS_STARTED
+    models: Chosen = field(default_factory=Chosen)
 
 
 class Run(Protocol):

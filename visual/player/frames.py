@@ -102,7 +102,7 @@ class FrameList:
             "run", id=uuid.uuid4().hex, **self._opening, **self._place.opening(), prompt=strip_bidi(lead.prompt),
             led=self._lead_lane,
             absent=self._absent, setting=strip_bidi(f"{setting.pair} · {setting.device} · {setting.dtype}"),
-            settings=strip_bidi(settings_summary(config, lead.rule, lead.drafter)),
+            settings=strip_bidi(settings_summary(config, lead.rule, lead.drafter, _draft_kind(lead))),
             speed=playing_speed(traces[self._lanes[0]]),
             threshold=config.entropy_threshold if _branches_by_entropy(lead) else None, ceiling=entropy_ceiling(config),
             sampled=sampling_of(lead),
@@ -176,6 +176,11 @@ def with_new_id(frames: Sequence[str]) -> list[str]:
 
 def _branches_by_entropy(trace: DecodeTrace) -> bool:
     return trace.config.drafter == "model" and trace.drafter is None and trace.rule_name == "entropy"
+
+
+def _draft_kind(trace: DecodeTrace) -> str | None:
+    """Return what the draft is called in a summary, if it is of another kind than a model of its own."""
+    return None if trace.setting.draft_reads is None else "draft that reads the target's states"
 
 
 def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:

@@ -27,15 +27,18 @@ PHRASES = {
 ALL = {"top_p": 1.0, "top_k": 0}  # values at which the option leaves nothing out
 
 
-def settings_summary(config: DecodingConfig, rule: str | None = None, drafter: str | None = None) -> str:
+def settings_summary(
+    config: DecodingConfig, rule: str | None = None, drafter: str | None = None, draft: str | None = None
+) -> str:
     """Summarise a configuration: who drafts, the rule, and then the value of each option that these read.
 
     Args:
         rule, drafter: names of objects that served in place of what ``config`` names, as in a trace.
+        draft: what the draft is called, if it is not just the draft model.
     """
     who, how = drafter or config.drafter, rule or config.rule
     read = options_read(who, how, config.temperature, config.children)
-    parts = [DRAFTERS.get(who, who)]
+    parts = [draft if draft and who == "model" else DRAFTERS.get(who, who)]
     if "rule" in read or rule:
         parts.append(f"{how} rule")
     for name, phrase in PHRASES.items():

@@ -19,7 +19,7 @@ export function mount({ element, props, watch, server, editors }) {
     soon = setTimeout(tell, MANY);
   };
 
-  find(".presets").append(...props.presets.map((preset) => presetButton(preset, change)));
+  find(".presets").append(...props.presets.map((preset) => presetButton(preset, () => change(kept(preset.changes, props.value)))));
   find(".options").append(...props.groups.map((group) => section(group, controls, { change, run, editors })));
   find(".settings-open").addEventListener("click", () => drawer.showModal());
   find(".drawer-close").addEventListener("click", () => drawer.close());
@@ -37,7 +37,7 @@ export function mount({ element, props, watch, server, editors }) {
   function show() {
     for (const [name, control] of controls) control.show(props.value[name], props.value);
     find(".presets").querySelectorAll("button").forEach((button, place) => {
-      const chosen = Object.entries(props.presets[place].changes).every(([name, value]) => same(value, props.value[name]));
+      const chosen = Object.entries(kept(props.presets[place].changes, props.value)).every(([name, value]) => same(value, props.value[name]));
       button.setAttribute("aria-pressed", String(chosen));
     });
   }
@@ -61,6 +61,9 @@ export function mount({ element, props, watch, server, editors }) {
   }
 }
 
+// Presets are of the tree: whichever draft was chosen goes on guessing.
+const kept = (changes, { drafter }) => (drafter?.startsWith("draft: ") ? { ...changes, drafter } : changes);
+
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
 function make(tag, attributes, ...children) {
@@ -70,9 +73,9 @@ function make(tag, attributes, ...children) {
   return made;
 }
 
-function presetButton({ title, because, changes }, change) {
+function presetButton({ title, because }, choose) {
   const button = make("button", { type: "button", class: "preset" }, make("b", {}, title), make("span", {}, because));
-  button.addEventListener("click", () => change(changes));
+  button.addEventListener("click", choose);
   return button;
 }
 
@@ -90,7 +93,7 @@ function section({ title, options }, controls, { change, run, editors }) {
 function choice({ name, title, choices }, change) {
   const inputs = choices.map((one) => make("input", { type: "radio", name: `option-${name}`, value: one.name }));
   const labels = choices.map((one, place) =>
-    make("label", { class: "choice" }, inputs[place], make("b", {}, one.name), make("span", {}, one.help)));
+    make("label", { class: "choice" }, inputs[place], make("b", {}, one.title ?? one.name), make("span", {}, one.help)));
   inputs.forEach((input) => input.addEventListener("change", () => change({ [name]: input.value })));
   const row = make("fieldset", { class: "option" }, make("legend", {}, title), ...labels);
   return { row, show: (value) => inputs.forEach((input) => (input.checked = input.value === value)), refuse: refusal(row, inputs) };

@@ -1,0 +1,44 @@
+"""Several drafts of one target on one prompt, and prompt lookup, which needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+
+from specllava.config import DecodingConfig
+from specllava.findings.sweep import Sweep
+from specllava.lab.against import costs_beside
+from specllava.lab.sweep import SweepRun, sweep_runs
+from specllava.pair import Pair, Picture
+from specllava.runtime.chat_format import Messages
+
+LOOKUP = "prompt lookup"
+
+
+def compare_drafters(
+    pairs: Mapping[str, Pair], present: str, image: Picture, messages: Messages, config: DecodingConfig
+) -> Generator[Sweep]:
+    """Race every draft, prompt lookup and the target alone, see :func:`specllava.lab.sweep.sweep_runs`.
+
+    Args:
+        pairs: by what their drafts are called; all of one target.
+        present: the one that was chosen before, "" if that was none of them.
+
+    Raises:
+        ValueError: only one draft, a pair without one, or another target.
+    """
+    if len(pairs) < 2:
+        raise ValueError(f"there is no second draft to compare with: this page has {', '.join(pairs) or 'none'}")
+    first = pairs.get(present) or next(iter(pairs.values()))
+    if any(pair.target is not first.target for pair in pairs.values()):
+        raise ValueError("drafts are compared on one target, and these belong to several")
+    config = replace(config, drafter="model")
+    runs = [
+        SweepRun(name, pair, pair.prompt(image, messages, config.max_new_tokens), config, costs_beside(first, pair))
+        for name, pair in pairs.items()
+    ]
+    draft_pass = tuple((run.value, run.costs.level_seconds(1)) for run in runs)
+    own = next(run for run in runs if run.pair is first)
+    runs.append(replace(own, value=LOOKUP, config=replace(config, drafter="prompt-lookup")))
+    names = tuple(run.value for run in runs)
+    return sweep_runs(Sweep("drafter", names, present, draft_pass=draft_pass), runs)

@@ -1,0 +1,71 @@
+"""Which models run for a visitor: the pair of the page, with another of the target's drafts, or in another precision.
+
+The form's setting ``drafter`` names a drafter, or another draft behind :data:`DRAFT`; ``precision`` names a precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from specllava.config import short
+
+PRECISION: Final = "precision"  # the setting that is no option of decoding
+DRAFT: Final = "draft: "  # before the name of a draft, in the setting that is otherwise a drafter's name
+OWN, AS_STARTED = "model", "as started"  # the draft and the precision that the page was started with
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The models of a request: a draft and a precision, each by its name."""
+
+    draft: str = OWN
+    precision: str = AS_STARTED
+
+    def __str__(self) -> str:
+        changed = (self.draft if self.draft != OWN else "", self.precision if self.precision != AS_STARTED else "")
+        return ", ".join(filter(None, changed)) or AS_STARTED
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoices:
+    """What a page offers beside the models that it was started with.
+
+    Args:
+        own: name of the draft that it was started with; "" where there is none.
+        about: what that draft is.
+        drafts, precisions: the others by name, and what they are.
+    """
+
+    own: str = ""
+    about: str = ""
+    drafts: Mapping[str, str] = field(default_factory=dict)
+    precisions: Mapping[str, str] = field(default_factory=dict)
+
+    def all_drafts(self) -> dict[str, str]:
+        """Return all drafts by what they are called, in order: how :class:`Chosen` names each."""
+        return ({self.own: OWN} if self.own else {}) | {name: name for name in self.drafts}
+
+
+def models_named(settings: Mapping[str, Any] | None) -> Chosen:
+    """Return the models that settings choose; they may be anything that a browser sent."""
+    given = settings or {}
+    drafter = str(given.get("drafter", OWN))
+    draft = drafter.removeprefix(DRAFT) if drafter.startswith(DRAFT) else OWN
+    return Chosen(draft, str(given.get(PRECISION, AS_STARTED)))
+
+
+def chosen_models(others: Mapping[Chosen, Item], chosen: Chosen) -> Item | None:
+    """Return what stands under the models that were chosen; ``None``: the page's own.
+
+    Raises:
+        ValueError: there are none of that name.
+    """
+    if chosen == Chosen():
+        return None
+    if chosen not in others:
+        names = "; ".join(map(str, (Chosen(), *others)))
+        raise ValueError(f"there are no models {short(str(chosen))}: choose {names}")
+    return others[chosen]
