@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from support.visual_traces import synthetic_recorded
+from support.visual_traces import synthetic_race, synthetic_recorded
 
+from specllava.lane import SPECULATIVE
+from specllava.toyworld.lesson_races import OWN_READING, STATES
 from visual.figures.labels import token_label
 from visual.player.lessons import Lesson, load_lessons
 from visual.player.link import follow_link
@@ -82,6 +84,23 @@ def test_before_and_after_are_the_same_question_on_the_same_picture() -> None:
     assert before.speculative.token_ids == after.speculative.token_ids
     assert (before.speculative.setting.draft, after.speculative.setting.draft) == ("draft-before", "draft")
     assert len(before.speculative.steps) > len(after.speculative.steps)
+
+
+def test_a_wrong_first_guess_is_found_with_all_that_was_lost_below_it_and_a_good_step_behind() -> None:
+    found = 0
+    for seed in range(300):
+        race = synthetic_race(seed)
+        shown = STATES.find({SPECULATIVE: race["speculative"], OWN_READING: race["target-only"]})
+        if shown is None:
+            continue
+        found += 1
+        step, after = race["speculative"].steps[shown.step : shown.step + 2]
+        assert step.emitted == (step.verification.bonus_token,) and step.tree.parents[shown.node] == 0
+        assert int(shown.words["below"]) == sum(shown.node in step.tree.path(n)[:-1] for n in range(len(step.tree)))
+        assert int(shown.words["again"]) == len(after.verification.accepted) >= 3
+        assert shown.words["guess"] != shown.words["wanted"]
+        assert shown.words["other"] == "1.0"
+    assert found
 
 
 def test_lessons_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from PIL import Image
 from specllava.config import DecodingConfig
 from specllava.lane import SPECULATIVE, TARGET_ONLY, lane_of
 from specllava.metrics import summarise
+from specllava.models.presets import preset_named
 from specllava.pair import Pair
 from specllava.runtime.prompt import with_draft_prompt
 from specllava.toyworld.scene import COLOURS, KINDS
@@ -28,7 +29,8 @@ BEFORE, BEHIND = 2, 2  # accepted guesses before a wrong one, and lost ones behi
 DRAWN: dict[str, Any] = {"temperature": 0.8, "rule": "sequoia", "children": "drawn", "depth": 6, "nodes": 10}
 APART = 0.1  # between a drawn number and what it is compared with, for a telling refusal
 CLEARLY = 1.15  # times as many tokens a pass after distillation, for a visible difference
-TAUGHT, UNTAUGHT = "taught", "untaught"  # runs beside a race, for comparison
+AGAIN = 3  # accepted guesses of the step behind a wrong first guess, for a telling recovery
+TAUGHT, UNTAUGHT, OWN_READING = "taught", "untaught", "own reading"  # runs beside a race, for comparison
 Race = dict[str, DecodeTrace]
 Words = dict[str, str]
 
@@ -96,6 +98,14 @@ def _after(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig
     """Race with the draft from after distillation; for comparison, run the one from before it."""
     earlier = pair.undistilled().generate(picture, prompt, config)
     return pair.compare(picture, prompt, config) | {UNTAUGHT: earlier}
+
+
+def _states(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
+    """Race with the draft that reads the target's states; for comparison, run the draft VLM."""
+    preset = preset_named("toy-eagle")
+    assert preset.draft is not None
+    own = pair.generate(picture, prompt, config)
+    return pair.with_draft(preset.draft, preset.draft_format).compare(picture, prompt, config) | {OWN_READING: own}
 
 
 # --- what lessons search for --------------------------------------------------------------------------------------
@@ -222,6 +232,25 @@ def _taught(traces: Race) -> Found | None:
     return Found(easy.step, {**easy.words, **stumble.words}) if easy and stumble else None
 
 
+def _first_wrong(traces: Race) -> Found | None:
+    """Find a step whose first guess was wrong with guesses of its own below it, and a good step behind it."""
+    trace = traces[SPECULATIVE]
+    for index, (step, after) in enumerate(pairwise(trace.steps)):
+        family, tree = step.tree.children()[0], step.tree
+        if step.verification.accepted or not family or len(after.verification.accepted) < AGAIN:
+            continue
+        favourite = max(family, key=tree.log_probs.__getitem__)
+        below = sum(favourite in tree.path(node) for node in range(1, len(tree))) - 1
+        texts = [trace.texts[token] for token in (tree.tokens[favourite], step.verification.bonus_token)]
+        if below >= BEHIND and all(map(_is_word, texts)):
+            tau, other = (f"{summarise([run]).tau:.1f}" for run in (trace, traces[OWN_READING]))
+            return Found(index, {
+                "guess": texts[0].strip(), "guess_prob": _prob(step, favourite), "wanted": texts[1].strip(),
+                "below": str(below), "again": str(len(after.verification.accepted)), "tau": tau, "other": other,
+            }, favourite)  # fmt: skip
+    return None
+
+
 def _accepted(trace: DecodeTrace) -> Iterator[tuple[int, StepTrace, int]]:
     for index, step in enumerate(trace.steps):
         for node in step.verification.accepted:
@@ -249,3 +278,4 @@ EASY_RUN = LessonRace("easy", _plain, _easy)
 BLANK = LessonRace("blank", _blind, partial(_wrong, (*COLOURS, *KINDS)))
 BEFORE_DISTILLATION = LessonRace("before", _untaught, _stumble)
 AFTER_DISTILLATION = LessonRace("after", _after, _taught)
+STATES = LessonRace("states", _states, _first_wrong)

@@ -12,6 +12,7 @@ from specllava.toyworld.lesson_races import (
     COIN,
     EASY_RUN,
     SAVED,
+    STATES,
     WRONG,
     LessonRace,
 )
@@ -155,5 +156,18 @@ LESSONS = (
         " is smaller, because all that our toy models ever say is in the texts that both drafts have read. The lab"
         " below measures it for any picture, word by word.",
         AFTER_DISTILLATION,
+    ),
+    Lesson(
+        "states", "A draft that reads the target's state",
+        "This draft, EagleVLM, has one layer and no view of its own: it guesses from the state out of which the"
+        " target's last word came. Why does that help, and what happens when its first guess is wrong, as “{guess}”"
+        " ({guess_prob}) is here?",
+        "That state holds what the target made of picture and text, so one layer need only say how it goes on. But only"
+        " the first guess of a branch is made from the target's own state, each guess behind it from one that the draft"
+        " guessed as well. The target says “{wanted}”, so the {below} guesses below “{guess}” came out of states of a"
+        " text that will never be, and are lost. The pass that refused them gives the draft a true state to go on from,"
+        " and the next step gets {again} guesses right. Over the whole answer it is {tau} tokens out of a target pass;"
+        " the draft VLM, which reads everything for itself, gets {other} here. The lab compares them on any picture.",
+        STATES,
     ),
 )

@@ -7,8 +7,8 @@ from typing import Final
 from specllava.trace import DecodeTrace, StepTrace
 
 READING: Final = "the draft's own reading of the text"
-STATE: Final = "the large model's own state behind the last word"
-GUESSED_STATE: Final = "the draft's guess of that state"
+STATE: Final = "the large model's own state at its last word"
+GUESSED_STATE: Final = "the draft's guess of such a state"
 TEXT: Final = "the text so far"
 
 
