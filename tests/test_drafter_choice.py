@@ -19,7 +19,7 @@ from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 import app
 from specllava.cli.options import PairOptions
 from specllava.config import DecodingConfig, DrafterName
-from specllava.lab import Lab
+from specllava.lab import Lab, drafters
 from specllava.lab.drafters import LOOKUP
 from specllava.metrics import acceptance_by_depth, summarise
 from specllava.models.draft_classes import save
@@ -173,6 +173,8 @@ def test_all_drafts_of_a_target_race_for_the_same_tokens(present: str, drafter: 
     assert [runs[name].config.drafter for name in found.values] == ["model", "model", "prompt-lookup"]
     assert [name for name, _ in found.draft_pass] == ["draft VLM", EAGLE]
     assert all(seconds > 0 for _, seconds in found.draft_pass)
+    costs = dict(zip(labs, drafters._costs([lab.pair for lab in labs.values()]), strict=True))
+    assert costs["draft VLM"].verify == costs[EAGLE].verify, "one target, timed once"
     assert not any(math.isnan(point.counted) for point in found.points)
     assert len(findings) >= 1 + sum(len(run.steps) for run in (found.alone, *runs.values())), "it can be closed"
 

@@ -58,7 +58,8 @@ def test_every_guess_of_a_step_says_what_it_was_made_from(
                 assert sources[node] == ("" if not guess else first if depth == 1 else deeper)
                 depths.add(depth)
             cards: Any = node_cards(layout)
-            assert [None if n is None else cards["sources"][n] for n in cards["source"]] == [s or None for s in sources]
+            said = [None if n is None else cards["sources"][n] for n in cards["source"]]
+            assert said == [f"Guessed from {source}." if source else None for source in sources]
     assert max(depths) > 2
 
 
@@ -100,8 +101,9 @@ def test_the_card_of_a_guess_says_it_and_that_of_the_root_does_not(
     said = {}
     for _ in range(12):
         page.keyboard.press("ArrowDown")
-        said[page.inner_text(".node-verdict"), page.inner_text(".node-word")] = page.inner_text(".node-facts")
-    roots = [facts for (verdict, _), facts in said.items() if verdict.startswith("the target's own")]
-    assert roots and not any("guessed from" in facts for facts in roots)
-    assert {line for facts in said.values() for line in facts.splitlines()} >= {"guessed from", STATE, GUESSED_STATE}
+        said[page.inner_text(".node-verdict"), page.inner_text(".node-word")] = page.inner_text(".node-reason")
+    roots = [reason for (verdict, _), reason in said.items() if verdict.startswith("the target's own")]
+    assert roots and not any("Guessed from" in reason for reason in roots)
+    for source in (STATE, GUESSED_STATE):
+        assert any(reason.startswith(f"Guessed from {source}. ") for reason in said.values()), said
     page.context.close()

@@ -59,7 +59,7 @@ class Sweep:
         alone: the target-only run; ``None`` until it began.
         runs: by value, as far as they have come.
         priced: by value, the passes of those runs at measured costs; none without costs.
-        draft_pass: by value, seconds of a pass of its draft over one node; only where the values are drafts.
+        draft_pass: by value, seconds of drafting for each of the draft's passes, by the clock; none where it made none.
     """
 
     field: str

@@ -56,11 +56,16 @@ def costs_beside(one: Pair, other: Pair) -> Costs:
     costs = one.measured_costs
     if one.draft is None or other.draft is None:
         raise ValueError(f"the pair {(one if one.draft is None else other).name} has no draft whose passes are timed")
-    target, draft = _shape(one.target) == _shape(other.target), _shape(one.draft) == _shape(other.draft)
+    target, draft = same_shape(one.target, other.target), same_shape(one.draft, other.draft)
     if target and draft:
         return costs
     own = other.measured_costs
     return Costs(costs.verify if target else own.verify, costs.draft if draft else own.draft)
+
+
+def same_shape(one: PreTrainedModel | None, other: PreTrainedModel | None) -> bool:
+    """Whether passes of two models take the same time; no model is like no other."""
+    return one is not None and other is not None and _shape(one) == _shape(other)
 
 
 def _shape(model: PreTrainedModel) -> list[tuple[Any, ...]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
 from specllava.config import DecodingConfig
 from specllava.findings.sweep import Sweep
-from specllava.lab.against import costs_beside
+from specllava.growth.cost_model import Costs
+from specllava.lab.against import costs_beside, same_shape
 from specllava.lab.sweep import SweepRun, sweep_runs
 from specllava.pair import Pair, Picture
 from specllava.runtime.chat_format import Messages
@@ -33,12 +34,21 @@ def compare_drafters(
     if any(pair.target is not first.target for pair in pairs.values()):
         raise ValueError("drafts are compared on one target, and these belong to several")
     config = replace(config, drafter="model")
+    costs = _costs([first, *pairs.values()])[1:]
     runs = [
-        SweepRun(name, pair, pair.prompt(image, messages, config.max_new_tokens), config, costs_beside(first, pair))
-        for name, pair in pairs.items()
+        SweepRun(name, pair, pair.prompt(image, messages, config.max_new_tokens), config, of_pair)
+        for (name, pair), of_pair in zip(pairs.items(), costs, strict=True)
     ]
-    draft_pass = tuple((run.value, run.costs.level_seconds(1)) for run in runs)
     own = next(run for run in runs if run.pair is first)
     runs.append(replace(own, value=LOOKUP, config=replace(config, drafter="prompt-lookup")))
     names = tuple(run.value for run in runs)
-    return sweep_runs(Sweep("drafter", names, present, draft_pass=draft_pass), runs)
+    return sweep_runs(Sweep("drafter", names, present), runs)
+
+
+def _costs(pairs: Sequence[Pair]) -> list[Costs]:
+    """Return the costs of every pair's passes; drafts of one shape are timed once, and so is the target."""
+    timed: list[tuple[Pair, Costs]] = []
+    for pair in pairs:
+        alike = (costs for one, costs in timed if same_shape(one.draft, pair.draft))
+        timed.append((pair, next(alike, None) or costs_beside(pairs[0], pair)))
+    return [costs for _, costs in timed]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
@@ -90,7 +91,12 @@ def sweep_runs(found: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
         named = [(run, lane.name) for run, lane in zip(runs, lanes, strict=True)]
         ran = tuple((run.value, traces[name]) for run, name in named if name in traces)
         worth = tuple((run.value, priced(counted[name], run.costs)) for run, name in named if counted.get(name))
-        return replace(found, alone=traces.get(TARGET_ONLY), runs=ran, priced=worth)
+        clock = tuple(
+            (run.value, math.fsum(step.seconds.draft for step in traces[name].steps) / passes)
+            for run, name in named
+            if (passes := sum(len(step.widths) for step in counted.get(name, ())))
+        )
+        return replace(found, alone=traces.get(TARGET_ONLY), runs=ran, priced=worth, draft_pass=clock)
 
     yield found
     shown = time.monotonic()

@@ -56,7 +56,7 @@ def node_cards(layout: StepLayout) -> dict[str, object]:
         "choice_prob": [*_after(layout, [round(p, 2) for p in view.choice_probs]), None, *blank],
         "families": list(families),
         "family": [families[told] if told else None for told in before],
-        "sources": list(named),
+        "sources": [f"Guessed from {text}." for text in named],
         "source": [named[text] if text else None for text in sources],
         "reasons": list(reasons),
         "reason": [reasons[text] for text in texts],

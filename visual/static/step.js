@@ -168,8 +168,8 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     const [verdict, said] = VERDICTS[nodes.verdict[id]];
     const text = branch(id).slice(-4).map((node) => nodes.label[node]).join("");
     return {
-      label: read("label").trim(), path: text.replace(/^[\s.,;:]+/, "") || text, depth: branch(id).length - 1, verdict, said, reason: nodes.reasons[read("reason")],
-      draft: read("draft"), rank: read("rank"), branch: read("branch"), entropy: read("entropy"), choices: read("choices"), family: nodes.families[read("family")], source: nodes.sources[read("source")],
+      label: read("label").trim(), path: text.replace(/^[\s.,;:]+/, "") || text, depth: branch(id).length - 1, verdict, said, reason: [nodes.sources[read("source")], nodes.reasons[read("reason")]].filter(Boolean).join(" "),
+      draft: read("draft"), rank: read("rank"), branch: read("branch"), entropy: read("entropy"), choices: read("choices"), family: nodes.families[read("family")],
       target: read("target"), targetRank: read("target_rank"), choice: read("choice"), choiceProb: read("choice_prob"),
     };
   }
@@ -220,7 +220,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
 }
 
 function facts(node) {
-  const rows = node.source ? [["guessed from", node.source]] : [];
+  const rows = [];
   if (node.draft !== null) rows.push(["draft probability", node.rank ? `${number(node.draft)}, rank ${node.rank}` : number(node.draft)]);
   if (node.family) rows.push(["the draft weighed here", node.family]);
   if (node.branch !== null) rows.push(["draft probability of the branch", number(node.branch)]);
