@@ -47,7 +47,7 @@ class ToyRecipe:
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(700, 2e-3, warmup=50, seed=2))
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
     eagle_short: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, warmup=50, seed=5))
-    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(900, 2e-3, warmup=50, seed=6))
+    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, warmup=50, seed=6))
     short_rollout: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=4))
     long_rollout: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=8))
 
