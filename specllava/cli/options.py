@@ -30,7 +30,7 @@ class PairOptions:
     """Which pair, and on what."""
 
     preset: str = "toy"
-    """Name of a pair: toy or toy-before (its draft as it was before distillation), which ship; others from the hub,
+    """Name of a pair: toy, toy-before (its draft before distillation) or toy-eagle, which ship; others from the hub,
     such as llava-1.5-7b-msd with a published draft (specllava presets lists them)."""
 
     target: str | None = None

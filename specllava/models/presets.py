@@ -55,6 +55,7 @@ def presets() -> dict[str, Preset]:
     return {
         "toy": Preset(toy / "target", toy / "draft", before=toy / "draft-before"),
         "toy-before": Preset(toy / "target", toy / "draft-before"),
+        "toy-eagle": Preset(toy / "target", toy / "eagle"),
         **{f"toy-{name}": Preset(toy / "target", toy / name) for name in FEATURE_DRAFTS if (toy / name).is_dir()},
         "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
         "llava-1.5-13b": Preset("llava-hf/llava-1.5-13b-hf"),
