@@ -90,6 +90,10 @@ CASES = {
         "eagle3", f"draft maps {SMALL} of its {SMALL} tokens to ids 0 to 0",
         change=replaced("d2t", -torch.arange(SMALL)),
     ),
+    "all tokens in another order": Broken(
+        "eagle3, all tokens", "scores all 448 tokens, and its d2t orders them anew",
+        change=lambda weights: weights | {"d2t": torch.arange(447, -1, -1) - torch.arange(448)},
+    ),
     "no fusion": Broken("eagle", "draft has no fc.weight", change=without("fc.weight"), asked="eagle"),
     "a missing tensor": Broken(
         "vispec", "draft lacks 1 tensors of format vispec, such as imadpt.k_proj.weight",

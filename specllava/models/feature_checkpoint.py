@@ -239,6 +239,8 @@ def _check_vocabulary(
                 f"{name} maps {len(mapped)} of its {own} tokens to ids {int(ids.min())} to {int(ids.max())}, not to"
                 f" different ones of the target's {size}"
             )
+        if own == size and bool(mapped.any()):
+            raise ValueError(f"{name} scores all {size} tokens, and its d2t orders them anew: leave d2t out")
 
 
 def _check_target(name: str, config: FeatureDraftConfig, target: PretrainedConfig) -> None:
