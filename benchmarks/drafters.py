@@ -91,7 +91,7 @@ def train_variants(pair: Pair, begin: Path, work: Path, steps: int, batches: int
 
     def losses(draft: FeatureDraft, batch: Batch) -> Losses:
         texts = TaughtTexts(**{name: one.float() if one.is_floating_point() else one for name, one in batch.items()})
-        return feature_losses(draft, texts, recipe.eagle_objective)
+        return feature_losses(draft, texts, recipe.long_rollout)
 
     for name in missing:
         draft = training_draft(begin, target)
@@ -188,7 +188,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 def main(
     begin: Path,
     work: Path,
-    steps: int = 120,
+    steps: int = 70,
     batches: int = 60,
     rate: float = 5e-4,
     prompts: int = 20,
@@ -200,7 +200,7 @@ def main(
         begin: directory of the EagleVLM that all variants begin as.
         work: directory of the trained variants.
         steps: of training for each variant.
-        batches: different ones, of 16 conversations each.
+        batches: different ones, as large as the toy recipe's.
         rate: learning rate at its highest.
         prompts: held-out ones.
         json: write the rows to this file.
