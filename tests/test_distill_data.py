@@ -363,6 +363,16 @@ def test_batches_of_the_toy_recipe_reach_a_worker_process_that_is_not_forked(mak
     assert before.keys() == again.keys() and all(torch.equal(before[key], again[key]) for key in before)
 
 
+@pytest.mark.parametrize("count", [1, 16, 17, 50])
+def test_positions_cover_every_row_of_a_number_of_batches(indexed, place, count):
+    """A batch may read any row of its window, so features for the rows of ``count`` batches were too few."""
+    numbers = torch.arange(3000) % len(indexed)
+    made = RowBatches(indexed, numbers, encoder(), 8, 0, "pixel_values", None, place / "images")
+    read = {position for number in range(count) for position in made._make_window(number // 16)[number % 16]}
+    assert read <= set(made.positions(count))
+    assert len(made.positions(10_000)) == 3000
+
+
 def test_every_row_is_read_once_each_time_round(indexed, place):
     made = batches(indexed, place, seed=4)
     size = len(indexed)

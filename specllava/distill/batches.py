@@ -91,6 +91,11 @@ class RowBatches:
             batch["image_sizes"] = torch.tensor([size for _, sizes in pictures for size in sizes])
         return batch | {f"{COUNT}{key}": torch.tensor(value) for key, value in counts.items()}
 
+    def positions(self, batches: int) -> range:
+        """Return the positions that the first ``batches`` batches may read: whole windows, and rows that stand in."""
+        read = -(-batches // GROUP) * GROUP * self.batch
+        return range(min(len(self.numbers), read + TRIES))
+
     def row_at(self, position: int) -> int:
         """Return the number of the row at a position of the endless order."""
         time_round, place = divmod(position, len(self.numbers))

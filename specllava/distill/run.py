@@ -14,7 +14,7 @@ from accelerate.utils import InitProcessGroupKwargs, is_tensorboard_available
 from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
-from specllava.distill.batches import TRIES, Pixels, RowBatches, split
+from specllava.distill.batches import Pixels, RowBatches, split
 from specllava.distill.beginning import check_teachable, make_fresh, training_draft
 from specllava.distill.chats import ChatEncoder
 from specllava.distill.features import make_features
@@ -127,7 +127,7 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
     make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
     batches = make("pixel_values", Pixels(processor, target.config, job.images))
     if job.features is not None:
-        met = range(min(len(numbers), needed + TRIES))  # rows that may be used, replacements included
+        met = batches.positions(needed // config.batch)
         names = [name for position in met for name in source[batches.row_at(position)].images]
         cache = make_features(job.features, target, processor, job.images, names, accelerator)
         batches = make("features", cache)
