@@ -139,7 +139,8 @@ def _drafts(options: Serving) -> dict[str, Preset]:
     source, draft_format = own.chosen(running.draft, running.draft_format)
     started = running.preset if running.target is None and running.draft is None else ""
     listed = [started] if started in TOY_DRAFTS else []
-    listed += [name for name in TOY_DRAFTS if listed and name in known and name != started]
+    there = [name for name in TOY_DRAFTS if name in known and Path(str(known[name].draft)).is_dir()]
+    listed += [name for name in there if listed and name != started]
     drafts = {TOY_DRAFTS[name][0]: known[name] for name in listed}
     drafts = drafts or {"" if source is None else Path(source).name: Preset(own.target, source, None, draft_format)}
     for name in options.drafts:

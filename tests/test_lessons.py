@@ -10,6 +10,7 @@ import pytest
 from support.visual_traces import synthetic_race, synthetic_recorded
 
 from specllava.lane import SPECULATIVE
+from specllava.metrics import summarise
 from specllava.toyworld.lesson_races import OWN_READING, STATES
 from visual.figures.labels import token_label
 from visual.player.lessons import Lesson, load_lessons
@@ -23,12 +24,12 @@ def by_name(name: str) -> Lesson:
 
 
 CLASS = ("why", "chain", "wrong", "doubt", "tree", "pass", "cache", "coin", "pays")
-MORE = ("easy", "blank", "before", "after")
+MORE = ("easy", "blank", "before", "after", "states")
 
 
 def test_the_lessons_of_a_class_are_shipped_in_order_and_then_some_more() -> None:
     assert tuple(lesson.text.name for lesson in SHIPPED) == (*CLASS, *MORE)
-    assert [(lesson.number, lesson.count) for lesson in SHIPPED] == [(n, len(SHIPPED)) for n in range(1, 14)]
+    assert [(lesson.number, lesson.count) for lesson in SHIPPED] == [(n, len(SHIPPED)) for n in range(1, 15)]
     assert all(lesson.text.question.endswith("?") and len(lesson.text.answer) > 100 for lesson in SHIPPED)
 
 
@@ -101,6 +102,18 @@ def test_a_wrong_first_guess_is_found_with_all_that_was_lost_below_it_and_a_good
         assert shown.words["guess"] != shown.words["wanted"]
         assert shown.words["other"] == "1.0"
     assert found
+
+
+def test_the_lesson_about_states_is_a_run_of_the_shipped_draft_that_reads_them() -> None:
+    lesson = by_name("states")
+    trace = lesson.race.speculative
+    assert (trace.setting.draft, trace.setting.draft_reads) == ("eagle", "states")
+    step, after = trace.steps[lesson.text.step : lesson.text.step + 2]
+    assert not step.verification.accepted and step.tree.parents[lesson.text.node] == 0
+    below = sum(lesson.text.node in step.tree.path(node)[:-1] for node in range(len(step.tree)))
+    assert f"the {below} guesses below" in lesson.text.answer
+    assert f"gets {len(after.verification.accepted)} guesses right" in lesson.text.answer
+    assert f"it is {summarise([trace]).tau:.1f} tokens out of a target pass" in lesson.text.answer
 
 
 def test_lessons_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from specllava.models.feature_config import DraftFormat
 
 ASSETS = shipped("assets")
-FEATURE_DRAFTS: Final = ("eagle", "eagle-compressed")  # of the toy target, where they have been made
 LICENCE_UNKNOWN: Final = "weights: licence not known"
 
 
@@ -56,7 +55,6 @@ def presets() -> dict[str, Preset]:
         "toy": Preset(toy / "target", toy / "draft", before=toy / "draft-before"),
         "toy-before": Preset(toy / "target", toy / "draft-before"),
         "toy-eagle": Preset(toy / "target", toy / "eagle"),
-        **{f"toy-{name}": Preset(toy / "target", toy / name) for name in FEATURE_DRAFTS if (toy / name).is_dir()},
         "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
         "llava-1.5-13b": Preset("llava-hf/llava-1.5-13b-hf"),
         **_published(),
