@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 import time
 from functools import cache
 from itertools import pairwise
@@ -35,6 +36,15 @@ def test_costs_keep_rising_behind_the_longest_measured_pass(slope: float):
         assert [after - before for before, after in pairwise(curve)] == pytest.approx([slope] * (len(curve) - 1))
     assert costs.verify_seconds(256) == pytest.approx(1.0 + slope * 257)
     assert costs.level_seconds(64) == pytest.approx(0.1 + slope * 64)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_pass_costs_nothing_however_disturbed_the_points_were(seed: int):
+    """On a busy machine the fitted cost of a narrow pass fell below zero, and a draft seemed to be free."""
+    rng = random.Random(seed)
+    points = {n: 0.001 * n * rng.uniform(0.2, 9.0) for n in (1, 2, 4, 8)}
+    costs = Costs.fitted(points, points)
+    assert min(*(costs.level_seconds(width) for width in range(1, 65)), costs.verify_seconds(0)) > 0
 
 
 def test_a_step_without_a_level_teaches_nothing():

@@ -82,9 +82,10 @@ def _fit(points: Mapping[int, float], longest: int) -> tuple[float, ...]:
     for used in sorted(product((False, True), repeat=3), key=sum):
         at, curve = (_basis(n)[:, [True, *used]] for n in (measured, numbers))
         weights = np.linalg.lstsq(at, values, rcond=None)[0]
-        if (weights[1:] >= 0).all():
+        fitted = curve @ weights
+        if (weights[1:] >= 0).all() and fitted[0] > 0:  # a pass that costs nothing would bend all that is priced by it
             misses = at @ weights / values - 1
-            fits.append((round(float(np.square(misses).sum()), 9), curve @ weights))
+            fits.append((round(float(np.square(misses).sum()), 9), fitted))
     return tuple(min(fits, key=lambda fit: fit[0])[1].tolist())  # of equal ones that with the fewest terms
 
 
