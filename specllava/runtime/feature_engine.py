@@ -92,7 +92,8 @@ class FeatureEngine:
         if visible is None and count > 1:
             visible = np.tri(count, start + count, start, dtype=np.bool_)
         mask = None if visible is None else self._masks.of(visible, positions, ())
-        rotations = self._rotations[:, :, list(positions)]
+        at = slice(positions.start, positions.stop) if isinstance(positions, range) else list(positions)
+        rotations = self._rotations[:, :, at]
         states = self.model(inputs[None], (rotations[0], rotations[1]), mask, self.cache)
         self.cache.contents += contents
         found: Tensor = states[0]
