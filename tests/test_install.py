@@ -81,4 +81,4 @@ def test_the_page_shows_a_race_where_it_was_installed(installed: Path, tmp_path:
         assert "from race.json" in page and '"teach"' in page
     finally:
         os.killpg(view.pid, signal.SIGINT)
-        view.wait(60)
+        view.wait(120)  # a page that is still loading its models ends once they are there
