@@ -38,6 +38,7 @@ from specllava.toyworld.evaluate import EVALUATION_START
 from specllava.toyworld.export import EXPORT_START
 from specllava.toyworld.hints import Hints, first_tokens, naming_loss
 from specllava.toyworld.language import QuestionAnswer
+from specllava.toyworld.packed_losses import drafting_losses, looking_losses, packed_states
 from specllava.toyworld.packing import PackedBatches
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene import (
@@ -51,14 +52,7 @@ from specllava.toyworld.scene import (
     sample_any_scene,
     sample_scene,
 )
-from specllava.toyworld.train import (
-    TALKING_START,
-    VALIDATION_START,
-    deepened,
-    drafting_losses,
-    looking_losses,
-    packed_states,
-)  # fmt: skip
+from specllava.toyworld.train import TALKING_START, VALIDATION_START, deepened
 from specllava.toyworld.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
 
 

@@ -7,6 +7,7 @@ shorter stays as it is.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
@@ -18,7 +19,7 @@ from specllava.models.compressor_config import CompressorConfig, OperatorName
 from specllava.models.image_runs import ImageAdaptor
 
 
-class Operator(nn.Module):
+class Operator(nn.Module, ABC):
     """Operator over the entries of one run, ``[slots, width]`` to ``[kept, width]``."""
 
     commutes = False
@@ -32,11 +33,13 @@ class Operator(nn.Module):
         """Compress ``[slots, width]`` to ``[kept, width]``."""
         return self._compress(entries) if self._count(len(entries)) < len(entries) else entries
 
+    @abstractmethod
     def _count(self, slots: int) -> int:
-        raise NotImplementedError
+        """Count the entries of a run that becomes shorter."""
 
+    @abstractmethod
     def _compress(self, entries: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Compress a run that becomes shorter, ``[slots, width]``, to ``[kept, width]``."""
 
 
 class ByRatio(Operator):

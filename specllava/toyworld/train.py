@@ -13,33 +13,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import Tensor
 from transformers import AutoProcessor, CLIPVisionModel, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
 from specllava.distill.config import FeatureObjective, LoopConfig, Objective
-from specllava.distill.loop import Batch, Losses, fit
-from specllava.distill.losses import IGNORE, answer_positions
+from specllava.distill.loop import fit
 from specllava.distill.stage import distil
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.draft_classes import DraftLlava, save
 from specllava.models.feature_checkpoint import read_feature_draft
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fresh_feature_draft import fresh_feature_draft
-from specllava.models.vision import merge_features, tower_features
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.corpus import LOOKING, TALKING, ChatBatches, content_ids
-from specllava.toyworld.hints import naming_loss
-from specllava.toyworld.packing import PackedBatches, Talk, packed_mask
+from specllava.toyworld.packed_losses import drafting_losses, looking_losses
+from specllava.toyworld.packing import PackedBatches, Talk
 from specllava.toyworld.recipe import ToyRecipe, Workspace
 from specllava.toyworld.vision import SceneBatches, Seer, seeing_accuracy, seeing_losses
 
-PackedLosses = Callable[[Any, Batch], Losses]
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
 TALKING_START = 200_000  # sample numbers that alignment does not reach
 
@@ -222,73 +216,6 @@ def _fit_packed(
     model.model.vision_tower.requires_grad_(False)
     losses = looking_losses(run.recipe, content_ids(run.processor.tokenizer))
     fit(name, model, losses, batches, loop, run.place.checkpoints(name), run.accelerator)
-
-
-def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
-    """Return a target's loss function for packed rows: the answers, and both hints of :mod:`specllava.toyworld.hints`.
-
-    Args:
-        content: tokens with weight ``recipe.content_weight`` in the answers.
-    """
-    weight = torch.ones(recipe.vocabulary)
-    weight[list(content)] = recipe.content_weight
-
-    def losses(model: LlavaForConditionalGeneration, batch: Batch) -> Losses:
-        layers = packed_states(model, batch, model)
-        said, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
-        answers = F.cross_entropy(model.lm_head(said).float(), words, weight.to(words.device))
-        slots = batch["input_ids"].eq(model.config.image_token_id)
-        naming = naming_loss(model.lm_head(layers[-1][slots]), batch["shown"].flatten(0, 1), recipe.scenery_weight)
-        gathered = model.model.language_model.norm(layers[recipe.gathering_layers])
-        spoken_of = batch["told"] != IGNORE
-        told = batch["told"][spoken_of]
-        cells = model.lm_head(gathered[spoken_of]).float()  # [told, vocab]
-        gathering = F.cross_entropy(cells, told, reduction="sum") / max(1, len(told))
-        loss = answers + recipe.shown_weight * naming + recipe.told_weight * gathering
-        return {"loss": loss, "answers": answers, "naming": naming, "gathering": gathering}
-
-    return losses
-
-
-def drafting_losses(
-    draft: DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration, scenery: float
-) -> Losses:
-    """Return a draft's losses on packed rows: the answers, and the words of the slots *before* its first layer.
-
-    A draft may have one layer only, which gathers the slots' states, so these must encode words already.
-
-    Args:
-        tower_model: the model whose vision tower the draft shares.
-        scenery: weight of a slot without an object.
-    """
-    layers = packed_states(draft, batch, tower_model)
-    said, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
-    answers = F.cross_entropy(draft.lm_head(said).float(), words)
-    slots = batch["input_ids"].eq(draft.config.image_token_id)
-    read = draft.model.language_model.norm(layers[0][slots])  # [slots, hidden]
-    naming = naming_loss(draft.lm_head(read), batch["shown"].flatten(0, 1), scenery)
-    return {"loss": answers + naming, "answers": answers, "naming": naming}
-
-
-def packed_states(
-    model: LlavaForConditionalGeneration | DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration
-) -> tuple[Tensor, ...]:
-    """Return hidden states ``[batch, length, hidden]`` of packed rows: the embeddings, then behind each layer.
-
-    Args:
-        tower_model: the model whose vision tower encodes the pictures.
-    """
-    with torch.no_grad():
-        features = tower_features(tower_model, batch["pixel_values"])
-    embeds = merge_features(model, batch["input_ids"], features)
-    states: tuple[Tensor, ...] = model.get_decoder()(
-        inputs_embeds=embeds,
-        attention_mask=packed_mask(batch["segments"]),
-        position_ids=batch["position_ids"],
-        use_cache=False,
-        output_hidden_states=True,
-    ).hidden_states
-    return states
 
 
 def _timed(stage: Callable[[], object]) -> dict[str, float]:
