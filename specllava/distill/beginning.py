@@ -97,7 +97,15 @@ def _new_draft(
     if config.drafter == "eagle3" and 0 < config.draft_vocabulary < target.config.get_text_config().vocab_size:
         guessable, share = batches.frequent_answers(config.draft_vocabulary, rows)
         tell(f"the draft can guess {len(guessable)} tokens, which are {share:.1%} of the answers")
-    return fresh_feature_draft(target, config.drafter, config.input_norm, guessable, seed=config.seed)
+    return fresh_feature_draft(
+        target,
+        config.drafter,
+        config.input_norm,
+        guessable,
+        seed=config.seed,
+        heads=config.draft_heads,
+        intermediate_size=config.draft_intermediate,
+    )
 
 
 def training_draft(directory: Path, target: PreTrainedModel) -> PreTrainedModel:

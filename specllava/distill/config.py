@@ -149,6 +149,13 @@ class DistillConfig:
     input_norm: bool = True
     """A new eagle draft has a norm in front of its layer, as EagleVLM has and EAGLE has not."""
 
+    draft_heads: Annotated[int, Field(ge=0)] = 0
+    """Attention heads of a new eagle or eagle3 draft; 0 for as many as the target has."""
+
+    draft_intermediate: Annotated[int, Field(ge=0)] = 0
+    """Intermediate size of its MLP; 0 for the target's. Both make a level of the tree cheaper where reading weights is
+    what it costs."""
+
     draft_vocabulary: Annotated[int, Field(ge=0)] = 0
     """Tokens that a new eagle3 draft can guess: the most frequent of the answers; 0 for all."""
 

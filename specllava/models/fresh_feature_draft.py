@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.models.feature_config import LAST, DraftFormat, FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
@@ -24,6 +24,8 @@ def fresh_feature_draft(
     input_norm: bool = True,
     guessable: Sequence[int] | None = None,
     seed: int = 0,
+    heads: int = 0,
+    intermediate_size: int = 0,
 ) -> FeatureDraft:
     """Return a new draft of one layer for ``target``, in float32 and bound to it.
 
@@ -31,9 +33,15 @@ def fresh_feature_draft(
         input_norm: norm in front of the layer, as in EagleVLM; not for EAGLE-3, which has norms of its own.
         guessable: ids that the head of an EAGLE-3 draft scores; all without.
         seed: of the first weights.
+        heads: of its attention, keys and values included, each as wide as the target's; 0 for as many as the target.
+        intermediate_size: of its MLP; 0 for the target's.
+
+    Raises:
+        ValueError: more heads than the target's.
     """
     text = target.config.get_text_config()
     sizes = {name: getattr(text, name) for name in SIZES} | {"rope_parameters": text.rope_parameters}
+    sizes |= _narrower(text, heads, intermediate_size)
     count, eagle3 = int(text.num_hidden_layers), kind == "eagle3"
     ids = None if guessable is None else sorted(set(guessable))
     config = FeatureDraftConfig(
@@ -51,6 +59,18 @@ def fresh_feature_draft(
     else:
         _pass_states_through(draft.fc)
     return draft.bind(target)
+
+
+def _narrower(text: PretrainedConfig, heads: int, intermediate_size: int) -> dict[str, int]:
+    """Return the sizes that may differ from the target's."""
+    if heads > text.num_attention_heads:
+        raise ValueError(f"{heads} heads for a draft of a target with {text.num_attention_heads}: ask for no more")
+    sizes = {"head_dim": getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads}
+    if intermediate_size:
+        sizes["intermediate_size"] = intermediate_size
+    if heads:
+        sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads}
+    return sizes
 
 
 @torch.no_grad()

@@ -27,6 +27,8 @@ class ToyRecipe:
     target_hidden: int = 384
     draft_layers: int = 1
     draft_hidden: int = 256
+    eagle_heads: int = 3
+    eagle_intermediate: int = 256
     vocabulary: int = 1024
     context: int = 1024
     tokenizer_conversations: int = 20_000
@@ -46,8 +48,8 @@ class ToyRecipe:
     target: LoopConfig = field(default_factory=lambda: LoopConfig(3_200, 8e-4, warmup=50, seed=1))
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(700, 2e-3, warmup=50, seed=2))
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
-    eagle_short: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, warmup=50, seed=5))
-    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, warmup=50, seed=6))
+    eagle_short: LoopConfig = field(default_factory=lambda: LoopConfig(1_500, 2e-3, warmup=50, seed=5))
+    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(2_000, 2e-3, warmup=50, seed=6))
     short_rollout: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=4))
     long_rollout: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=8))
 
@@ -56,7 +58,7 @@ class ToyRecipe:
         loop = LoopConfig(steps, 1e-3, warmup=2, checkpoint_every=2)
         return cls(
             image_size=32, vision_layers=1, vision_hidden=32, aligned_layers=1, gathering_layers=1, target_layers=2,
-            target_hidden=32, draft_hidden=32, vocabulary=600, tokenizer_conversations=200,
+            target_hidden=32, draft_hidden=32, eagle_heads=1, vocabulary=600, tokenizer_conversations=200,
             vision_batch=4, align_batch=2, target_batch=2, draft_batch=2, distill_batch=2, eagle_batch=2,
             vision=loop, align=loop, target=loop, draft=loop, distill=loop, eagle_short=loop, eagle=loop,
         )  # fmt: skip

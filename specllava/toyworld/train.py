@@ -180,8 +180,11 @@ def _distil(run: _Run) -> None:
 def _train_short_eagle(run: _Run) -> None:
     """Train a draft of one layer that reads the target's states on short rollouts, from nothing."""
     target = run.teacher()
-    draft = fresh_feature_draft(target, seed=run.recipe.eagle_short.seed)
-    _teach_eagle("eagle, short rollouts", draft, target, run.recipe.short_rollout, run.recipe.eagle_short, 0, run)
+    recipe = run.recipe
+    draft = fresh_feature_draft(
+        target, seed=recipe.eagle_short.seed, heads=recipe.eagle_heads, intermediate_size=recipe.eagle_intermediate
+    )
+    _teach_eagle("eagle, short rollouts", draft, target, recipe.short_rollout, recipe.eagle_short, 0, run)
     save(draft, None, run.place.eagle_short, torch.float32)
 
 
