@@ -28,14 +28,19 @@ from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig
 from specllava.findings.distillation import Report
 from specllava.models.presets import presets
+from specllava.toyworld.recipe import ToyRecipe
 from visual.figures import theme
 
 WIDTH, HEIGHT = 1000, 460
 COMMON: Final = DistillConfig(batch=8, learning_rate=2e-3, validate_every=0, validation_prompts=16, checkpoint_every=50)
+TOY: Final = ToyRecipe()
 DRAFTERS: Final = {
     "draft VLM": COMMON,
-    "EagleVLM": replace(COMMON, drafter="eagle", ce_weight=1.0, feature_weight=0.1, rollout=4),
-}
+    "EagleVLM": replace(
+        COMMON, drafter="eagle", ce_weight=1.0, feature_weight=0.1, rollout=4,
+        draft_heads=TOY.eagle_heads, draft_intermediate=TOY.eagle_intermediate,
+    ),
+}  # fmt: skip
 COLOURS: Final = dict(zip(DRAFTERS, (theme.QUIET, theme.ACCEPTED), strict=True))
 
 

@@ -330,6 +330,8 @@ def test_sides_are_named_by_what_sets_them_apart(tiny: Pair) -> None:
     )  # fmt: skip
     assert side_names(a, a, tiny.info, tiny.info) == ("A", "B")
     assert side_names(a, a, tiny.info, replace(tiny.info, dtype="float32")) == ("dtype float64", "dtype float32")
+    other = replace(tiny.info, draft="eagle")
+    assert side_names(a, b, tiny.info, other)[1].startswith("draft “eagle”, rule chain")
 
 
 def test_a_question_that_cannot_be_asked_is_named(tiny: Pair) -> None:

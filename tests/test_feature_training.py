@@ -18,6 +18,7 @@ from specllava.distill.config import DistillConfig, FeatureObjective, LoopConfig
 from specllava.distill.feature_losses import DECAY, RolloutCache, TaughtTexts, feature_losses, rollout_mask
 from specllava.distill.losses import IGNORE
 from specllava.distill.stage import distil, state_losses, taught_texts
+from specllava.distill.validation import _cast
 from specllava.findings.distillation import Report
 from specllava.models.draft_classes import save
 from specllava.models.fresh_feature_draft import fresh_feature_draft
@@ -287,3 +288,32 @@ def test_a_draft_of_another_kind_is_refused(place, tmp_path, capsys):
     assert "learns with --drafter vlm" in capsys.readouterr().err
     assert main(command(place, tmp_path / "two")) == 1
     assert "--draft is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options", [{"draft_heads": 1}, {"draft_intermediate": 24}, {"draft_heads": 1, "drafter": "eagle3"}]
+)
+def test_a_new_draft_may_be_narrower_than_its_target(place, tmp_path, options):
+    assert main(command(place, tmp_path / "run", **{"drafter": "eagle"} | options)) == 0
+    config = models.pair(None).with_draft(tmp_path / "run" / "draft").draft.config
+    text = models.target().config.text_config
+    assert (
+        config.num_attention_heads
+        == config.num_key_value_heads
+        == (options.get("draft_heads") or text.num_attention_heads)
+    )
+    assert config.head_dim == text.head_dim
+    assert config.intermediate_size == options.get("draft_intermediate", text.intermediate_size)
+
+
+def test_more_heads_than_the_target_has_are_refused(place, tmp_path, capsys):
+    assert main(command(place, tmp_path / "run", drafter="eagle", draft_heads=99)) == 1
+    assert "99 heads for a draft of a target with" in capsys.readouterr().err
+
+
+def test_validation_in_another_precision_keeps_rotary_frequencies():
+    """They were rounded with the weights, which no loaded draft does."""
+    draft = fresh_feature_draft(models.target()).float()
+    cast = _cast(copy.deepcopy(draft), torch.bfloat16)
+    assert cast.dtype == torch.bfloat16
+    assert torch.equal(cast.rotary_emb.inv_freq, draft.rotary_emb.inv_freq)

@@ -125,7 +125,7 @@ class Validation:
         """Validate the draft: every process decodes its prompts, and all return the same result."""
         training = model.training
         target = self.pair.target
-        draft = model if model.dtype == target.dtype else copy.deepcopy(model).to(target.dtype)
+        draft = model if model.dtype == target.dtype else _cast(copy.deepcopy(model), target.dtype)
         pair = replace(self.pair, draft=draft.eval(), draft_name=f"step {step}")
         bar = tqdm(
             self.prompts, f"validation at step {step}", leave=False, disable=not self.accelerator.is_main_process
@@ -154,6 +154,13 @@ def _measured(pair: Pair, prompt: Prompt, config: DecodingConfig) -> _Sums:
     scores = score_draft(ours, theirs, trace.token_ids)
     agreed = sum(guess == token for guess, token in zip(scores.guesses, trace.token_ids, strict=True))
     return _Sums(sum(scores.divergences), agreed, len(scores), run.step_tokens, run.target_passes)
+
+
+def _cast(draft: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """Cast a draft's weights alone, as loading does: rotary frequencies, which are no weights, stay in float32."""
+    for weight in draft.parameters():
+        weight.data = weight.data.to(dtype)
+    return draft
 
 
 def replace_draft(draft: PreTrainedModel, processor: ProcessorMixin, directory: Path) -> None:

@@ -12,7 +12,8 @@ from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 from specllava.metrics import Comparison, Summary, pooled
 from specllava.trace import RunInfo
 
-APART: Final = ("target", "draft", "dtype", "device")  # what may set two pairs apart
+MODELS: Final = ("target", "draft")  # with PLACES what may set two pairs apart
+PLACES: Final = ("dtype", "device")
 MAX_NAME: Final = 200
 
 
@@ -111,7 +112,8 @@ class Against:
 def side_names(a: DecodingConfig, b: DecodingConfig, a_info: RunInfo, b_info: RunInfo) -> tuple[str, str]:
     """Name two sides by what sets them apart, such as ``rule chain, depth 6``; ``A`` and ``B`` if nothing does."""
     options = [(name, getattr(a, name), getattr(b, name)) for name in (field.name for field in fields(DecodingConfig))]
-    setting = [(name, getattr(a_info, name), getattr(b_info, name)) for name in APART]
+    setting = [(name, _quoted(getattr(a_info, name)), _quoted(getattr(b_info, name))) for name in MODELS]
+    setting += [(name, getattr(a_info, name), getattr(b_info, name)) for name in PLACES]
     apart = [(name, one, two) for name, one, two in (*setting, *options) if one != two]
     if not apart:
         return "A", "B"
@@ -121,6 +123,10 @@ def side_names(a: DecodingConfig, b: DecodingConfig, a_info: RunInfo, b_info: Ru
 def _name(options: Iterable[tuple[str, object]]) -> str:
     text = ", ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in options)
     return "".join(character for character in text if character.isprintable())[:MAX_NAME]
+
+
+def _quoted(name: str) -> str:
+    return f"“{name}”"
 
 
 def _shown(value: object) -> str:

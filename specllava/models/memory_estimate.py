@@ -10,6 +10,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.config import DecodingConfig
+from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.quantization import BYTES, WHOLE, QuantizationName
 
 GB = 1e9
@@ -22,8 +23,9 @@ class Estimate:
 
     Args:
         target, draft: weights.
-        caches: keys and values of both models for ``context`` tokens and a tree of the default options behind them. A
-            dialogue takes all of it; an answer by itself takes what prompt and answer need.
+        caches: keys and values of both models, and the target's states if the draft reads them, for ``context`` tokens
+            and a tree of the default options behind them. A dialogue takes all of it; an answer by itself takes what
+            prompt and answer need.
         column: bytes of them for one more token.
     """
 
@@ -67,12 +69,13 @@ def estimate(
     columns = [(target[1], target_columns(longest, tree))]
     if draft is not None:
         columns.append((draft[1], draft_columns(longest, tree)))
+    held = 0 if draft is None else state_bytes(draft[1], dtype)
     return Estimate(
         target=weight_bytes(*target, dtype, scheme),
         draft=0.0 if draft is None else weight_bytes(*draft, dtype),
-        caches=float(sum(cache_bytes(config, count, dtype) for config, count in columns)),
+        caches=float(sum(cache_bytes(config, count, dtype) for config, count in columns)) + held * columns[0][1],
         context=longest,
-        column=sum(cache_bytes(config, 1, dtype) for config, _ in columns),
+        column=sum(cache_bytes(config, 1, dtype) for config, _ in columns) + held,
     )
 
 
@@ -135,6 +138,13 @@ def cache_bytes(config: PretrainedConfig, context: int, dtype: torch.dtype) -> i
     text = config.get_text_config()
     head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return int(2 * text.num_hidden_layers * text.num_key_value_heads * head * context * dtype.itemsize)
+
+
+def state_bytes(draft: PretrainedConfig, dtype: torch.dtype) -> int:
+    """Count the bytes of the target's states that are held of each of its columns for a draft that reads them."""
+    if not isinstance(draft, FeatureDraftConfig):
+        return 0
+    return len(draft.state_layers) * int(draft.target_hidden_size or draft.hidden_size) * dtype.itemsize
 
 
 def free_bytes(place: torch.device, spread: bool) -> int:
