@@ -324,9 +324,10 @@ def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
     command = ["toyworld", "train", "--output", str(tmp_path), "--tiny"]
     assert main(command) == 0
     stages = [json.loads(line)["stage"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    learnt = ["vision tower", "aligned target", "target", "draft", "distilled draft", "eagle, short rollouts", "eagle"]
+    learnt = ["vision tower", "aligned target", "target", "draft", "distilled draft"]
+    learnt += ["eagle, short rollouts", "eagle", "eagle, compressed"]
     assert stages == ["tokenizer", "vision accuracy", *learnt]
-    for draft in ("draft", "draft-before", "eagle"):
+    for draft in ("draft", "draft-before", "eagle", "eagle-compressed"):
         bundle = Pair.load(tmp_path / "target", tmp_path / draft, name="tiny", dtype="float64")
         traces = bundle.compare(draw_scene(sample_scene(1), 64), "What is this?")
         assert traces["target-only"].token_ids == traces["speculative"].token_ids

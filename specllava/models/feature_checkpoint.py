@@ -47,11 +47,13 @@ def is_feature_draft(checkpoint: Checkpoint) -> bool:
 def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftConfig:
     """Return a configuration with a feature draft's sizes, to estimate its memory before its weights are read."""
     settings, text = checkpoint.settings(), target.get_text_config()
+    if settings.get("model_type") == FeatureDraftConfig.model_type:
+        own: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
+        return own
     sizes = _sizes(checkpoint.name, settings)
     kept = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
     eagle3 = {"format": "eagle3", "state_layers": [0, 0, 0]} if _looks_like_eagle3(settings) else {}
-    own = {"compressor": settings["compressor"]} if settings.get("compressor") else {}
-    return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **kept}, vocab_size=text.vocab_size, **eagle3, **own)
+    return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **kept}, vocab_size=text.vocab_size, **eagle3)
 
 
 def load_feature_draft(

@@ -55,6 +55,7 @@ def presets() -> dict[str, Preset]:
         "toy": Preset(toy / "target", toy / "draft", before=toy / "draft-before"),
         "toy-before": Preset(toy / "target", toy / "draft-before"),
         "toy-eagle": Preset(toy / "target", toy / "eagle"),
+        "toy-eagle-compressed": Preset(toy / "target", toy / "eagle-compressed"),
         "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
         "llava-1.5-13b": Preset("llava-hf/llava-1.5-13b-hf"),
         **_published(),

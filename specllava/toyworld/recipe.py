@@ -8,6 +8,7 @@ from pathlib import Path
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
 
 from specllava.distill.config import FeatureObjective, LoopConfig
+from specllava.models.compressor_config import CompressorKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class ToyRecipe:
     draft_hidden: int = 256
     eagle_heads: int = 3
     eagle_intermediate: int = 256
+    eagle_compressor: CompressorKind = "pool"
     vocabulary: int = 1024
     context: int = 1024
     tokenizer_conversations: int = 20_000
@@ -50,6 +52,7 @@ class ToyRecipe:
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
     eagle_short: LoopConfig = field(default_factory=lambda: LoopConfig(1_500, 2e-3, warmup=50, seed=5))
     eagle: LoopConfig = field(default_factory=lambda: LoopConfig(2_000, 2e-3, warmup=50, seed=6))
+    eagle_compressed: LoopConfig = field(default_factory=lambda: LoopConfig(300, 1e-3, warmup=20, seed=7))
     short_rollout: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=4))
     long_rollout: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=8))
 
@@ -61,6 +64,7 @@ class ToyRecipe:
             target_hidden=32, draft_hidden=32, eagle_heads=1, vocabulary=600, tokenizer_conversations=200,
             vision_batch=4, align_batch=2, target_batch=2, draft_batch=2, distill_batch=2, eagle_batch=2,
             vision=loop, align=loop, target=loop, draft=loop, distill=loop, eagle_short=loop, eagle=loop,
+            eagle_compressed=loop,
         )  # fmt: skip
 
     @property
@@ -147,6 +151,11 @@ class Workspace:
     @property
     def eagle(self) -> Path:
         return self.root / "eagle"
+
+    @property
+    def eagle_compressed(self) -> Path:
+        """The EagleVLM that reads fewer entries of a picture."""
+        return self.root / "eagle-compressed"
 
     def checkpoints(self, stage: str) -> Path:
         return self.root / "work" / "checkpoints" / stage.replace(" ", "-")

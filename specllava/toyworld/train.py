@@ -19,12 +19,13 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import AutoProcessor, CLIPVisionModel, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
+from specllava.distill.beginning import training_draft
 from specllava.distill.config import FeatureObjective, LoopConfig, Objective
 from specllava.distill.loop import fit
 from specllava.distill.stage import distil
-from specllava.models.checkpoint import Checkpoint
+from specllava.models.compressor_config import CompressorConfig
+from specllava.models.compressors import add_compressor
 from specllava.models.draft_classes import DraftLlava, save
-from specllava.models.feature_checkpoint import read_feature_draft
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.toyworld.build import build_processor, special_ids
@@ -64,7 +65,8 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
     """Run every stage that is not done yet.
 
     Args:
-        output: directory of the run; ``target``, ``draft``, ``draft-before`` and ``eagle`` appear in it.
+        output: directory of the run; ``target``, ``draft``, ``draft-before``, ``eagle`` and ``eagle-compressed`` appear
+            in it.
         compiled: compile the tower and what distils (about 1.4 times faster on two cores); default: where a C++
             compiler is found or on a GPU.
     """
@@ -84,6 +86,7 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
         ("distilled draft", place.draft, _distil),
         ("eagle, short rollouts", place.eagle_short, _train_short_eagle),
         ("eagle", place.eagle, _train_eagle),
+        ("eagle, compressed", place.eagle_compressed, _compress_eagle),
     )
     for name, part, stage in stages:
         if not part.exists():
@@ -191,9 +194,21 @@ def _train_short_eagle(run: _Run) -> None:
 def _train_eagle(run: _Run) -> None:
     """Train it further on long rollouts: behind the last step that it has learnt, its states drift apart."""
     target, done = run.teacher(), run.recipe.eagle_short.steps
-    draft = read_feature_draft(Checkpoint.at(run.place.eagle_short), target.config).bind(target)
+    draft = training_draft(run.place.eagle_short, target)
+    assert isinstance(draft, FeatureDraft)
     _teach_eagle("eagle", draft, target, run.recipe.long_rollout, run.recipe.eagle, done, run)
     save(draft, None, run.place.eagle)
+
+
+def _compress_eagle(run: _Run) -> None:
+    """Train it, begun as it is, to read fewer entries of the picture."""
+    target, recipe = run.teacher(), run.recipe
+    draft = training_draft(run.place.eagle, target)
+    assert isinstance(draft, FeatureDraft)
+    add_compressor(draft, CompressorConfig(recipe.eagle_compressor), recipe.eagle_compressed.seed)
+    done = recipe.eagle_short.steps + recipe.eagle.steps
+    _teach_eagle("eagle, compressed", draft, target, recipe.long_rollout, recipe.eagle_compressed, done, run)
+    save(draft, None, run.place.eagle_compressed)
 
 
 def _teach_eagle(
