@@ -51,7 +51,7 @@ class ToyRecipe:
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(700, 2e-3, warmup=50, seed=2))
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
     eagle_short: LoopConfig = field(default_factory=lambda: LoopConfig(1_500, 2e-3, warmup=50, seed=5))
-    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(2_000, 2e-3, warmup=50, seed=6))
+    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(1_200, 2e-3, warmup=50, seed=6))
     eagle_compressed: LoopConfig = field(default_factory=lambda: LoopConfig(300, 1e-3, warmup=20, seed=7))
     short_rollout: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=4))
     long_rollout: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=8))
