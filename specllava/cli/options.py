@@ -30,8 +30,8 @@ class PairOptions:
     """Which pair, and on what."""
 
     preset: str = "toy"
-    """Name of a pair: toy, toy-before (its draft before distillation) or toy-eagle, which ship; others from the hub,
-    such as llava-1.5-7b-msd with a published draft (specllava presets lists them)."""
+    """Name of a pair: toy, toy-before (its draft before distillation), toy-eagle or toy-eagle-compressed, which ship;
+    others from the hub, such as llava-1.5-7b-msd with a published draft (specllava presets lists them)."""
 
     target: str | None = None
     """Any LLaVA-1.5 or LLaVA-NeXT instead: an id of the hub, or a directory. Used in place of a preset."""
