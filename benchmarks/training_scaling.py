@@ -111,7 +111,7 @@ def figure(rows: list[dict[str, Any]]) -> go.Figure:
                 line={"color": colour}, marker={"size": 9}, showlegend=column == 1, row=1, col=column,
             )  # fmt: skip
     drawn.update_xaxes(type="log", title_text="training steps", tickvals=sorted({row["steps"] for row in rows}))
-    drawn.update_yaxes(type="log", col=2)
+    drawn.update_yaxes(type="log", tickvals=[0.1, 0.2, 0.5, 1, 2, 5], col=2)
     return drawn.update_layout(
         template="plotly_white", width=WIDTH, height=HEIGHT, legend={"orientation": "h", "y": -0.2},
         margin={"l": 60, "r": 30, "t": 50, "b": 60},
