@@ -1,0 +1,172 @@
+"""Many visitors of one page at once: does every run end, in order, with the tokens of a page that nobody else uses?
+
+    python -m benchmarks.load --json benchmarks/results/load.json
+
+A server of its own is started unless ``--address`` names one. Every visitor clicks on Run as soon as the run before is
+over, so the waiting line is as long as there are visitors. Resident memory is the server's, read once every visitor has
+run a first time (sessions hold frames and KV caches from then on) and again at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import tyro
+from rich.console import Console
+
+from benchmarks.visitor import Handlers, Visitor, VisitorRun
+from specllava.cli.options import write_json
+from specllava.shipped import shipped
+
+QUESTIONS = ("Describe this image in detail.", "How many objects are there?", "What is on the left?", "Tell a story.")
+STARTING = 300.0  # seconds that a server may take to serve, models included
+ALLOWED_GROWTH = 0.10  # of resident memory
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a load found.
+
+    Args:
+        visitors, runs: visitors, and runs of each behind its first.
+        failed: runs without both answers, with what the page said.
+        differing: runs whose tokens are not those of the same question asked alone.
+        overtaken: pairs of runs of which the later click had its turn first.
+        waits: seconds from click to turn: median and longest.
+        seconds: of the whole load.
+        memory: resident bytes before and after.
+    """
+
+    visitors: int
+    runs: int
+    failed: tuple[str, ...]
+    differing: int
+    overtaken: int
+    waits: tuple[float, float]
+    seconds: float
+    memory: tuple[int, int]
+
+    @property
+    def growth(self) -> float:
+        """Growth of resident memory, as a share."""
+        return self.memory[1] / self.memory[0] - 1
+
+    @property
+    def fits(self) -> bool:
+        """Whether the page held: nothing failed, differed or was overtaken, and memory stayed."""
+        return not self.failed and not self.differing and not self.overtaken and self.growth <= ALLOWED_GROWTH
+
+
+@contextlib.contextmanager
+def server() -> Iterator[tuple[str, psutil.Process]]:
+    """Serve the page in a process of its own, with the toy pair."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    app = shipped("app.py")
+    process = subprocess.Popen(
+        [sys.executable, str(app), "--port", str(port)], cwd=app.parent, stdout=subprocess.DEVNULL
+    )
+    try:
+        yield f"http://127.0.0.1:{port}/", psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+async def handlers_of(client: httpx.AsyncClient, address: str) -> Handlers:
+    """Return the handlers of a page once it is served."""
+    deadline = time.monotonic() + STARTING
+    while True:
+        try:
+            found = await client.get(f"{address}config")
+            found.raise_for_status()
+            return Handlers.of(found.json())
+        except httpx.HTTPError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.5)
+
+
+async def visit(visitor: Visitor, number: int, runs: int) -> list[tuple[str, VisitorRun]]:
+    """Run one question after the other; visitors begin with different ones."""
+    made = []
+    for run in range(runs):
+        question = QUESTIONS[(number + run) % len(QUESTIONS)]
+        made.append((question, await visitor.run(question)))
+    return made
+
+
+async def load(address: str, process: psutil.Process | None, visitors: int, runs: int) -> Load:
+    """Put a load on a page that is served or about to be."""
+    limits = httpx.Limits(max_connections=4 * visitors)
+    async with httpx.AsyncClient(timeout=STARTING, limits=limits) as client:
+        handlers = await handlers_of(client, address)
+        alone = Visitor(address, client, handlers)
+        wanted = {question: (await alone.run(question)).token_ids for question in QUESTIONS}
+        crowd = [Visitor(address, client, handlers) for _ in range(visitors)]
+        await asyncio.gather(*(visit(one, number, 1) for number, one in enumerate(crowd)))
+        before, began = _resident(process), time.monotonic()
+        made = await asyncio.gather(*(visit(one, number, runs) for number, one in enumerate(crowd)))
+        seconds, after = time.monotonic() - began, _resident(process)
+    done = [one for each in made for one in each]
+    waits = [run.started - run.clicked for _, run in done if run.started is not None]
+    return Load(
+        visitors=visitors,
+        runs=runs,
+        failed=tuple("; ".join(run.notices[-2:]) for _, run in done if not run.token_ids),
+        differing=sum(run.token_ids != wanted[question] for question, run in done if run.token_ids),
+        overtaken=overtaken([run for _, run in done]),
+        waits=(statistics.median(waits), max(waits)) if waits else (0.0, 0.0),
+        seconds=seconds,
+        memory=(before, after),
+    )
+
+
+def overtaken(runs: Sequence[VisitorRun], slack: float = 0.25) -> int:
+    """Count pairs of runs of which the later click had its turn first; clicks within ``slack`` seconds are equal."""
+    turns = [(run.clicked, run.started) for run in runs if run.started is not None]
+    return sum(a[0] + slack < b[0] and b[1] < a[1] for a in turns for b in turns)
+
+
+def _resident(process: psutil.Process | None) -> int:
+    return 1 if process is None else int(process.memory_info().rss)
+
+
+def main(address: str | None = None, visitors: int = 20, runs: int = 10, json: Path | None = None) -> int:
+    """Put a load on the page; the exit code is 1 if it did not hold.
+
+    Args:
+        address: of a page that is served already, with a slash at its end; its memory is not read.
+        visitors: at once.
+        runs: of each.
+        json: write what was found to this file.
+    """
+    with contextlib.ExitStack() as stack:
+        place, process = stack.enter_context(server()) if address is None else (address, None)
+        found = asyncio.run(load(place, process, visitors, runs))
+    console = Console()
+    console.print(f"{visitors} visitors x {runs} runs in {found.seconds:.0f} s: {len(found.failed)} failed")
+    console.print(f"{found.differing} differ from a single visitor's, {found.overtaken} overtaken")
+    console.print(f"waits: median {found.waits[0]:.1f} s, longest {found.waits[1]:.1f} s")
+    if process is not None:
+        console.print(
+            f"resident memory {found.memory[0] / 1e6:.0f} to {found.memory[1] / 1e6:.0f} MB ({found.growth:+.1%})"
+        )
+    write_json(json, asdict(found))
+    return 0 if found.fits else 1
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))

@@ -1,0 +1,53 @@
+"""Many visitors at once, over a stand-in for the models: everybody's run ends, in order, with their own tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.visual_traces import FakeBackend, synthetic_recorded
+
+from benchmarks.load import Load, load, overtaken
+from benchmarks.visitor import VisitorRun
+from visual.page.app_state import AppState
+from visual.page.layout import build_page
+from visual.page.serving import serve
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    state = AppState(lambda: FakeBackend(pace=0.002), synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2))
+    page = build_page(state)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    yield serve(page, "127.0.0.1", port, block=False)
+    page.close()
+
+
+def test_every_run_of_a_crowd_ends_in_order_with_its_own_tokens(address: str, tmp_path: Path) -> None:
+    found = asyncio.run(load(address, None, visitors=8, runs=3))
+    assert (found.failed, found.differing, found.overtaken) == ((), 0, 0)
+    assert found.fits
+    assert 0 < found.waits[0] <= found.waits[1] < found.seconds
+
+
+def run(clicked: float, started: float | None) -> VisitorRun:
+    return VisitorRun(clicked, started, (), None)
+
+
+def test_who_clicked_later_and_ran_first_has_overtaken() -> None:
+    assert overtaken([run(0.0, 1.0), run(1.0, 2.0), run(2.0, 3.0)]) == 0
+    assert overtaken([run(0.0, 2.5), run(1.0, 2.0), run(2.0, 3.0)]) == 1
+    assert overtaken([run(0.0, 2.0), run(0.1, 1.0), run(3.0, None)]) == 0, "at once"
+
+
+def test_memory_failures_and_differences_do_not_fit() -> None:
+    good = Load(2, 2, (), 0, 0, (0.1, 0.2), 1.0, (100, 109))
+    assert good.fits
+    for bad in ({"failed": ("full",)}, {"differing": 1}, {"overtaken": 1}, {"memory": (100, 111)}):
+        fields = {name: getattr(good, name) for name in Load.__slots__} | bad
+        assert not Load(**fields).fits
