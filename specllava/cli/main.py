@@ -20,6 +20,7 @@ from specllava.cli.draft import Import, Init
 from specllava.cli.generate import Generate
 from specllava.cli.parsing import UsageError, joined, parse
 from specllava.cli.presets import Presets
+from specllava.cli.site import Site
 from specllava.cli.toyworld import Evaluate, ExportData, Record, Render, Train
 from specllava.cli.trace import Export, Join, View
 from specllava.config import one_line
@@ -32,6 +33,7 @@ Command = (
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Distill, tyro.conf.subcommand("distill")]
     | Annotated[Presets, tyro.conf.subcommand("presets")]
+    | Annotated[Site, tyro.conf.subcommand("site")]
     | Annotated[
         Annotated[Init, tyro.conf.subcommand("init")]
         | Annotated[Import, tyro.conf.subcommand("import")]

@@ -47,7 +47,9 @@ const loaded = Promise.all(props.modules.map(load)).then((modules) => Object.fro
 MOUNT: Final = """
 const fork = props.forks && ((given) => trigger("select", { given }));
 const edit = props.dialogues && ((turn) => trigger("edit", { turn }));
-loaded.then((modules) => modules.player.mount({ element, props, watch, server, fork, edit, modules }));
+const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
+const page = server?.saved_page;
+loaded.then((modules) => modules.player.mount({ element, props, watch, server, plotly, page, fork, edit, modules }));
 """
 
 

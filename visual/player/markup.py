@@ -26,9 +26,10 @@ def masthead() -> str:
     return f"<h1>specllava</h1><p>{html.escape(CLAIM)}</p>"
 
 
-def links(code: str = "") -> str:
-    """Return links to the papers and, where its address is known, to the code and its documentation, as HTML."""
+def links(code: str = "", live: str = "") -> str:
+    """Return links to the papers and, where their addresses are known, to code, documentation and a live page."""
     places = PAPERS | ({"Code": code, "Docs": f"{code.rstrip('/')}/docs"} if code else {})
+    places |= {"Live page": live} if live else {}
     made = (
         f'<a href="{html.escape(address)}" target="_blank" rel="noopener">{html.escape(name)}</a>'
         for name, address in places.items()

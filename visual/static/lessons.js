@@ -7,7 +7,7 @@ const PLACES = {
   lanes: ".lanes", timeline: ".timeline", tree: ".scroller", mask: ".mask", cache: ".kv-cache", coin: ".coin-panel", pays: ".pays",
 };
 
-export function create(root, { player, step: view, part, live }) {
+export function create(root, { player, step: view, part, live, teach }) {
   const card = root.querySelector(".lesson");
   const find = (name) => card.querySelector(`.lesson-${name}`);
   const presenting = new URLSearchParams(location.search).get("present") === "1";
@@ -74,11 +74,12 @@ export function create(root, { player, step: view, part, live }) {
   }
 
   // A saved page holds one lesson only.
-  const leads = (by) => live && lesson.number + by >= 1 && lesson.number + by <= lesson.count;
+  const leads = (by) => (live || teach) && lesson.number + by >= 1 && lesson.number + by <= lesson.count;
 
   // The buttons of the page's menu open lessons; Gradio makes them when the menu is opened for the first time.
   async function turn(by) {
     if (!leads(by)) return;
+    if (teach) return teach(lesson.number + by);
     const buttons = () => document.querySelectorAll("button.teach");
     const menu = document.querySelector(".learn-card button.label-wrap");
     const closed = !buttons().length;

@@ -6,10 +6,11 @@
 // `phase(kind, frame)` as another phase of it is (null: the step as a whole). While a part's `holds(now)`, the clock waits.
 const PARTS = ["ribbon", "dialogue", "lessons", "versus", "about", "pays", "phases", "coin"];
 
-export function mount({ element, props, watch, server, fork, edit, modules }) {
+// `plotly` is the address of the drawing library; `page` gives a blank page to save a run in; `teach` opens a lesson by its
+// number, where no menu of the page does.
+export function mount({ element, props, watch, server, plotly, page, fork, edit, teach, modules }) {
   const { race, step, charts, files, glossary } = modules;
   const root = element.querySelector(".player");
-  const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
   const ready = once(() => window.Plotly ?? loadPlotly(plotly)); // a saved page brings it along
   const lanes = race.createRace(root);
   const views = [lanes, step.createStep(root, ready, modules.tree_fit.fit, lanes.hint, fork && goOn), charts.createCharts(root, ready)];
@@ -17,7 +18,7 @@ export function mount({ element, props, watch, server, fork, edit, modules }) {
   const player = new Player(root, ...views, race.duration, files.unpacked);
   let opened = null; // a turn that was picked, in place of the newest
   const frames = () => opened ?? props.value ?? [];
-  const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, edit, open, live: Boolean(server), part, pays: props.pays };
+  const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, edit, teach, open, live: Boolean(server), part, pays: props.pays };
   player.parts = PARTS.map((name) => modules[name].create(root, context));
   function part(name) {
     return player.parts[PARTS.indexOf(name)];
@@ -28,7 +29,7 @@ export function mount({ element, props, watch, server, fork, edit, modules }) {
   }
   const pictures = modules.pictures.createPictures(root, { modules, plotly: ready, shown: () => ({ frame: player.told.frame, run: player.run }) });
   const { whole, turn } = part("dialogue");
-  const menu = files.createFiles(root, { frames, whole, turn, step: () => player.index() + 1, page: server?.saved_page, both: part("versus").both, pictures });
+  const menu = files.createFiles(root, { frames, whole, turn, step: () => player.index() + 1, page, both: part("versus").both, pictures });
   function open(list) {
     opened = list;
     player.feed(frames());

@@ -1,0 +1,174 @@
+"""The static edition in a browser, from a plain file server at its root and from a sub-path of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from support.browser import Visit, new_tab
+from support.static_site import file_server
+
+from specllava.cli.main import main
+from specllava.cli.site import ASSETS
+from visual.player.lessons import load_lessons
+from visual.player.recorded import load_recorded
+
+SUB_PATH = "sub/path/"
+TRIES = 400  # of 50 ms each
+LESSONS, EXAMPLES = load_lessons(ASSETS / "lessons"), load_recorded(ASSETS / "examples")
+Pages = Callable[..., Visit]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the edition below a sub-path."""
+    folder = tmp_path_factory.mktemp("host")
+    (folder / "sub").mkdir()
+    assert main(["site", "--output", str(folder / SUB_PATH)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def root(folder: Path) -> Iterator[str]:
+    """Address of a file server of that directory."""
+    with file_server(folder) as address:
+        yield address
+
+
+@pytest.fixture
+def page(root: str, browser: Any) -> Iterator[Pages]:
+    """Open the edition; at the end no tab may have asked another host or logged an error."""
+    made: list[Visit] = []
+
+    def open_page(query: str = "", address: str = root + SUB_PATH, **context: Any) -> Visit:
+        tab = new_tab(browser, **context)
+        made.append(tab)
+        tab.page.goto(address + query)
+        tab.page.wait_for_selector(".tree .main-svg")
+        return tab
+
+    yield open_page
+    for tab in made:
+        tab.page.context.close()
+        assert not tab.errors, tab.errors
+        hosts = {urlsplit(call).netloc for call in tab.calls if call.startswith("http")}
+        assert hosts <= {urlsplit(root).netloc, urlsplit(tab.calls[0]).netloc}, hosts
+
+
+def until(tab: Visit, condition: str) -> None:
+    """Until an expression holds; the page's policy forbids what a browser that waits by itself would do."""
+    for _ in range(TRIES):
+        if tab.page.evaluate(f"() => {{ try {{ return Boolean({condition}); }} catch (absent) {{ return false; }} }}"):
+            return
+        tab.page.wait_for_timeout(50)
+    raise AssertionError(f"it never came: {condition}")
+
+
+def told(tab: Visit, selector: str, text: str) -> None:
+    until(tab, f"document.querySelector({json.dumps(selector)}).textContent.includes({json.dumps(text)})")
+
+
+def test_examples_play_at_the_root_of_a_host(page: Pages, folder: Path) -> None:
+    with file_server(folder / SUB_PATH) as address:
+        tab = page(address=address)
+        assert tab.page.get_attribute("#picture img", "src").startswith("data:image/")
+        for race in EXAMPLES:
+            tab.page.click(f'.site-examples a[data-opens="example {race.name}"]')
+            told(tab, ".asked", race.turns[-1].prompt)
+            until(tab, f"document.querySelector('.this-run').textContent && location.search === '?example={race.name}'")
+            tab.page.click("[data-do=last]")
+            words = tab.page.evaluate("document.querySelector('[data-lane=speculative] .words').textContent")
+            assert race.turns[-1].lead.text.split()[0] in words
+        tab.page.go_back()
+        told(tab, ".asked", EXAMPLES[-2].prompt)
+        tab.page.go_back()
+        told(tab, ".asked", EXAMPLES[-3].prompt)
+        tab.page.click("[data-do=first]")
+        tab.page.click("[data-do=play]")
+        until(tab, "document.querySelector('.step-name').textContent.startsWith('Step 2 ')")
+
+
+def test_a_link_opens_a_step_of_a_turn_and_the_menu_gives_it_back(page: Pages) -> None:
+    tab = page("?example=4-dialogue&turn=1&step=5", permissions=["clipboard-write", "clipboard-read"])
+    told(tab, ".step-name", "Step 5 ")
+    told(tab, ".asked", EXAMPLES[-1].prompt)
+    tab.page.click("[data-turn='2']")
+    told(tab, ".asked", EXAMPLES[-1].turns[2].prompt)
+    tab.page.click(".files summary")
+    tab.page.click("[data-file=link]")
+    told(tab, ".menu-note", "clipboard")
+    link = tab.page.evaluate("navigator.clipboard.readText()")
+    assert urlsplit(link).path == f"/{SUB_PATH}"
+    assert "example=4-dialogue&turn=3&step=" in link
+
+
+def test_every_lesson_opens_at_its_step_and_leads_to_the_next(page: Pages) -> None:
+    tab = page("?lesson=1", reduced_motion="reduce")
+    for lesson in LESSONS:
+        told(tab, ".lesson-number", f"Lesson {lesson.number} of {len(LESSONS)}")
+        told(tab, ".lesson-question", lesson.text.question)
+        told(tab, ".step-name", f"Step {lesson.text.step + 1} ")
+        tab.page.click("[data-lesson=answer]")
+        assert tab.text(".lesson-answer") == lesson.text.answer
+        if lesson.number < len(LESSONS):
+            tab.page.click("[data-lesson=next]")
+    assert urlsplit(tab.page.url).query == f"lesson={len(LESSONS)}"
+    tab.page.click("#lessons a[data-opens='lesson 2']")
+    told(tab, ".lesson-title", LESSONS[1].text.title)
+
+
+def test_the_inside_of_a_step_what_pays_and_the_glossary_are_there(page: Pages) -> None:
+    tab = page("?example=2-story&step=3")
+    tab.page.click(".inside-toggle")
+    until(tab, "document.querySelectorAll('.phase-list li').length > 3")
+    until(tab, "!document.querySelector('.mask').hidden")
+    until(tab, "document.querySelector('.pays-rows tbody').rows.length > 3")
+    told(tab, ".pays-verdict", "It ")
+    tab.page.click(".glossary summary")
+    tab.page.click(".glossary [data-show='.tree']")
+    until(tab, "document.querySelector('.tree').classList.contains('pointed-at')")
+
+
+def test_a_run_is_saved_as_a_page_that_is_what_the_live_page_saves(page: Pages, tmp_path: Path) -> None:
+    from visual.player.standalone import halves
+
+    tab = page("?example=3-count")
+    tab.page.click(".files summary")
+    with tab.page.expect_download() as download:
+        tab.page.click("[data-file=page]")
+    download.value.save_as(tmp_path / "saved.html")
+    before, behind = halves()
+    saved = (tmp_path / "saved.html").read_text(encoding="utf-8")
+    assert saved.startswith(before)
+    assert saved.endswith(behind)
+    assert json.loads(json.loads(saved[len(before) : -len(behind)])[0])["source"] == "saved run"
+
+
+@pytest.mark.parametrize(("query", "notice"), [
+    ("?example=nope", "There is no example “nope”; there are 1-describe"),
+    ("?lesson=99", "There is no lesson “99”; there are lessons 1 to"),
+    ("?example=2-story&step=x", "The link asks for step “x”; steps are numbers from 1 to"),
+])  # fmt: skip
+def test_a_link_that_leads_nowhere_says_so_and_shows_something(page: Pages, query: str, notice: str) -> None:
+    tab = page(query)
+    told(tab, "#site-notice", notice)
+    assert tab.step() >= 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_and_a_phone_need_not_scroll_sideways(page: Pages, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    viewport = {"width": 375, "height": 800}
+    tab = page("?lesson=3", color_scheme=scheme, viewport=viewport, reduced_motion="reduce")
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 375
+    ink = tab.page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor.match(/\\d+/g)[0] < 80")
+    assert ink == (scheme == "dark")
+    found = Axe().run(tab.page).response["violations"]
+    serious = [(one["id"], [node["html"][:90] for node in one["nodes"]]) for one in found
+               if one["impact"] in ("serious", "critical")]  # fmt: skip
+    assert not serious, serious

@@ -1,0 +1,1 @@
+"""The static edition of the page: plain files that any web server serves."""

@@ -1,0 +1,133 @@
+"""HTML document of the static edition, which holds the words of examples and lessons for search engines as well."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from visual.figures.labels import strip_bidi
+from visual.player import markup
+from visual.player.lessons import Lesson
+from visual.player.recorded import Recorded
+from visual.player.static_files import static_text
+
+README: Final = """---
+title: specllava
+emoji: 🌳
+colorFrom: blue
+colorTo: green
+sdk: static
+app_file: index.html
+license: apache-2.0
+short_description: Watch a small model guess for a large one, losslessly
+---
+
+{claim}
+
+Recorded runs, lessons and race files of your own, as plain files: any web server serves them, under any path.{live}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Addresses of the files that the document itself asks for, relative to it."""
+
+    script: str
+    preloads: tuple[str, ...]
+    style: str
+    icon: str
+    plotly: str
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A recorded race with the addresses of its frames and its picture, and the number of steps of each turn."""
+
+    race: Recorded
+    file: str
+    picture: str | None
+    steps: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Name in a link."""
+        return self.race.name
+
+
+def index_html(
+    places: Places, examples: Sequence[Example], lessons: Sequence[Lesson], index: Mapping[str, object], pays: str,
+    live: str = "", code: str = "",
+) -> str:  # fmt: skip
+    """Make the document.
+
+    Args:
+        index: what the script reads: addresses of modules, races and lessons.
+        pays: data of the card "Does it pay for me?", packed.
+        live, code: addresses to link to; "" for none.
+    """
+    parts = {
+        "head": _head(places),
+        "masthead": markup.masthead(),
+        "links": markup.links(code, live),
+        "chosen": "".join(f"<li>{_link('example', one.name, _title(one.race))}</li>" for one in examples),
+        "player": static_text("player.html"),
+        "lessons": "".join(map(_lesson, lessons)),
+        "examples": "".join(map(_example, examples)),
+        "footer": markup.footer(),
+        "index": json.dumps(index, ensure_ascii=False).replace("<", "\\u003c"),
+        "pays": pays,
+    }
+    return re.sub(r"<!-- (\w+) -->", lambda match: parts[match[1]], static_text("site.html"))
+
+
+def readme(live: str = "") -> str:
+    """Make the file by which a static Space is described."""
+    told = f"\nThe live page, where models answer: <{live}>." if live else ""
+    return README.format(claim=markup.CLAIM, live=told)
+
+
+def _head(places: Places) -> str:
+    named = {"description": markup.CLAIM, "twitter:card": "summary"}
+    properties = {"og:title": markup.TITLE, "og:description": markup.CLAIM, "og:type": "website"}
+    tags = [f"<title>{escape(markup.TITLE)}</title>"]
+    tags += [f'<meta name="{name}" content="{escape(text)}">' for name, text in named.items()]
+    tags += [f'<meta property="{name}" content="{escape(text)}">' for name, text in properties.items()]
+    tags += [f'<link rel="icon" href="{_href(places.icon)}">', f'<link rel="stylesheet" href="{_href(places.style)}">']
+    tags += [f'<link rel="modulepreload" href="{_href(place)}">' for place in (places.script, *places.preloads)]
+    tags += [f'<link rel="preload" as="script" fetchpriority="low" href="{_href(places.plotly)}">']
+    return "\n".join([*tags, f'<script type="module" src="{_href(places.script)}"></script>'])
+
+
+def _href(address: str) -> str:
+    return escape(quote(address))
+
+
+def _link(kind: str, value: str, text: str) -> str:
+    query = escape(urlencode({kind: value}))
+    return f'<a href="?{query}" data-opens="{kind} {escape(value)}">{escape(text)}</a>'
+
+
+def _title(race: Recorded) -> str:
+    prompt = strip_bidi(race.prompt)
+    return f"A dialogue of {len(race.turns)} questions: {prompt}" if race.later else prompt
+
+
+def _lesson(lesson: Lesson) -> str:
+    text = lesson.text
+    title = _link("lesson", str(lesson.number), text.title)
+    answer = f"<details><summary>The answer</summary><p>{escape(text.answer)}</p></details>"
+    return f"<li><h3>{title}</h3><p>{escape(text.question)}</p>{answer}</li>"
+
+
+def _example(example: Example) -> str:
+    said = "".join(
+        f"<p><b>{escape(strip_bidi(turn.prompt))}</b> {escape(strip_bidi(turn.lead.text))}</p>"
+        for turn in example.race.turns
+    )
+    image = f'<img src="{_href(example.picture)}" alt="" loading="lazy">' if example.picture else "<span></span>"
+    return f"<article>{image}<h3>{_link('example', example.name, _title(example.race))}</h3>{said}</article>"
