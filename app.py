@@ -5,6 +5,7 @@ Run ``python app.py``: the page is up at once with a recorded race, while the mo
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -91,6 +92,7 @@ def _space_files() -> str:
 def main() -> int:
     """Serve the page until it is stopped. Return the exit code; a failure is one line on stderr."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a container's stop ends like Ctrl-C, with one line
+    _print_runs()
     try:
         _start(tyro.cli(Serving, description=Serving.__doc__))
     except KeyboardInterrupt:
@@ -102,6 +104,15 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - one line, and the process ends
         return _ended(f"{type(error).__name__}: {error}")
     return 0
+
+
+def _print_runs() -> None:
+    """Let every run that is over print its line to stdout."""
+    printed = logging.StreamHandler(sys.stdout)
+    printed.setFormatter(logging.Formatter("%(message)s"))
+    runs = logging.getLogger("specllava.runs")
+    runs.handlers, runs.propagate = [printed], False
+    runs.setLevel(logging.INFO)
 
 
 def _ended(why: str, code: int = 1) -> int:
@@ -125,7 +136,8 @@ def _start(options: Serving) -> None:
         lab=lambda: _lab(loading.result()), dialogues=Dialogues(lambda turns: _chat(loading.result(), turns)),
         others=_others(options.running, choices, drafts, loading.result), choices=choices,
     )  # fmt: skip
-    serve(build_page(state), options.host, options.port, FirstPaint(state, FIRST_PAINT), root_path=options.root_path)
+    paint = FirstPaint(state, FIRST_PAINT)
+    serve(build_page(state), options.host, options.port, paint, root_path=options.root_path, state=state)
 
 
 def _drafts(options: Serving) -> dict[str, Preset]:

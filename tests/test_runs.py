@@ -55,6 +55,8 @@ class Endless:
     def end(self, ending: Ending) -> Any:
         return f"{ending} after {self.computed}"
 
+    def summary(self) -> None: ...
+
 
 class Kind:
     """A kind of endless runs, and those that were started."""

@@ -1,16 +1,34 @@
-"""A page over a stand-in in a process that a test can kill: ``python -m support.served_page PORT FOLDER``."""
+"""A page over a stand-in in a process that a test can end: ``python -m support.served_page PORT FOLDER``."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import socket
 import sys
 from pathlib import Path
 
-from support.visual_traces import FakeBackend, synthetic_recorded
-from visual.page.app_state import AppState
-from visual.page.layout import build_page
-from visual.page.serving import serve
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main(port: str, folder: str) -> None:
+    from support.visual_traces import FakeBackend, synthetic_recorded
+    from visual.page.app_state import AppState
+    from visual.page.layout import build_page
+    from visual.page.serving import serve
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    state = AppState(lambda: FakeBackend(pace=0.012), synthetic_recorded(Path(folder), 2))
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(build_page(state), "127.0.0.1", int(port), state=state)
+
 
 if __name__ == "__main__":
-    port, folder = sys.argv[1:]
-    state = AppState(lambda: FakeBackend(pace=0.012), synthetic_recorded(Path(folder), 2))
-    serve(build_page(state), "127.0.0.1", int(port))
+    main(*sys.argv[1:])
+    os._exit(0)

@@ -124,6 +124,9 @@ class AgainstRun:
             return None
         return written(against_view(self._found, self._name) | {"files": files(self._found)})
 
+    def summary(self) -> None:
+        """Return nothing: many answers are compared, and none of them is the run's."""
+
 
 def against_kind(lab: LabState, kept: Comparisons) -> RunKind:
     """Make the kind of run of a comparison; ``more`` of its requests are :class:`Wanted`."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from PIL import Image
 
 from specllava.config import DecodingConfig
 from specllava.trace import DecodeTrace, RunInfo
-from visual.page import widgets
 from visual.page.dialogue import Chat, Dialogues, TurnParts
 from visual.page.experiments import Experiments
 from visual.page.model_choice import Chosen, ModelChoices
@@ -86,12 +87,17 @@ class AppState:
         """The race that the page opens with."""
         return self.opened or next(iter(self.recorded), None)
 
+    @cached_property
+    def loading(self) -> Future[RunInfo]:
+        """What runs, once the models are loaded, or why they could not be; waited for on a thread of its own."""
+        thread = ThreadPoolExecutor(1, "loading")
+        waited = thread.submit(self._loaded)
+        thread.shutdown(wait=False)
+        return waited
 
-def running(state: AppState) -> str:
-    """Wait for the models and return the chip's value."""
-    try:
-        info = state.backend().info
-    except Exception:
-        log.exception("the models could not be loaded")
-        return widgets.chip_value("failed", "recorded races only: the models could not be loaded")
-    return widgets.chip_value("ready", f"{info.pair} · {info.device.upper()} · {info.dtype}")
+    def _loaded(self) -> RunInfo:
+        try:
+            return self.backend().info
+        except Exception:
+            log.exception("the models could not be loaded")
+            raise

@@ -94,6 +94,9 @@ class ExperimentRun:
         """Return the view of the last finding, whatever the ending; ``None`` if there was no finding."""
         return self._view
 
+    def summary(self) -> None:
+        """Return nothing: several answers are compared, and none of them is the run's."""
+
 
 def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
     """Make the kind of run of an experiment. ``more`` is its card's own control; for forks, a click's tokens."""

@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 
 from specllava.config import DecodingConfig
+from specllava.metrics import Summary, summarise
 from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
@@ -67,6 +68,12 @@ class RaceRun:
     def end(self, ending: Ending) -> list[str] | None:
         """Return all frames, the last of them with charts and totals; ``None`` if no lane has begun."""
         return self._frame_list.update(self._collect(self._past), ending) or None
+
+    def summary(self) -> Summary | None:
+        """Return the totals of the lane that answers, ``None`` if it has not begun."""
+        traces = self._collect(self._past)
+        answer = traces.get(TOGETHER) or traces.get(ALONE)
+        return None if answer is None else summarise([answer])
 
 
 def race_kind(state: AppState) -> RunKind:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from visual.page.controls import Settings
 from visual.player.picture import PictureSource
 
-RunState = Literal["on", "stopped", "left"]
+RunState = Literal["on", "stopped", "left", "closed"]
 RunKey = tuple[str, str]  # a session and the name of a kind of run
 
 
@@ -24,7 +24,7 @@ class RunRequest:
         more: inputs of this kind of run only.
 
     ``state`` is set by :class:`RunRequests` alone: ``on`` from the click, ``stopped`` by the visitor, who keeps what is
-    there, ``left`` for something else.
+    there, ``left`` for something else, ``closed`` by the server that is about to end.
     """
 
     picture: PictureSource | None
@@ -39,6 +39,7 @@ class RunRequests:
 
     def __init__(self) -> None:
         self._latest: dict[RunKey, RunRequest] = {}
+        self._closed = False
         self._lock = Lock()
 
     def request(self, key: RunKey, request: RunRequest) -> int:
@@ -46,6 +47,8 @@ class RunRequests:
         with self._lock:
             self._leave(key)
             self._latest[key] = request
+            if self._closed:
+                request.state = "closed"
             return sum(other.state == "on" for holder, other in self._latest.items() if holder != key)
 
     def stop(self, key: RunKey) -> bool:
@@ -66,6 +69,18 @@ class RunRequests:
         with self._lock:
             for key in [key for key in self._latest if key[0] == session]:
                 self._leave(key)
+
+    def close(self) -> None:
+        """Let all requests end, those that come from now on included: the server is about to end."""
+        with self._lock:
+            self._closed = True
+            for request in self._latest.values():
+                request.state = "closed"
+
+    @property
+    def empty(self) -> bool:
+        """Whether no run waits or goes on."""
+        return not self._latest
 
     def remove(self, key: RunKey, request: RunRequest) -> None:
         """Forget a request that is over; one that was made since stays."""

@@ -15,7 +15,8 @@ The way of one click on Run:
    the run with a last update, ``left`` ends it without one.
 5. A click on Stop only sets the state (``halt``). Another Run of the same kind sets the state of the one before to
    ``left``, as whatever else takes the place of what the run shows does.
-6. A failure becomes a notice. At the end the request is removed, and ``buttons`` sets Run and Stop.
+6. A failure becomes a notice. At the end the request is removed, a line about the run is logged, and ``buttons`` sets
+   Run and Stop.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import gradio as gr
 
 from specllava.config import DecodingConfig
+from specllava.metrics import Summary
 from visual.page.controls import decoding_config
 from visual.page.model_choice import Chosen, models_named
 from visual.page.notices import error, info, refusal_notice, warning
+from visual.page.run_log import Outcome, log_run
 from visual.page.run_requests import RunKey, RunRequest, RunRequests
 from visual.player.frames import Ending
 from visual.player.picture import PictureSource
@@ -48,6 +51,7 @@ COMPUTES: dict[str, Any] = {
     "api_visibility": "private",
 }  # fmt: skip
 REFUSED = warning("This did not run, most likely because too many are waiting. Please try again in a minute.")
+CLOSED = "The server is being restarted. Please try again in a minute."
 UNBEGUN = error("This did not start: a setting may be outside its bounds. Please check the settings and try again.")
 
 Update = tuple[Any, str]  # a value for what shows the run, ``None`` to leave it, and a notice
@@ -80,6 +84,13 @@ class Run(Protocol):
     def end(self, ending: Ending) -> Any:
         """Return the last value for what shows the run, ``None`` if there is none."""
 
+    def summary(self) -> Summary | None:
+        """Return the totals of the lane that answers, ``None`` if there is none."""
+
+
+class OutOfTime(Exception):
+    """Raised by a run's events: the time that it was granted is over, which the message says."""
+
 
 @dataclass(frozen=True)
 class RunKind:
@@ -99,12 +110,14 @@ class RunKind:
     request: Callable[..., RunRequest]
     start: Callable[[RunInputs], Run]
 
-    def notice(self, ending: Ending) -> str:
-        """Make the notice of a run that has ended."""
+    def notice(self, ending: Ending | Literal["closed"]) -> str:
+        """Make the notice of a run that has ended, or that the server ends because it is closed itself."""
         if ending == "finished":
             return ""
         if ending == "stopped":
             return info(f"Stopped. {self.kept}")
+        if ending == "closed":
+            return warning(f"{CLOSED} {self.kept}")
         return warning(f"Stopped after {SECONDS_PER_RUN:.0f} seconds. {self.kept}")
 
 
@@ -113,34 +126,47 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
     request = requests.latest(key)
     if request is None:
         return
+    began, outcome, run = time.monotonic(), cast(Outcome, "left"), cast(Run | None, None)
     try:
         waited = request.state  # a local variable: other threads set the attribute meanwhile
-        if waited == "stopped":
-            yield None, kind.notice("stopped")
+        if waited in ("stopped", "closed"):
+            outcome = waited
+            yield None, kind.notice(waited)
             return
         inputs = check_request(request, key[0])
         yield None, info("Getting ready: models, picture, question.")
         run = kind.start(inputs)
-        started = time.monotonic()
-        ending: Ending = "finished"
-        with closing(run.events):
-            for event in run.events:
-                update, state = run.show(event), request.state
-                if state == "left":
-                    return
-                if state == "stopped" or time.monotonic() - started > SECONDS_PER_RUN:
-                    ending = "stopped" if state == "stopped" else "deadline"
-                    break
-                if update is not None:
-                    yield update
-        yield run.end(ending), kind.notice(ending)
+        outcome = yield from _shown(run, request)
+        if outcome != "left":
+            yield run.end("stopped" if outcome == "closed" else outcome), kind.notice(outcome)
+    except OutOfTime as over:
+        outcome = "deadline"
+        yield None if run is None else run.end(outcome), warning(f"{over} {kind.kept}")
     except ValueError as refusal:
+        outcome = "refused"
         yield None, refusal_notice(refusal)
     except Exception:
+        outcome = "failed"
         log.exception("%s failed", kind.noun)
         yield None, error(f"Something went wrong and {kind.noun} was stopped. Please try again.")
     finally:
         requests.remove(key, request)
+        log_run(kind.name, outcome, time.monotonic() - began, None if run is None else run.summary())
+
+
+def _shown(run: Run, request: RunRequest) -> Generator[Update, None, Ending | Literal["closed", "left"]]:
+    """Draw events and yield updates until the run, its request or the clock ends it. Return which."""
+    started = time.monotonic()
+    with closing(run.events):
+        for event in run.events:
+            update, state = run.show(event), request.state
+            if state != "on":
+                return state
+            if time.monotonic() - started > SECONDS_PER_RUN:
+                return "deadline"
+            if update is not None:
+                yield update
+    return "finished"
 
 
 def check_request(request: RunRequest, session: str) -> RunInputs:

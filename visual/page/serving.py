@@ -1,22 +1,32 @@
-"""Serving of a page that was built: limits, files and looks that Gradio gets at its launch."""
+"""Serving of a page that was built: limits, files and looks that Gradio gets at its launch, and how it ends."""
 
 from __future__ import annotations
+
+import time
+from typing import Final
 
 import gradio as gr
 from starlette.middleware import Middleware
 
 from visual.page import widgets
+from visual.page.app_state import AppState
 from visual.page.first_paint import FirstPaint, FirstPaintMiddleware
+from visual.page.health import HealthMiddleware
 from visual.page.link_preview import LinkPreview
+from visual.page.run_requests import RunRequests
+from visual.page.security_headers import SecurityHeadersMiddleware
 from visual.player import markup
 
 WAITING = 16  # runs, over all visitors; who comes behind them is told to come again
 SESSIONS = 100  # whose last frames and pictures are kept, at up to 10 MB each; the one longest away is forgotten
+SECONDS_TO_END: Final = 3.0  # for runs to notice that they shall, once the server was told to stop
+SECONDS_TO_SEND: Final = 0.5  # for what they say last to reach the browsers
 
 
 def serve(
-    page: gr.Blocks, host: str, port: int, paint: FirstPaint | None = None, block: bool = True, root_path: str = ""
-) -> str:
+    page: gr.Blocks, host: str, port: int, paint: FirstPaint | None = None, block: bool = True, root_path: str = "",
+    state: AppState | None = None,
+) -> str:  # fmt: skip
     """Serve the page to everybody who can reach ``host`` and return its address.
 
     Args:
@@ -25,15 +35,40 @@ def serve(
         paint: markup of the document before any script has run.
         block: return only when the server has been stopped.
         root_path: path or address under which a proxy shows the page.
+        state: of the page, for ``/health``, and for its runs to be told when the server is stopped.
     """
-    preview = LinkPreview(root_path)
-    document = [Middleware(FirstPaintMiddleware, paint=paint, preview=preview)] if paint else []
+    layers = [Middleware(SecurityHeadersMiddleware)]
+    if state is not None:
+        layers.append(Middleware(HealthMiddleware, loading=state.loading))
+    if paint is not None:
+        layers.append(Middleware(FirstPaintMiddleware, paint=paint, preview=LinkPreview(root_path)))
     page.queue(max_size=WAITING, api_open=False)  # nobody comes past the one slot for what computes
     _, address, _ = page.launch(
-        server_name=host, server_port=port, root_path=root_path, prevent_thread_lock=not block, quiet=not block,
+        server_name=host, server_port=port, root_path=root_path, prevent_thread_lock=True, quiet=not block,
         show_error=False, ssr_mode=False, run_history=False, enable_monitoring=False, footer_links=[],
         state_session_capacity=SESSIONS, max_file_size="20mb", favicon_path=str(markup.FAVICON),
         theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
-        app_kwargs={"middleware": document},
+        app_kwargs={"middleware": layers},
     )  # fmt: skip
+    if block:
+        _wait(page, state.requests if state else RunRequests())
     return address
+
+
+def _wait(page: gr.Blocks, requests: RunRequests) -> None:
+    """Wait for Ctrl-C; then let every run tell its visitor that it ends, and close the streams of all pages.
+
+    Raises:
+        KeyboardInterrupt: that has happened.
+    """
+    try:
+        while page.is_running:
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        requests.close()
+        last = time.monotonic() + SECONDS_TO_END
+        while not requests.empty and time.monotonic() < last:
+            time.sleep(0.05)
+        time.sleep(SECONDS_TO_SEND)
+        page.close(verbose=False)
+        raise
