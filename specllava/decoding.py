@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, check_proposal
 from specllava.growth.rule import GrowthRule
-from specllava.lane import Lane
+from specllava.lane import Lane, LaneFacts
 from specllava.models.memory_estimate import target_columns
 from specllava.recorded_config import MAX_NAME
 from specllava.runtime.detokenizer import Detokenizer
@@ -43,15 +43,15 @@ Event = Prefill | StepTrace
 
 @dataclass(frozen=True, slots=True)
 class RaceEvent:
-    """What just happened in a race.
+    """What just happened in a race: names and numbers, so that another process may collect the traces.
 
     Args:
-        lane: the lane that moved.
+        lane: what a trace says of the lane that moved.
         item: its prefill or step; ``item.finished`` says why it was the last.
         clock: seconds on that lane's own clock, which counts only that lane's compute.
     """
 
-    lane: Lane
+    lane: LaneFacts
     item: Event
     clock: float
 
@@ -247,7 +247,7 @@ def race(requests: Sequence[Request]) -> Generator[RaceEvent]:
     if double := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"two lanes of one race are called {double}: give each a name of its own")
     clocks = dict.fromkeys(names, 0.0)
-    running = {request.lane.name: (request.lane, stream(request)) for request in requests}
+    running = {request.lane.name: (request.lane.facts, stream(request)) for request in requests}
     with ExitStack() as closed:  # a race that is stopped, or in which a lane fails, lets go of every lane's caches
         for _, events in running.values():
             closed.enter_context(closing(events))
@@ -263,7 +263,7 @@ def race(requests: Sequence[Request]) -> Generator[RaceEvent]:
 
 
 def collect(
-    lane: Lane, events: Iterable[Event], info: RunInfo, detokenizer: Detokenizer, eos_token_ids: frozenset[int]
+    lane: LaneFacts, events: Iterable[Event], info: RunInfo, detokenizer: Detokenizer, eos_token_ids: frozenset[int]
 ) -> DecodeTrace:
     """Collect the trace of a lane from its events, finished or not.
 
@@ -274,23 +274,23 @@ def collect(
     steps = tuple(step for step in rest if isinstance(step, StepTrace))
     if not isinstance(prefill, Prefill) or len(steps) != len(rest):
         raise ValueError("a run is a prefill and then steps")
-    prefix = lane.prompt.forced_prefix
+    prefix = lane.forced_prefix
     ids = [prefill.first_token, *(token for step in steps for token in step.emitted)]
     return DecodeTrace(
         schema_version=SCHEMA_VERSION,
         lane=lane.name,
         setting=info,
         config=lane.config,
-        prompt=lane.prompt.text,
-        image=", ".join("{} x {} pixels".format(*size) for size in lane.prompt.image_sizes) or None,
+        prompt=lane.text,
+        image=", ".join("{} x {} pixels".format(*size) for size in lane.image_sizes) or None,
         prefill=prefill,
         steps=steps,
         finish_reason=(steps[-1] if steps else prefill).finished or "stopped",
         text=detokenizer.decode([*prefix, *ids]),
         texts={token: detokenizer.text_of(token) for token in sorted({*tokens_used(prefill, prefix, steps)})},
         eos_token_ids=tuple(sorted(eos_token_ids)),
-        turn=lane.prompt.turn,
+        turn=lane.turn,
         forced_prefix=prefix,
-        rule=None if lane.rule is None else lane.rule.name[:MAX_NAME],
-        drafter=None if lane.drafter is None else lane.drafter.name[:MAX_NAME],
+        rule=None if lane.rule is None else lane.rule[:MAX_NAME],
+        drafter=None if lane.drafter is None else lane.drafter[:MAX_NAME],
     )

@@ -22,6 +22,25 @@ class Own(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class LaneFacts:
+    """What a trace says of a lane: names and numbers, no tensors, so that it may cross to another process.
+
+    Args:
+        text, image_sizes, turn, forced_prefix: of its prompt.
+        rule, drafter: names of the objects that stood in place of those of ``config``, if any did.
+    """
+
+    name: str
+    config: DecodingConfig
+    text: str
+    image_sizes: tuple[tuple[int, int], ...]
+    turn: int
+    forced_prefix: tuple[int, ...]
+    rule: str | None
+    drafter: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Lane:
     """One way to answer a prompt.
 
@@ -34,6 +53,15 @@ class Lane:
     prompt: Prompt
     rule: GrowthRule | None = None
     drafter: Drafter | None = None
+
+    @property
+    def facts(self) -> LaneFacts:
+        """What a trace says of it."""
+        prompt = self.prompt
+        return LaneFacts(
+            self.name, self.config, prompt.text, prompt.image_sizes, prompt.turn, prompt.forced_prefix,
+            None if self.rule is None else self.rule.name, None if self.drafter is None else self.drafter.name,
+        )  # fmt: skip
 
 
 def lane_of(config: DecodingConfig, prompt: Prompt, **own: Unpack[Own]) -> Lane:

@@ -15,7 +15,7 @@ from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
 from specllava.drafters.drafter import build_drafter
 from specllava.growth.rule import GrowthRule
 from specllava.growth.rules import RULE_INFOS, build_rule
-from specllava.lane import SIDES, Lane, Own, lane_of, race_lanes
+from specllava.lane import SIDES, Lane, LaneFacts, Own, lane_of, race_lanes
 from specllava.loaded_pair import LoadedPair
 from specllava.models.checkpoint import Source
 from specllava.models.family import ImageFeatures
@@ -103,6 +103,11 @@ class Pair(LoadedPair):
         loaded = load_draft(draft, self.target, self.processor, draft_format, tell)
         drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
         return replace(self, **drafting, costs=None)
+
+    def to(self, device: str) -> Pair:
+        """Move the models to a device, in place, and return the pair there; its costs are not those of before."""
+        draft = None if self.draft is None else self.draft.to(device)
+        return replace(self, target=self.target.to(device), draft=draft, costs=None)
 
     def undistilled(self) -> Pair:
         """Return the same target with its draft as it was before distillation.
@@ -200,9 +205,10 @@ class Pair(LoadedPair):
         """Decode one lane to the end."""
         return self.collect(lane, stream(self.request(lane, record=record)))
 
-    def collect(self, lane: Lane, events: Iterable[Event]) -> DecodeTrace:
+    def collect(self, lane: Lane | LaneFacts, events: Iterable[Event]) -> DecodeTrace:
         """Return the trace of a lane from its events, finished or not."""
-        return collect(lane, events, self.info, self.detokenizer, self.eos_token_ids)
+        facts = lane.facts if isinstance(lane, Lane) else lane
+        return collect(facts, events, self.info, self.detokenizer, self.eos_token_ids)
 
     def race(
         self, image: Picture, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
@@ -242,7 +248,7 @@ class Pair(LoadedPair):
 
     def collect_race(self, events: Iterable[RaceEvent]) -> dict[str, DecodeTrace]:
         """Return a trace per lane of a race, finished or stopped; lanes that did not start are left out."""
-        lanes: dict[str, tuple[Lane, list[Event]]] = {}
+        lanes: dict[str, tuple[LaneFacts, list[Event]]] = {}
         for event in events:
             lanes.setdefault(event.lane.name, (event.lane, []))[1].append(event.item)
         return {name: self.collect(lane, items) for name, (lane, items) in lanes.items()}

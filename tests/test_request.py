@@ -124,7 +124,7 @@ def test_events_that_are_no_run_are_refused(tiny: Pair):
     events = list(models.events(tiny, lane.prompt, CONFIG))
     for wrong in (events[1:], [*events, events[0]]):
         with pytest.raises(ValueError, match="a run is a prefill and then steps"):
-            collect(lane, wrong, tiny.info, tiny.detokenizer, tiny.eos_token_ids)
+            collect(lane.facts, wrong, tiny.info, tiny.detokenizer, tiny.eos_token_ids)
 
 
 def test_a_shape_is_made_before_the_clock(monkeypatch: pytest.MonkeyPatch):
