@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from specllava.cli.options import DTypeName, PairOptions, load_pair
 from specllava.config import one_line
+from specllava.limits import Limits
 from specllava.models.images import open_image
 from specllava.models.presets import Preset, preset_named, presets
 from specllava.shipped import shipped
@@ -32,6 +33,7 @@ from visual.page.experiments import Experiments
 from visual.page.first_paint import FirstPaint
 from visual.page.layout import build_page
 from visual.page.model_choice import AS_STARTED, OWN, Chosen, ModelChoices
+from visual.page.run_requests import RunRequests
 from visual.page.serving import serve
 from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded, read_recorded
@@ -78,10 +80,19 @@ class Serving:
     open: Path | None = None
     """A race file to show first, in place of an example."""
 
+    limits: Limits = field(default_factory=lambda: _limits())
+    """What a visitor may ask for; each may also be set as SPECLLAVA_ and its name, such as SPECLLAVA_NEW_TOKENS."""
+
 
 def _from(*names: str) -> str:
     """Return the first of these environment variables that is set."""
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
+
+
+def _limits() -> Limits:
+    """Return the limits that the environment sets, and the usual ones besides."""
+    given: dict[str, Any] = {limit.name: _from(f"SPECLLAVA_{limit.name.upper()}") for limit in fields(Limits)}
+    return Limits(**{name: value for name, value in given.items() if value})
 
 
 def _space_files() -> str:
@@ -133,8 +144,10 @@ def _start(options: Serving) -> None:
     choices = _choices(options, drafts)
     state = AppState(
         loading.result, recorded, toy=toy, opened=race, lessons=lessons, code=options.code,
-        lab=lambda: _lab(loading.result()), dialogues=Dialogues(lambda turns: _chat(loading.result(), turns)),
+        lab=lambda: _lab(loading.result()),
+        dialogues=Dialogues(lambda turns: _chat(loading.result(), turns), turns=options.limits.turns),
         others=_others(options.running, choices, drafts, loading.result), choices=choices,
+        requests=RunRequests(options.limits),
     )  # fmt: skip
     paint = FirstPaint(state, FIRST_PAINT)
     serve(build_page(state), options.host, options.port, paint, root_path=options.root_path, state=state)

@@ -21,6 +21,7 @@ from specllava.drafters import DRAFTER_INFOS, DrafterInfo
 from specllava.growth.rule import RuleInfo
 from specllava.growth.rules import RULE_INFOS
 from specllava.growth.shapes import check_parents
+from specllava.limits import highest
 
 RULES: Final = tuple(RULE_INFOS)
 COMPARED_RULES: Final = tuple(info.name for info in RULE_INFOS.values() if info.compared)
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
 else:  # one choice per name that is offered
     RuleName = Literal[RULES]
     DrafterName = Literal[tuple(DRAFTER_INFOS)]
-MAX_GUESSES: Final = 256  # of one tree
-MAX_CHILDREN: Final = 16  # of one node
+MAX_GUESSES: Final = highest("nodes")  # of one tree
+MAX_CHILDREN: Final = highest("branches")  # of one node
 Children = Annotated[int, Field(ge=1, le=MAX_CHILDREN)]
 Parent = Annotated[int, Field(ge=0, lt=MAX_GUESSES)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-UP_TO_16: Final = Field(min_length=1, max_length=16)
+LISTED: Final = Field(min_length=1, max_length=highest("list_items"))
 MAX_ERRORS: Final = 1000  # of one refusal; more are counted and not named
 
 
@@ -69,10 +70,12 @@ class DecodingConfig:
 
     rule: Annotated[RuleName, *_choices("How the tree grows", "How the tree grows.", RULE_INFOS.values())] = "entropy"
 
-    max_new_tokens: Annotated[int, Field(ge=1, le=4096, title="Longest answer"), Usual(16, 512, 16)] = 160
+    max_new_tokens: Annotated[
+        int, Field(ge=1, le=highest("new_tokens"), title="Longest answer"), Usual(16, 512, 16)
+    ] = 160
     """Stop after this many tokens, if the answer has not ended before."""
 
-    depth: Annotated[int, Field(ge=1, le=32, title="Levels of guesses"), Usual(1, 20, 1)] = 16
+    depth: Annotated[int, Field(ge=1, le=highest("depth"), title="Levels of guesses"), Usual(1, 20, 1)] = 16
     """Tokens that the draft looks ahead at most; each level costs one draft pass."""
 
     nodes: Annotated[int, Field(ge=1, le=MAX_GUESSES, title="Guesses checked in one pass"), Usual(1, 64, 1)] = 20
@@ -83,10 +86,10 @@ class DecodingConfig:
     ] = 0.3
     """Nats. Below it the draft counts as sure and a node gets one child; above it the node branches."""
 
-    max_branches: Annotated[int, Field(ge=1, le=16, title="Branches of an unsure node"), Usual(1, 8, 1)] = 3
+    max_branches: Annotated[int, Field(ge=1, le=MAX_CHILDREN, title="Branches of an unsure node"), Usual(1, 8, 1)] = 3
     """Children of an unsure node at most; it gets as many as exp(entropy), rounded up."""
 
-    width: Annotated[int, Field(ge=1, le=64, title="Nodes grown per level"), Usual(1, 16, 1)] = 4
+    width: Annotated[int, Field(ge=1, le=highest("width"), title="Nodes grown per level"), Usual(1, 16, 1)] = 4
     """Nodes of one level that may grow children: the best by cumulative log-probability."""
 
     min_log_prob: Annotated[
@@ -94,11 +97,11 @@ class DecodingConfig:
     ] = -2.0
     """Nats. Branches whose cumulative log-probability falls below this are not followed."""
 
-    branching: Annotated[tuple[Children, ...], UP_TO_16, Field(title="Children by level")] = (3, 2, 1, 1, 1)
+    branching: Annotated[tuple[Children, ...], LISTED, Field(title="Children by level")] = (3, 2, 1, 1, 1)
     """Children of every node by level, for the fixed rule."""
 
     rank_acceptance: Annotated[
-        tuple[Share, ...], UP_TO_16, Field(title="Acceptance by rank")
+        tuple[Share, ...], LISTED, Field(title="Acceptance by rank")
     ] = (0.891, 0.082, 0.017, 0.004)
     """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
 

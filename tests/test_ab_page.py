@@ -20,6 +20,7 @@ from test_ab_prompts import png, zipped
 from specllava.config import DecodingConfig
 from specllava.findings.against import Against
 from specllava.findings.against_tables import records, summary_lines, to_csv, to_markdown
+from specllava.limits import Limits
 from specllava.question import Question
 from visual.page.against_card import opened_pair
 from visual.page.against_prompts import LIST, MAX_PROMPTS, file_prompts
@@ -132,10 +133,9 @@ def test_stop_ends_it_between_two_steps_and_keeps_the_rows() -> None:
     assert len(json.loads(value)["rows"]) == 1 and json.loads(value)["files"]["csv"]
 
 
-def test_it_does_not_run_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("visual.page.runs.SECONDS_PER_RUN", 0.0)
+def test_it_does_not_run_for_ever() -> None:
     lab = Endless()
-    assert notes(run(lab))[-1].startswith("Stopped after 0 seconds.")
+    assert notes(run(lab, RunRequests(Limits(seconds_per_run=1e-9))))[-1].startswith("Stopped after 0 seconds.")
     assert lab.asked == ["closed"]
 
 

@@ -20,7 +20,7 @@ from specllava.config import DecodingConfig
 from specllava.lane import Lane
 from specllava.models.compatibility import check_pair
 from specllava.models.draft_classes import DraftLlava, save
-from specllava.models.images import MAX_JPEG_PIXELS, MAX_PIXELS, open_image, read_size
+from specllava.models.images import JPEG_PIXELS, MAX_PIXELS, open_image, read_size
 from specllava.models.vision import merge_features
 from specllava.pair import Pair
 from specllava.toyworld.build import build_processor, special_ids
@@ -237,7 +237,7 @@ def test_a_photo_of_many_pixels_is_decoded_at_a_part_of_its_size(tmp_path: Path,
     assert open_image(file, longest=1344).size == (896, 1344)
     huge = tmp_path / "huge.jpg"
     Image.new("L", (8100, 8000)).save(huge)
-    assert f"at most {MAX_JPEG_PIXELS:,} in all" in complaint(lambda: open_image(huge))
+    assert f"at most {JPEG_PIXELS * MAX_PIXELS:,} in all" in complaint(lambda: open_image(huge))
 
 
 def test_a_picture_is_shrunk_to_what_is_asked_for_and_never_enlarged(tmp_path: Path):

@@ -12,6 +12,7 @@ import pytest
 from support.lab_traces import FakeLab
 from test_runs import Picture, said
 
+from specllava.limits import Limits
 from visual.page.experiments import EXPERIMENTS, Experiment
 from visual.page.lab import LabState, chosen, experiment_kind
 from visual.page.layout import build_page
@@ -94,11 +95,11 @@ def test_it_ends_within_a_step_when_its_visitor_wants_no_more(end: str, words: l
     assert [said(update) for update in last] == words and all(view == second[0] for view, _ in last)
 
 
-def test_it_does_not_run_for_ever(monkeypatch: pytest.MonkeyPatch):
+def test_it_does_not_run_for_ever():
     """The deadline acts at the next step, found or not."""
-    monkeypatch.setattr("visual.page.runs.SECONDS_PER_RUN", 0.0)
-    lab = Slow()
-    assert notes(run(lab))[-1] == "warning: Stopped after 0 seconds. What was found so far stays here."
+    lab, requests = Slow(), RunRequests(Limits(seconds_per_run=1e-9))
+    said = notes(run(lab, requests=requests))[-1]
+    assert said == "warning: Stopped after 0 seconds. What was found so far stays here."
     assert lab.steps == 1
 
 

@@ -11,11 +11,12 @@ from PIL import Image
 from support.visual_traces import FakeBackend
 from test_runs import said
 
+from specllava.limits import Limits
 from visual.page import race, runs
 from visual.page.app_state import AppState
 from visual.page.race import RACE, SECONDS_PER_UPDATE, race_kind
 from visual.page.run_requests import RunRequest, RunRequests
-from visual.page.runs import SECONDS_PER_RUN, Update, run_updates
+from visual.page.runs import Update, run_updates
 
 PICTURE = SimpleNamespace(open=lambda: Image.new("RGB", (4, 4)), shown=lambda: Image.new("RGB", (4, 4)))
 ME = ("me", RACE)
@@ -93,7 +94,7 @@ def test_a_race_that_was_left_for_something_else_says_nothing_more(clock: Clock)
 
 
 def test_a_race_ends_when_its_time_is_up(clock: Clock) -> None:
-    backend = Paced(clock, SECONDS_PER_RUN / 3)
+    backend = Paced(clock, Limits().seconds_per_run / 3)
     *_, last = backend.updates()
     assert len(backend.drawn) == 4
     assert said(last) == "Stopped after 120 seconds. What is shown so far stays here."

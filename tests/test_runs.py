@@ -11,8 +11,9 @@ import gradio as gr
 import pytest
 from PIL import Image
 
+from specllava.limits import Limits
 from visual.page import runs
-from visual.page.run_requests import RunKey, RunRequest, RunRequests
+from visual.page.run_requests import Place, RunKey, RunRequest, RunRequests
 from visual.page.runs import RunInputs, RunKind, Update, run_updates, session_of, waiting_notice
 from visual.player.frames import Ending
 
@@ -126,8 +127,9 @@ def test_a_call_without_a_session_is_refused() -> None:
 
 
 def test_a_notice_counts_the_runs_before() -> None:
-    assert waiting_notice(0) == ""
-    assert "1 other run before this one" in waiting_notice(1) and "2 other runs before" in waiting_notice(2)
+    assert waiting_notice(Place(0)) == waiting_notice(None) == ""
+    assert "1 other run before this one; it starts" in waiting_notice(Place(1))
+    assert "2 other runs before this one, about 8 seconds" in waiting_notice(Place(2, 7.2))
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ def test_a_run_ends_at_the_next_event_when_its_time_is_up(monkeypatch: pytest.Mo
     monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
     def slow(count: int) -> None:
-        clock.now += runs.SECONDS_PER_RUN / 2.5
+        clock.now += Limits().seconds_per_run / 2.5
 
     requests, kind = RunRequests(), Kind(slow)
     requests.request(ME, ask())

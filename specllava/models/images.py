@@ -14,9 +14,11 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.Image import Transpose
 from PIL.JpegImagePlugin import JpegImageFile
 
+from specllava.limits import highest
+
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-MAX_PIXELS = 16_000_000  # that are decoded; decoders need up to 15 bytes for each
-MAX_JPEG_PIXELS = 64_000_000  # of a file: above the bound a JPEG is decoded at a half or less of its size
+MAX_PIXELS = highest("pixels")  # that are decoded
+JPEG_PIXELS = 4  # times as many of a JPEG's file, which is then decoded at a half or less of its size
 MAX_RATIO = 20.0
 TURNS = {
     2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
@@ -39,20 +41,23 @@ class EncodedImage:
     data: bytes = field(repr=False)
 
 
-def open_image(source: str | Path | EncodedImage | Image.Image, longest: int | None = None) -> Image.Image:
+def open_image(
+    source: str | Path | EncodedImage | Image.Image, longest: int | None = None, most: int = MAX_PIXELS
+) -> Image.Image:
     """Return an upright RGB picture, from a file or from Pillow; EXIF orientation is applied and forgotten.
 
     Args:
         source: a file name, a file that was read, or a picture, which is left as it is.
         longest: shrink the picture until its longer side has at most so many pixels.
+        most: pixels that are decoded.
 
     Raises:
         ValueError: missing, unreadable, of another format, too large or absurdly narrow; one line.
     """
     if isinstance(source, Image.Image):
-        return _guarded("the image", lambda: _upright(source, longest))
+        return _guarded("the image", lambda: _upright(source, longest, most))
     file = source if isinstance(source, EncodedImage) else Path(source)
-    return _read(file, lambda picture: _upright(picture, longest), longest)
+    return _read(file, lambda picture: _upright(picture, longest, most), longest, most)
 
 
 def read_size(source: Path | EncodedImage) -> tuple[int, int]:
@@ -68,7 +73,12 @@ class _Unfit(ValueError):
     """Error of a readable picture that is refused for its size."""
 
 
-def _read(source: Path | EncodedImage, use: Callable[[Image.Image], Result], longest: int | None = None) -> Result:
+def _read(
+    source: Path | EncodedImage,
+    use: Callable[[Image.Image], Result],
+    longest: int | None = None,
+    most: int = MAX_PIXELS,
+) -> Result:
     """Apply ``use`` to a picture whose header was read; a JPEG is set to be decoded at a fraction of its size."""
     if isinstance(source, Path) and not source.is_file():
         raise ValueError(f"no image file at {source}")
@@ -76,9 +86,9 @@ def _read(source: Path | EncodedImage, use: Callable[[Image.Image], Result], lon
     def read() -> Result:
         file = source if isinstance(source, Path) else io.BytesIO(source.data)
         with Image.open(file, formats=FORMATS) as picture:
-            _check_size(picture, source.name)
+            _check_size(picture, source.name, most)
             if isinstance(picture, JpegImageFile):
-                part = _fraction(*picture.size, longest)
+                part = _fraction(*picture.size, longest, most)
                 picture.draft(None, (picture.width // part, picture.height // part))
             return use(picture)
 
@@ -99,24 +109,24 @@ def _guarded(name: str, read: Callable[[], Result]) -> Result:
         raise ValueError(f"{name} cannot be read as an image: {' '.join(str(error).split())}") from error
 
 
-def _check_size(picture: Image.Image, name: str) -> None:
+def _check_size(picture: Image.Image, name: str, most: int) -> None:
     width, height = picture.size
-    most = MAX_JPEG_PIXELS if isinstance(picture, JpegImageFile) else MAX_PIXELS
+    most *= JPEG_PIXELS if isinstance(picture, JpegImageFile) else 1
     if width < 1 or height < 1 or width * height > most:
         raise _Unfit(f"{name} has {width} x {height} pixels: at least 1 and at most {most:,} in all are read")
     if max(width, height) > MAX_RATIO * min(width, height):
         raise _Unfit(f"{name} has {width} x {height} pixels: one side may be {MAX_RATIO:.0f} times the other")
 
 
-def _fraction(width: int, height: int, longest: int | None) -> int:
+def _fraction(width: int, height: int, longest: int | None, most: int) -> int:
     """Return the divisor of a JPEG's sides in decoding: the smallest that fits, or down to twice ``longest``."""
-    needed = next(part for part in (1, 2, 4, 8) if width * height <= MAX_PIXELS * part**2)
+    needed = next(part for part in (1, 2, 4, 8) if width * height <= most * part**2)
     enough = [part for part in (1, 2, 4, 8) if longest and max(width, height) >= 2 * longest * part]
     return max([needed, *enough])
 
 
-def _upright(picture: Image.Image, longest: int | None) -> Image.Image:
-    _check_size(picture, "the image")
+def _upright(picture: Image.Image, longest: int | None, most: int) -> Image.Image:
+    _check_size(picture, "the image", most)
     turn = TURNS.get(_orientation(picture))
     rgb = picture.convert("RGB")
     rgb.info = {}  # its orientation would be applied again by whoever opens it next

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specllava.config import short
+from specllava.limits import highest
 from specllava.models.images import EncodedImage, read_size
 from specllava.question import Question
 from specllava.toyworld.scene_questions import START, scene_questions
@@ -27,7 +28,7 @@ from visual.page.pictures import Picture
 from visual.player.picture import PictureSource
 from visual.player.question import check_question
 
-MAX_PROMPTS: Final = 20
+MAX_PROMPTS: Final = highest("prompts")
 MAX_FILE_BYTES: Final = 8 * 2**20
 MAX_UNPACKED_BYTES: Final = 12 * 2**20  # of all entries of an archive
 MAX_PICTURE_BYTES: Final = 4 * 2**20

@@ -26,6 +26,7 @@ from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update
 from visual.player.frames import Ending
 from visual.player.picture import PictureSource, data_address
+from visual.player.question import check_question
 from visual.player.race_frames import race_frames
 from visual.player.recorded import recorded_race
 
@@ -138,8 +139,12 @@ def against_kind(lab: LabState, kept: Comparisons) -> RunKind:
         return RunRequest(picture, "", b, Wanted(source, lines or "", scenes, uploaded, a))
 
     def start(inputs: RunInputs) -> AgainstRun:
-        prompts = inputs.more.prompts(inputs.picture)
-        a, b = decoding_config(inputs.more.a), inputs.config
+        prompts, limits = inputs.more.prompts(inputs.picture), lab.requests.limits
+        if len(prompts) > limits.prompts:
+            raise ValueError(f"{len(prompts)} prompts, and at most {limits.prompts} are compared here: choose fewer")
+        for prompt in prompts:
+            check_question(prompt.text, limits.prompt_characters)
+        a, b = decoding_config(inputs.more.a, limits), inputs.config
         name = models_named(inputs.more.a)
         ours, theirs = lab.on(name), None if name == inputs.models else lab.on(inputs.models)
         events = ours.against(questions(prompts), len(prompts), a, b, theirs)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from PIL import Image
 
 from specllava.config import DecodingConfig
+from specllava.limits import Limits
 from specllava.trace import DecodeTrace, RunInfo
 from visual.page.dialogue import Chat, Dialogues, TurnParts
 from visual.page.experiments import Experiments
@@ -81,6 +82,11 @@ class AppState:
     dialogues: Dialogues | None = None
     others: Mapping[Chosen, Models] = field(default_factory=dict)
     choices: ModelChoices = field(default_factory=ModelChoices)
+
+    @property
+    def limits(self) -> Limits:
+        """What runs and files are held to."""
+        return self.requests.limits
 
     @property
     def first(self) -> Recorded | None:

@@ -18,7 +18,9 @@ from pydantic.fields import FieldInfo
 from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
+from specllava.limits import Limits
 from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PRECISION, ModelChoices, models_named
+from visual.page.option_limits import OptionRefused, check_options, offered
 from visual.player.component import component_arguments
 from visual.player.summary import settings_summary
 
@@ -61,26 +63,33 @@ PRESETS: Final = (
 )  # fmt: skip
 
 
-def settings_drawer(run: str, models: ModelChoices | None = None) -> gr.HTML:
+def settings_drawer(run: str, models: ModelChoices | None = None, limits: Limits | None = None) -> gr.HTML:
     """Build the button, the summary and the drawer with the presets and a control per option.
 
     Args:
         run: selector of the button that runs with these settings.
         models: what can be chosen in place of the models that the page was started with.
+        limits: of the page, which the form shows and offers no default beyond.
     """
-    defaults = {name: _plain(info.default) for name, info in FIELDS.items()}
+    bounds = limits or Limits()
+
+    def described(settings: Settings) -> dict[str, Any]:
+        return described_settings(settings, bounds)
+
+    defaults = {name: _plain(offered(name, info.default, bounds)) for name, info in FIELDS.items()}
     tree = _tree_options()
     unchanged = {name: defaults[name] for name in tree}
-    offered = models or ModelChoices()
-    defaults |= {PRECISION: AS_STARTED} if offered.precisions else {}
+    choices = models or ModelChoices()
+    defaults |= {PRECISION: AS_STARTED} if choices.precisions else {}
     return gr.HTML(**component_arguments(
-        "settings.html", MODULES, MOUNT, defaults, elem_id="settings", server_functions=[described_settings],
-        run=run, described=described_settings(defaults), groups=[
+        "settings.html", MODULES, MOUNT, defaults, elem_id="settings", server_functions=[described],
+        run=run, described=described(defaults), groups=[
             {"title": "The tree", "options": [
-                _drafter_option(offered) if name == "drafter" else _option(name) for name in FIELDS if name in tree
+                _drafter_option(choices) if name == "drafter" else _option(name, bounds)
+                for name in FIELDS if name in tree
             ]},
-            {"title": "The answer", "options": [_option(name) for name in FIELDS if name not in tree]},
-            *([{"title": "The models", "options": [_precision_option(offered)]}] if offered.precisions else []),
+            {"title": "The answer", "options": [_option(name, bounds) for name in FIELDS if name not in tree]},
+            *([{"title": "The models", "options": [_precision_option(choices)]}] if choices.precisions else []),
         ],
         presets=[
             {"title": preset.title, "because": preset.because, "changes": {**unchanged, **preset.changes}}
@@ -89,27 +98,30 @@ def settings_drawer(run: str, models: ModelChoices | None = None) -> gr.HTML:
     ))  # fmt: skip
 
 
-def decoding_config(settings: Settings | None) -> DecodingConfig:
+def decoding_config(settings: Settings | None, limits: Limits | None = None) -> DecodingConfig:
     """Make a configuration of the form's settings. Options that nothing reads keep their defaults: the form hides them.
 
     Raises:
         pydantic.ValidationError: a value outside its bounds, or a name that is no option.
+        OptionRefused: a value beyond the page's limits.
     """
     given = {name: value for name, value in (settings or {}).items() if name != PRECISION}
     if "drafter" in given:
         given["drafter"] = _drafter(given)
     read = _read(given)
     used = {name: value for name, value in given.items() if name in read or name not in FIELDS}
-    return DecodingConfig(**{name: _listed(name, value) for name, value in used.items()})
+    config = DecodingConfig(**{name: _listed(name, value) for name, value in used.items()})
+    check_options(config, limits or Limits())
+    return config
 
 
-def described_settings(settings: Settings) -> dict[str, Any]:
+def described_settings(settings: Settings, limits: Limits | None = None) -> dict[str, Any]:
     """Describe settings: their ``summary``, the options that are ``read``, and by option why it is ``refused``."""
     refused = {}
     try:
         models = models_named(settings)
         draft = None if models.draft == OWN else models.draft
-        summary = settings_summary(decoding_config(settings), draft=draft)
+        summary = settings_summary(decoding_config(settings, limits), draft=draft)
         if models.precision != AS_STARTED:
             summary += f" · {models.precision}"
     except ValidationError as error:
@@ -117,6 +129,9 @@ def described_settings(settings: Settings) -> dict[str, Any]:
             ".".join(map(str, item["loc"][:1])): item["msg"].removeprefix("Value error, ") for item in few_errors(error)
         }
         summary = f"Please change the settings: {one_line(error)}"
+    except OptionRefused as refusal:
+        refused = {refusal.option: str(refusal)}
+        summary = f"Please change the settings: {refusal}"
     return {"summary": summary, "read": sorted({*_read(settings), PRECISION}), "refused": refused}
 
 
@@ -156,7 +171,7 @@ def _precision_option(models: ModelChoices) -> dict[str, Any]:
     return {"name": PRECISION, "title": "Precision", "choices": [{"name": n, "help": text} for n, text in said.items()]}
 
 
-def _option(name: str) -> dict[str, Any]:
+def _option(name: str, limits: Limits | None = None) -> dict[str, Any]:
     """Describe an option for the form: what it is called, and its choices or its bounds and usual range."""
     info = FIELDS[name]
     if name in CHOICES:
@@ -169,7 +184,8 @@ def _option(name: str) -> dict[str, Any]:
         return about
     low = next(bound.ge for bound in info.metadata if isinstance(bound, Ge))
     high = next(bound.le for bound in info.metadata if isinstance(bound, Le))
-    usual = next(([u.low, u.high, u.step] for u in info.metadata if isinstance(u, Usual)), None)
+    high = offered(name, high, limits or Limits())
+    usual = next(([u.low, min(u.high, high), u.step] for u in info.metadata if isinstance(u, Usual)), None)
     return about | {"bounds": [low, high], "usual": usual, "step": 1 if info.annotation is int else "any"}
 
 

@@ -112,15 +112,18 @@ class Dialogue:
         return self.chat
 
     def ask(
-        self, chat: Chat, picture: PictureSource, question: str, config: DecodingConfig
+        self, chat: Chat, picture: PictureSource, question: str, config: DecodingConfig, turns: int
     ) -> tuple[Generator[Any], DialoguePlace]:
         """Begin the race of the next question, and tell its place. A picture other than the last comes with it.
+
+        Args:
+            turns: of a dialogue that are kept.
 
         Raises:
             ValueError: bad input, or more turns than are kept.
         """
         turn = len(chat.turns) if self.edited is None else self.edited
-        if turn >= MAX_TURNS:
+        if turn >= turns:
             raise ValueError(f"the dialogue has {turn} turns, the most that are kept: edit one of them, or start over")
         before, image = chat.turns[:turn], picture.open()
         last = next((one.images[-1] for one in reversed(before) if one.images), None)
@@ -138,6 +141,7 @@ class Dialogues:
         make: makes a chat of turns that were written down.
         most: dialogues that are kept.
         most_bytes: of KV caches that are kept, the latest dialogue's apart.
+        turns: of a dialogue that are kept.
     """
 
     def __init__(
@@ -145,8 +149,9 @@ class Dialogues:
         make: Callable[[Sequence[TurnParts]], Chat],
         most: int = MOST_DIALOGUES,
         most_bytes: int = MOST_CACHE_BYTES,
+        turns: int = MAX_TURNS,
     ) -> None:
-        self._make, self._most, self._most_bytes = make, most, most_bytes
+        self._make, self._most, self._most_bytes, self._turns = make, most, most_bytes, turns
         self._dialogues: OrderedDict[str, Dialogue] = OrderedDict()  # the one that was asked longest ago comes first
         self._lock = Lock()
 
@@ -180,7 +185,7 @@ class Dialogues:
             raise ValueError("there is no dialogue to go on with: press Run the race first")
         chat = dialogue.resume(make or self._make, models)
         self._make_room(session)
-        begun = dialogue.ask(chat, picture, question, config)
+        begun = dialogue.ask(chat, picture, question, config, self._turns)
         self._put(session, dialogue)
         return begun
 

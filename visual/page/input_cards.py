@@ -11,6 +11,7 @@ from typing import Final
 
 import gradio as gr
 
+from specllava.limits import Limits
 from visual.page import widgets
 from visual.page.controls import settings_drawer
 from visual.page.model_choice import ModelChoices
@@ -54,12 +55,15 @@ class QuestionCard:
     follow: gr.Button | None
 
 
-def picture_card(first: Picture | None, races: Sequence[Recorded], toy: bool) -> PictureCard:
+def picture_card(
+    first: Picture | None, races: Sequence[Recorded], toy: bool, limits: Limits | None = None
+) -> PictureCard:
     """Build the card with the picture and ways to another: a recorded race, a drawn scene, an upload, a race file.
 
     Args:
         first: the picture that the page opens with.
         toy: the models know the toy world's scenes, and nothing else.
+        limits: on uploads.
     """
     state = gr.State(first)
     with gr.Column(elem_classes="card picture-card"):
@@ -80,7 +84,7 @@ def picture_card(first: Picture | None, races: Sequence[Recorded], toy: bool) ->
             gr.HTML(**widgets.constant_arguments(f'<p class="hint">{html.escape(TOY_KNOWS)}</p>'))
         notice = gr.HTML(**notice_arguments(), elem_id="picture-notice")
     changed = [state, shown, notice]
-    upload.upload(read_upload, upload, changed, **QUICK)
+    upload.upload(lambda path: read_upload(path, limits), upload, changed, **QUICK)
     for button, split in zip(scenes, SCENES.values(), strict=False):
         button.click(partial(new_scene, split), None, changed, **QUICK)
     return PictureCard(state, shown, examples, race_file, notice)
@@ -92,17 +96,19 @@ def question_card(
     notice: gr.HTML,
     follow_id: str | None = None,
     models: ModelChoices | None = None,
+    limits: Limits | None = None,
 ) -> QuestionCard:
     """Build the card with the question, suggestions that fill it in (by what their button says), and the settings.
 
     Args:
         follow_id: id of the button that asks a follow-up; without one there is no such button.
-        models: as of :func:`visual.page.controls.settings_drawer`.
+        models, limits: as of :func:`visual.page.controls.settings_drawer`.
     """
     with gr.Column(elem_classes="card question-card"):
         question = gr.Textbox(
             first, label="Question", show_label=False, container=False, lines=1,
-            max_lines=5, max_length=2000, placeholder="Ask about the picture", elem_id="question",
+            max_lines=5, max_length=(limits or Limits()).prompt_characters, placeholder="Ask about the picture",
+            elem_id="question",
         )  # fmt: skip
         with gr.Row(elem_classes="chips suggestions"):
             for name, suggestion in suggestions.items():
@@ -112,7 +118,7 @@ def question_card(
             run = gr.Button("Run", variant="primary", elem_id="run", min_width=60)
             follow = gr.Button("Follow up", elem_id=follow_id, min_width=60) if follow_id else None
             stop = gr.Button("Stop", interactive=False, elem_id="stop", min_width=50)
-            settings = settings_drawer("#run", models)
+            settings = settings_drawer("#run", models, limits)
         notice.render()
     question.change(None, question, run, js=ASKED, api_visibility="private")
     return QuestionCard(question, run, stop, settings, follow)

@@ -108,6 +108,9 @@ def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
         return RunRequest(picture, shorten_question(question), settings, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
+        most = lab.requests.limits.new_tokens
+        if experiment.name == "fork" and len(inputs.more) > most:
+            raise ValueError(f"{len(inputs.more):,} tokens to go on from, and at most {most:,} are read: click earlier")
         image, experiments = inputs.picture.open(), lab.on(inputs.models)
         more = lab.drafts(inputs.models) if experiment.name == "drafters" else inputs.more
         findings = experiment.start(experiments, image, inputs.question, more, inputs.config)

@@ -70,9 +70,10 @@ def build_page(state: AppState) -> gr.Blocks:
             with gr.Column(elem_id="ask", min_width=270):
                 notice = gr.HTML(**notice_arguments(), elem_id="notice", render=False)
                 pictured, _, asked, frames = race_values(state, first) if first else (None, None, SUGGESTIONS[0], [])
-                picture = picture_card(pictured, state.recorded, state.toy)
+                picture = picture_card(pictured, state.recorded, state.toy, state.limits)
                 suggestions = SUGGESTED if state.toy else {}
-                question = question_card(asked, suggestions, notice, FOLLOW if state.dialogues else None, state.choices)
+                follow = FOLLOW if state.dialogues else None
+                question = question_card(asked, suggestions, notice, follow, state.choices, state.limits)
             with gr.Column(elem_id="show", min_width=270):
                 arguments = player_arguments(frames, state.lab is not None, state.dialogues is not None)
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])

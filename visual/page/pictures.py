@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import gradio as gr
 from PIL import Image
 
+from specllava.limits import Limits
 from specllava.models.images import EncodedImage, open_image
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
@@ -60,15 +62,24 @@ def new_scene(split: Split) -> tuple[Picture, str, str]:
     return picture, picture.address, info(STRANGE) if split == "held-out" else ""
 
 
-def read_upload(path: str | None) -> tuple[Any, Any, str]:
-    """Decode an uploaded file. Returns state, image and notice; a file that is no picture changes only the notice.
+def uploaded_picture(path: str | None, limits: Limits) -> Picture:
+    """Decode an uploaded file, here and nowhere else, and keep what models get: Gradio deletes the file after a while.
 
-    The file is decoded here and nowhere else, and kept as what the models get: Gradio deletes it after a while.
+    Raises:
+        ValueError: no picture, or one beyond the limits; one line.
     """
+    if path is None or not Path(path).is_file():
+        raise ValueError("no file came")
+    size = Path(path).stat().st_size
+    if size > limits.upload_bytes:
+        raise ValueError(f"the file has {size:,} bytes, and at most {limits.upload_bytes:,} are read: make it smaller")
+    return Picture(upload=open_image(path, UPLOAD_PIXELS, limits.pixels))
+
+
+def read_upload(path: str | None, limits: Limits | None = None) -> tuple[Any, Any, str]:
+    """Read an uploaded file. Returns state, image and notice; a file that is no picture changes only the notice."""
     try:
-        if path is None:
-            raise ValueError("no file came")
-        picture = Picture(upload=open_image(path, UPLOAD_PIXELS))
+        picture = uploaded_picture(path, limits or Limits())
         return picture, picture.address, ""
     except ValueError as refusal:
         return gr.skip(), gr.skip(), error(f"This picture cannot be used: {refusal}")

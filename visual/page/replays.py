@@ -86,7 +86,7 @@ def open_race_file(state: AppState, path: str | None, session: str) -> tuple[Any
     try:
         if path is None:
             raise ValueError("no file came")
-        race = read_recorded(Path(path))
+        race = read_recorded(Path(path), state.limits.trace_bytes)
         parts = race_values(state, race)
     except ValueError as refusal:
         return *(gr.skip() for _ in range(4)), error(f"This file cannot be opened: {refusal}")

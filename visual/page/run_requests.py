@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from specllava.limits import Limits
 from visual.page.controls import Settings
 from visual.player.picture import PictureSource
 
 RunState = Literal["on", "stopped", "left", "closed"]
 RunKey = tuple[str, str]  # a session and the name of a kind of run
+RECENT: Final = 16  # runs whose seconds an estimate is made of
 
 
 @dataclass(eq=False)
@@ -24,7 +29,8 @@ class RunRequest:
         more: inputs of this kind of run only.
 
     ``state`` is set by :class:`RunRequests` alone: ``on`` from the click, ``stopped`` by the visitor, who keeps what is
-    there, ``left`` for something else, ``closed`` by the server that is about to end.
+    there, ``left`` for something else, ``closed`` by the server that is about to end. So are ``asked`` and ``began``:
+    when the request was made, and when its run took its turn, on the clock of ``time.monotonic``.
     """
 
     picture: PictureSource | None
@@ -32,13 +38,34 @@ class RunRequest:
     settings: Settings
     more: Any = None
     state: RunState = field(default="on", init=False)
+    asked: float = field(default_factory=time.monotonic, init=False)
+    began: float | None = field(default=None, init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Place of a request in the waiting line.
+
+    Args:
+        before: runs that come first, the one that computes among them.
+        seconds: until the request has its turn, if runs take as long as the latest did; ``None`` if none ended yet.
+    """
+
+    before: int
+    seconds: float | None = None
 
 
 class RunRequests:
-    """The requests of one page that wait or run, at most one per session and kind. Handlers share it across threads."""
+    """The requests of one page that wait or run, at most one per session and kind. Handlers share it across threads.
 
-    def __init__(self) -> None:
-        self._latest: dict[RunKey, RunRequest] = {}
+    Args:
+        limits: that runs are held to.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._latest: dict[RunKey, RunRequest] = {}  # in the order of the waiting line
+        self._seconds: deque[float] = deque(maxlen=RECENT)
         self._closed = False
         self._lock = Lock()
 
@@ -50,6 +77,31 @@ class RunRequests:
             if self._closed:
                 request.state = "closed"
             return sum(other.state == "on" for holder, other in self._latest.items() if holder != key)
+
+    def begin(self, request: RunRequest) -> None:
+        """Note that the run of a request has its turn."""
+        request.began = time.monotonic()
+
+    def place(self, key: RunKey, calls: Sequence[float] = ()) -> Place | None:
+        """Return the place of a session's request; ``None`` if there is none that waits.
+
+        Args:
+            calls: when each call of the API that waits was made; only those before the request count.
+        """
+        now = time.monotonic()
+        with self._lock:
+            request = self._latest.get(key)
+            if request is None or request.state != "on" or request.began is not None:
+                return None
+            others = list(self._latest.values())
+            before = [other for other in others[: others.index(request)] if other.state == "on"]
+            waiting = sum(other.began is None for other in before) + sum(asked < request.asked for asked in calls)
+            computing = [now - other.began for other in before if other.began is not None]
+            if not self._seconds:
+                return Place(waiting + len(computing))
+            usual = sum(self._seconds) / len(self._seconds)
+            left = sum(max(usual - spent, 0.0) for spent in computing)
+            return Place(waiting + len(computing), waiting * usual + left)
 
     def stop(self, key: RunKey) -> bool:
         """Stop the latest request, begun or not. Return whether there was one."""
@@ -85,6 +137,8 @@ class RunRequests:
     def remove(self, key: RunKey, request: RunRequest) -> None:
         """Forget a request that is over; one that was made since stays."""
         with self._lock:
+            if request.began is not None:
+                self._seconds.append(time.monotonic() - request.began)
             if self._latest.get(key) is request:
                 del self._latest[key]
 

@@ -23,35 +23,37 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol
 
 import gradio as gr
 
 from specllava.config import DecodingConfig
+from specllava.limits import Limits
 from specllava.metrics import Summary
 from visual.page.controls import decoding_config
 from visual.page.model_choice import Chosen, models_named
 from visual.page.notices import error, info, refusal_notice, warning
 from visual.page.run_log import Outcome, log_run
-from visual.page.run_requests import RunKey, RunRequest, RunRequests
+from visual.page.run_requests import Place, RunKey, RunRequest, RunRequests
+from visual.page.waiting_calls import COMPUTE, waiting_calls
 from visual.player.frames import Ending
 from visual.player.picture import PictureSource
 from visual.player.question import check_question
 
 log = logging.getLogger("specllava.page")
-SECONDS_PER_RUN = 120.0
 QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 # A visitor who asks again before the handler has ended gets another run behind it, not none.
 COMPUTES: dict[str, Any] = {
-    "concurrency_id": "compute", "concurrency_limit": 1, "trigger_mode": "always_last", "show_progress": "hidden",
+    "concurrency_id": COMPUTE, "concurrency_limit": 1, "trigger_mode": "always_last", "show_progress": "hidden",
     "api_visibility": "private",
 }  # fmt: skip
-REFUSED = warning("This did not run, most likely because too many are waiting. Please try again in a minute.")
 CLOSED = "The server is being restarted. Please try again in a minute."
+SECONDS_PER_LOOK: Final = 3.0  # between two looks at how many runs still come first
 UNBEGUN = error("This did not start: a setting may be outside its bounds. Please check the settings and try again.")
 
 Update = tuple[Any, str]  # a value for what shows the run, ``None`` to leave it, and a notice
@@ -110,7 +112,7 @@ class RunKind:
     request: Callable[..., RunRequest]
     start: Callable[[RunInputs], Run]
 
-    def notice(self, ending: Ending | Literal["closed"]) -> str:
+    def notice(self, ending: Ending | Literal["closed"], limits: Limits) -> str:
         """Make the notice of a run that has ended, or that the server ends because it is closed itself."""
         if ending == "finished":
             return ""
@@ -118,7 +120,7 @@ class RunKind:
             return info(f"Stopped. {self.kept}")
         if ending == "closed":
             return warning(f"{CLOSED} {self.kept}")
-        return warning(f"Stopped after {SECONDS_PER_RUN:.0f} seconds. {self.kept}")
+        return warning(f"Stopped after {limits.seconds_per_run:.0f} seconds. {self.kept}")
 
 
 def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[Update]:
@@ -126,19 +128,23 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
     request = requests.latest(key)
     if request is None:
         return
-    began, outcome, run = time.monotonic(), cast(Outcome, "left"), cast(Run | None, None)
+    began = time.monotonic()
+    outcome: Outcome = "left"
+    run: Run | None = None
     try:
         waited = request.state  # a local variable: other threads set the attribute meanwhile
         if waited in ("stopped", "closed"):
             outcome = waited
-            yield None, kind.notice(waited)
+            yield None, kind.notice(waited, requests.limits)
             return
-        inputs = check_request(request, key[0])
+        requests.begin(request)
+        inputs = check_request(request, key[0], requests.limits)
         yield None, info("Getting ready: models, picture, question.")
         run = kind.start(inputs)
-        outcome = yield from _shown(run, request)
+        outcome = yield from _shown(run, request, requests.limits.seconds_per_run)
         if outcome != "left":
-            yield run.end("stopped" if outcome == "closed" else outcome), kind.notice(outcome)
+            ending: Ending = "stopped" if outcome == "closed" else outcome
+            yield run.end(ending), kind.notice(outcome, requests.limits)
     except OutOfTime as over:
         outcome = "deadline"
         yield None if run is None else run.end(outcome), warning(f"{over} {kind.kept}")
@@ -154,7 +160,9 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
         log_run(kind.name, outcome, time.monotonic() - began, None if run is None else run.summary())
 
 
-def _shown(run: Run, request: RunRequest) -> Generator[Update, None, Ending | Literal["closed", "left"]]:
+def _shown(
+    run: Run, request: RunRequest, seconds: float
+) -> Generator[Update, None, Ending | Literal["closed", "left"]]:
     """Draw events and yield updates until the run, its request or the clock ends it. Return which."""
     started = time.monotonic()
     with closing(run.events):
@@ -162,27 +170,39 @@ def _shown(run: Run, request: RunRequest) -> Generator[Update, None, Ending | Li
             update, state = run.show(event), request.state
             if state != "on":
                 return state
-            if time.monotonic() - started > SECONDS_PER_RUN:
+            if time.monotonic() - started > seconds:
                 return "deadline"
             if update is not None:
                 yield update
     return "finished"
 
 
-def check_request(request: RunRequest, session: str) -> RunInputs:
+def check_request(request: RunRequest, session: str, limits: Limits) -> RunInputs:
     """Check the settings and the picture of a request; raises a ``ValueError`` that says what is wrong."""
-    config = decoding_config(request.settings)
+    config = decoding_config(request.settings, limits)
     if request.picture is None:
         raise ValueError("choose a picture first")
-    check_question(request.question)
+    check_question(request.question, limits.prompt_characters)
     return RunInputs(session, request.picture, request.question, config, request.more, models_named(request.settings))
 
 
-def waiting_notice(others: int) -> str:
+def waiting_notice(place: Place | None) -> str:
     """Make the notice of a run that has to wait; empty if no other comes first."""
-    if not others:
+    if place is None or not place.before:
         return ""
-    return info(f"{others} other run{'s' if others > 1 else ''} before this one; it starts by itself.")
+    line = f"{place.before} other run{'s' if place.before > 1 else ''} before this one"
+    if place.seconds is not None:
+        seconds = max(1, math.ceil(place.seconds))
+        line += f", about {seconds} second{'s' if seconds > 1 else ''} at the pace of the latest runs"
+    return info(f"{line}; it starts by itself.")
+
+
+def refused_notice(limits: Limits) -> str:
+    """Make the notice of a run that found no place in the waiting line; only the browser is told why."""
+    return warning(
+        f"This did not run: {limits.waiting} runs are waiting already, or more than {limits.runs_per_minute} came from"
+        " your address within a minute. Please try again in a minute."
+    )
 
 
 @dataclass(frozen=True)
@@ -230,8 +250,14 @@ def connect_run(
         return gr.update(interactive=not on), gr.update(interactive=on), *off
 
     def begin(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
-        others = requests.request((session_of(request), kind.name), kind.request(event, *values))
-        return *buttons(request), waiting_notice(others)
+        requests.request((session_of(request), kind.name), kind.request(event, *values))
+        return *buttons(request), *waited(request)
+
+    def waited(request: gr.Request) -> tuple[Any, ...]:
+        place = requests.place((session_of(request), kind.name), waiting_calls())
+        if place is None:  # the run has begun, or is no longer wanted: what it says must stay
+            return gr.skip(), gr.Timer(active=False)
+        return waiting_notice(place), gr.Timer(active=place.before > 0)
 
     def compute(request: gr.Request) -> Iterator[dict[Any, Any]]:
         for value, notice in run_updates(requests, kind, (session_of(request), kind.name)):
@@ -241,14 +267,16 @@ def connect_run(
 
     def halt(request: gr.Request) -> tuple[Any, ...]:
         stopped = requests.stop((session_of(request), kind.name))
-        return *buttons(request), kind.notice("stopped") if stopped else gr.skip()
+        return *buttons(request), kind.notice("stopped", requests.limits) if stopped else gr.skip()
 
     def refused(request: gr.Request) -> tuple[Any, ...]:
         requests.cancel((session_of(request), kind.name))
-        return *buttons(request), REFUSED
+        return *buttons(request), refused_notice(requests.limits)
 
     pressed = [controls.run, controls.stop, *controls.more]
-    begun = gr.on(clicks, begin, values, [*pressed, controls.notice], **QUICK)
+    looks = gr.Timer(SECONDS_PER_LOOK, active=False)
+    looks.tick(waited, None, [controls.notice, looks], **QUICK)
+    begun = gr.on(clicks, begin, values, [*pressed, controls.notice, looks], **QUICK)
     begun.failure(None, None, controls.notice, js=f"() => {json.dumps(UNBEGUN)}", **QUICK)
     computed = begun.then(compute, None, [controls.shown, controls.notice], **COMPUTES)
     computed.then(buttons, None, pressed, **QUICK)

@@ -8,16 +8,17 @@ from typing import Final
 import gradio as gr
 from starlette.middleware import Middleware
 
+from specllava.limits import Limits
 from visual.page import widgets
 from visual.page.app_state import AppState
 from visual.page.first_paint import FirstPaint, FirstPaintMiddleware
 from visual.page.health import HealthMiddleware
 from visual.page.link_preview import LinkPreview
+from visual.page.request_limits import RequestLimits
 from visual.page.run_requests import RunRequests
 from visual.page.security_headers import SecurityHeadersMiddleware
 from visual.player import markup
 
-WAITING = 16  # runs, over all visitors; who comes behind them is told to come again
 SESSIONS = 100  # whose last frames and pictures are kept, at up to 10 MB each; the one longest away is forgotten
 SECONDS_TO_END: Final = 3.0  # for runs to notice that they shall, once the server was told to stop
 SECONDS_TO_SEND: Final = 0.5  # for what they say last to reach the browsers
@@ -35,18 +36,19 @@ def serve(
         paint: markup of the document before any script has run.
         block: return only when the server has been stopped.
         root_path: path or address under which a proxy shows the page.
-        state: of the page, for ``/health``, and for its runs to be told when the server is stopped.
+        state: of the page, for its limits, for ``/health``, and for its runs to be told when the server is stopped.
     """
-    layers = [Middleware(SecurityHeadersMiddleware)]
+    limits = state.limits if state else Limits()
+    layers = [Middleware(SecurityHeadersMiddleware), Middleware(RequestLimits, limits=limits)]
     if state is not None:
         layers.append(Middleware(HealthMiddleware, loading=state.loading))
     if paint is not None:
         layers.append(Middleware(FirstPaintMiddleware, paint=paint, preview=LinkPreview(root_path)))
-    page.queue(max_size=WAITING, api_open=False)  # nobody comes past the one slot for what computes
+    page.queue(max_size=limits.waiting, api_open=False)  # nobody comes past the one slot for what computes
     _, address, _ = page.launch(
         server_name=host, server_port=port, root_path=root_path, prevent_thread_lock=True, quiet=not block,
         show_error=False, ssr_mode=False, run_history=False, enable_monitoring=False, footer_links=[],
-        state_session_capacity=SESSIONS, max_file_size="20mb", favicon_path=str(markup.FAVICON),
+        state_session_capacity=SESSIONS, max_file_size=limits.upload_bytes, favicon_path=str(markup.FAVICON),
         theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
         app_kwargs={"middleware": layers},
     )  # fmt: skip

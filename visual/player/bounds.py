@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from specllava.limits import highest
 from specllava.trace import DecodeTrace, StepTrace
 
 MAX_STEPS = 1024  # of one lane, over all turns of a dialogue, and so the next three
@@ -11,10 +12,10 @@ MAX_NODES = 6_000  # of all trees: with as many pruned guesses, about a second t
 MAX_PRUNED = 6_000  # of all steps
 MAX_DRAWS = 6_000  # of all steps
 MAX_DRAW_TOKENS = 32  # that one draw names
-MAX_TREE = 257  # the most that the options allow, and the root
+MAX_TREE = highest("nodes") + 1  # the most that the options allow, and the root
 MAX_TOKEN_CHARACTERS = 512
 MAX_ANSWER_CHARACTERS = 500_000
-MAX_PROMPT_CHARACTERS = 20_000
+MAX_PROMPT_CHARACTERS = highest("prompt_characters")
 MAX_NAME_CHARACTERS = 200
 MAX_SECONDS = 1e6
 LOG_PROBS = (-1e4, 1e-6)  # nats; rounding may carry a sum a little above 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from visual.player.bounds import MAX_PROMPT_CHARACTERS
 
-LONGEST_QUESTION = MAX_PROMPT_CHARACTERS
+LONGEST_QUESTION = MAX_PROMPT_CHARACTERS  # a page may allow fewer characters
 
 
 def shorten_question(question: str | None) -> str:
@@ -12,11 +12,11 @@ def shorten_question(question: str | None) -> str:
     return (question or "")[: LONGEST_QUESTION + 1]
 
 
-def check_question(question: str) -> None:
+def check_question(question: str, most: int = LONGEST_QUESTION) -> None:
     """Refuse a question that is too long to be read.
 
     Raises:
-        ValueError: it has more than ``LONGEST_QUESTION`` characters.
+        ValueError: it has more than ``most`` characters.
     """
-    if len(question) > LONGEST_QUESTION:
-        raise ValueError(f"the question has more than {LONGEST_QUESTION:,} characters: shorten it")
+    if len(question) > most:
+        raise ValueError(f"the question has more than {most:,} characters: shorten it")

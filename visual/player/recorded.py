@@ -17,6 +17,7 @@ from typing import Any
 
 from specllava.config import DecodingConfig, short
 from specllava.growth.rules import RULE_INFOS
+from specllava.limits import highest
 from specllava.race_file import NamedTrace
 from specllava.trace import DecodeTrace, read_trace
 from specllava.trace_fields import parse_json
@@ -25,8 +26,8 @@ from visual.player.bounds import MAX_NAME_CHARACTERS, check_lane, check_steps
 LANES = ("target_only", "speculative")
 SIDES = ("a", "b")
 KEYS = ("image", *LANES, *SIDES)
-MAX_BYTES = 4 * 2**20
-MAX_TURNS = 16  # of a dialogue
+MAX_BYTES = highest("trace_bytes")
+MAX_TURNS = highest("turns")  # of a dialogue
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
 
@@ -108,8 +109,8 @@ def load_recorded(folder: Path) -> tuple[Recorded, ...]:
     return races
 
 
-def read_recorded(path: Path) -> Recorded:
-    """Read and check a race file; its picture is optional.
+def read_recorded(path: Path, most: int | None = None) -> Recorded:
+    """Read and check a race file of at most ``most`` bytes, ``MAX_BYTES`` by default; its picture is optional.
 
     Raises:
         ValueError: unreadable, too large, not JSON, a part is missing, unknown or inconsistent, or more than can be
@@ -117,7 +118,7 @@ def read_recorded(path: Path) -> Recorded:
     """
     name = "".join(character for character in path.name if character.isprintable())[-MAX_NAME_CHARACTERS:]
     try:
-        _check_size(path.stat().st_size)
+        _check_size(path.stat().st_size, MAX_BYTES if most is None else most)
         race = recorded_race(path.stem, path.read_bytes())
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from error
@@ -133,7 +134,7 @@ def recorded_race(name: str, data: bytes) -> Recorded:
     Raises:
         ValueError: as :func:`read_recorded`.
     """
-    _check_size(len(data))
+    _check_size(len(data), MAX_BYTES)
     turns = _parse(data)
     for parts in turns:
         if len({trace.prompt for trace in parts.lanes.values()}) > 1:
@@ -153,9 +154,9 @@ def _recorded(name: str, turn: int, parts: _Parts) -> Recorded:
     return replace(race, image_name=named or "")
 
 
-def _check_size(size: int) -> None:
-    if size > MAX_BYTES:
-        raise ValueError(f"it has {size:,} bytes, and at most {MAX_BYTES:,} are read")
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise ValueError(f"it has {size:,} bytes, and at most {most:,} are read")
 
 
 def _parse(data: bytes) -> list[_Parts]:

@@ -44,7 +44,7 @@ export function mount({ element, props, watch, server, editors }) {
 
   async function tell() {
     const number = ++asked;
-    const described = await server.described_settings(props.value).catch(() => null);
+    const described = await server.described(props.value).catch(() => null);
     if (described && number === asked) describe(described);
   }
 

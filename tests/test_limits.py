@@ -1,0 +1,239 @@
+"""Limits: one place for the numbers, set by options or the environment, and held whatever a page or a call sends."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tyro
+from PIL import Image
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+import app
+from specllava.config import DecodingConfig, options_read
+from specllava.growth.rules import RULE_INFOS
+from specllava.limits import Limits, highest
+from specllava.models.images import MAX_PIXELS, open_image
+from visual.page import run_rate
+from visual.page.controls import FIELDS, decoding_config, described_settings
+from visual.page.option_limits import COUNTS, LISTS, OptionRefused, offered
+from visual.page.pictures import read_upload
+from visual.page.request_limits import ENVELOPE, RequestLimits
+from visual.page.run_rate import RunRate, TooManyRuns
+from visual.page.run_requests import Place, RunRequest, RunRequests
+from visual.player import bounds, recorded
+
+SMALL = Limits(new_tokens=32, depth=4, nodes=10, width=2, branches=2, list_items=3)
+
+
+# --- where the numbers come from --------------------------------------------------------------------------------------
+
+
+def test_bounds_of_options_and_files_are_those_of_the_limits() -> None:
+    """A page's limit may be smaller than such a bound and never larger, so nothing granted is refused further on."""
+    assert (highest("prompt_characters"), highest("nodes") + 1) == (bounds.MAX_PROMPT_CHARACTERS, bounds.MAX_TREE)
+    assert (highest("trace_bytes"), highest("turns")) == (recorded.MAX_BYTES, recorded.MAX_TURNS)
+    assert highest("pixels") == MAX_PIXELS
+    for option, limit in COUNTS.items():
+        DecodingConfig(**{option: highest(limit)})
+        with pytest.raises(ValidationError):
+            DecodingConfig(**{option: highest(limit) + 1})
+    for limit in {*COUNTS.values(), *LISTS.values(), "pixels", "trace_bytes", "turns"}:
+        for wrong in (0, -1, highest(limit) + 1, "x", None):
+            with pytest.raises(ValidationError, match=limit):
+                Limits(**{limit: wrong})
+
+
+def test_the_command_line_and_the_environment_set_every_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(3)
+    usual = Limits()
+    values = {limit.name: rng.randint(1, max(1, int(getattr(usual, limit.name)))) for limit in fields(Limits)}
+    words = [part for name, value in values.items() for part in (f"--limits.{name.replace('_', '-')}", str(value))]
+    assert tyro.cli(app.Serving, args=words).limits == Limits(**values)
+    for name, value in values.items():
+        monkeypatch.setenv(f"SPECLLAVA_{name.upper()}", str(value))
+    assert tyro.cli(app.Serving, args=[]).limits == Limits(**values)
+    assert tyro.cli(app.Serving, args=["--limits.nodes", "7"]).limits.nodes == 7
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_option_beyond_a_limit_is_refused_by_name_number_limit_and_way_out() -> None:
+    settings: dict[str, Any] = {"max_new_tokens": 20, "depth": 4, "nodes": 10, "width": 2, "max_branches": 2}
+    assert decoding_config(settings, SMALL).depth == 4
+    for option, limit in COUNTS.items():
+        most = getattr(SMALL, limit)
+        with pytest.raises(OptionRefused) as refused:
+            decoding_config(settings | {option: most + 1}, SMALL)
+        assert str(refused.value) == f"{option} is {most + 1}, and at most {most} are allowed here: choose fewer"
+        assert list(described_settings(settings | {option: most + 1}, SMALL)["refused"]) == [option]
+    for rule, lists in (
+        ("fixed", {"branching": [1] * 4}), ("fixed", {"branching": [3]}), ("sequoia", {"rank_acceptance": [0.1] * 4}),
+        ("shape", {"shape": list(range(11))}), ("shape", {"shape": [0, 0, 0]}),
+    ):  # fmt: skip
+        with pytest.raises(OptionRefused, match=f"{next(iter(lists))} is .* at most"):
+            decoding_config({"rule": rule, **settings, **lists}, SMALL)
+
+
+def test_what_decoding_does_not_read_is_not_refused() -> None:
+    """Nobody can change an option that the form hides."""
+    for rule in RULE_INFOS:
+        read = options_read("model", rule, 0.0, "best")
+        within = {name: getattr(SMALL, limit) for name, limit in COUNTS.items() if name in read}
+        listed = {"branching": [2, 1], "rank_acceptance": [0.5], "shape": [0, 1]}
+        beyond = {name: highest(limit) for name, limit in COUNTS.items() if name not in read}
+        assert decoding_config({"rule": rule, **within, **listed, **beyond}, SMALL).rule == rule
+
+
+def test_the_form_offers_no_default_beyond_a_limit() -> None:
+    for name, info in FIELDS.items():
+        value = offered(name, info.default, SMALL)
+        assert value <= info.default and value <= getattr(SMALL, COUNTS[name]) if name in COUNTS else value is not None
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_upload_beyond_bytes_or_pixels_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "picture.png"
+    Image.new("RGB", (40, 30), "red").save(file)
+    size = file.stat().st_size
+    for limits, words in (
+        (Limits(upload_bytes=size - 1), f"the file has {size} bytes, and at most {size - 1} are read"),
+        (Limits(pixels=1199), "40 x 30 pixels: at least 1 and at most 1,199 in all are read"),
+    ):
+        assert words in json.loads(read_upload(str(file), limits)[2])["text"]
+    assert read_upload(str(file), Limits(upload_bytes=size, pixels=1200))[2] == ""
+
+
+def test_a_photo_beyond_a_smaller_limit_is_decoded_at_a_part_of_its_size(tmp_path: Path) -> None:
+    file = tmp_path / "photo.jpg"
+    Image.new("RGB", (400, 300)).save(file)
+    assert open_image(file, most=30_000).size == (200, 150)
+    with pytest.raises(ValueError, match="at most 116,000 in all"):
+        open_image(file, most=29_000)
+
+
+def test_a_race_file_beyond_the_pages_bytes_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "race.json"
+    file.write_bytes(b" " * 1001)
+    with pytest.raises(ValueError, match="it has 1,001 bytes, and at most 1,000 are read"):
+        recorded.read_recorded(file, 1000)
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def client(limits: Limits) -> TestClient:
+    async def answer(request: Any) -> PlainTextResponse:
+        return PlainTextResponse(str(len(await request.body())))
+
+    site = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
+    return TestClient(RequestLimits(site, limits))
+
+
+def test_a_request_that_is_too_large_or_of_unknown_length_is_not_read() -> None:
+    page = client(Limits(upload_bytes=1))
+    most = 1 + ENVELOPE
+    assert page.post("/gradio_api/run/predict", content=b"x" * most).text == str(most)
+    refused = page.post("/gradio_api/run/predict", content=b"x" * (most + 1))
+    assert refused.status_code == 413 and f"at most {most:,} are read" in refused.json()["detail"]
+    for length in ("9" * 5000, "-1", "a", ""):
+        assert page.post("/gradio_api/call/x", headers={"Content-Length": length}).status_code in (411, 413)
+    assert page.post("/gradio_api/run/predict", content=iter([b"x"])).status_code == 411
+    assert page.get("/gradio_api/info").status_code == 200
+
+
+def test_an_address_begins_so_many_runs_in_a_minute_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(run_rate, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    page = client(Limits(runs_per_minute=3))
+    for path in ("queue/join", "call/compare", "call/v2/compare"):
+        assert page.post(f"/gradio_api/{path}", content=b"{}").status_code == 200
+    clock.now += 20.5
+    for path in ("queue/join", "call/compare"):
+        refused = page.post(f"/gradio_api/{path}", content=b"{}")
+        assert refused.status_code == 429 and refused.headers["Retry-After"] == "40"
+        assert refused.json()["detail"].startswith("3 runs came from your address within a minute")
+    assert page.post("/gradio_api/run/predict", content=b"{}").status_code == 200, "that begins no run"
+    clock.now += 40
+    assert page.post("/gradio_api/queue/join", content=b"{}").status_code == 200
+
+
+def test_addresses_do_not_share_what_they_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(run_rate, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    rng, rate = random.Random(5), RunRate("runs", 4)
+    begun: dict[str, list[float]] = {}
+    for _ in range(2000):
+        clock.now += rng.expovariate(1.0)
+        address = rng.choice("abcdefgh")
+        recent = [when for when in begun.get(address, []) if when > clock.now - 60]
+        if len(recent) < 4:
+            rate.begin(address)
+            recent.append(clock.now)
+        else:
+            with pytest.raises(TooManyRuns, match="4 runs came from your address within a minute"):
+                rate.begin(address)
+        begun[address] = recent
+    clock.now += 61
+    rate.begin("z")
+    assert list(rate._begun) == ["z"], "addresses that are gone are forgotten"
+
+
+# --- the waiting line -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("visual.page.run_requests.time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def waits(requests: RunRequests, clock: SimpleNamespace) -> Callable[[str], RunRequest]:
+    def ask(session: str) -> RunRequest:
+        clock.now += 1
+        request = RunRequest(None, "", {})
+        request.asked = clock.now
+        requests.request((session, "race"), request)
+        return request
+
+    return ask
+
+
+def test_a_visitor_is_told_their_place_and_an_estimate_from_the_latest_runs(clock: SimpleNamespace) -> None:
+    requests = RunRequests()
+    ask = waits(requests, clock)
+    first, second, third = ask("first"), ask("second"), ask("third")
+    assert requests.place(("third", "race")) == Place(2) and requests.place(("nobody", "race")) is None
+    requests.begin(first)
+    assert requests.place(("first", "race")) is None
+    clock.now += 10
+    requests.remove(("first", "race"), first)
+    requests.begin(second)
+    clock.now += 4
+    assert requests.place(("third", "race")) == Place(1, 6.0)
+    ask("fourth")
+    assert requests.place(("fourth", "race")) == Place(2, 15.0)
+    clock.now += 100
+    assert requests.place(("fourth", "race")) == Place(2, 10.0), "a run that takes longer is not counted below zero"
+    requests.stop(("third", "race"))
+    assert third.state == "stopped" and requests.place(("fourth", "race")) == Place(1, 0.0)
+
+
+def test_calls_that_wait_count_if_they_came_before(clock: SimpleNamespace) -> None:
+    requests = RunRequests()
+    request = waits(requests, clock)("me")
+    assert requests.place(("me", "race"), [request.asked - 1, request.asked - 2, request.asked + 1]) == Place(2)

@@ -1,0 +1,32 @@
+"""What gradio's own queue knows of calls: when those that wait were made, and whether a caller is still there.
+
+A call enters the queue before any of our code runs, so nobody else can tell. The queue has no public interface for
+either question; ``tests/test_api.py`` notices if the one that is used here changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gradio.context import LocalContext
+
+COMPUTE: Final = "compute"  # concurrency id of whatever computes: one such event runs at a time
+
+
+def waiting_calls() -> list[float]:
+    """Return when each call of the API that waits was made, on the clock of ``time.monotonic``. Within a handler."""
+    blocks = LocalContext.blocks.get(None)
+    line = blocks._queue.event_queue_per_concurrency_id.get(COMPUTE) if blocks else None
+    return [event.enqueue_time for event in list(line.queue) if event.fn.api_visibility == "public"] if line else []
+
+
+def watch_call() -> Callable[[], bool]:
+    """Return what tells whether the client of this call still waits for its answer. Within the call's handler."""
+    blocks, call = LocalContext.blocks.get(None), LocalContext.event_id.get(None)
+
+    def is_wanted() -> bool:
+        event = blocks._queue.event_ids_to_events.get(call) if blocks and call else None
+        return event is not None and event.alive
+
+    return is_wanted
