@@ -1,4 +1,4 @@
-"""Many visitors at once, over a stand-in for the models: everybody's run ends, in order, with their own tokens."""
+"""Crowds, broken files and odd calls, over a stand-in for the models: everybody's own run ends as if alone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.visual_traces import FakeBackend, synthetic_recorded
 
+from benchmarks.fuzz import Fuzz, fuzz
 from benchmarks.load import Load, load, overtaken
 from benchmarks.visitor import VisitorRun
 from visual.page.app_state import AppState
@@ -51,3 +52,21 @@ def test_memory_failures_and_differences_do_not_fit() -> None:
     for bad in ({"failed": ("full",)}, {"differing": 1}, {"overtaken": 1}, {"memory": (100, 111)}):
         fields = {name: getattr(good, name) for name in Load.__slots__} | bad
         assert not Load(**fields).fits
+
+
+def test_broken_files_and_odd_calls_are_answered_and_change_nothing(address: str) -> None:
+    """A part of what ``python -m benchmarks.fuzz`` does at the whole page."""
+    found = asyncio.run(fuzz(address, files=60, calls=120, seed=1))
+    assert (found.slow, found.silent, found.changed) == ([], [], 0)
+    assert found.answers.total() == 180
+    assert found.answers["file: done"] == 60
+
+
+def test_silence_slowness_and_changes_do_not_fit() -> None:
+    good = Fuzz()
+    good.answered("file 1", "done", 4.9)
+    assert good.fits
+    good.answered("file 2", "done", 5.1)
+    assert good.slow == [("file 2", 5.1)] and not good.fits
+    assert not Fuzz(silent=["call 3"]).fits
+    assert not Fuzz(changed=1).fits
