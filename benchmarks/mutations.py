@@ -86,7 +86,7 @@ def odd_call(source: random.Random, calls: Mapping[int, int]) -> dict[str, Any]:
     Args:
         calls: the numbers of handlers, with how many values each takes.
     """
-    number = source.choice((*calls, *calls, -1, 10**9, None, "0", 1.5, []))
+    number: Any = source.choice((*calls, *calls, -1, 10**9, None, "0", 1.5, []))
     wanted = calls.get(number, 0) if isinstance(number, int) else 0
     count = max(0, wanted + source.choice((0, 0, 0, -1, 1, 40)))
     body: dict[str, Any] = {
