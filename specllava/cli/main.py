@@ -24,6 +24,7 @@ from specllava.cli.site import Site
 from specllava.cli.toyworld import Evaluate, ExportData, Record, Render, Train
 from specllava.cli.trace import Export, Join, View
 from specllava.config import one_line
+from specllava.out_of_memory import is_out_of_memory
 
 DEBUG: Final = "SPECLLAVA_DEBUG"  # environment variable: set, an error's stack trace is printed too
 
@@ -79,6 +80,8 @@ def _error_line(error: Exception) -> str:
     message = " ".join(str(error).split())
     if isinstance(error, ValueError | OSError | FloatingPointError) and message:
         return message
+    if is_out_of_memory(error):
+        return f"out of memory: {message[:300]}; try fewer --max-new-tokens, a smaller --dtype or --quantization"
     return f"{type(error).__name__}: {message[:300]} ({DEBUG}=1 shows where)"
 
 

@@ -35,6 +35,7 @@ import gradio as gr
 from specllava.config import DecodingConfig
 from specllava.limits import Limits
 from specllava.metrics import Summary
+from specllava.out_of_memory import is_out_of_memory
 from visual.page.controls import decoding_config
 from visual.page.model_choice import Chosen, models_named
 from visual.page.notices import error, info, refusal_notice, warning
@@ -54,6 +55,8 @@ COMPUTES: dict[str, Any] = {
 }  # fmt: skip
 CLOSED = "The server is being restarted. Please try again in a minute."
 SECONDS_PER_LOOK: Final = 3.0  # between two looks at how many runs still come first
+FAILED = "Something went wrong and {} was stopped. Please try again."
+FULL = "This machine ran out of memory. Please ask for fewer new tokens or with fewer nodes, or try again in a minute."
 UNBEGUN = error("This did not start: a setting may be outside its bounds. Please check the settings and try again.")
 
 Update = tuple[Any, str]  # a value for what shows the run, ``None`` to leave it, and a notice
@@ -151,10 +154,10 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
     except ValueError as refusal:
         outcome = "refused"
         yield None, refusal_notice(refusal)
-    except Exception:
+    except Exception as failure:
         outcome = "failed"
         log.exception("%s failed", kind.noun)
-        yield None, error(f"Something went wrong and {kind.noun} was stopped. Please try again.")
+        yield None, error(FULL if is_out_of_memory(failure) else FAILED.format(kind.noun))
     finally:
         requests.remove(key, request)
         log_run(kind.name, outcome, time.monotonic() - began, None if run is None else run.summary())

@@ -1,0 +1,16 @@
+"""Recognition of a device that is full, whatever raised it. No torch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CLASSES: Final = ("OutOfMemoryError",)  # of torch, for every accelerator
+WORDS: Final = ("can't allocate memory", "not enough memory", "cannot allocate memory", "unable to allocate")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Check whether an error says that a device has no memory left; torch's of a CPU are plain runtime errors."""
+    if isinstance(error, MemoryError) or type(error).__name__ in CLASSES:
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError | OSError) and any(words in text for words in WORDS)
