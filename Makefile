@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench space-check clean
+.PHONY: demo test lint bench space-check audit clean
 
 demo: .venv/.demo
 	$(BIN)/python app.py
@@ -15,6 +15,7 @@ lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
+	$(BIN)/hadolint Dockerfile
 
 bench: .venv/.demo
 	$(BIN)/python -m specllava bench --prompts 100
@@ -29,6 +30,13 @@ space-check: .venv/.dev
 	$(BIN)/python -m pip install --dry-run --ignore-installed -qq $(SPACE)
 	$(BIN)/python -m pip install --dry-run --ignore-installed -qq --python-version $(SPACE_PYTHON) \
 		--only-binary=:all: --target .venv/space $(SPACE)
+
+# Known vulnerabilities of what is installed. It asks pypi.org, so it is no part of make test: a machine that cannot ask
+# could not pass, and an advisory of today must not fail yesterday's change.
+audit: .venv/.dev
+	$(BIN)/python -m venv .venv/audit
+	.venv/audit/bin/python -m pip install --quiet --retries 0 pip-audit
+	.venv/audit/bin/pip-audit --path .venv/lib/python*/site-packages
 
 .venv/bin/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=...')"

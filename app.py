@@ -6,23 +6,27 @@ Run ``python app.py``: the page is up at once with a recorded race, while the mo
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported: no visit is reported
+if os.environ.get("SPACES_ZERO_GPU"):
+    import spaces  # before torch, which it makes believe that there is a GPU
 
 import tyro
 from pydantic import ValidationError
 
 from specllava.cli.options import DTypeName, PairOptions, load_pair
 from specllava.config import one_line
+from specllava.growth.cost_model import Costs, read_costs
 from specllava.limits import Limits
 from specllava.models.images import open_image
 from specllava.models.presets import Preset, preset_named, presets
@@ -35,8 +39,12 @@ from visual.page.layout import build_page
 from visual.page.model_choice import AS_STARTED, OWN, Chosen, ModelChoices
 from visual.page.run_requests import RunRequests
 from visual.page.serving import serve
+from visual.page.zero_gpu import ZeroGPUPair
 from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded, read_recorded
+
+if TYPE_CHECKING:
+    from specllava.pair import Pair
 
 EXAMPLES = shipped("assets") / "examples"
 LESSONS = shipped("assets") / "lessons"
@@ -51,13 +59,14 @@ PRECISIONS: Final[Mapping[DTypeName, str]] = {
     "float64": "both models in float64, in which nothing ties",
     "bfloat16": "both models in bfloat16, as on a GPU",
 }
+ZERO_GPU_DEVICE = "cuda"  # without a number: the one that is lent
 
 
 @dataclass(frozen=True)
 class Serving:
     """Watch lossless tree speculative decoding of a vision-language model."""
 
-    running: PairOptions
+    running: PairOptions = field(default_factory=lambda: _pair_from_environment())
 
     host: str = field(
         default_factory=lambda: _from("GRADIO_SERVER_NAME") or ("0.0.0.0" if _from("SPACE_ID") else "127.0.0.1")
@@ -83,6 +92,9 @@ class Serving:
     limits: Limits = field(default_factory=lambda: _limits())
     """What a visitor may ask for; each may also be set as SPECLLAVA_ and its name, such as SPECLLAVA_NEW_TOKENS."""
 
+    costs: Path | None = field(default_factory=lambda: Path(path) if (path := _from("SPECLLAVA_COSTS")) else None)
+    """Seconds of the pair's passes on this hardware (docs/spaces.md), in place of measuring them: SPECLLAVA_COSTS."""
+
 
 def _from(*names: str) -> str:
     """Return the first of these environment variables that is set."""
@@ -93,6 +105,12 @@ def _limits() -> Limits:
     """Return the limits that the environment sets, and the usual ones besides."""
     given: dict[str, Any] = {limit.name: _from(f"SPECLLAVA_{limit.name.upper()}") for limit in fields(Limits)}
     return Limits(**{name: value for name, value in given.items() if value})
+
+
+def _pair_from_environment() -> PairOptions:
+    """Return the pair that a hosted page, which has no command line, is told to load."""
+    target, draft = _from("SPECLLAVA_TARGET") or None, _from("SPECLLAVA_DRAFT") or None
+    return PairOptions(_from("SPECLLAVA_PRESET") or PairOptions.preset, target, draft)
 
 
 def _space_files() -> str:
@@ -132,25 +150,61 @@ def _ended(why: str, code: int = 1) -> int:
 
 
 def _start(options: Serving) -> None:
-    """Read the recorded races, load the models in the background, serve."""
+    """Read the recorded races, load the models, serve."""
+    state = make_state(options)
+    paint = FirstPaint(state, FIRST_PAINT)
+    serve(build_page(state), options.host, options.port, paint, root_path=options.root_path, state=state)
+
+
+def make_state(options: Serving) -> AppState:
+    """Read the recorded races and load the models: in the background, unless ZeroGPU wants them now."""
     race = read_recorded(options.open) if options.open else None
     recorded, lessons = load_recorded(EXAMPLES), load_lessons(LESSONS)
     for one in (*([race] if race else []), *recorded, *(lesson.race for lesson in lessons)):
         if one.image:
             open_image(one.image)  # a picture that cannot be read is refused before the page is up
-    loading = ThreadPoolExecutor(1, "models").submit(load_pair, options.running)
+    costs = None if options.costs is None else read_costs(options.costs)
     toy = options.running.preset.startswith("toy") and options.running.target is None
+    shared: dict[str, Any] = {
+        "recorded": recorded, "toy": toy, "opened": race, "lessons": lessons, "code": options.code,
+        "requests": RunRequests(options.limits),
+    }  # fmt: skip
+    if os.environ.get("SPACES_ZERO_GPU"):
+        spaces.GPU(_nothing)  # a Space that decorates nothing is ended, and the toy pair needs no GPU
+        if not toy:
+            loaded = _lent_pair(options.running, costs)
+            return AppState(loaded.result, **shared)  # races alone: a dialogue's caches would go with the worker
+        options = replace(options, running=replace(options.running, device="cpu"))
+    loading = ThreadPoolExecutor(1, "models").submit(_load, options.running, costs)
     drafts = _drafts(options)
     choices = _choices(options, drafts)
-    state = AppState(
-        loading.result, recorded, toy=toy, opened=race, lessons=lessons, code=options.code,
+    return AppState(
+        loading.result, **shared,
         lab=lambda: _lab(loading.result()),
         dialogues=Dialogues(lambda turns: _chat(loading.result(), turns), turns=options.limits.turns),
         others=_others(options.running, choices, drafts, loading.result), choices=choices,
-        requests=RunRequests(options.limits),
     )  # fmt: skip
-    paint = FirstPaint(state, FIRST_PAINT)
-    serve(build_page(state), options.host, options.port, paint, root_path=options.root_path, state=state)
+
+
+def _load(running: PairOptions, costs: Costs | None) -> Pair:
+    pair = load_pair(running)
+    return pair if costs is None else replace(pair, costs=costs)
+
+
+def _lent_pair(running: PairOptions, costs: Costs | None) -> Future[ZeroGPUPair]:
+    """Load a pair for the GPUs that ZeroGPU lends: in this thread, on the CPU, and only then to "the GPU"."""
+    loaded = Future[ZeroGPUPair]()
+    dtype: DTypeName = "bfloat16" if running.dtype == "auto" else running.dtype
+    try:
+        pair = load_pair(replace(running, device="cpu", dtype=dtype)).to(ZERO_GPU_DEVICE)
+        loaded.set_result(ZeroGPUPair(replace(pair, costs=costs), spaces.GPU, costs_known=costs is not None))
+    except Exception as error:  # noqa: BLE001 - the page starts without the models, and says so
+        loaded.set_exception(error)
+    return loaded
+
+
+def _nothing() -> None:
+    """Be decorated; nobody calls this."""
 
 
 def _drafts(options: Serving) -> dict[str, Preset]:
@@ -231,7 +285,13 @@ def _chat(pair: Any, turns: Sequence[TurnParts]) -> Chat:
     return Chat(pair, [Turn(*turn) for turn in turns])
 
 
-if __name__ == "__main__":
-    code = main()
+def leave(code: int) -> None:
+    """End the process at once: a model that is still being loaded is not waited for, and no worker stays behind."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
     sys.stdout.flush()
-    os._exit(code)  # a model that is still being loaded is not waited for
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    leave(main())

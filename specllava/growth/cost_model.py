@@ -8,11 +8,13 @@ whole run (Dinkelbach's method for ratios). The cost model holds the measured co
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +61,22 @@ class Costs:
     def step_seconds(self, widths: Iterable[int], drafted: int) -> float:
         """Return the seconds of a step's passes: the draft's levels, by their nodes, and the target's verification."""
         return math.fsum(map(self.level_seconds, widths)) + self.verify_seconds(drafted)
+
+
+def read_costs(file: Path) -> Costs:
+    """Read costs that were measured before: ``{"verify": [seconds, …], "draft": [seconds, …]}``.
+
+    Raises:
+        ValueError: something else.
+    """
+    try:
+        given = json.loads(file.read_bytes())
+        curves = [tuple(map(float, given[name])) for name in ("verify", "draft")]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{file} holds no costs of passes: {type(error).__name__}: {error}") from error
+    if not all(curve and all(0 < seconds < math.inf for seconds in curve) for curve in curves):
+        raise ValueError(f"{file} holds no costs of passes: each list needs seconds above 0")
+    return Costs(*curves)
 
 
 def _at(curve: Sequence[float], tokens: int) -> float:

@@ -1,0 +1,157 @@
+"""A ZeroGPU Space: the real ``spaces`` package with its fork, queues and pickling, over a fake of its device API."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import models
+
+import app
+from specllava.config import DecodingConfig
+from specllava.growth.cost_model import Costs, read_costs
+from specllava.growth.rules import RULE_INFOS
+from specllava.limits import Limits
+from visual.page.zero_gpu import Grant
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def seen_by(page: str) -> dict[str, Any]:
+    """What a page's process saw; the page is made and asked in ``support.zero_gpu_space``."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    command = [sys.executable, "-m", "support.zero_gpu_space", page]
+    variables = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}  # a fork must not inherit a pool of threads
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(json.loads(done.stdout.splitlines()[-1])) | {"log": done.stderr}
+
+
+@pytest.fixture(scope="module")
+def lent() -> dict[str, Any]:
+    return seen_by("lent")
+
+
+def test_the_toy_pair_runs_on_the_cpu_of_the_main_process_and_asks_for_no_gpu() -> None:
+    """CUDA seems to be there on ZeroGPU; and a Space in which nothing is decorated is ended at its start."""
+    seen = seen_by("toy")
+    assert seen["device"] == "cpu" and seen["lab"]
+    assert seen["asked"] == ["/startup-report"]
+    assert seen["race"]["ending"] == "finished" and len(seen["race"]["tokens"]) == 23
+
+
+def test_the_space_reports_its_start(lent: dict[str, Any]) -> None:
+    assert lent["launch"] == [["/startup-report", {}]]
+    assert lent["preset"] == ["assets/toy/target", "assets/toy/draft"]
+
+
+def test_a_race_in_the_worker_is_the_race_here(lent: dict[str, Any]) -> None:
+    assert lent["first"] == {"words": "", "tokens": lent["here"], "ending": "finished"}
+    names = [name for name, _ in lent["first asked"]]
+    assert names == ["/schedule", "/allow", "/release"]
+    (_, schedule), (_, allow), _ = lent["first asked"]
+    assert int(allow["pid"]) != lent["own pid"]
+    assert int(schedule["durationSeconds"]) == Grant(token=2.0).seconds(DecodingConfig(max_new_tokens=24)) == 54
+
+
+def test_a_worker_is_used_again_and_outlives_stop_refusals_and_failures(lent: dict[str, Any]) -> None:
+    assert lent["second"] == lent["after"] == lent["first"]
+    assert len(lent["workers"]) == 1
+    scheduled, released = lent["releases"]
+    assert scheduled == released == 6  # the rule that would measure asked for no GPU
+
+
+def test_stop_ends_the_worker_within_a_step_and_keeps_what_is_there(lent: dict[str, Any]) -> None:
+    assert lent["stopped"]["ending"] == "stopped" and lent["stopped"]["words"].startswith("Stopped.")
+    assert 0 < len(lent["stopped"]["tokens"]) < 399
+    assert lent["seconds to stop"] < 20  # the whole race takes minutes where a race of 24 tokens takes seconds
+
+
+@pytest.mark.parametrize(
+    ("which", "words"),
+    [
+        ("refused", "This cannot run: 78 prompt tokens and 4096 new ones do not fit the context of 1024"),
+        ("failed", "Something went wrong and the race was stopped. Please try again."),
+        ("costed", "This cannot run: the rule cost-aware would first time this GPU at your expense"),
+        ("no gpu", "This cannot run: No GPU was available"),
+        ("out of time", "The GPU was lent for 0 seconds, which are over. What is shown so far stays here."),
+        ("killed", "ZeroGPU took the GPU back: GPU task aborted. What is shown so far stays here."),
+    ],
+)
+def test_what_goes_wrong_in_the_worker_is_said_in_words(which: str, words: str, lent: dict[str, Any]) -> None:
+    """``spaces`` hands on the name of an exception's class alone."""
+    assert lent[which]["words"].startswith(words)
+    assert "secret" not in json.dumps({name: value for name, value in lent.items() if name != "log"})
+
+
+def test_a_worker_that_was_killed_keeps_what_it_sent_and_the_next_run_has_another(lent: dict[str, Any]) -> None:
+    assert lent["killed"]["ending"] == "deadline" and lent["killed"]["tokens"]
+    assert lent["after killed"] == lent["first"]
+    assert "a secret path" in lent["log"]  # for whoever runs the Space
+
+
+# --- what crosses, and for how long ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("rule", [name for name in RULE_INFOS if name != "shape"])
+def test_events_of_a_race_cross_a_process_without_a_tensor(kind: models.DraftKind, rule: str) -> None:
+    """A tensor on a GPU cannot be read where there is none."""
+    pair, config = models.pair(kind), DecodingConfig(rule=rule, max_new_tokens=12)  # type: ignore[arg-type]
+    events = list(pair.race(models.picture(0), models.messages(0), config))
+    crossed = [pickle.dumps(event) for event in events]
+    assert not any(b"torch" in one for one in crossed)
+    assert pair.collect_race([pickle.loads(one) for one in crossed]) == pair.collect_race(events)
+
+
+def test_a_grant_grows_with_the_answer_and_ends_before_the_pages_own_limit() -> None:
+    granted = [Grant().seconds(DecodingConfig(max_new_tokens=tokens)) for tokens in range(1, 4097)]
+    assert granted == sorted(granted)
+    assert Grant().start < granted[0] and granted[-1] == Grant().most
+    assert granted[-1] + 60 <= Limits().seconds_per_run  # 60 seconds are the longest that ZeroGPU lets a visitor wait
+
+
+# --- settings of a Space --------------------------------------------------------------------------------------------
+
+
+def test_the_environment_names_the_pair_and_its_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("PRESET", "TARGET", "DRAFT", "COSTS"):
+        monkeypatch.delenv(f"SPECLLAVA_{name}", raising=False)
+    assert app.Serving().running == app.PairOptions() and app.Serving().costs is None
+    monkeypatch.setenv("SPECLLAVA_PRESET", "llava-1.5-7b-msd")
+    monkeypatch.setenv("SPECLLAVA_DRAFT", "me/draft")
+    monkeypatch.setenv("SPECLLAVA_COSTS", str(tmp_path))
+    assert app.Serving().running == app.PairOptions("llava-1.5-7b-msd", None, "me/draft")
+    assert app.Serving().costs == tmp_path
+    monkeypatch.setenv("SPECLLAVA_TARGET", "me/target")
+    assert app.Serving().running.target == "me/target"
+
+
+def test_costs_are_read_as_they_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "costs.json"
+    file.write_text('{"verify": [0.02, 0.021], "draft": [0.001]}')
+    assert read_costs(file) == Costs((0.02, 0.021), (0.001,))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"verify": [], "draft": [1]}', '{"verify": [-1], "draft": [1]}', '{"verify": 3}', None]
+)
+def test_costs_that_are_none_are_refused_in_one_line(text: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "costs.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ValueError, match=r"costs\.json holds no costs of passes") as refused:
+        read_costs(file)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_pair_that_is_moved_forgets_its_costs() -> None:
+    pair = models.pair("mixed")
+    moved = pair.to("cpu")
+    assert moved.costs is None and moved.target is pair.target
