@@ -40,7 +40,8 @@ def test_the_edition_is_small_and_its_document_names_only_files_that_are_there(s
     page = (site / "index.html").read_text(encoding="utf-8")
     asked = re.findall(r'(?:src|href)="(?!https?:|\?|#|data:)([^"]+)"', page)
     index = json.loads(re.search(r'id="site">(.*?)</script>', page, re.DOTALL)[1])
-    named = {index["plotly"], index["blank"], *(one["file"] for one in [*index["examples"], *index["lessons"]])}
+    races = [*index["examples"], *index["lessons"]]
+    named = {index["plotly"], index["blank"], index["rules"], *(race["file"] for race in races)}
     assert len(asked) > 20
     for address in {*asked, *named}:
         assert (site / address).is_file(), address

@@ -11,11 +11,14 @@ from urllib.parse import urlsplit
 import pytest
 from support.browser import Visit, new_tab
 from support.static_site import file_server
+from test_files import hostile_race
+from test_files_page import saved, shows_hostile_texts_as_text
 
 from specllava.cli.main import main
 from specllava.cli.site import ASSETS
+from specllava.race_file import race_json
 from visual.player.lessons import load_lessons
-from visual.player.recorded import load_recorded
+from visual.player.recorded import MAX_BYTES, load_recorded
 
 SUB_PATH = "sub/path/"
 TRIES = 400  # of 50 ms each
@@ -172,3 +175,72 @@ def test_axe_finds_nothing_serious_and_a_phone_need_not_scroll_sideways(page: Pa
     serious = [(one["id"], [node["html"][:90] for node in one["nodes"]]) for one in found
                if one["impact"] in ("serious", "critical")]  # fmt: skip
     assert not serious, serious
+
+
+# --- a visitor's own files ------------------------------------------------------------------------------------------
+
+DROP = """(files) => {
+  const carried = new DataTransfer();
+  for (const [name, text] of files) carried.items.add(new File([text], name));
+  document.dispatchEvent(new DragEvent("drop", { dataTransfer: carried, bubbles: true, cancelable: true }));
+}"""
+
+
+def dropped(tab: Visit, *files: tuple[str, str]) -> None:
+    tab.page.evaluate(DROP, [list(file) for file in files])
+
+
+def test_a_dropped_race_is_shown_as_text_and_a_bad_file_changes_nothing(page: Pages) -> None:
+    race = hostile_race()
+    tab = page("?lesson=2")
+    dropped(tab, ("good.json", race_json(race["target-only"], race["speculative"])))
+    told(tab, ".origin", "from good.json")
+    assert tab.page.locator(".lesson").is_hidden()
+    assert tab.page.locator("#picture img").count() == 0
+    tab.page.click("[data-do=last]")
+    shows_hostile_texts_as_text(tab)
+    before = tab.page.evaluate("location.href")
+    for name, text, why in (
+        ("bad.json", '{"image": "x.png", "target_only": {}}', "bad.json is not a recorded race: target_only."),
+        ("bad.json", "{", "it is no JSON"), ("page.html", "<p>hello", "it is no page that was saved here"),
+        ("large.json", " " * (MAX_BYTES + 1), f"it has {MAX_BYTES + 1:,} bytes, and at most {MAX_BYTES:,} are read"),
+    ):  # fmt: skip
+        dropped(tab, (name, text))
+        told(tab, "#site-notice", why)
+        assert "\n" not in tab.text("#site-notice")
+    assert tab.page.evaluate("location.href") == before
+    assert "from good.json" in tab.text(".origin")
+    shows_hostile_texts_as_text(tab)
+
+
+def test_a_race_is_opened_with_its_picture_and_saved_as_what_it_was(page: Pages, tmp_path: Path) -> None:
+    race, picture = ASSETS / "examples" / "2-story.json", ASSETS / "examples" / "2-story.png"
+    tab = page()
+    tab.page.set_input_files("#site-file", [str(race), str(picture)])
+    told(tab, ".origin", "from 2-story.json")
+    assert tab.page.get_attribute("#picture img", "src").startswith("data:image/jpeg")
+    again = json.loads(saved(tab, "race", tmp_path).read_text(encoding="utf-8"))
+    assert again == json.loads(race.read_text(encoding="utf-8"))
+    whole = saved(tab, "page", tmp_path)
+    tab.page.click('.site-examples a[data-opens="example 1-describe"]')
+    told(tab, ".origin", "recorded run")
+    tab.page.set_input_files("#site-file", str(whole))
+    told(tab, ".origin", f"from {whole.name}")
+    told(tab, ".asked", EXAMPLES[1].prompt)
+    assert tab.page.get_attribute("#picture img", "src").startswith("data:image/jpeg")
+
+
+def test_two_races_are_compared_as_a_and_b(page: Pages, tmp_path: Path) -> None:
+    tab = page()
+    files = [(name, (ASSETS / "lessons" / name).read_text(encoding="utf-8")) for name in ("chain.json", "easy.json")]
+    dropped(tab, *files)
+    told(tab, ".versus-sides", "chain.json")
+    told(tab, ".versus-sides", "easy.json")
+    told(tab, ".versus-note", "Equal ✓")
+    both = saved(tab, "both", tmp_path).read_text(encoding="utf-8")
+    tab.page.click("[data-versus=unpin]")
+    dropped(tab, ("both.json", both))
+    told(tab, ".origin", "from both.json")
+    told(tab, ".versus-note", "Equal ✓")
+    dropped(tab, *files, ("more.json", "{}"))
+    told(tab, "#site-notice", "3 of these files can be a race: open one, or two to compare")

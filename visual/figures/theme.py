@@ -57,12 +57,12 @@ def entropy_colour(entropy: float | None, ceiling: float) -> str:
     """
     if entropy is None:
         return UNKNOWN
-    shades = _shades()
+    shades = entropy_shades()
     return shades[min(round(entropy / ceiling * (len(shades) - 1)), len(shades) - 1)]
 
 
 @cache
-def _shades() -> tuple[str, ...]:
+def entropy_shades() -> tuple[str, ...]:
     """Return ``SHADES + 1`` colours of the scale, in steps too fine to be seen."""
     stops = sample_colorscale(COLOURSCALE, [i / SHADES for i in range(SHADES + 1)], colortype="tuple")
     return tuple("#" + "".join(f"{round(255 * part):02x}" for part in stop) for stop in stops)

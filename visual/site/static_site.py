@@ -25,8 +25,13 @@ from visual.player.recorded import Recorded
 from visual.player.standalone import halves
 from visual.player.static_files import PLOTLY_JS, static_text
 from visual.site.document import Example, Places, index_html, readme
+from visual.site.drawing_rules import drawing_rules
 
-SCRIPTS: Final = ("site.js", "site_link.js", "site_frames.js")
+SCRIPTS: Final = (
+    "site.js", "site_link.js", "site_frames.js", "dropped.js", "race_reading.js", "race_bounds.js", "trace_schema.js",
+    "trace_model.js", "python_text.js", "tree_layout.js", "tree_drawing.js", "step_words.js", "step_cards.js",
+    "run_metrics.js", "run_headline.js", "run_charts.js", "run_settings.js", "run_frames.js",
+)  # fmt: skip
 STYLES: Final = ("standalone.css", "site.css")
 
 
@@ -75,6 +80,7 @@ class StaticSite:
             "modules": MODULES,
             "plotly": places.plotly,
             "blank": files.add("blank.html", blank.encode()),
+            "rules": files.add("rules.json", frame_json(drawing_rules()).encode()),
             "examples": [{"name": one.name, "file": one.file, "steps": one.steps} for one in examples],
             "lessons": [
                 {"file": written[lesson.race.name], "step": lesson.text.step, "words": lesson.words}

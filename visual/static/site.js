@@ -3,6 +3,7 @@
 
 import { followLink } from "./site_link.js";
 import { opened } from "./site_frames.js";
+import { framesOfFiles } from "./dropped.js";
 
 const find = (selector) => document.querySelector(selector);
 const site = JSON.parse(find("#site").textContent);
@@ -13,6 +14,7 @@ const none = find("#picture").firstElementChild;
 let shown = []; // frames
 let changed = null; // told of other frames
 let asked = 0; // the latest request: those before it come too late
+let rules = null; // what reading and drawing a race file goes by, fetched for the first one
 let followed = null; // the query that was opened last
 
 follow();
@@ -27,6 +29,19 @@ document.addEventListener("click", (event) => {
   go(new URL(link.href).searchParams);
   if (link.closest(".site-words")) find("#columns").scrollIntoView({ block: "start" });
 });
+
+find("#site-file").addEventListener("change", ({ target }) => {
+  openFiles([...target.files]);
+  target.value = ""; // the same file can be opened again
+});
+for (const event of ["dragover", "dragleave", "drop"]) document.addEventListener(event, dragged);
+
+function dragged(event) {
+  if (!event.dataTransfer?.types.includes("Files")) return;
+  event.preventDefault();
+  document.body.classList.toggle("dropping", event.type === "dragover");
+  if (event.type === "drop") openFiles([...event.dataTransfer.files]);
+}
 
 function go(query) {
   for (const kept of ["present", "__theme"]) {
@@ -52,6 +67,23 @@ async function follow() {
     say(link.notice, "warning");
   } catch (error) {
     if (request === asked) say(`This run could not be loaded (${error.message}). Please try again.`, "error");
+  }
+}
+
+// Opens files of the visitor's; one that cannot be opened changes only the notice.
+async function openFiles(files) {
+  const request = ++asked;
+  try {
+    rules ??= await (await fetch(address(site.rules))).json();
+    const frames = await framesOfFiles([...files], rules);
+    if (request !== asked) return;
+    history.pushState(null, "", location.pathname);
+    followed = location.search;
+    show(frames);
+    say("");
+    find("#columns").scrollIntoView({ block: "start" });
+  } catch (error) {
+    if (request === asked) say(`This file cannot be opened: ${error.message}`, "error");
   }
 }
 
@@ -89,7 +121,7 @@ async function blank() {
   return [before, behind.split("<!-- plotly -->").join(plotly)];
 }
 
-function say(text, kind) {
+function say(text, kind = "info") {
   const notice = find("#site-notice");
   notice.textContent = text;
   Object.assign(notice.dataset, { kind, word: { error: "Not possible", warning: "Careful", info: "Note" }[kind] });
