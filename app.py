@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 EXAMPLES = shipped("assets") / "examples"
 LESSONS = shipped("assets") / "lessons"
 FIRST_PAINT = shipped("assets") / "first_paint.html"
+PRIVATE_NETWORKS: Final = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16"
 TOY_DRAFTS: Final = {  # by preset: what its draft is called on the page, and what it is
     "toy": ("draft VLM", "a small vision-language model of its own, distilled from the target"),
     "toy-eagle": ("EagleVLM", "one layer that reads the target's own states (SpecVLM)"),
@@ -78,6 +79,12 @@ class Serving:
 
     root_path: str = field(default_factory=lambda: _from("GRADIO_ROOT_PATH"))
     """Path or whole address under which a proxy shows the page, such as /demo: GRADIO_ROOT_PATH."""
+
+    trusted_proxies: str = field(
+        default_factory=lambda: _from("FORWARDED_ALLOW_IPS") or (PRIVATE_NETWORKS if _from("SPACE_ID") else "")
+    )
+    """Addresses and networks of proxies, with commas between, that are believed in X-Forwarded-For whom they speak for:
+    FORWARDED_ALLOW_IPS; without it those of private networks on a hosted Space, otherwise none."""
 
     code: str = field(default_factory=lambda: _from("SPECLLAVA_CODE") or _space_files())
     """Address of the project's files, for the links Code and Docs: SPECLLAVA_CODE, on a hosted Space its own files."""
@@ -151,6 +158,7 @@ def _ended(why: str, code: int = 1) -> int:
 
 def _start(options: Serving) -> None:
     """Read the recorded races, load the models, serve."""
+    os.environ["FORWARDED_ALLOW_IPS"] = options.trusted_proxies  # read by the server that gradio starts
     state = make_state(options)
     paint = FirstPaint(state, FIRST_PAINT)
     serve(build_page(state), options.host, options.port, paint, root_path=options.root_path, state=state)

@@ -219,6 +219,12 @@ class Pair(LoadedPair):
         """
         return self.race_lanes(race_lanes(self.lane(image, messages, config, **own)))
 
+    def answer(
+        self, image: Picture, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+    ) -> Generator[RaceEvent]:
+        """Answer in one lane, as a race of one: :meth:`collect_race` makes its trace."""
+        return self.race_lanes([self.lane(image, messages, config, **own)])
+
     def against(
         self,
         image: Picture,

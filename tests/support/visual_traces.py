@@ -233,6 +233,11 @@ class FakeBackend:
             del lanes["speculative"]
         return self._events(lanes, messages)
 
+    def answer(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[FakeEvent]:
+        """One lane of the race."""
+        lane = "target-only" if config.drafter == "none" else "speculative"
+        return (event for event in self.race(image, messages, config) if event.lane == lane)
+
     def _events(self, lanes: dict[str, DecodeTrace], prompt: str) -> Generator[FakeEvent]:
         clocks = dict.fromkeys(lanes, 0.0)
         left: dict[str, list[Prefill | StepTrace]] = {name: [run.prefill, *run.steps] for name, run in lanes.items()}

@@ -36,6 +36,9 @@ class Backend(Protocol):
         Bad input raises a ``ValueError`` that a visitor can read.
         """
 
+    def answer(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
+        """Yield events of the one lane that answers; bad input as of :meth:`race`."""
+
     def collect_race(self, events: Iterable[Any]) -> dict[str, DecodeTrace]:
         """Collect the traces so far, by lane."""
 

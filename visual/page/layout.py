@@ -12,6 +12,7 @@ import gradio as gr
 from specllava.toyworld.dialogue import SUGGESTIONS
 from visual.page import widgets
 from visual.page.against_card import against_card
+from visual.page.api import connect_api
 from visual.page.app_state import AppState
 from visual.page.chip import connect_chip
 from visual.page.dialogue_events import connect_dialogue
@@ -121,6 +122,7 @@ def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
         connect_dialogue(state.dialogues, parts.player, [*shown[:3], parts.notice])
     free(parts.chip.back(None, None, None, js="() => {}", api_visibility="private"))
     page.unload(gone)
+    connect_api(page, state)
     connect_chip(page, parts.chip, state.loading)
     page.load(None, None, None, js=NAMED_ONCE)
     page.load(open_link, None, [*shown, parts.notice], **QUICK)

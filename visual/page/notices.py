@@ -56,6 +56,12 @@ def _notice(kind: Kind, text: str) -> str:
     return json.dumps({"kind": kind, "word": WORDS[kind], "text": text}, ensure_ascii=False) if text else ""
 
 
+def text_of(notice: str, kind: Kind | None = None) -> str:
+    """Return the text of a notice; empty if there is none, or if it is not of that kind."""
+    said: dict[str, str] = json.loads(notice or "{}")
+    return said.get("text", "") if kind in (None, said.get("kind")) else ""
+
+
 def notice_arguments() -> dict[str, Any]:
     """Return the arguments of a ``gr.HTML`` that shows a notice; its text never passes through markup."""
     return {"value": "", "html_template": TEMPLATE, "js_on_load": SHOW, "apply_default_css": False}

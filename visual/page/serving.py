@@ -14,6 +14,7 @@ from visual.page.app_state import AppState
 from visual.page.first_paint import FirstPaint, FirstPaintMiddleware
 from visual.page.health import HealthMiddleware
 from visual.page.link_preview import LinkPreview
+from visual.page.odd_calls import HANDLERS
 from visual.page.request_limits import RequestLimits
 from visual.page.run_requests import RunRequests
 from visual.page.security_headers import SecurityHeadersMiddleware
@@ -50,7 +51,7 @@ def serve(
         show_error=False, ssr_mode=False, run_history=False, enable_monitoring=False, footer_links=[],
         state_session_capacity=SESSIONS, max_file_size=limits.upload_bytes, favicon_path=str(markup.FAVICON),
         theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
-        app_kwargs={"middleware": layers},
+        app_kwargs={"middleware": layers, "exception_handlers": HANDLERS},
     )  # fmt: skip
     if block:
         _wait(page, state.requests if state else RunRequests())

@@ -73,7 +73,9 @@ class ZeroGPUPair:
     ) -> None:
         chosen = grant or Grant()
         self._pair, self._info, self._costs_known = pair, pair.info, costs_known
-        self._race: Race = gpu(duration=lambda image, messages, config: chosen.seconds(config))(_worker(pair, chosen))
+        lend = gpu(duration=lambda image, messages, config: chosen.seconds(config))
+        self._race: Race = lend(_worker(pair.race, chosen))
+        self._answer: Race = lend(_worker(pair.answer, chosen))
 
     @property
     def info(self) -> RunInfo:
@@ -87,11 +89,18 @@ class ZeroGPUPair:
             OutOfTime: the granted time is over, or ZeroGPU took the GPU back before.
             RuntimeError: the race failed; the worker's log says why.
         """
+        return self._lent(self._race, image, messages, config)
+
+    def answer(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
+        """Yield the events of the one lane that answers, as :meth:`race` does those of a race."""
+        return self._lent(self._answer, image, messages, config)
+
+    def _lent(self, race: Race, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
         if RULE_INFOS[config.rule].costed and not self._costs_known:
             raise ValueError(f"the rule {config.rule} would first time this GPU at your expense: choose another rule")
         begun = False
         try:
-            with closing(self._race(image, messages, config)) as events:
+            with closing(race(image, messages, config)) as events:
                 for event in events:
                     if isinstance(event, WorkerEnd):
                         _raise(event)
@@ -106,14 +115,14 @@ class ZeroGPUPair:
         return self._pair.collect_race(events)
 
 
-def _worker(pair: Backend, grant: Grant) -> Race:
+def _worker(run: Race, grant: Grant) -> Race:
     """Make the function that ZeroGPU runs in its worker. It says why it ends, and keeps to what it was granted."""
 
     def race(image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
         granted = grant.seconds(config)
         last = time.monotonic() + granted - grant.start  # the start is over by now
         try:
-            with closing(pair.race(image, messages, config)) as events:
+            with closing(run(image, messages, config)) as events:
                 for event in events:
                     if time.monotonic() > last:
                         yield WorkerEnd("deadline", f"The GPU was lent for {granted} seconds, which are over.")

@@ -1,0 +1,263 @@
+"""Endpoints for programs beside the page: ``/compare``, ``/generate``, ``/compare_stream``. Everything else is private.
+
+A call is a run like a click on Run: it waits in the same line, computes in the same slot, is held to the same limits,
+and ends within one decode step once its client is gone. Its parameters are the fields of ``DecodingConfig``, so their
+names, types and defaults are those of the command line; what they mean becomes the endpoint's documentation.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Any, Final, Literal, TypedDict, get_args, get_origin
+
+import gradio as gr
+from gradio.events import api
+from gradio_client.utils import is_file_obj_with_meta
+from pydantic import ValidationError
+
+from specllava.config import DecodingConfig, one_line
+from specllava.limits import Limits
+from specllava.metrics import Summary, summarise
+from visual.page.app_state import AppState, Backend
+from visual.page.call_answers import Answer, Compared, Traces, compared, generated
+from visual.page.controls import FIELDS
+from visual.page.notices import text_of
+from visual.page.odd_calls import check_early
+from visual.page.option_limits import check_options, offered
+from visual.page.pictures import Picture, uploaded_picture
+from visual.page.race import SECONDS_PER_UPDATE, speculation_off
+from visual.page.run_rate import RunRate
+from visual.page.run_requests import RunRequest, RunRequests
+from visual.page.runs import RunInputs, RunKind, Update, run_updates, session_of
+from visual.page.waiting_calls import COMPUTE, watch_call
+from visual.player.frames import Ending
+from visual.player.question import shorten_question
+
+IMAGE: Final = "the picture: a PNG, JPEG, WebP, BMP or GIF file that was uploaded to this server"
+QUESTION: Final = "what is asked about the picture"
+
+
+class FileMark(TypedDict):
+    _type: Literal["gradio.FileData"]
+
+
+class PictureFile(TypedDict):
+    """File data of gradio: the path that uploading the picture was answered with, marked as what it is."""
+
+    path: str
+    meta: FileMark
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What sets one endpoint apart.
+
+    Args:
+        name: of the endpoint, without the slash.
+        about: what it does, for people and for models that choose among tools.
+        returns: type of the answer, and what that is.
+        answer: makes the answer of the traces so far and of how the run ended, ``None`` while it runs.
+        alone: only the answering lane runs, not the target beside it.
+        streams: answers are sent while the run goes on, the last one complete.
+    """
+
+    name: str
+    about: str
+    returns: tuple[type, str]
+    answer: Callable[[Traces, Ending | None], Any]
+    alone: bool = False
+    streams: bool = False
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "compare",
+        "Answer a question about a picture twice, by the target model alone and with speculative decoding, and compare:"
+        " are both answers the same tokens, how many tokens did each pass of the target bring, how much faster was it."
+        " Takes seconds to minutes.",
+        (Compared, "both answers, whether they are equal, tau (tokens per target pass), the target's passes, the"
+         " speed-up, and the trace of both runs as a race file that the page opens"),
+        compared,
+    ),
+    Endpoint(
+        "generate",
+        "Answer a question about a picture with speculative decoding: the target model's own answer, in fewer passes.",
+        (Answer, "the answer, its tokens, the target's passes, tau (tokens per target pass), and the decoding seconds"),
+        generated, alone=True,
+    ),
+    Endpoint(
+        "compare_stream",
+        "Answer a question about a picture twice as compare does, and send what both runs have said so far, about twice"
+        " a second.",
+        (Compared, "as of compare; ended and trace are null until the last one"),
+        compared, streams=True,
+    ),
+)  # fmt: skip
+
+
+class CallRun:
+    """The run of a call.
+
+    Args:
+        events: of its lanes; drawn from and closed by the caller.
+        leave: takes the request back; called once the client is gone.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, backend: Backend, events: Generator[Any], is_wanted: Callable[[], bool],
+        leave: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.events = events
+        self._endpoint, self._backend, self._is_wanted, self._leave = endpoint, backend, is_wanted, leave
+        self._past: list[Any] = []
+        self._shown = time.monotonic()
+
+    def show(self, event: Any) -> Update | None:
+        """Take in an event. Return the answer so far if it is sent and it is time for that."""
+        self._past.append(event)
+        if not self._is_wanted():
+            self._leave()
+        now = time.monotonic()
+        if not self._endpoint.streams or now - self._shown < SECONDS_PER_UPDATE:
+            return None
+        self._shown = now
+        return self._endpoint.answer(self._traces(), None), ""
+
+    def end(self, ending: Ending) -> Any:
+        """Return the whole answer."""
+        return self._endpoint.answer(self._traces(), ending)
+
+    def summary(self) -> Summary | None:
+        """Return the totals of the lane that answers, ``None`` if it has not begun."""
+        *_, answer = (None, *self._traces().values())
+        return None if answer is None else summarise([answer])
+
+    def _traces(self) -> Traces:
+        return self._backend.collect_race(self._past)
+
+
+def connect_api(page: gr.Blocks, state: AppState) -> None:
+    """Register the endpoints with the page that is being built."""
+    rate = RunRate("calls", state.limits.calls_per_minute)
+    for endpoint in ENDPOINTS:
+        registered = api(
+            _documented(endpoint, _handler(endpoint, state, rate), state.limits), api_name=endpoint.name,
+            concurrency_id=COMPUTE, concurrency_limit=1,
+        )  # fmt: skip
+        check_early(page, registered["id"])
+
+
+def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) -> RunKind:
+    """Make the kind of run of a call."""
+    is_wanted = watch_call()
+
+    def start(inputs: RunInputs) -> CallRun:
+        backend = state.backend()
+        absent = speculation_off(backend.info, inputs.config)
+        if absent and not endpoint.alone:
+            raise ValueError(f"drafter {inputs.config.drafter} drafts nothing here: choose another, or call /generate")
+        config = replace(inputs.config, drafter="none") if absent else inputs.config
+        begin = backend.answer if endpoint.alone else backend.race
+        events = begin(inputs.picture.open(), inputs.question, config)
+        return CallRun(endpoint, backend, events, is_wanted, leave)
+
+    return RunKind(endpoint.name, "the call", "", RunRequest, start)
+
+
+def _handler(endpoint: Endpoint, state: AppState, rate: RunRate) -> Callable[..., Any]:
+    """Make what answers a call: a generator where answers are streamed, otherwise a function."""
+
+    def answers(request: gr.Request, image: Any, question: Any, *options: Any) -> Generator[Any]:
+        try:
+            rate.begin(request.client.host if request.client else "")
+            asked = _request(image, question, dict(zip(FIELDS, options, strict=True)), state.limits)
+        except ValueError as refusal:
+            line = one_line(refusal) if isinstance(refusal, ValidationError) else str(refusal)
+            raise gr.Error(line, print_exception=False) from None
+        yield from _answers(endpoint, state, session_of(request), asked)
+
+    def last_answer(*values: Any) -> Any:
+        *_, last = answers(*values)
+        return last
+
+    return answers if endpoint.streams else last_answer
+
+
+def _answers(endpoint: Endpoint, state: AppState, session: str, asked: RunRequest) -> Generator[Any]:
+    """Run a request and yield its answers.
+
+    Raises:
+        gr.Error: it has none; one line.
+    """
+    requests: RunRequests = state.requests
+    key = session, f"{endpoint.name} {uuid.uuid4().hex}"  # a client may make several calls at once
+    said, answered = "", False
+    requests.request(key, asked)
+    try:
+        kind = call_kind(endpoint, state, lambda: requests.cancel(key))
+        for value, notice in run_updates(requests, kind, key):
+            said = notice
+            if value is not None:
+                answered = True
+                yield value
+    finally:
+        requests.cancel(key)
+    if not answered or text_of(said, "error"):
+        raise gr.Error(text_of(said) or "nobody waits for this answer any more", print_exception=False)
+
+
+def _request(image: Any, question: Any, options: dict[str, Any], limits: Limits) -> RunRequest:
+    """Check what a call sent, and make a request of it.
+
+    Raises:
+        ValueError: what can be changed, in one line.
+    """
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError("the question is empty: send a text")
+    config = DecodingConfig(**options)
+    check_options(config, limits)
+    return RunRequest(_picture(image, limits), shorten_question(question), options)
+
+
+def _picture(image: Any, limits: Limits) -> Picture:
+    if not isinstance(image, dict) or not is_file_obj_with_meta(image):  # gradio has seen to it that those are uploads
+        raise ValueError(f"no picture came: image must be {IMAGE}")
+    path = Path(str(image["path"]))
+    return uploaded_picture(str(path), limits)
+
+
+def _documented(endpoint: Endpoint, handler: Callable[..., Any], limits: Limits) -> Callable[..., Any]:
+    """Give a handler the signature and the docstring of which gradio makes the endpoint's documentation."""
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [
+        Parameter("request", kind, annotation=gr.Request),  # gradio's own, no parameter of the endpoint
+        Parameter("image", kind, default=None, annotation=PictureFile | None),
+        Parameter("question", kind, default="", annotation=str),
+    ]
+    lines = [endpoint.about, "", "Args:", f"    image: {IMAGE}", f"    question: {QUESTION}"]
+    for name, info in FIELDS.items():
+        default = offered(name, info.default, limits)
+        listed = list(default) if isinstance(default, tuple) else default
+        parameters.append(Parameter(name, kind, default=listed, annotation=_plain_type(info.annotation)))
+        lines.append(f"    {name}: {info.title}. {info.description}")
+    returns, about = endpoint.returns
+    lines += ["", "Returns:", f"    {about}"]
+    documented: Any = handler
+    documented.__name__ = endpoint.name
+    documented.__doc__ = "\n".join(lines)
+    documented.__signature__ = Signature(parameters, return_annotation=returns)
+    documented.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": returns}
+    return handler
+
+
+def _plain_type(annotation: Any) -> Any:
+    """Return an option's type as JSON has it: a list for a tuple, without bounds."""
+    if get_origin(annotation) is not tuple:
+        return annotation
+    item = get_args(annotation)[0]
+    return list[next(iter(get_args(item)), item)]  # type: ignore[misc]
