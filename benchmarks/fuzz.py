@@ -92,7 +92,9 @@ class Attack:
             file = {"path": sent.json()[0], "meta": {"_type": "gradio.FileData"}}
             body = {"fn_index": self._opener, "data": [file], "session_hash": session}
             joined = await self.client.post(f"{self.address}gradio_api/queue/join", json=body)
-            kind = await self._end(joined.json()["event_id"], session)
+            kind = f"{joined.status_code} {joined.text[:80]}"
+            if joined.status_code == httpx.codes.OK:
+                kind = await self._end(joined.json()["event_id"], session)
         except httpx.HTTPError as error:
             self.found.silent.append(f"file {number}: {type(error).__name__}")
             return

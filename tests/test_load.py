@@ -11,26 +11,28 @@ import pytest
 from support.visual_traces import FakeBackend, synthetic_recorded
 
 from benchmarks.fuzz import Fuzz, fuzz
-from benchmarks.load import Load, load, overtaken
+from benchmarks.load import CROWD, Load, load, overtaken
 from benchmarks.visitor import VisitorRun
 from visual.page.app_state import AppState
 from visual.page.layout import build_page
+from visual.page.run_requests import RunRequests
 from visual.page.serving import serve
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    state = AppState(lambda: FakeBackend(pace=0.002), synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2))
+    races = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2)
+    state = AppState(lambda: FakeBackend(pace=0.002), races, requests=RunRequests(CROWD))
     page = build_page(state)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    yield serve(page, "127.0.0.1", port, block=False)
+    yield serve(page, "127.0.0.1", port, block=False, state=state)
     page.close()
 
 
 def test_every_run_of_a_crowd_ends_in_order_with_its_own_tokens(address: str, tmp_path: Path) -> None:
-    found = asyncio.run(load(address, None, visitors=8, runs=3))
+    found = asyncio.run(load(address, None, visitors=6, runs=2))
     assert (found.failed, found.differing, found.overtaken) == ((), 0, 0)
     assert found.fits
     assert 0 < found.waits[0] <= found.waits[1] < found.seconds
@@ -56,10 +58,10 @@ def test_memory_failures_and_differences_do_not_fit() -> None:
 
 def test_broken_files_and_odd_calls_are_answered_and_change_nothing(address: str) -> None:
     """A part of what ``python -m benchmarks.fuzz`` does at the whole page."""
-    found = asyncio.run(fuzz(address, files=60, calls=120, seed=1))
+    found = asyncio.run(fuzz(address, files=40, calls=80, seed=1))
     assert (found.slow, found.silent, found.changed) == ([], [], 0)
-    assert found.answers.total() == 180
-    assert found.answers["file: done"] == 60
+    assert found.answers.total() == 120
+    assert found.answers["file: done"] == 40
 
 
 def test_silence_slowness_and_changes_do_not_fit() -> None:
