@@ -8,6 +8,7 @@ import gzip
 import json
 import math
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +48,10 @@ STRANGE = " \t\n\x00\u00ad\u0301\u202e\u2028\ufeff\U0001f600aé漢②<&'\"^$`"  
 ODD = (None, True, -1, 0, 1, 2, 1.5, -7.25, 1e9, 1e300, 2**60, "", "0", "x" * 700, "<b>", [], [0], {}, {"a": 1})
 
 
+FILLED = """async ({ code, rules, text }) => {
+  const { readRace } = await import(`${code}/race_reading.js`);
+  return readRace(text, await (await fetch(rules)).json())[0].filled;
+}"""
 OPENED = """async ({ code, list, how }) => (await import(`${code}/site_frames.js`)).opened(list, how)"""
 FOLLOWED = """async ({ code, queries, examples, lessons }) => {
   const { followLink } = await import(`${code}/site_link.js`);
@@ -174,6 +179,17 @@ def test_what_python_refuses_the_browser_refuses_in_one_line(
     assert isinstance(answer, str)
     assert answer.startswith("Error: ")
     assert "\n" not in answer and len(answer) < 300
+
+
+def test_options_that_a_file_leaves_open_are_told_as_python_tells_them(edition: Edition) -> None:
+    document = json.loads((ASSETS / "examples" / "3-count.json").read_text())
+    for lane, names in (("target_only", ("seed",)), ("speculative", ("temperature", "max_branches", "ngram"))):
+        for name in names:
+            del document[lane]["config"][name]
+    text = json.dumps(document)
+    told = edition.page.evaluate(FILLED, {"code": edition.code, "rules": edition.rules, "text": text})
+    named = r"(\w+) does not say|(\w+) \(now"  # numbers are written as each language writes them
+    assert re.findall(named, told) == re.findall(named, recorded_race("race", text.encode()).filled) != []
 
 
 NO_RACES = ("", "no json", "[1, 2]", "[" * 100_000, "null", '{"dialogue": []}', '{"__proto__": {}}')

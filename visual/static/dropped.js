@@ -12,7 +12,8 @@ const LONGEST_SIDE = 512; // pixels
 const PICTURE = /^data:image\/(png|jpeg|webp);base64,[A-Za-z0-9+/=]+$/;
 const FRAMES = ['<script type="application/json" id="frames">', "</script>"];
 
-// Returns the frames of one run, or of two as A and B. Throws an error of one line that names the file.
+// Returns the frames of one run, or of two as A and B, and a note on what their files left open. Throws an error of one line
+// that names the file.
 export async function framesOfFiles(files, look) {
   const isPicture = ({ type }) => type.startsWith("image/");
   const races = files.filter((file) => !isPicture(file));
@@ -23,13 +24,14 @@ export async function framesOfFiles(files, look) {
     const names = turns.map(({ image }) => image).filter(Boolean);
     return raceFrames(turns, source, look, { ...Object.fromEntries(names.map((name) => [name, picture])), ...pictures });
   }));
-  if (opened.length === 1) return lists[0];
+  const note = opened.map(({ turns }) => turns[0].filled).filter(Boolean).join("; ");
+  if (opened.length === 1) return { frames: lists[0], note };
   if (opened.length > 2 || opened.some(({ turns: [first, ...later] }) => first.a || later.length)) {
     throw new Error("two files are compared where each holds one run: one of these holds several");
   }
-  const [[one, ...others], [run, ...rest]] = lists;
-  const names = opened.map(({ name }) => name);
-  return [JSON.stringify({ ...JSON.parse(run), against: await packed(`[${[one, ...others]}]`), a_name: names[0], b_name: names[1] }), ...rest];
+  const [[pinned, [run, ...rest]], [a, b]] = [lists, opened];
+  const first = { ...JSON.parse(run), against: await packed(`[${pinned}]`), a_name: a.name, b_name: b.name };
+  return { frames: [JSON.stringify(first), ...rest], note };
 }
 
 // The runs of a file: one, but for a saved page of two.

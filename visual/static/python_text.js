@@ -10,6 +10,7 @@ const EXACT = 60; // digits that show whether a number lies halfway between two 
 // f"{value:.2f}": halves go to the even digit, and JavaScript's own take them away from zero.
 export function fixed(value, digits) {
   const text = value.toFixed(digits);
+  if (!Number.isInteger(2 * value * 10 ** digits)) return text; // nowhere near halfway, as nearly all
   const exact = Math.abs(value).toFixed(EXACT);
   const cut = exact.indexOf(".") + 1 + digits;
   if (!/^50*$/.test(exact.slice(cut))) return text;

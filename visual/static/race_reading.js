@@ -11,7 +11,7 @@ const SIDES = ["a", "b"];
 const KEYS = ["image", ...LANES, ...SIDES];
 
 // Returns the turns of a file, one but for a dialogue; each has lanes, or sides `a` and `b` of { name, trace }, its `image`
-// by name, and `raw`, the document itself. Throws an error of one line.
+// by name, `raw`, the document itself, and `filled`, what it left open. Throws an error of one line.
 export function readRace(text, rules) {
   const document = parsed(text.replace(/^\ufeff/, ""));
   if (!isObject(document)) throw new Error("it holds no JSON object");
@@ -22,7 +22,10 @@ export function readRace(text, rules) {
     for (const [name, trace] of lanes) checkLane(name, trace, rules.bounds);
   }
   checkDialogue(turns, rules);
-  turns.forEach((turn, number) => (turn.image ??= number === 0 ? leadOf(turn).image : null));
+  turns.forEach((turn, number) => {
+    turn.filled = filledIn(lanesOf(turn), turn.raw, rules);
+    turn.image ??= number === 0 ? leadOf(turn).image : null;
+  });
   return turns;
 }
 
@@ -31,6 +34,19 @@ export const leadOf = ({ b, speculative, target_only: alone }) => b?.trace ?? sp
 
 const lanesOf = ({ target_only: alone, speculative, a, b }) =>
   Object.entries({ target_only: alone, speculative, a: a?.trace, b: b?.trace }).filter(([, trace]) => trace);
+
+// Names the options that lanes leave open, and what stands in their place; "" if none. Those that only other rules read do
+// not count.
+function filledIn(lanes, raw, { schema, rules }) {
+  const told = lanes.flatMap(([lane, { config }]) => {
+    const said = (raw[lane].trace ?? raw[lane]).config;
+    const own = Object.hasOwn(rules, config.rule) ? rules[config.rule].options : null;
+    const others = own && "rule" in said ? Object.values(rules).flatMap(({ options }) => options).filter((name) => !own.includes(name)) : [];
+    const open = Object.keys(schema.$defs.DecodingConfig.properties).filter((name) => !Object.hasOwn(said, name) && !others.includes(name));
+    return open.length ? [`${lane} does not say ${open.map((name) => `${name} (now ${config[name]})`).join(", ")}`] : [];
+  });
+  return told.length ? `${told.join("; ")}: today's defaults stand in their place` : "";
+}
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 

@@ -75,15 +75,17 @@ async function openFiles(files) {
   const request = ++asked;
   try {
     rules ??= await (await fetch(address(site.rules))).json();
-    const frames = await framesOfFiles([...files], rules);
+    const { frames, note } = await framesOfFiles([...files], rules);
     if (request !== asked) return;
     history.pushState(null, "", location.pathname);
     followed = location.search;
     show(frames);
-    say("");
     find("#columns").scrollIntoView({ block: "start" });
+    say(note);
   } catch (error) {
-    if (request === asked) say(`This file cannot be opened: ${error.message}`, "error");
+    const refused = error.constructor === Error; // any other was not foreseen, and its message would help nobody
+    if (!refused) console.warn(error);
+    if (request === asked) say(`This file cannot be opened: ${refused ? error.message : "it could not be drawn"}`, "error");
   }
 }
 
@@ -124,6 +126,7 @@ async function blank() {
 function say(text, kind = "info") {
   const notice = find("#site-notice");
   notice.textContent = text;
+  if (text) notice.scrollIntoView({ block: "nearest" });
   Object.assign(notice.dataset, { kind, word: { error: "Not possible", warning: "Careful", info: "Note" }[kind] });
 }
 

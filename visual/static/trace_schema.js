@@ -24,17 +24,17 @@ const READERS = { object: readObject, array: readArray, string: readString, inte
 
 function readObject({ properties, required = [], additionalProperties: others }, value, where, defs) {
   if (value === null || typeof value !== "object" || Array.isArray(value)) refuse(where, value, "it must be an object");
-  const read_ = {};
+  const whole = {};
   for (const [name, own] of Object.entries(value)) {
     const schema = properties && Object.hasOwn(properties, name) ? properties[name] : others;
     if (!schema) refuse(inside(where, name), own, "no such field is known; the file may be of a newer specllava that knows it");
-    Object.defineProperty(read_, name, { value: read(schema, own, inside(where, name), defs), enumerable: true });
+    Object.defineProperty(whole, name, { value: read(schema, own, inside(where, name), defs), enumerable: true });
   }
   for (const name of required) if (!Object.hasOwn(value, name)) throw new Error(`${inside(where, name)}: it is missing`);
   for (const [name, { default: usual }] of Object.entries(properties ?? {})) {
-    if (usual !== undefined && !Object.hasOwn(value, name)) read_[name] = usual;
+    if (usual !== undefined && !Object.hasOwn(value, name)) whole[name] = usual;
   }
-  return read_;
+  return whole;
 }
 
 function readArray({ items, minItems = 0, maxItems = Infinity }, value, where, defs) {

@@ -83,7 +83,10 @@ function edgesOf(layout, heights, stubs, look) {
 // A short piece of a path for each pruned guess: those of one parent fan out below it.
 function stubsOf({ pruned, parents, columns, depths }, heights, { STUB, STUB_ANGLES: [low, high], ROW_PIXELS }) {
   const families = new Map();
-  for (const node of pruned) families.set(parents[node], [...(families.get(parents[node]) ?? []), node]);
+  for (const node of pruned) {
+    if (!families.has(parents[node])) families.set(parents[node], []);
+    families.get(parents[node]).push(node);
+  }
   const pieces = new Map();
   for (const [parent, family] of families) {
     const [x, y] = [columns[depths[parent]], heights[parent]];
