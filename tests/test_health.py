@@ -20,6 +20,7 @@ import pytest
 from support.served_page import free_port
 from support.visual_traces import FakeBackend
 
+import app
 from visual.page.app_state import AppState
 from visual.page.layout import build_page
 from visual.page.pictures import Picture
@@ -135,6 +136,19 @@ def test_no_line_holds_what_was_asked_or_answered(lines: Callable[[], list[dict[
 def test_a_lane_without_a_step_has_no_tau(lines: Callable[[], list[dict[str, Any]]]) -> None:
     list(race(AppState(FakeBackend), "What?", max_new_tokens=1))
     assert lines()[0]["tau"] is None and lines()[0]["tokens"] == 1
+
+
+def test_the_page_prints_a_line_of_json_for_every_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = logging.getLogger("specllava.runs")
+    for name in ("handlers", "propagate", "level"):
+        monkeypatch.setattr(runs, name, getattr(runs, name))
+    app._print_runs()
+    list(race(AppState(FakeBackend), "What?"))
+    list(race(AppState(FakeBackend), ""))
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["outcome"] for line in printed] == ["finished", "refused"]
 
 
 # --- the end --------------------------------------------------------------------------------------------------------

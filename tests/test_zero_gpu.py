@@ -23,12 +23,13 @@ from visual.page.zero_gpu import Grant
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def seen_by(page: str) -> dict[str, Any]:
+def seen_by(page: str, **variables: str) -> dict[str, Any]:
     """What a page's process saw; the page is made and asked in ``support.zero_gpu_space``."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     command = [sys.executable, "-m", "support.zero_gpu_space", page]
-    variables = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}  # a fork must not inherit a pool of threads
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=900)
+    variables |= {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}  # a fork must not inherit a pool of threads
+    environment = os.environ | variables
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-4000:]
     return dict(json.loads(done.stdout.splitlines()[-1])) | {"log": done.stderr}
 
@@ -38,12 +39,30 @@ def lent() -> dict[str, Any]:
     return seen_by("lent")
 
 
-def test_the_toy_pair_runs_on_the_cpu_of_the_main_process_and_asks_for_no_gpu() -> None:
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = str(tmp_path_factory.mktemp("machine"))
+    own = {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": folder,
+        "TMPDIR": folder,
+        "GRADIO_TEMP_DIR": folder,
+        "TORCHINDUCTOR_CACHE_DIR": folder,
+    }
+    return seen_by("toy", **own) | {"folder": folder}
+
+
+def test_a_space_writes_to_its_temporary_files_alone_and_asks_no_other_host(toy: dict[str, Any]) -> None:
+    """So its checkout may be read-only, its user unprivileged, and its network away."""
+    assert [path for path in toy["written"] if not path.startswith((toy["folder"], "/dev/"))] == []
+    assert set(toy["hosts"]) <= {"127.0.0.1", "localhost"}
+
+
+def test_the_toy_pair_runs_on_the_cpu_of_the_main_process_and_asks_for_no_gpu(toy: dict[str, Any]) -> None:
     """CUDA seems to be there on ZeroGPU; and a Space in which nothing is decorated is ended at its start."""
-    seen = seen_by("toy")
-    assert seen["device"] == "cpu" and seen["lab"]
-    assert seen["asked"] == ["/startup-report"]
-    assert seen["race"]["ending"] == "finished" and len(seen["race"]["tokens"]) == 23
+    assert toy["device"] == "cpu" and toy["lab"]
+    assert toy["asked"] == ["/startup-report"]
+    assert toy["race"]["ending"] == "finished" and len(toy["race"]["tokens"]) == 23
 
 
 def test_the_space_reports_its_start(lent: dict[str, Any]) -> None:

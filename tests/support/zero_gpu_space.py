@@ -49,12 +49,29 @@ def serve(state: Any) -> None:
 
 
 def toy(api: DeviceAPI) -> dict[str, Any]:
+    written, hosts = watched()
     import app
 
     state = app.make_state(app.Serving())
     serve(state)
     seen = {"device": state.loading.result().device, "race": ended(race(state)), "lab": state.lab is not None}
-    return seen | {"asked": [name for name, _ in api.asked]}
+    return seen | {"asked": [name for name, _ in api.asked], "written": written, "hosts": hosts}
+
+
+def watched() -> tuple[list[str], list[str]]:
+    """What this process writes to and which hosts it connects to, from now on."""
+    written: list[str] = []
+    hosts: list[str] = []
+
+    def hear(event: str, given: tuple[Any, ...]) -> None:
+        opened = event == "open" and not isinstance(given[0], int) and given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if opened or event in ("os.mkdir", "os.rename", "os.remove"):
+            written.append(os.path.abspath(os.fsdecode(given[0])))
+        elif event == "socket.connect":
+            hosts.append(str(given[1][0] if isinstance(given[1], tuple) else given[1]))
+
+    sys.addaudithook(hear)
+    return written, hosts
 
 
 def lent(api: DeviceAPI) -> dict[str, Any]:
@@ -119,7 +136,6 @@ def lent(api: DeviceAPI) -> dict[str, Any]:
 
 if __name__ == "__main__":
     api = fake_zero_gpu()
-    os.environ["HF_HUB_OFFLINE"] = "1"
     print(json.dumps({"toy": toy, "lent": lent}[sys.argv[1]](api)))
     import app
 
