@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported: no visit is reported
@@ -159,13 +160,21 @@ def _ended(why: str, code: int = 1) -> int:
 def _start(options: Serving) -> None:
     """Read the recorded races, load the models, serve."""
     os.environ["FORWARDED_ALLOW_IPS"] = options.trusted_proxies  # read by the server that gradio starts
-    state = make_state(options)
-    paint = FirstPaint(state, FIRST_PAINT)
-    serve(build_page(state), options.host, options.port, paint, root_path=options.root_path, state=state)
+    launched = Event()
+    try:
+        state = make_state(options, launched)
+        paint = FirstPaint(state, FIRST_PAINT)
+        serve(build_page(state), options.host, options.port, paint, root_path=options.root_path, state=state)
+    finally:
+        launched.set()
 
 
-def make_state(options: Serving) -> AppState:
-    """Read the recorded races and load the models: in the background, unless ZeroGPU wants them now."""
+def make_state(options: Serving, launched: Event | None = None) -> AppState:
+    """Read the recorded races and load the models: in the background, unless ZeroGPU wants them now.
+
+    Args:
+        launched: to be set once the page is up. To load before would slow the launch, which Gradio gives few seconds.
+    """
     race = read_recorded(options.open) if options.open else None
     recorded, lessons = load_recorded(EXAMPLES), load_lessons(LESSONS)
     for one in (*([race] if race else []), *recorded, *(lesson.race for lesson in lessons)):
@@ -175,7 +184,7 @@ def make_state(options: Serving) -> AppState:
     toy = options.running.preset.startswith("toy") and options.running.target is None
     shared: dict[str, Any] = {
         "recorded": recorded, "toy": toy, "opened": race, "lessons": lessons, "code": options.code,
-        "requests": RunRequests(options.limits),
+        "requests": RunRequests(options.limits), "launched": launched or Event(),
     }  # fmt: skip
     if os.environ.get("SPACES_ZERO_GPU"):
         spaces.GPU(_nothing)  # a Space that decorates nothing is ended, and the toy pair needs no GPU
@@ -183,7 +192,7 @@ def make_state(options: Serving) -> AppState:
             loaded = _lent_pair(options.running, costs)
             return AppState(loaded.result, **shared)  # races alone: a dialogue's caches would go with the worker
         options = replace(options, running=replace(options.running, device="cpu"))
-    loading = ThreadPoolExecutor(1, "models").submit(_load, options.running, costs)
+    loading = ThreadPoolExecutor(1, "models").submit(_load, options.running, costs, launched)
     drafts = _drafts(options)
     choices = _choices(options, drafts)
     return AppState(
@@ -194,7 +203,9 @@ def make_state(options: Serving) -> AppState:
     )  # fmt: skip
 
 
-def _load(running: PairOptions, costs: Costs | None) -> Pair:
+def _load(running: PairOptions, costs: Costs | None, launched: Event | None) -> Pair:
+    if launched is not None:
+        launched.wait()
     pair = load_pair(running)
     return pair if costs is None else replace(pair, costs=costs)
 

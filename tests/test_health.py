@@ -72,6 +72,26 @@ def test_health_tells_loading_then_ready_with_the_pair(opened: Callable[[AppStat
     assert urllib.request.urlopen(head).status == 200
 
 
+def test_a_question_whether_the_page_is_up_makes_no_document(
+    opened: Callable[[AppState], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradio asks at its launch and gives up after three seconds, so a page on a busy machine did not start."""
+    address = opened(AppState(FakeBackend))
+    monkeypatch.setattr("gradio.routes.templates.TemplateResponse", None)
+    with urllib.request.urlopen(urllib.request.Request(address, method="HEAD")) as answer:
+        assert answer.status == 200 and answer.headers["content-type"].startswith("text/html")
+
+
+def test_models_are_loaded_once_the_page_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loads competes with the launch, which fails where the server takes five seconds to start."""
+    launched, loaded = Event(), Event()
+    monkeypatch.setattr(app, "load_pair", lambda running: loaded.set() or FakeBackend())
+    state = app.make_state(app.Serving(), launched)
+    assert not state.loading.done() and not loaded.wait(0.3)
+    launched.set()
+    assert state.loading.result(60).pair == "synthetic pair" and loaded.is_set()
+
+
 def test_health_of_models_that_could_not_be_loaded_says_no_more_than_that(opened: Callable[[AppState], str]) -> None:
     def load() -> FakeBackend:
         raise OSError("/secret/path is not there")

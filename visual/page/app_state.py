@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Event
 from typing import Any, Protocol
 
 from PIL import Image
@@ -72,6 +73,7 @@ class AppState:
         dialogues: of the visitors; without them every question stands alone.
         others: models to choose in place of these.
         choices: what these are called.
+        launched: set once the page is served.
     """
 
     backend: Callable[[], Backend]
@@ -85,6 +87,7 @@ class AppState:
     dialogues: Dialogues | None = None
     others: Mapping[Chosen, Models] = field(default_factory=dict)
     choices: ModelChoices = field(default_factory=ModelChoices)
+    launched: Event = field(default_factory=Event)
 
     @property
     def limits(self) -> Limits:

@@ -1,10 +1,14 @@
-"""``GET /health`` for whoever watches over the server: whether the models are loading, ready, or not to be had."""
+"""``GET /health`` for whoever watches over the server: whether the models are loading, ready, or not to be had.
+
+``HEAD /`` is such a question too: Gradio asks it of itself at the launch, which fails where it takes three seconds, and
+so do hosts. It is answered without making the whole document.
+"""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 
-from starlette.responses import JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specllava.trace import RunInfo
@@ -13,7 +17,7 @@ ADDRESS = "/health"
 
 
 class HealthMiddleware:
-    """ASGI middleware that answers :data:`ADDRESS`, and nothing else.
+    """ASGI middleware that answers :data:`ADDRESS` and ``HEAD /``, and nothing else.
 
     Loading is no illness, so it answers 200 as a pair that is ready does. Models that cannot be loaded answer 503,
     though the page plays its recorded races: no run will succeed before somebody has looked.
@@ -28,6 +32,8 @@ class HealthMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == ADDRESS and scope["method"] in ("GET", "HEAD"):
             await self._answer()(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] in ("", "/") and scope["method"] == "HEAD":
+            await HTMLResponse()(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

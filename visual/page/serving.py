@@ -53,6 +53,8 @@ def serve(
         theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
         app_kwargs={"middleware": layers, "exception_handlers": HANDLERS},
     )  # fmt: skip
+    if state is not None:
+        state.launched.set()
     if block:
         _wait(page, state.requests if state else RunRequests())
     return address
