@@ -60,6 +60,7 @@ def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
     )
     small |= {name: str(tmp_path / name) for name in ("ab.csv", "ab.zip", "ab.md", "ab.json")}
     small |= {"runs/toy": str(tmp_path / "run"), "race.html": str(tmp_path / "race.html")}
+    small |= {"edition": str(tmp_path / "edition")}
     short = ["--max-new-tokens", "16"]  # whole answers are for test_cli
     more = {"train": ["--help"], "view": ["--help"], "bench": short, "--scenes": short}
     words = [small.get(word, word) for word in words] + [last for word in words for last in more.get(word, [])]
