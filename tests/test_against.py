@@ -300,7 +300,7 @@ def test_sides_may_be_two_pairs(tiny: Pair) -> None:
     config = DecodingConfig(max_new_tokens=12)
     a, b = Side(models.pair("bad"), config), Side(tiny, config)
     found = last(against(ASKED, len(ASKED), a, b, target_only=True))
-    assert (found.a, found.b) == ("draft bad draft", "draft mixed draft")
+    assert (found.a, found.b) == ("draft “bad draft”", "draft “mixed draft”")
     assert found.same == len(ASKED) and found.tau.value > 1 and found.counted is None
     one, two = race_sides(found.rows[0])
     assert (one.setting.draft, two.setting.draft) == ("bad draft", "mixed draft")
