@@ -1,12 +1,12 @@
-# The page in a container: docker build -t specllava . && docker run -p 7860:7860 specllava
-# For a GPU: docker build --build-arg TORCH_INDEX= -t specllava:gpu . && docker run --gpus all -p 7860:7860 specllava:gpu
+# The page in a container: docker build -t specllava . && docker run -p 7860:7860 specllava (with a GPU: --gpus all)
+# Small and without CUDA: --build-arg TORCH_INDEX=... with the address of PyTorch's wheels for CPUs.
 FROM python:3.12-slim AS build
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH_INDEX=
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /venv
 WORKDIR /build
 COPY requirements.txt ./
-# torch first, from the index of wheels without CUDA unless the argument is empty; the second call then leaves it alone.
+# torch first, from the index that is named, if one is; the second call then leaves it alone.
 RUN grep '^torch==' requirements.txt > torch.txt \
  && /venv/bin/pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} --requirement torch.txt \
  && /venv/bin/pip install --requirement requirements.txt

@@ -31,8 +31,8 @@ space-check: .venv/.dev
 	$(BIN)/python -m pip install --dry-run --ignore-installed -qq --python-version $(SPACE_PYTHON) \
 		--only-binary=:all: --target .venv/space $(SPACE)
 
-# Known vulnerabilities of what is installed. It asks pypi.org, so it is no part of make test: a machine that cannot ask
-# could not pass, and an advisory of today must not fail yesterday's change.
+# Known vulnerabilities of what is installed. It asks a service on the internet, so it is no part of make test: a
+# machine that cannot ask could not pass, and an advisory of today must not fail yesterday's change.
 audit: .venv/.dev
 	$(BIN)/python -m venv .venv/audit
 	.venv/audit/bin/python -m pip install --quiet --retries 0 pip-audit

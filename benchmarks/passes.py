@@ -19,8 +19,7 @@ from rich.table import Table
 
 from specllava.cli.options import write_json
 from specllava.pair import Pair
-from specllava.runtime.engine import Engine
-from specllava.runtime.timing import CONTEXT, pass_seconds
+from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32)
 
@@ -42,7 +41,7 @@ def main(repeats: int = 40, json: Path | None = None, preset: str = "toy") -> No
         for module in plain.modules():
             if isinstance(module, torch.nn.Linear):
                 module.weight.data = module.weight.data.contiguous()
-        engines = [Engine(each, CONTEXT + max(ROWS)) for each in (model, plain)]
+        engines = [engine_of(each, CONTEXT + max(ROWS)) for each in (model, plain)]
         loaded, by_row = pass_seconds(engines, ROWS, repeats)
         found[name] = {rows: (_median(loaded[rows]), _median(by_row[rows])) for rows in ROWS}
         for rows, medians in found[name].items():

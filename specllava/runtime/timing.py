@@ -36,11 +36,12 @@ def measure_costs(target: PreTrainedModel, draft: PreTrainedModel) -> Costs:
     quickest round gives its length.
     """
     ladders = ((target, VERIFY_ROWS), (draft, DRAFT_ROWS))
-    taken = (pass_seconds([_engine(model, CONTEXT + max(rows))], rows, REPEATS)[0] for model, rows in ladders)
+    taken = (pass_seconds([engine_of(model, CONTEXT + max(rows))], rows, REPEATS)[0] for model, rows in ladders)
     return Costs.fitted(*map(against_rounds, taken))
 
 
-def _engine(model: PreTrainedModel, capacity: int) -> Engine | FeatureEngine:
+def engine_of(model: PreTrainedModel, capacity: int) -> Engine | FeatureEngine:
+    """Return the engine that a model runs in."""
     return FeatureEngine(model, capacity) if isinstance(model, FeatureDraft) else Engine(model, capacity)
 
 
