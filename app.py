@@ -32,6 +32,7 @@ from specllava.limits import Limits
 from specllava.models.images import open_image
 from specllava.models.presets import Preset, preset_named, presets
 from specllava.shipped import shipped
+from visual.page.allocator import give_back_freed_memory
 from visual.page.app_state import AppState, Models
 from visual.page.dialogue import Chat, Dialogues, TurnParts
 from visual.page.experiments import Experiments
@@ -130,6 +131,7 @@ def main() -> int:
     """Serve the page until it is stopped. Return the exit code; a failure is one line on stderr."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a container's stop ends like Ctrl-C, with one line
     _print_runs()
+    give_back_freed_memory()
     try:
         _start(tyro.cli(Serving, description=Serving.__doc__))
     except KeyboardInterrupt:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -38,7 +37,7 @@ def address(browser: Any) -> Iterator[str]:  # without a browser no server is st
                 time.sleep(0.5)
         yield address
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,10 @@ def test_the_page_shows_a_race_where_it_was_installed(installed: Path, tmp_path:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "specllava", "trace", "view", str(race), "--port", str(port)]
-    view = subprocess.Popen(command, cwd=tmp_path, env=environment(installed), start_new_session=True)
+    view = subprocess.Popen(
+        command, cwd=tmp_path, env=environment(installed), start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores Ctrl-C
+    )  # fmt: skip
     try:
         deadline = time.monotonic() + 120
         while True:
@@ -81,4 +85,4 @@ def test_the_page_shows_a_race_where_it_was_installed(installed: Path, tmp_path:
         assert "from race.json" in page and '"teach"' in page
     finally:
         os.killpg(view.pid, signal.SIGINT)
-        view.wait(120)  # a page that is still loading its models ends once they are there
+        view.wait(60)

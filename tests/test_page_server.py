@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import socket
 import time
 import urllib.request
@@ -13,12 +15,14 @@ from typing import Any
 from urllib.error import HTTPError
 
 import gradio as gr
+import httpx
 import pytest
 from gradio.route_utils import delete_files_created_by_app
 from PIL import ExifTags, Image
 from support.lab_traces import FakeLab
 from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
+from benchmarks.visitor import Handlers, Visitor
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
 from visual.page import replays as replays_module
@@ -94,6 +98,29 @@ def test_a_bounded_number_of_sessions_is_held(served: tuple[gr.Blocks, str]) -> 
     for number in range(3):
         holder[f"visitor {number}"]
     assert len(holder.session_data) == 2
+
+
+def test_hours_of_cleaning_take_nothing_that_the_page_shows_or_runs_on(served: tuple[gr.Blocks, str]) -> None:
+    """Three hours in fast-forward: runs, an upload, and whatever Gradio deletes every hour."""
+    page, address = served
+
+    async def run() -> dict[str, tuple[int, ...]]:
+        async with httpx.AsyncClient(timeout=60) as client:
+            visitor = Visitor(address, client, Handlers.of((await client.get(f"{address}config")).json()))
+            return (await visitor.run("What is this?")).token_ids
+
+    first = asyncio.run(run())
+    assert first
+    for _ in range(3):
+        files = {"files": ("picture.png", b"not a picture")}
+        (uploaded,) = httpx.post(f"{address}gradio_api/upload", files=files).json()
+        delete_files_created_by_app(page, -1)
+        assert not Path(uploaded).exists()
+        document = httpx.get(address).text + json.dumps(httpx.get(f"{address}config").json())
+        named = set(re.findall(r"gradio_api/file=([^\"'?&$\\\\]+)", document)) - {""}  # $: made by the browser
+        assert named and all(httpx.get(f"{address}gradio_api/file={name}").status_code == 200 for name in named)
+        assert posted(address, {"fn_index": _replays(page)[0], "data": []})["data"]
+        assert asyncio.run(run()) == first
 
 
 def _replays(page: gr.Blocks) -> list[int]:

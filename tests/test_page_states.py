@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,24 @@ def test_models_that_are_loading_are_said_to_and_a_race_waits_for_them(open_site
     tab.wait(f"{CHIP} === 'ready'")
     assert "synthetic pair" in tab.text(".chip")
     tab.wait("document.querySelector('.origin').textContent.includes('live')")
+
+
+def test_a_closed_tab_ends_its_run_and_frees_what_it_held(open_site: Open, tmp_path: Path) -> None:
+    """A run of minutes, whose visitor leaves after its first steps: nobody waits for the rest of it."""
+    backend = FakeBackend(pace=0.02)
+    site = AppState(lambda: backend, synthetic_recorded(tmp_path))
+    tab = open_site(site)
+    tab.page.wait_for_selector(".tree .main-svg")
+    tab.page.fill("#question textarea", "slowly: what is this?")
+    tab.page.click("#run")
+    tab.wait("document.querySelector('.step-name').textContent.startsWith('Step 2 ')")
+    assert backend.closed == [] and not site.requests.empty
+    left = time.monotonic()
+    tab.page.close()
+    while not (backend.closed and site.requests.empty) and time.monotonic() - left < 20:
+        time.sleep(0.05)
+    assert backend.closed == ["slowly: what is this?"] and site.requests.empty
+    assert time.monotonic() - left < 5
 
 
 def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_visitor_for_whom_there_is_no_room_reads_so_and_can_try_again(visit: V
     answers = [first.page.request.post(join, data=each).status for each in asked]
     assert set(answers) == {200, 503} and answers.index(503) >= 8
     late.run("What is there, if I may?")
-    late.wait("document.querySelector('#notice .notice').textContent.includes('too many are waiting')")
+    late.wait("document.querySelector('#notice .notice').textContent.includes('runs are waiting already')")
     late.wait("!document.querySelector('#run').disabled && document.querySelector('#stop').disabled")
     first.page.click("#stop")
     until(first, lambda: "slowly, while many wait" in server.backend.closed)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gradio as gr
-from PIL import Image
 
 from specllava.findings.sweep import SWEEP_VALUES
 from visual.page import widgets
@@ -21,7 +20,7 @@ from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
 from visual.player.component import component_arguments
 from visual.player.frames import Ending
-from visual.player.picture import PictureSource
+from visual.player.picture import PictureSource, data_address
 from visual.player.question import shorten_question
 from visual.player.static_files import PLOTLY_JS
 
@@ -181,15 +180,13 @@ def _more(lab: LabState, experiment: Experiment) -> Any:
         return gr.State([])
     other = lab.another()
     picture = gr.State(other)
-    shown = gr.Image(
-        other.shown(), interactive=False, show_label=False, container=False, buttons=[], elem_id="other",
-        label="The other picture", alt_text="The other picture, which only the draft sees",
-    )  # fmt: skip
+    about = "The other picture, which only the draft sees"
+    shown = gr.HTML(**widgets.picture_arguments(data_address(other.shown()), about), elem_id="other")
     button = gr.Button("Another one", size="sm", elem_classes="pill")
 
-    def draw() -> tuple[PictureSource, Image.Image]:
+    def draw() -> tuple[PictureSource, str]:
         drawn = lab.another()
-        return drawn, drawn.shown()
+        return drawn, data_address(drawn.shown())
 
     button.click(draw, None, [picture, shown], **QUICK)
     return picture

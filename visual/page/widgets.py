@@ -60,9 +60,9 @@ element.querySelector(".skip").addEventListener("click", () => document.querySel
 HEAD = '<meta name="color-scheme" content="light dark">'
 CHIP = '<p class="chip" role="status"><i class="dot"></i><span></span></p>'
 PICTURE = (
-    '<div class="pictured"><img alt="The picture that the models look at">'
-    '<p class="no-picture">No picture came with this run.</p></div>'
+    '<div class="pictured"><img alt="{about}"><p class="no-picture">No picture came with this run.</p></div>'
 )
+LOOKED_AT = "The picture that the models look at"
 
 
 def page_theme() -> gr.themes.Base:
@@ -103,9 +103,13 @@ def masthead_arguments() -> dict[str, Any]:
     }
 
 
-def picture_arguments(address: str | None) -> dict[str, Any]:
-    """Return the arguments of a ``gr.HTML`` that shows the picture of a ``data:`` address, or that there is none."""
-    return {"value": address, "html_template": PICTURE, "js_on_load": SHOW_PICTURE, "apply_default_css": False}
+def picture_arguments(address: str | None, about: str = LOOKED_AT) -> dict[str, Any]:
+    """Return the arguments of a ``gr.HTML`` that shows the picture of a ``data:`` address, or that there is none.
+
+    Gradio's own component would show a file of its cache, which it empties every hour.
+    """
+    template = PICTURE.format(about=about)
+    return {"value": address, "html_template": template, "js_on_load": SHOW_PICTURE, "apply_default_css": False}
 
 
 def chip_arguments() -> dict[str, Any]:
