@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Event
@@ -26,9 +26,9 @@ import tyro
 from pydantic import ValidationError
 
 from specllava.cli.options import DTypeName, PairOptions, load_pair
+from specllava.cli.page_options import PageOptions
 from specllava.config import one_line
 from specllava.growth.cost_model import Costs, read_costs
-from specllava.limits import Limits
 from specllava.models.images import open_image
 from specllava.models.presets import Preset, preset_named, presets
 from specllava.shipped import shipped
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 EXAMPLES = shipped("assets") / "examples"
 LESSONS = shipped("assets") / "lessons"
 FIRST_PAINT = shipped("assets") / "first_paint.html"
-PRIVATE_NETWORKS: Final = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16"
 TOY_DRAFTS: Final = {  # by preset: what its draft is called on the page, and what it is
     "toy": ("draft VLM", "a small vision-language model of its own, distilled from the target"),
     "toy-eagle": ("EagleVLM", "one layer that reads the target's own states (SpecVLM)"),
@@ -65,75 +64,13 @@ PRECISIONS: Final[Mapping[DTypeName, str]] = {
 ZERO_GPU_DEVICE = "cuda"  # without a number: the one that is lent
 
 
-@dataclass(frozen=True)
-class Serving:
-    """Watch lossless tree speculative decoding of a vision-language model."""
-
-    running: PairOptions = field(default_factory=lambda: _pair_from_environment())
-
-    host: str = field(
-        default_factory=lambda: _from("GRADIO_SERVER_NAME") or ("0.0.0.0" if _from("SPACE_ID") else "127.0.0.1")
-    )
-    """Who may connect: GRADIO_SERVER_NAME; without it everybody on a hosted Space, otherwise this machine alone."""
-
-    port: int = field(default_factory=lambda: int(_from("GRADIO_SERVER_PORT", "PORT") or 7860))
-    """Where the page is served: GRADIO_SERVER_PORT or PORT, 7860 without them."""
-
-    root_path: str = field(default_factory=lambda: _from("GRADIO_ROOT_PATH"))
-    """Path or whole address under which a proxy shows the page, such as /demo: GRADIO_ROOT_PATH."""
-
-    trusted_proxies: str = field(
-        default_factory=lambda: _from("FORWARDED_ALLOW_IPS") or (PRIVATE_NETWORKS if _from("SPACE_ID") else "")
-    )
-    """Addresses and networks of proxies, with commas between, that are believed in X-Forwarded-For whom they speak for:
-    FORWARDED_ALLOW_IPS; without it those of private networks on a hosted Space, otherwise none."""
-
-    code: str = field(default_factory=lambda: _from("SPECLLAVA_CODE") or _space_files())
-    """Address of the project's files, for the links Code and Docs: SPECLLAVA_CODE, on a hosted Space its own files."""
-
-    drafts: tuple[str, ...] = ()
-    """More drafts of the target for visitors to choose from, each loaded when it is first used: names of presets, ids
-    of the hub, or directories."""
-
-    open: Path | None = None
-    """A race file to show first, in place of an example."""
-
-    limits: Limits = field(default_factory=lambda: _limits())
-    """What a visitor may ask for; each may also be set as SPECLLAVA_ and its name, such as SPECLLAVA_NEW_TOKENS."""
-
-    costs: Path | None = field(default_factory=lambda: Path(path) if (path := _from("SPECLLAVA_COSTS")) else None)
-    """Seconds of the pair's passes on this hardware (docs/spaces.md), in place of measuring them: SPECLLAVA_COSTS."""
-
-
-def _from(*names: str) -> str:
-    """Return the first of these environment variables that is set."""
-    return next((os.environ[name] for name in names if os.environ.get(name)), "")
-
-
-def _limits() -> Limits:
-    """Return the limits that the environment sets, and the usual ones besides."""
-    given: dict[str, Any] = {limit.name: _from(f"SPECLLAVA_{limit.name.upper()}") for limit in fields(Limits)}
-    return Limits(**{name: value for name, value in given.items() if value})
-
-
-def _pair_from_environment() -> PairOptions:
-    """Return the pair that a hosted page, which has no command line, is told to load."""
-    target, draft = _from("SPECLLAVA_TARGET") or None, _from("SPECLLAVA_DRAFT") or None
-    return PairOptions(_from("SPECLLAVA_PRESET") or PairOptions.preset, target, draft)
-
-
-def _space_files() -> str:
-    space = _from("SPACE_ID")
-    return f"https://huggingface.co/spaces/{space}/tree/main" if space else ""
-
-
 def main() -> int:
     """Serve the page until it is stopped. Return the exit code; a failure is one line on stderr."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a container's stop ends like Ctrl-C, with one line
     _print_runs()
     give_back_freed_memory()
     try:
-        _start(tyro.cli(Serving, description=Serving.__doc__))
+        _start(tyro.cli(PageOptions, description=PageOptions.__doc__))
     except KeyboardInterrupt:
         return _ended("stopped", 0)
     except ValidationError as error:
@@ -159,7 +96,7 @@ def _ended(why: str, code: int = 1) -> int:
     return code
 
 
-def _start(options: Serving) -> None:
+def _start(options: PageOptions) -> None:
     """Read the recorded races, load the models, serve."""
     os.environ["FORWARDED_ALLOW_IPS"] = options.trusted_proxies  # read by the server that gradio starts
     launched = Event()
@@ -171,7 +108,7 @@ def _start(options: Serving) -> None:
         launched.set()
 
 
-def make_state(options: Serving, launched: Event | None = None) -> AppState:
+def make_state(options: PageOptions, launched: Event | None = None) -> AppState:
     """Read the recorded races and load the models: in the background, unless ZeroGPU wants them now.
 
     Args:
@@ -228,7 +165,7 @@ def _nothing() -> None:
     """Be decorated; nobody calls this."""
 
 
-def _drafts(options: Serving) -> dict[str, Preset]:
+def _drafts(options: PageOptions) -> dict[str, Preset]:
     """Return the drafts to choose from by what they are called; the one that the page was started with comes first.
 
     Raises:
@@ -253,7 +190,7 @@ def _drafts(options: Serving) -> dict[str, Preset]:
     return drafts
 
 
-def _choices(options: Serving, drafts: Mapping[str, Preset]) -> ModelChoices:
+def _choices(options: PageOptions, drafts: Mapping[str, Preset]) -> ModelChoices:
     """Return what visitors may choose: the drafts, and for the toy pair, which is small, other precisions."""
     known = dict(TOY_DRAFTS.values())
     about = {name: known.get(name, "a draft of the same target") for name in drafts}

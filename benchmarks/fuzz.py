@@ -89,16 +89,21 @@ class Attack:
             sent = await self.client.post(
                 f"{self.address}gradio_api/upload", files={"files": ("race.json", data, "application/json")}
             )
-            file = {"path": sent.json()[0], "meta": {"_type": "gradio.FileData"}}
-            body = {"fn_index": self._opener, "data": [file], "session_hash": session}
-            joined = await self.client.post(f"{self.address}gradio_api/queue/join", json=body)
-            kind = f"{joined.status_code} {joined.text[:80]}"
-            if joined.status_code == httpx.codes.OK:
-                kind = await self._end(joined.json()["event_id"], session)
+            kind = f"upload {sent.status_code}"
+            if sent.status_code == httpx.codes.OK:
+                kind = await self._opened(sent.json()[0], session)
         except httpx.HTTPError as error:
             self.found.silent.append(f"file {number}: {type(error).__name__}")
             return
         self.found.answered(f"file {number}", f"file: {kind}", time.monotonic() - began)
+
+    async def _opened(self, path: str, session: str) -> str:
+        file = {"path": path, "meta": {"_type": "gradio.FileData"}}
+        body = {"fn_index": self._opener, "data": [file], "session_hash": session}
+        joined = await self.client.post(f"{self.address}gradio_api/queue/join", json=body)
+        if joined.status_code != httpx.codes.OK:
+            return f"{joined.status_code} {joined.text[:80]}"
+        return await self._end(joined.json()["event_id"], session)
 
     @property
     def _opener(self) -> int:

@@ -47,7 +47,7 @@ class Load:
         overtaken: pairs of runs of which the later click had its turn first.
         waits: seconds from click to turn: median and longest.
         seconds: of the whole load.
-        memory: resident bytes before and after.
+        memory: resident bytes before and after; ``None`` where the server's process is not known.
     """
 
     visitors: int
@@ -57,12 +57,12 @@ class Load:
     overtaken: int
     waits: tuple[float, float]
     seconds: float
-    memory: tuple[int, int]
+    memory: tuple[int, int] | None
 
     @property
     def growth(self) -> float:
-        """Growth of resident memory, as a share."""
-        return self.memory[1] / self.memory[0] - 1
+        """Growth of resident memory, as a share; 0 where it was not read."""
+        return 0.0 if self.memory is None else self.memory[1] / self.memory[0] - 1
 
     @property
     def fits(self) -> bool:
@@ -133,7 +133,7 @@ async def load(address: str, process: psutil.Process | None, visitors: int, runs
         overtaken=overtaken([run for _, run in done]),
         waits=(statistics.median(waits), max(waits)) if waits else (0.0, 0.0),
         seconds=seconds,
-        memory=(before, after),
+        memory=None if before is None or after is None else (before, after),
     )
 
 
@@ -143,8 +143,8 @@ def overtaken(runs: Sequence[VisitorRun], slack: float = 0.25) -> int:
     return sum(a[0] + slack < b[0] and b[1] < a[1] for a in turns for b in turns)
 
 
-def _resident(process: psutil.Process | None) -> int:
-    return 1 if process is None else int(process.memory_info().rss)
+def _resident(process: psutil.Process | None) -> int | None:
+    return None if process is None else int(process.memory_info().rss)
 
 
 def main(address: str | None = None, visitors: int = 20, runs: int = 10, json: Path | None = None) -> int:
@@ -163,10 +163,9 @@ def main(address: str | None = None, visitors: int = 20, runs: int = 10, json: P
     console.print(f"{visitors} visitors x {runs} runs in {found.seconds:.0f} s: {len(found.failed)} failed")
     console.print(f"{found.differing} differ from a single visitor's, {found.overtaken} overtaken")
     console.print(f"waits: median {found.waits[0]:.1f} s, longest {found.waits[1]:.1f} s")
-    if process is not None:
-        console.print(
-            f"resident memory {found.memory[0] / 1e6:.0f} to {found.memory[1] / 1e6:.0f} MB ({found.growth:+.1%})"
-        )
+    if found.memory is not None:
+        before, after = (size / 1e6 for size in found.memory)
+        console.print(f"resident memory {before:.0f} to {after:.0f} MB ({found.growth:+.1%})")
     write_json(json, asdict(found))
     return 0 if found.fits else 1
 

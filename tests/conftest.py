@@ -15,11 +15,10 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support.browser import SavedPages, Server, Visit, Visitor, new_tab
+from support.browser import SavedPages, Server, Visit, Visitor, new_tab, visits
 
 if TYPE_CHECKING:
     from specllava.models.loading import DTypeName
@@ -139,21 +138,8 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def visit(server: Server, browser: Any) -> Iterator[Visitor]:
     """Open the page as a new visitor; at the end no tab may have asked another host or logged an error."""
-    made: list[Visit] = []
-
-    def open_page(query: str = "", **context: Any) -> Visit:
-        tab = new_tab(browser, **context)
-        made.append(tab)
-        tab.page.goto(server.address + query)
-        tab.page.wait_for_selector(".tree .main-svg")
-        return tab
-
-    yield open_page
-    for tab in made:
-        tab.page.context.close()
-        assert not tab.errors, tab.errors
-        asked = {urlsplit(call).netloc for call in tab.calls}
-        assert asked <= {urlsplit(server.address).netloc, ""}, f"asked another host: {asked}"
+    with visits(browser, server.address) as open_page:
+        yield open_page
 
 
 @pytest.fixture

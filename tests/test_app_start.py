@@ -20,6 +20,7 @@ import tyro
 from support.visual_traces import SETTING
 
 import app
+from specllava.cli.page_options import PageOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLES = ("GRADIO_SERVER_NAME", "GRADIO_SERVER_PORT", "PORT", "GRADIO_ROOT_PATH", "SPACE_ID")
@@ -53,7 +54,7 @@ def test_the_environment_says_where_to_serve_and_the_command_line_wins(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    options = tyro.cli(app.Serving, args=arguments)
+    options = tyro.cli(PageOptions, args=arguments)
     assert (options.host, options.port, options.root_path) == (host, port, root)
 
 

@@ -19,6 +19,7 @@ from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 
 import app
 from specllava.cli.options import PairOptions
+from specllava.cli.page_options import PageOptions
 from specllava.config import DecodingConfig, DrafterName
 from specllava.lab import Lab, drafters
 from specllava.lab.drafters import LOOKUP
@@ -104,7 +105,7 @@ def eagle(tmp_path: Path, shipped: Callable[[Any], Pair], monkeypatch: pytest.Mo
     return folder
 
 
-def made(options: app.Serving, own: Pair) -> tuple[ModelChoices, dict[Chosen, Models]]:
+def made(options: PageOptions, own: Pair) -> tuple[ModelChoices, dict[Chosen, Models]]:
     drafts = app._drafts(options)
     choices = app._choices(options, drafts)
     return choices, app._others(options.running, choices, drafts, lambda: own)
@@ -114,7 +115,7 @@ def test_the_drafts_of_the_toy_pair_are_offered_and_share_its_target(
     eagle: Path, shipped: Callable[[Any], Pair]
 ) -> None:
     own = shipped("float32")
-    choices, others = made(app.Serving(PairOptions()), own)
+    choices, others = made(PageOptions(PairOptions()), own)
     assert list(choices.all_drafts()) == ["draft VLM", EAGLE, "before distillation"]
     reading = others[Chosen(EAGLE)].backend()
     assert isinstance(reading, Pair)
@@ -131,12 +132,12 @@ def test_a_page_started_with_a_draft_of_ones_own_has_that_and_those_that_are_nam
     eagle: Path, shipped: Callable[[Any], Pair]
 ) -> None:
     running = PairOptions(draft=str(eagle))
-    choices, others = made(app.Serving(running, drafts=("toy-before",)), shipped("float32"))
+    choices, others = made(PageOptions(running, drafts=("toy-before",)), shipped("float32"))
     assert (list(choices.all_drafts()), choices.precisions) == (["eagle", "toy-before"], {})
     assert list(others) == [Chosen("toy-before")]
-    bare = app.Serving(PairOptions(preset="llava-1.5-7b"))
+    bare = PageOptions(PairOptions(preset="llava-1.5-7b"))
     assert app._choices(bare, app._drafts(bare)).all_drafts() == {}
-    published = app.Serving(PairOptions(preset="llava-1.5-7b-vispec"), drafts=("llava-1.5-7b-msd",))
+    published = PageOptions(PairOptions(preset="llava-1.5-7b-vispec"), drafts=("llava-1.5-7b-msd",))
     drafts = app._drafts(published)
     assert [(name, one.draft_format) for name, one in drafts.items()] == [
         ("ViSpec-LLaVA1.5-7B", "vispec"), ("llava-1.5-7b-msd", "msd"),
@@ -149,7 +150,7 @@ def test_a_page_started_with_a_draft_of_ones_own_has_that_and_those_that_are_nam
 )
 def test_drafts_that_cannot_be_offered_are_refused_before_the_page_is_up(drafts: tuple[str, ...], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        app._drafts(app.Serving(PairOptions(draft="mine"), drafts=drafts))
+        app._drafts(PageOptions(PairOptions(draft="mine"), drafts=drafts))
 
 
 # --- the experiment ---------------------------------------------------------------------------------------------------

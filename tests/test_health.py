@@ -21,6 +21,7 @@ from support.served_page import free_port
 from support.visual_traces import FakeBackend
 
 import app
+from specllava.cli.page_options import PageOptions
 from visual.page.app_state import AppState
 from visual.page.layout import build_page
 from visual.page.pictures import Picture
@@ -86,7 +87,7 @@ def test_models_are_loaded_once_the_page_is_up(monkeypatch: pytest.MonkeyPatch) 
     """What loads competes with the launch, which fails where the server takes five seconds to start."""
     launched, loaded = Event(), Event()
     monkeypatch.setattr(app, "load_pair", lambda running: loaded.set() or FakeBackend())
-    state = app.make_state(app.Serving(), launched)
+    state = app.make_state(PageOptions(), launched)
     assert not state.loading.done() and not loaded.wait(0.3)
     launched.set()
     assert state.loading.result(60).pair == "synthetic pair" and loaded.is_set()

@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-import app
+from specllava.cli.page_options import PageOptions
 from specllava.config import DecodingConfig, options_read
 from specllava.growth.rules import RULE_INFOS
 from specllava.limits import Limits, highest
@@ -59,11 +59,11 @@ def test_the_command_line_and_the_environment_set_every_limit(monkeypatch: pytes
     usual = Limits()
     values = {limit.name: rng.randint(1, max(1, int(getattr(usual, limit.name)))) for limit in fields(Limits)}
     words = [part for name, value in values.items() for part in (f"--limits.{name.replace('_', '-')}", str(value))]
-    assert tyro.cli(app.Serving, args=words).limits == Limits(**values)
+    assert tyro.cli(PageOptions, args=words).limits == Limits(**values)
     for name, value in values.items():
         monkeypatch.setenv(f"SPECLLAVA_{name.upper()}", str(value))
-    assert tyro.cli(app.Serving, args=[]).limits == Limits(**values)
-    assert tyro.cli(app.Serving, args=["--limits.nodes", "7"]).limits.nodes == 7
+    assert tyro.cli(PageOptions, args=[]).limits == Limits(**values)
+    assert tyro.cli(PageOptions, args=["--limits.nodes", "7"]).limits.nodes == 7
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.browser import Visit, new_tab
+from support.browser import Visit, Visitor, visits
 from support.static_site import file_server
 from test_files import hostile_race
 from test_files_page import saved, shows_hostile_texts_as_text
@@ -23,7 +23,6 @@ from visual.player.recorded import MAX_BYTES, load_recorded
 SUB_PATH = "sub/path/"
 TRIES = 400  # of 50 ms each
 LESSONS, EXAMPLES = load_lessons(ASSETS / "lessons"), load_recorded(ASSETS / "examples")
-Pages = Callable[..., Visit]
 
 
 @pytest.fixture(scope="module")
@@ -43,23 +42,10 @@ def root(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def page(root: str, browser: Any) -> Iterator[Pages]:
+def page(root: str, browser: Any) -> Iterator[Visitor]:
     """Open the edition; at the end no tab may have asked another host or logged an error."""
-    made: list[Visit] = []
-
-    def open_page(query: str = "", address: str = root + SUB_PATH, **context: Any) -> Visit:
-        tab = new_tab(browser, **context)
-        made.append(tab)
-        tab.page.goto(address + query)
-        tab.page.wait_for_selector(".tree .main-svg")
-        return tab
-
-    yield open_page
-    for tab in made:
-        tab.page.context.close()
-        assert not tab.errors, tab.errors
-        hosts = {urlsplit(call).netloc for call in tab.calls if call.startswith("http")}
-        assert hosts <= {urlsplit(root).netloc, urlsplit(tab.calls[0]).netloc}, hosts
+    with visits(browser, root + SUB_PATH) as open_page:
+        yield open_page
 
 
 def until(tab: Visit, condition: str) -> None:
@@ -75,7 +61,7 @@ def told(tab: Visit, selector: str, text: str) -> None:
     until(tab, f"document.querySelector({json.dumps(selector)}).textContent.includes({json.dumps(text)})")
 
 
-def test_examples_play_at_the_root_of_a_host(page: Pages, folder: Path) -> None:
+def test_examples_play_at_the_root_of_a_host(page: Visitor, folder: Path) -> None:
     with file_server(folder / SUB_PATH) as address:
         tab = page(address=address)
         assert tab.page.get_attribute("#picture img", "src").startswith("data:image/")
@@ -95,7 +81,7 @@ def test_examples_play_at_the_root_of_a_host(page: Pages, folder: Path) -> None:
         until(tab, "document.querySelector('.step-name').textContent.startsWith('Step 2 ')")
 
 
-def test_a_link_opens_a_step_of_a_turn_and_the_menu_gives_it_back(page: Pages) -> None:
+def test_a_link_opens_a_step_of_a_turn_and_the_menu_gives_it_back(page: Visitor) -> None:
     tab = page("?example=4-dialogue&turn=1&step=5", permissions=["clipboard-write", "clipboard-read"])
     told(tab, ".step-name", "Step 5 ")
     told(tab, ".asked", EXAMPLES[-1].prompt)
@@ -109,7 +95,7 @@ def test_a_link_opens_a_step_of_a_turn_and_the_menu_gives_it_back(page: Pages) -
     assert "example=4-dialogue&turn=3&step=" in link
 
 
-def test_lessons_open_at_their_steps_and_lead_on_to_the_last(page: Pages) -> None:
+def test_lessons_open_at_their_steps_and_lead_on_to_the_last(page: Visitor) -> None:
     tab = page(f"?lesson={len(LESSONS) - 2}", reduced_motion="reduce")
     for lesson in LESSONS[-3:]:
         told(tab, ".lesson-number", f"Lesson {lesson.number} of {len(LESSONS)}")
@@ -125,7 +111,7 @@ def test_lessons_open_at_their_steps_and_lead_on_to_the_last(page: Pages) -> Non
     told(tab, ".lesson-title", LESSONS[1].text.title)
 
 
-def test_the_inside_of_a_step_what_pays_and_the_glossary_are_there(page: Pages) -> None:
+def test_the_inside_of_a_step_what_pays_and_the_glossary_are_there(page: Visitor) -> None:
     tab = page("?example=2-story&step=3")
     tab.page.click(".inside-toggle")
     until(tab, "document.querySelectorAll('.phase-list li').length > 3")
@@ -137,7 +123,7 @@ def test_the_inside_of_a_step_what_pays_and_the_glossary_are_there(page: Pages) 
     until(tab, "document.querySelector('.tree').classList.contains('pointed-at')")
 
 
-def test_a_run_is_saved_as_a_page_that_is_what_the_live_page_saves(page: Pages, tmp_path: Path) -> None:
+def test_a_run_is_saved_as_a_page_that_is_what_the_live_page_saves(page: Visitor, tmp_path: Path) -> None:
     from visual.player.standalone import halves
 
     tab = page("?example=3-count")
@@ -157,14 +143,14 @@ def test_a_run_is_saved_as_a_page_that_is_what_the_live_page_saves(page: Pages, 
     ("?lesson=99", "There is no lesson “99”; there are lessons 1 to"),
     ("?example=2-story&step=x", "The link asks for step “x”; steps are numbers from 1 to"),
 ])  # fmt: skip
-def test_a_link_that_leads_nowhere_says_so_and_shows_something(page: Pages, query: str, notice: str) -> None:
+def test_a_link_that_leads_nowhere_says_so_and_shows_something(page: Visitor, query: str, notice: str) -> None:
     tab = page(query)
     told(tab, "#site-notice", notice)
     assert tab.step() >= 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_and_a_phone_need_not_scroll_sideways(page: Pages, scheme: str) -> None:
+def test_axe_finds_nothing_serious_and_a_phone_need_not_scroll_sideways(page: Visitor, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     viewport = {"width": 375, "height": 800}
@@ -191,7 +177,7 @@ def dropped(tab: Visit, *files: tuple[str, str]) -> None:
     tab.page.evaluate(DROP, [list(file) for file in files])
 
 
-def test_a_dropped_race_is_shown_as_text_and_a_bad_file_changes_nothing(page: Pages) -> None:
+def test_a_dropped_race_is_shown_as_text_and_a_bad_file_changes_nothing(page: Visitor) -> None:
     race = hostile_race()
     tab = page("?lesson=2")
     dropped(tab, ("good.json", race_json(race["target-only"], race["speculative"])))
@@ -215,7 +201,7 @@ def test_a_dropped_race_is_shown_as_text_and_a_bad_file_changes_nothing(page: Pa
     shows_hostile_texts_as_text(tab)
 
 
-def test_a_race_is_opened_with_its_picture_and_saved_as_what_it_was(page: Pages, tmp_path: Path) -> None:
+def test_a_race_is_opened_with_its_picture_and_saved_as_what_it_was(page: Visitor, tmp_path: Path) -> None:
     race, picture = ASSETS / "examples" / "2-story.json", ASSETS / "examples" / "2-story.png"
     tab = page()
     tab.page.set_input_files("#site-file", [str(race), str(picture)])
@@ -232,7 +218,7 @@ def test_a_race_is_opened_with_its_picture_and_saved_as_what_it_was(page: Pages,
     assert tab.page.get_attribute("#picture img", "src").startswith("data:image/jpeg")
 
 
-def test_two_races_are_compared_as_a_and_b(page: Pages, tmp_path: Path) -> None:
+def test_two_races_are_compared_as_a_and_b(page: Visitor, tmp_path: Path) -> None:
     tab = page()
     files = [(name, (ASSETS / "lessons" / name).read_text(encoding="utf-8")) for name in ("chain.json", "easy.json")]
     dropped(tab, *files)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from support import models
 
-import app
+from specllava.cli.options import PairOptions
+from specllava.cli.page_options import PageOptions
 from specllava.config import DecodingConfig
 from specllava.growth.cost_model import Costs, read_costs
 from specllava.growth.rules import RULE_INFOS
@@ -142,14 +143,14 @@ def test_a_grant_grows_with_the_answer_and_ends_before_the_pages_own_limit() -> 
 def test_the_environment_names_the_pair_and_its_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("PRESET", "TARGET", "DRAFT", "COSTS"):
         monkeypatch.delenv(f"SPECLLAVA_{name}", raising=False)
-    assert app.Serving().running == app.PairOptions() and app.Serving().costs is None
+    assert PageOptions().running == PairOptions() and PageOptions().costs is None
     monkeypatch.setenv("SPECLLAVA_PRESET", "llava-1.5-7b-msd")
     monkeypatch.setenv("SPECLLAVA_DRAFT", "me/draft")
     monkeypatch.setenv("SPECLLAVA_COSTS", str(tmp_path))
-    assert app.Serving().running == app.PairOptions("llava-1.5-7b-msd", None, "me/draft")
-    assert app.Serving().costs == tmp_path
+    assert PageOptions().running == PairOptions("llava-1.5-7b-msd", None, "me/draft")
+    assert PageOptions().costs == tmp_path
     monkeypatch.setenv("SPECLLAVA_TARGET", "me/target")
-    assert app.Serving().running.target == "me/target"
+    assert PageOptions().running.target == "me/target"
 
 
 def test_costs_are_read_as_they_are_written(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 if TYPE_CHECKING:
     from support.visual_traces import FakeBackend
@@ -78,6 +78,26 @@ def new_tab(browser: Any, **context: Any) -> Visit:
     tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
     tab.page.on("request", lambda request: tab.calls.append(request.url))
     return tab
+
+
+@contextmanager
+def visits(browser: Any, address: str) -> Iterator[Visitor]:
+    """Open pages of ``address``; at the end no tab may have asked another host or logged an error."""
+    made: list[Visit] = []
+
+    def open_page(query: str = "", address: str = address, **context: Any) -> Visit:
+        tab = new_tab(browser, **context)
+        made.append(tab)
+        tab.page.goto(address + query)
+        tab.page.wait_for_selector(".tree .main-svg")
+        return tab
+
+    yield open_page
+    for tab in made:
+        tab.page.context.close()
+        assert not tab.errors, tab.errors
+        asked = {urlsplit(call).netloc for call in tab.calls}
+        assert asked <= {urlsplit(tab.calls[0]).netloc, ""}, f"asked another host: {asked}"
 
 
 @contextmanager

@@ -51,8 +51,9 @@ def serve(state: Any) -> None:
 def toy(api: DeviceAPI) -> dict[str, Any]:
     written, hosts = watched()
     import app
+    from specllava.cli.page_options import PageOptions
 
-    state = app.make_state(app.Serving())
+    state = app.make_state(PageOptions())
     serve(state)
     seen = {"device": state.loading.result().device, "race": ended(race(state)), "lab": state.lab is not None}
     return seen | {"asked": [name for name, _ in api.asked], "written": written, "hosts": hosts}
@@ -78,6 +79,7 @@ def lent(api: DeviceAPI) -> dict[str, Any]:
     import app
     from specllava import DecodingConfig
     from specllava.cli.options import PairOptions
+    from specllava.cli.page_options import PageOptions
     from specllava.pair import Pair
     from visual.page.app_state import AppState
     from visual.page.pictures import Picture
@@ -94,8 +96,8 @@ def lent(api: DeviceAPI) -> dict[str, Any]:
     app.ZERO_GPU_DEVICE = "cpu"
     app.ZeroGPUPair = partial(ZeroGPUPair, grant=Grant(token=2.0))  # a busy machine is slow
     os.environ |= {"SPECLLAVA_TARGET": "assets/toy/target", "SPECLLAVA_DRAFT": "assets/toy/draft"}
-    read = app.Serving().running
-    state = app.make_state(app.Serving(running=PairOptions(target=read.target, draft=read.draft, dtype="float32")))
+    read = PageOptions().running
+    state = app.make_state(PageOptions(running=PairOptions(target=read.target, draft=read.draft, dtype="float32")))
     pair = state.backend()._pair
     brief = AppState(lambda: ZeroGPUPair(pair, app.spaces.GPU, Grant(0, 0, 0)))
     short = brief.backend()

@@ -56,7 +56,9 @@ COMPUTES: dict[str, Any] = {
 CLOSED = "The server is being restarted. Please try again in a minute."
 SECONDS_PER_LOOK: Final = 3.0  # between two looks at how many runs still come first
 FAILED = "Something went wrong and {} was stopped. Please try again."
-FULL = "This machine ran out of memory. Please ask for fewer new tokens or with fewer nodes, or try again in a minute."
+OUT_OF_MEMORY = (
+    "This machine ran out of memory. Please ask for fewer new tokens or with fewer nodes, or try again in a minute."
+)
 UNBEGUN = error("This did not start: a setting may be outside its bounds. Please check the settings and try again.")
 
 Update = tuple[Any, str]  # a value for what shows the run, ``None`` to leave it, and a notice
@@ -157,7 +159,7 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
     except Exception as failure:
         outcome = "failed"
         log.exception("%s failed", kind.noun)
-        yield None, error(FULL if is_out_of_memory(failure) else FAILED.format(kind.noun))
+        yield None, error(OUT_OF_MEMORY if is_out_of_memory(failure) else FAILED.format(kind.noun))
     finally:
         requests.remove(key, request)
         log_run(kind.name, outcome, time.monotonic() - began, None if run is None else run.summary())
