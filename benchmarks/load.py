@@ -33,7 +33,7 @@ from specllava.shipped import shipped
 QUESTIONS = ("Describe this image in detail.", "How many objects are there?", "What is on the left?", "Tell a story.")
 STARTING = 300.0  # seconds that a server may take to serve, models included
 ALLOWED_GROWTH = 0.10  # of resident memory
-CROWD = Limits(waiting=64, runs_per_minute=10**6, calls_per_minute=10**6)  # all visitors share one address here
+CROWD = Limits(runs_per_minute=10**6, calls_per_minute=10**6)  # all visitors share one address here
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def server() -> Iterator[tuple[str, psutil.Process]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     app = shipped("app.py")
-    names = ("waiting", "runs_per_minute", "calls_per_minute")
+    names = ("runs_per_minute", "calls_per_minute")
     limits = [word for name in names for word in (f"--limits.{name.replace('_', '-')}", str(getattr(CROWD, name)))]
     command = [sys.executable, str(app), "--port", str(port), *limits]
     process = subprocess.Popen(command, cwd=app.parent, stdout=subprocess.DEVNULL)

@@ -60,7 +60,7 @@ class Limits:
     seconds_per_run: Annotated[float, Field(gt=0)] = 120.0
     """Seconds that a race, an experiment or a call computes; what is there by then is kept."""
 
-    waiting: Annotated[int, Field(ge=1)] = 16
+    waiting: Annotated[int, Field(ge=1)] = 32
     """Runs that wait, of all visitors; who comes behind them is told to come again."""
 
     runs_per_minute: Annotated[int, Field(ge=1)] = 60

@@ -132,11 +132,11 @@ def _replays(page: gr.Blocks) -> list[int]:
 def test_nobody_comes_past_the_queue(served: tuple[gr.Blocks, str]) -> None:
     """A plain POST with a handler's number once computed beside the one slot for what computes."""
     page, address = served
-    queued = [d["id"] for d in page.config["dependencies"] if d["queue"] and d["backend_fn"]]
+    queued = [(d["id"], len(d["inputs"])) for d in page.config["dependencies"] if d["queue"] and d["backend_fn"]]
     assert queued
-    for number in queued:
+    for number, values in queued:
         with pytest.raises(HTTPError, match="404"):
-            posted(address, {"fn_index": number, "data": []})
+            posted(address, {"fn_index": number, "data": [None] * values})
     assert posted(address, {"fn_index": _replays(page)[0], "data": []})["data"]
 
 

@@ -104,8 +104,9 @@ def decoding_config(settings: Settings | None, limits: Limits | None = None) -> 
     Raises:
         pydantic.ValidationError: a value outside its bounds, or a name that is no option.
         OptionRefused: a value beyond the page's limits.
+        ValueError: a browser sent something else than settings.
     """
-    given = {name: value for name, value in (settings or {}).items() if name != PRECISION}
+    given = {name: value for name, value in _named(settings).items() if name != PRECISION}
     if "drafter" in given:
         given["drafter"] = _drafter(given)
     read = _read(given)
@@ -119,6 +120,7 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
     """Describe settings: their ``summary``, the options that are ``read``, and by option why it is ``refused``."""
     refused = {}
     try:
+        settings = _named(settings)
         models = models_named(settings)
         draft = None if models.draft == OWN else models.draft
         summary = settings_summary(decoding_config(settings, limits), draft=draft)
@@ -132,7 +134,15 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
     except OptionRefused as refusal:
         refused = {refusal.option: str(refusal)}
         summary = f"Please change the settings: {refusal}"
+    except ValueError as refusal:
+        return {"summary": str(refusal), "read": [], "refused": {"": str(refusal)}}
     return {"summary": summary, "read": sorted({*_read(settings), PRECISION}), "refused": refused}
+
+
+def _named(settings: Settings | None) -> Settings:
+    if not isinstance(settings or {}, Mapping):
+        raise ValueError("settings are names and values")
+    return settings or {}
 
 
 def _read(settings: Settings) -> frozenset[str]:

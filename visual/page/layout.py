@@ -19,6 +19,7 @@ from visual.page.dialogue_events import connect_dialogue
 from visual.page.input_cards import PictureCard, QuestionCard, lessons_card, picture_card, question_card
 from visual.page.lab import Inputs, LabState, lab_section
 from visual.page.notices import notice_arguments
+from visual.page.odd_calls import PageBlocks
 from visual.page.pictures import new_scene
 from visual.page.race import FOLLOW, RACE, race_kind
 from visual.page.replays import Replays, follow_address, open_race_file, race_values
@@ -61,7 +62,7 @@ def build_page(state: AppState) -> gr.Blocks:
     # Served from where they lie: copies in Gradio's cache are deleted after an hour.
     gr.set_static_paths([*static_paths(), *(race.image for race in races if race.image)])
     first = state.first
-    with gr.Blocks(title=markup.TITLE, fill_width=True, delete_cache=(3600, 3600)) as page:
+    with PageBlocks(title=markup.TITLE, fill_width=True, delete_cache=(3600, 3600)) as page:
         with gr.Row(elem_id="masthead"):
             gr.HTML(**widgets.masthead_arguments(), elem_id="title")
             gr.HTML(**widgets.constant_arguments(markup.links(state.code)), elem_id="links")

@@ -11,8 +11,8 @@ from starlette.middleware import Middleware
 from specllava.limits import Limits
 from visual.page import widgets
 from visual.page.app_state import AppState
+from visual.page.call_bodies import CallBodies
 from visual.page.first_paint import FirstPaint, FirstPaintMiddleware
-from visual.page.foreign_files import ForeignFiles
 from visual.page.health import HealthMiddleware
 from visual.page.link_preview import LinkPreview
 from visual.page.odd_calls import HANDLERS
@@ -42,7 +42,7 @@ def serve(
     """
     limits = state.limits if state else Limits()
     layers = [Middleware(SecurityHeadersMiddleware), Middleware(RequestLimits, limits=limits)]
-    layers.append(Middleware(ForeignFiles))
+    layers.append(Middleware(CallBodies, page=page))
     if state is not None:
         layers.append(Middleware(HealthMiddleware, loading=state.loading))
     if paint is not None:

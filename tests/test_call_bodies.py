@@ -1,9 +1,11 @@
-"""The server fetches nothing for a visitor: a file that lies elsewhere is refused before anybody asks for it."""
+"""Bodies that gradio could make nothing of, or would fetch a file for: refused in a line, before anybody asks."""
 
 from __future__ import annotations
 
 import json
+import random
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -12,7 +14,8 @@ import httpx
 import pytest
 from test_api import Site
 
-from visual.page.foreign_files import REFUSAL, names_foreign_file
+from benchmarks.mutations import odd_call
+from visual.page.call_bodies import FOREIGN_FILE, refused_body
 
 
 class Elsewhere(HTTPServer):
@@ -63,7 +66,7 @@ def test_an_endpoint_takes_no_address(site: Site, elsewhere: Elsewhere, name: st
     image = file_at(elsewhere.address)
     for path, body in ((name, {"data": [image, "What?"]}), (f"v2/{name}", {"image": image, "question": "What?"})):
         answer = site.post(path, body)
-        assert (answer.status_code, answer.json()) == (400, {"detail": REFUSAL})
+        assert (answer.status_code, answer.json()) == (400, {"detail": FOREIGN_FILE})
     assert elsewhere.asked == []
 
 
@@ -96,11 +99,49 @@ def test_what_was_uploaded_here_is_read(site: Site) -> None:
     ],
 )
 def test_only_the_path_of_a_file_counts(body: bytes, foreign: bool) -> None:
-    assert names_foreign_file(body) is foreign
+    assert (refused_body(body, "/gradio_api/call/compare", {}) == FOREIGN_FILE) is foreign
 
 
 def test_no_depth_of_nesting_hides_one() -> None:
     nested = json.dumps({"path": "http://example.org"})
     for _ in range(200):
         nested = f'[{{"x": {nested}}}]'
-    assert names_foreign_file(nested.encode())
+    assert refused_body(nested.encode(), "/gradio_api/call/compare", {}) == FOREIGN_FILE
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"fn_index": 999}, "there is no handler 999"),
+        ({"fn_index": "3"}, "there is no handler '3'"),
+        ({"fn_index": [3]}, "there is no handler [3]"),
+        ({"fn_index": None}, "there is no handler None"),
+        ({"data": ["x"]}, "handler 3 takes 2 values, not 1"),
+        ({"data": [None] * 3}, "handler 3 takes 2 values, not 3"),
+        ({"session_hash": ""}, "needs a session_hash of 1 to 128"),
+        ({"session_hash": 7}, "needs a session_hash of 1 to 128"),
+        ({"session_hash": "x" * 129}, "needs a session_hash of 1 to 128"),
+        ({}, ""),
+    ],
+)
+def test_a_call_of_no_handler_or_of_no_session_is_refused_with_the_numbers(change: dict[str, Any], why: str) -> None:
+    body = json.dumps({"fn_index": 3, "data": [1, 2], "session_hash": "me"} | change).encode()
+    refused = refused_body(body, "/gradio_api/queue/join", {3: 2})
+    assert why in refused and bool(refused) == bool(why)
+    assert refused_body(body, "/gradio_api/upload", {3: 2}) == ""
+
+
+def test_odd_calls_cost_no_stack_trace(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+    """Who sends nonsense would fill the server's log with it."""
+    source = random.Random(3)
+    sent_as = {"Content-Type": "application/json"}
+    inputs = {call["id"]: len(call["inputs"]) for call in site.page.config["dependencies"]}
+    with httpx.Client(base_url=f"{site.address}gradio_api/") as client:
+        answers: Counter[int] = Counter()
+        for _ in range(300):
+            body = json.dumps(odd_call(source, inputs)).encode()
+            path = source.choice(("run/predict", "queue/join"))
+            answers[client.post(path, content=body, headers=sent_as).status_code] += 1
+    assert answers[400] > 100 and answers[200] > 5, answers
+    printed = "".join(capfd.readouterr())
+    assert "Traceback" not in printed, printed[:3000]
