@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gradio as gr
 import httpx
@@ -27,9 +28,10 @@ from benchmarks.visitor import Handlers, Visitor
 from specllava.config import DecodingConfig
 from specllava.limits import Limits
 from visual.page.api import ENDPOINTS
-from visual.page.app_state import AppState
+from visual.page.app_state import AppState, Models
 from visual.page.controls import FIELDS
 from visual.page.layout import build_page
+from visual.page.model_choice import Chosen, ModelChoices
 from visual.page.run_requests import RunRequests
 from visual.page.serving import serve
 from visual.player.recorded import recorded_race
@@ -43,10 +45,10 @@ STEP = 0.02  # seconds of an event whose question begins with "slowly"
 class Site:
     """A served page over a stand-in for the models."""
 
-    def __init__(self, folder: Path, limits: Limits = PLENTY) -> None:
+    def __init__(self, folder: Path, limits: Limits = PLENTY, **models: Any) -> None:
         self.backend = FakeBackend(pace=STEP / 25)
         races = synthetic_recorded(folder, 1)
-        self.state = AppState(lambda: self.backend, races, requests=RunRequests(limits))
+        self.state = AppState(lambda: self.backend, races, requests=RunRequests(limits), **models)
         self.page: gr.Blocks = build_page(self.state)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -159,6 +161,26 @@ def test_without_a_draft_generate_answers_and_compare_says_why_not(site: Site, c
     assert client.predict(*asked, drafter="none", api_name="/generate")["tau"] == 1.0
     with pytest.raises(AppError, match="drafter none drafts nothing here: choose another, or call /generate"):
         client.predict(*asked, drafter="none", api_name="/compare")
+
+
+def test_a_call_chooses_draft_and_precision_where_the_page_does(tmp_path: Path) -> None:
+    backends = {Chosen("EagleVLM"): FakeBackend(), Chosen(precision="float64"): FakeBackend()}
+    others = {chosen: Models(lambda one=one: one, Mock(), Mock()) for chosen, one in backends.items()}
+    choices = ModelChoices("draft VLM", "distilled", {"EagleVLM": "one layer"}, {"float64": "exact"})
+    site = Site(tmp_path, others=others, choices=choices)
+    ways = [site.backend, *backends.values()]
+    with contextlib.closing(Client(site.address, verbose=False)) as client:
+        for number, asked in enumerate(({"draft": "draft VLM"}, {"draft": "EagleVLM"}, {"precision": "float64"})):
+            client.predict(handle_file(site.picture), "What?", **asked, api_name="/generate")
+            assert [len(one.closed) for one in ways] == [1] * (number + 1) + [0] * (2 - number)
+        for asked, words in (
+            ({"draft": "x"}, "there are no models"),
+            ({"precision": "int3"}, "there are no models"),
+            ({"draft": "EagleVLM", "drafter": "none"}, "the drafter none uses no draft model"),
+        ):
+            with pytest.raises(AppError, match=words):
+                client.predict(handle_file(site.picture), "What?", **asked, api_name="/generate")
+    site.page.close()
 
 
 # --- what they refuse ---------------------------------------------------------------------------------------------

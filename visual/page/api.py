@@ -26,6 +26,7 @@ from specllava.metrics import Summary, summarise
 from visual.page.app_state import AppState, Backend
 from visual.page.call_answers import Answer, Compared, Traces, compared, generated
 from visual.page.controls import FIELDS
+from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PRECISION, ModelChoices, chosen_models, models_named
 from visual.page.notices import text_of
 from visual.page.odd_calls import check_early
 from visual.page.option_limits import check_options, offered
@@ -146,7 +147,7 @@ def connect_api(page: gr.Blocks, state: AppState) -> None:
     rate = RunRate("calls", state.limits.calls_per_minute)
     for endpoint in ENDPOINTS:
         registered = api(
-            _documented(endpoint, _handler(endpoint, state, rate), state.limits), api_name=endpoint.name,
+            _documented(endpoint, _handler(endpoint, state, rate), state), api_name=endpoint.name,
             concurrency_id=COMPUTE, concurrency_limit=1,
         )  # fmt: skip
         check_early(page, registered["id"])
@@ -157,7 +158,8 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
     is_wanted = watch_call()
 
     def start(inputs: RunInputs) -> CallRun:
-        backend = state.backend()
+        models = chosen_models(state.others, inputs.models)
+        backend = (models.backend if models else state.backend)()
         absent = speculation_off(backend.info, inputs.config)
         if absent and not endpoint.alone:
             raise ValueError(f"drafter {inputs.config.drafter} drafts nothing here: choose another, or call /generate")
@@ -172,10 +174,12 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
 def _handler(endpoint: Endpoint, state: AppState, rate: RunRate) -> Callable[..., Any]:
     """Make what answers a call: a generator where answers are streamed, otherwise a function."""
 
+    names = [*FIELDS, *_model_parameters(state.choices)]
+
     def answers(request: gr.Request, image: Any, question: Any, *options: Any) -> Generator[Any]:
         try:
             rate.begin(request.client.host if request.client else "")
-            asked = _request(image, question, dict(zip(FIELDS, options, strict=True)), state.limits)
+            asked = _request(image, question, dict(zip(names, options, strict=True)), state)
         except ValueError as refusal:
             line = one_line(refusal) if isinstance(refusal, ValidationError) else str(refusal)
             raise gr.Error(line, print_exception=False) from None
@@ -211,7 +215,7 @@ def _answers(endpoint: Endpoint, state: AppState, session: str, asked: RunReques
         raise gr.Error(text_of(said) or "nobody waits for this answer any more", print_exception=False)
 
 
-def _request(image: Any, question: Any, options: dict[str, Any], limits: Limits) -> RunRequest:
+def _request(image: Any, question: Any, options: dict[str, Any], state: AppState) -> RunRequest:
     """Check what a call sent, and make a request of it.
 
     Raises:
@@ -219,9 +223,14 @@ def _request(image: Any, question: Any, options: dict[str, Any], limits: Limits)
     """
     if not isinstance(question, str) or not question.strip():
         raise ValueError("the question is empty: send a text")
-    config = DecodingConfig(**options)
-    check_options(config, limits)
-    return RunRequest(_picture(image, limits), shorten_question(question), options)
+    check_options(DecodingConfig(**{name: options[name] for name in FIELDS}), state.limits)
+    draft = options.pop("draft", "")
+    if draft and draft != state.choices.own:
+        if options["drafter"] != OWN:
+            raise ValueError(f"the drafter {options['drafter']} uses no draft model: leave draft or drafter out")
+        options["drafter"] = f"{DRAFT}{draft}"
+    chosen_models(state.others, models_named(options))
+    return RunRequest(_picture(image, state.limits), shorten_question(question), options)
 
 
 def _picture(image: Any, limits: Limits) -> Picture:
@@ -231,7 +240,17 @@ def _picture(image: Any, limits: Limits) -> Picture:
     return uploaded_picture(str(path), limits)
 
 
-def _documented(endpoint: Endpoint, handler: Callable[..., Any], limits: Limits) -> Callable[..., Any]:
+def _model_parameters(choices: ModelChoices) -> dict[str, tuple[str, str]]:
+    """Return the parameters that choose models, where there is a choice: default, and what they are."""
+    found = {}
+    if choices.drafts:
+        found["draft"] = choices.own, f"the draft model, for the drafter model: {' or '.join(choices.all_drafts())}"
+    if choices.precisions:
+        found[PRECISION] = AS_STARTED, f"of both models: {' or '.join((AS_STARTED, *choices.precisions))}"
+    return found
+
+
+def _documented(endpoint: Endpoint, handler: Callable[..., Any], state: AppState) -> Callable[..., Any]:
     """Give a handler the signature and the docstring of which gradio makes the endpoint's documentation."""
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [
@@ -241,10 +260,13 @@ def _documented(endpoint: Endpoint, handler: Callable[..., Any], limits: Limits)
     ]
     lines = [endpoint.about, "", "Args:", f"    image: {IMAGE}", f"    question: {QUESTION}"]
     for name, info in FIELDS.items():
-        default = offered(name, info.default, limits)
+        default = offered(name, info.default, state.limits)
         listed = list(default) if isinstance(default, tuple) else default
         parameters.append(Parameter(name, kind, default=listed, annotation=_plain_type(info.annotation)))
         lines.append(f"    {name}: {info.title}. {info.description}")
+    for name, (usual, about) in _model_parameters(state.choices).items():
+        parameters.append(Parameter(name, kind, default=usual, annotation=str))
+        lines.append(f"    {name}: {about}")
     returns, about = endpoint.returns
     lines += ["", "Returns:", f"    {about}"]
     documented: Any = handler
