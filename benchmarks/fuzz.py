@@ -16,8 +16,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final
 
 import httpx
@@ -47,6 +48,7 @@ class Fuzz:
         silent: what was not answered at all.
         longest: seconds of the slowest answer.
         checks, changed: normal runs in between and at the end, and those whose tokens were other than at first.
+        stack_traces: in the server's log, where that was read.
     """
 
     answers: Counter[str] = field(default_factory=Counter)
@@ -55,11 +57,12 @@ class Fuzz:
     longest: float = 0.0
     checks: int = 0
     changed: int = 0
+    stack_traces: int = 0
 
     @property
     def fits(self) -> bool:
-        """Whether everything was answered in time and no normal run changed."""
-        return not self.slow and not self.silent and not self.changed
+        """Whether everything was answered in time, no normal run changed, and the log says no more than lines."""
+        return not self.slow and not self.silent and not self.changed and not self.stack_traces
 
     def answered(self, what: str, kind: str, seconds: float) -> None:
         """Count an answer."""
@@ -180,18 +183,22 @@ def main(
         json: write what was found to this file.
     """
     with contextlib.ExitStack() as stack:
-        place = stack.enter_context(server())[0] if address is None else address
+        log = stack.enter_context(TemporaryFile("w+", encoding="utf-8", errors="replace"))
+        place = stack.enter_context(server(log))[0] if address is None else address
         found = asyncio.run(fuzz(place, files, calls, seed))
+        log.seek(0)
+        found.stack_traces = log.read().count("Traceback (most recent call last)")
     console = Console()
     for kind, count in sorted(found.answers.items()):
         console.print(f"{kind}: {count}")
     console.print(
         f"slowest answer {found.longest:.2f} s; {len(found.slow)} slow, {len(found.silent)} without an answer"
     )
-    console.print(f"{found.changed} of {found.checks} normal runs changed")
+    console.print(f"{found.changed} of {found.checks} normal runs changed; {found.stack_traces} stack traces")
     for one in (*found.slow[:5], *found.silent[:5]):
         console.print(str(one), markup=False)
-    write_json(json, asdict(found) | {"files": files, "calls": calls, "seed": seed})
+    told = {one.name: getattr(found, one.name) for one in fields(found)}
+    write_json(json, told | {"files": files, "calls": calls, "seed": seed})
     return 0 if found.fits else 1
 
 

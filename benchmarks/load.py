@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 import httpx
 import psutil
@@ -71,8 +72,8 @@ class Load:
 
 
 @contextlib.contextmanager
-def server() -> Iterator[tuple[str, psutil.Process]]:
-    """Serve the page in a process of its own, with the toy pair."""
+def server(log: IO[str] | None = None) -> Iterator[tuple[str, psutil.Process]]:
+    """Serve the page in a process of its own, with the toy pair; what it prints to stderr goes to ``log``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -80,7 +81,7 @@ def server() -> Iterator[tuple[str, psutil.Process]]:
     names = ("runs_per_minute", "calls_per_minute")
     limits = [word for name in names for word in (f"--limits.{name.replace('_', '-')}", str(getattr(CROWD, name)))]
     command = [sys.executable, str(app), "--port", str(port), *limits]
-    process = subprocess.Popen(command, cwd=app.parent, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=app.parent, stdout=subprocess.DEVNULL, stderr=log)
     try:
         yield f"http://127.0.0.1:{port}/", psutil.Process(process.pid)
     finally:

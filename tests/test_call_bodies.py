@@ -118,6 +118,7 @@ def test_no_depth_of_nesting_hides_one() -> None:
         ({"fn_index": None}, "there is no handler None"),
         ({"data": ["x"]}, "handler 3 takes 2 values, not 1"),
         ({"data": [None] * 3}, "handler 3 takes 2 values, not 3"),
+        ({"event_data": [1]}, "event_data is no object"),
         ({"session_hash": ""}, "needs a session_hash of 1 to 128"),
         ({"session_hash": 7}, "needs a session_hash of 1 to 128"),
         ({"session_hash": "x" * 129}, "needs a session_hash of 1 to 128"),

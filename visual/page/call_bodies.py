@@ -82,6 +82,8 @@ def _refused_call(call: Mapping[str, Any], values: Mapping[int, int], queued: bo
         return f"there is no handler {short(number)}"
     if isinstance(data, list) and len(data) != values[number]:
         return f"handler {number} takes {values[number]} values, not {len(data)}"
+    if not isinstance(call.get("event_data") or {}, dict):
+        return "event_data is no object"
     if queued and not (isinstance(session, str) and 0 < len(session) <= MAX_SESSION):
         return f"a call that waits needs a session_hash of 1 to {MAX_SESSION} characters, to which its answer goes"
     return ""
