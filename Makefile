@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench space-check audit clean
+.PHONY: demo test lint bench space-check space-start audit clean
 
 demo: .venv/.demo
 	$(BIN)/python app.py
@@ -30,6 +30,10 @@ space-check: .venv/.dev
 	$(BIN)/python -m pip install --dry-run --ignore-installed -qq $(SPACE)
 	$(BIN)/python -m pip install --dry-run --ignore-installed -qq --python-version $(SPACE_PYTHON) \
 		--only-binary=:all: --target .venv/space $(SPACE)
+
+# The same environment made and the page started in it: by root, with PYTHON one that any user can run (python3.12).
+space-start:
+	benchmarks/space_start.sh $(PYTHON) $(SPACE)
 
 # Known vulnerabilities of what is installed. It asks a service on the internet, so it is no part of make test: a
 # machine that cannot ask could not pass, and an advisory of today must not fail yesterday's change.
