@@ -219,9 +219,7 @@ def run_transformers(pair: Pair, prompt: Prompt, config: DecodingConfig) -> Tran
     target, device = pair.target, pair.device
     ids = prompt.input_ids
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
-    if prompt.pixel_values is not None:
-        sizes = [(height, width) for width, height in prompt.image_sizes]
-        inputs |= pair.family.inputs(prompt.pixel_values, sizes)
+    inputs |= prompt.image_inputs
     times: list[float] = []
     started = now(device)
     output = target.generate(**inputs, max_new_tokens=config.max_new_tokens, streamer=_ArrivalTimes(device, times))

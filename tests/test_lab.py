@@ -197,7 +197,7 @@ def test_a_forced_token_stands_where_it_was_forced_and_the_target_goes_on(lab: L
     ids = torch.cat([prompt.input_ids, torch.tensor([given])], dim=1)
     for token in taken.forced.token_ids:  # the target alone, by whole passes without any cache
         with torch.inference_mode():
-            logits = lab.pair.target(input_ids=ids, pixel_values=prompt.pixel_values, use_cache=False).logits
+            logits = lab.pair.target(input_ids=ids, **prompt.image_inputs, use_cache=False).logits
         assert token == int(logits[0, -1].argmax())
         ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
 

@@ -17,7 +17,7 @@ from specllava.distill.loop import COUNT, Batch
 from specllava.distill.losses import IGNORE
 from specllava.distill.recent import recent
 from specllava.distill.rows import Rows
-from specllava.models.family import Size, family_of
+from specllava.models.family import Size, shared_tower_of
 from specllava.models.images import open_image, read_size
 
 GROUP = 16  # batches sorted by length together, to reduce padding
@@ -167,4 +167,4 @@ class Pixels:
         pictures = [open_image(self.images / name) for name in names]
         values = self.processor.image_processor(pictures, return_tensors="pt")["pixel_values"]
         sizes = [(one.height, one.width) for one in pictures]
-        return torch.cat(family_of(self.config).pixels(self.config, values, sizes))
+        return torch.cat(shared_tower_of(self.config).pixels(self.config, values, sizes))

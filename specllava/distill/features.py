@@ -24,9 +24,8 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.distill.batches import Pixels
-from specllava.models.family import family_of
+from specllava.models.family import shared_tower_of, tower_features
 from specllava.models.images import read_size
-from specllava.models.vision import tower_features
 
 SHARD = 256 * 2**20  # bytes, approximately
 AT_ONCE = 16  # pictures per forward pass of the tower
@@ -122,7 +121,7 @@ def make_features(
 
 def _tiles(target: PreTrainedModel, path: Path) -> int:
     try:
-        return family_of(target.config).num_tiles(target.config, read_size(path))
+        return shared_tower_of(target.config).num_tiles(target.config, read_size(path))
     except ValueError:  # no features either
         return 0
 
@@ -147,7 +146,7 @@ def _computed(target: PreTrainedModel, names: Sequence[str], see: Any) -> dict[s
 
 def fingerprint(target: PreTrainedModel) -> str:
     """Return what features depend on: the tower's weights, which of its layers is read and how, and the tiles."""
-    read = " ".join(str(getattr(target.config, name)) for name in family_of(target.config).shared)
+    read = " ".join(str(getattr(target.config, name)) for name in shared_tower_of(target.config).shared)
     digest = hashlib.sha256(read.encode())
     for name, weight in sorted(target.model.vision_tower.state_dict().items()):
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())

@@ -27,6 +27,7 @@ from specllava.distill.stage import distil
 from specllava.distill.validation import UNASKED, Validation, first_questions, replace_draft
 from specllava.findings.distillation import SCHEMA_VERSION, Report, ValidationResult
 from specllava.models.draft_classes import save
+from specllava.models.family import shared_tower_of
 from specllava.pair import Pair
 
 MOST_POINTS = 2000  # of the curve in the report; a longer one is averaged
@@ -159,7 +160,7 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
     if config.projector_steps:
         if not output.aligned.exists():
             draft.requires_grad_(False)
-            _set_trainable(run.pair.family.projector(draft), True)
+            _set_trainable(shared_tower_of(run.pair.target.config).projector(draft), True)
             loop = config.loop(projector=True)
             log = teach("projector", draft, batches=batches, loop=loop, directory=output.checkpoints("projector"))
             if accelerator.is_main_process:
@@ -173,7 +174,7 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
         callback.offset = config.projector_steps
         draft = training_draft(output.aligned, run.pair.target)
     if config.freeze_projector:
-        _set_trainable(run.pair.family.projector(draft), False)
+        _set_trainable(shared_tower_of(run.pair.target.config).projector(draft), False)
     if config.gradient_checkpointing:
         draft.gradient_checkpointing_enable({"use_reentrant": False})
         draft.train()

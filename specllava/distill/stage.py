@@ -17,10 +17,10 @@ from specllava.distill.feature_losses import TaughtTexts, feature_losses
 from specllava.distill.loop import Batch, Losses, TrainingCallback, TrainingLog, fit
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
 from specllava.models.draft_classes import vision_source
-from specllava.models.family import Features, family_of
+from specllava.models.family import Features, shared_tower_of, tower_features
 from specllava.models.feature_config import LAST
 from specllava.models.feature_draft import FeatureDraft
-from specllava.models.vision import compressor_of, kept_slots, merge_features, split_by_image, tower_features
+from specllava.models.vision import compressor_of, kept_slots, merge_features, split_by_image
 
 
 def distil(
@@ -114,7 +114,7 @@ def chat_states(model: PreTrainedModel, input_ids: Tensor, features: Features | 
     embeds = merge_features(model, input_ids, features)
     unread = list((compressor_of(model) or nn.Identity()).parameters())
     if features is None and vision_source(model) != "none":
-        unread += family_of(model.config).projector(model)
+        unread += shared_tower_of(model.config).projector(model)
     if unread:
         embeds = embeds + 0.0 * torch.stack([one.sum() for one in unread]).sum()
     states: Tensor = model.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state
@@ -135,4 +135,4 @@ def _features(target: PreTrainedModel, batch: Batch) -> Features | None:
     if states is None:
         states = tower_features(target, batch["pixel_values"].to(target.dtype))
     sizes = [(height, width) for height, width in batch["image_sizes"].tolist()]
-    return family_of(target.config).stack(split_by_image(target, states, sizes))
+    return shared_tower_of(target.config).stack(split_by_image(target, states, sizes))

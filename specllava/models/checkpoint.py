@@ -82,12 +82,16 @@ class Checkpoint:
         """
         return self._read(lambda: AutoConfig.from_pretrained(self.place, **self._rules))
 
-    def processor(self) -> ProcessorMixin:
-        """Load tokenizer and image processor; fields that older files lack come from the configuration."""
-        processor = self._read(lambda: AutoProcessor.from_pretrained(self.place, **self._rules))
+    def processor(self, build: type[Any] = AutoProcessor) -> ProcessorMixin:
+        """Load tokenizer and image processor; fields that older files lack come from the configuration.
+
+        Args:
+            build: class whose ``from_pretrained`` reads them, as the model's family says.
+        """
+        processor = self._read(lambda: build.from_pretrained(self.place, **self._rules))
         if not hasattr(processor, "image_processor"):
             raise ValueError(f"{self.place} has no image processor: files of a processor are expected beside the model")
-        if processor.patch_size is None:
+        if getattr(processor, "patch_size", 0) is None:
             config = self.config()
             processor.patch_size = config.vision_config.patch_size
             processor.vision_feature_select_strategy = config.vision_feature_select_strategy

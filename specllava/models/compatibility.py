@@ -5,7 +5,8 @@ from __future__ import annotations
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from specllava.models.draft_classes import vision_source
-from specllava.models.family import family_of
+from specllava.models.family import shared_tower_of
+from specllava.models.vocabulary import check_tokens
 
 INIT, IMPORT = 'run "specllava draft init"', 'run "specllava draft import"'
 
@@ -43,6 +44,26 @@ def check_pair(
         _check_vision(target, draft)
 
 
+def check_relative(
+    name: str,
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    target: PretrainedConfig,
+    target_tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Refuse a draft with a tower and a prompt of its own that is no model of the target's family.
+
+    Raises:
+        ValueError: another family, or other tokens behind the ids that both have.
+    """
+    if config.model_type != target.model_type:
+        raise ValueError(
+            f"{name} is a {config.model_type}, the target a {target.model_type}: a draft that reads pictures by itself"
+            f" must be a {target.model_type}"
+        )
+    check_tokens(name, tokenizer, "the target", target_tokenizer)
+
+
 def _check_vision(target: PreTrainedModel, draft: PreTrainedModel) -> None:
     """Refuse a draft that cannot read the features of the target's tower."""
     types = target.config.model_type, draft.config.model_type
@@ -61,7 +82,8 @@ def _check_vision(target: PreTrainedModel, draft: PreTrainedModel) -> None:
 
 def differences(target: PretrainedConfig, draft: PretrainedConfig) -> list[tuple[str, object, object]]:
     """List the fields in which two models of one family read features differently: name, target's value, draft's."""
-    found = [(name.replace("_", " "), getattr(target, name), getattr(draft, name)) for name in family_of(target).shared]
+    shared = shared_tower_of(target).shared
+    found = [(name.replace("_", " "), getattr(target, name), getattr(draft, name)) for name in shared]
     found += [
         (name.replace("_", " "), getattr(target.vision_config, name), getattr(draft.vision_config, name))
         for name in ("hidden_size", "image_size", "patch_size")

@@ -30,10 +30,12 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
     """
     others = sorted(set(layer_types(config)) - {FULL, SLIDING})
     if others:
-        raise ValueError(
-            f"{name} has {others[0]} layers, which a draft tree cannot be verified through: only full and sliding"
-            " attention can"
+        why = (
+            "attend in chunks, and a draft tree may reach over a chunk's end"
+            if "chunk" in others[0]
+            else "keep one state for the whole text, from which a branch that is refused cannot be taken back"
         )
+        raise ValueError(f"{name} has {others[0]} layers, which {why}: full and sliding attention can verify trees")
     rope: Any = getattr(config, "rope_parameters", None) or {}
     kinds = {rope.get("rope_type")} | {part.get("rope_type") for part in rope.values() if isinstance(part, dict)}
     if "longrope" in kinds:

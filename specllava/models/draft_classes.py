@@ -52,9 +52,9 @@ def vision_source(draft: PreTrainedModel) -> VisionSource:
     """Return the source of a draft's picture features; a plain language model has none."""
     if isinstance(draft, FeatureDraft):
         return "states"
-    if not hasattr(draft.model, "multi_modal_projector"):
+    if getattr(draft.config, "vision_config", None) is None:
         return "none"
-    return "shared" if isinstance(draft.model.vision_tower, nn.Identity) else "own"
+    return "shared" if isinstance(getattr(draft.model, "vision_tower", None), nn.Identity) else "own"
 
 
 def save(

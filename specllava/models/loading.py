@@ -10,18 +10,19 @@ import torch
 from transformers import LlamaForCausalLM, PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 from specllava.models.checkpoint import Checkpoint, Source
-from specllava.models.compatibility import check_pair
+from specllava.models.compatibility import check_pair, check_relative
 from specllava.models.decoder import check_decoder
 from specllava.models.device import DEVICE_AUTO, input_device, parse_device
 from specllava.models.draft_classes import vision_source
 from specllava.models.eos import eos_token_ids
-from specllava.models.family import FAMILIES, family_of
+from specllava.models.family import SharedTower, family_of, find_family, known_families
 from specllava.models.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
 from specllava.models.feature_config import DraftFormat
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fused import fuse
 from specllava.models.memory_estimate import check_memory, checked_context, estimate
 from specllava.models.quantization import QuantizationName, quantization_config
+from specllava.models.vocabulary import align
 
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
 
@@ -98,8 +99,8 @@ def load_target(
     auto = "float32" if device.type == "cpu" else "bfloat16"
     precision = getattr(torch, auto if options.dtype == "auto" else options.dtype)
     config, stored = checkpoint.config(), quantization_config(options.quantization, device)
-    build, small = family_of(config).target, None
     check_decoder(checkpoint.name, config.get_text_config())
+    family, small = family_of(config), None
     if draft is not None:
         small_checkpoint = Checkpoint.at(draft)
         if is_feature_draft(small_checkpoint):
@@ -108,13 +109,13 @@ def load_target(
             small_config = small_checkpoint.config()
             small = (draft_class(small_checkpoint.name, small_config), small_config)
     context = checked_context(options.context, config)
-    needed = estimate((build, config), small, precision, options.quantization, context)
+    needed = estimate((family.target, config), small, precision, options.quantization, context)
     tell(check_memory(name, needed, device, options.device_map))
-    processor = checkpoint.processor()
+    processor = checkpoint.processor(family.processor)
     arguments: dict[str, Any] = {} if stored is None else {"quantization_config": stored}
     if device.type != "cpu" or options.device_map:
         arguments["device_map"] = "auto" if options.device_map else {"": device}
-    model = _ready(checkpoint.load(build, dtype=precision, **arguments), device)
+    model = _ready(checkpoint.load(family.target, dtype=precision, **arguments), device)
     try:
         eos_token_ids(model, processor.tokenizer)  # refused here, and not in the first answer
     except ValueError as error:
@@ -146,12 +147,20 @@ def load_draft(
         raise ValueError(f"{checkpoint.name} is no draft of format {draft_format}: leave --draft-format out")
     config = checkpoint.config()
     build = draft_class(checkpoint.name, config)
-    tokenizer_only = build is LlamaForCausalLM
-    reads = checkpoint.tokenizer() if tokenizer_only else checkpoint.processor()
+    check_decoder(checkpoint.name, config.get_text_config())
+    family = find_family(config)
+    reads = checkpoint.tokenizer() if family is None else checkpoint.processor(family.processor)
     device = input_device(target)
     where = {} if device.type == "cpu" else {"device_map": {"": device}}
+    shares = all(isinstance(one, SharedTower) for one in (family, family_of(target.config)))
+    relative = family is not None and not shares  # whose tower and prompt are its own
+    if relative:
+        check_relative(checkpoint.name, config, reads.tokenizer, target.config, processor.tokenizer)
     model = checkpoint.load(build, dtype=target.dtype, **where)
-    check_pair(target, model, processor, reads)
+    if not relative:
+        check_pair(target, model, processor, reads)
+    elif (rows := target.config.get_text_config().vocab_size) != config.get_text_config().vocab_size:
+        align(model, checkpoint.name, 1 + max(reads.tokenizer.get_vocab().values()), rows)
     model = fuse(_ready(model, device))
     return LoadedDraft(checkpoint.name, model, reads if vision_source(model) == "own" else None)
 
@@ -162,16 +171,15 @@ def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
     Raises:
         ValueError: something else.
     """
-    for family in FAMILIES:
-        if config.model_type == family.name:
-            towerless = family.draft.__name__ in (config.architectures or ())
-            build: type[PreTrainedModel] = family.draft if towerless else family.target
-            return build
+    family = find_family(config)
+    if isinstance(family, SharedTower) and family.draft.__name__ in (config.architectures or ()):
+        return family.draft
+    if family is not None:
+        return family.target
     if config.model_type == "llama":
         llama: type[PreTrainedModel] = LlamaForCausalLM
         return llama
-    known = ", ".join(family.name for family in FAMILIES)
-    raise ValueError(f"{name} is a {config.model_type}, which cannot draft: a draft is a {known} or llama")
+    raise ValueError(f"{name} is a {config.model_type}, which cannot draft: {known_families()} can, and llama")
 
 
 def _ready(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:

@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM, PretrainedConfig, PreTrainedModel, Pr
 from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.compatibility import differences
 from specllava.models.draft_classes import VisionSource, save
-from specllava.models.family import FAMILIES, family_of
+from specllava.models.family import SharedTower, family_of, find_family, shared_tower_of
 from specllava.models.vocabulary import align, check_tokens
 
 SHARD = "2GB"
@@ -48,11 +48,11 @@ def init_draft(llm: Source, target: Source, output: Path, text_only: bool = Fals
     check_free(output)
     small, large = Checkpoint.at(llm), Checkpoint.at(target)
     kind, config = small.config(), large.config()
-    family = family_of(config)
     if kind.model_type != "llama":
-        way = " (draft import takes it)" if kind.model_type in {one.name for one in FAMILIES} else ""
+        way = " (draft import takes it)" if isinstance(find_family(kind), SharedTower) else ""
         raise ValueError(f"{small.name} is a {kind.model_type}: a draft is made of a plain llama{way}")
-    processor = large.processor()
+    family = family_of(config) if text_only else shared_tower_of(config)
+    processor = large.processor(family.processor)
     speaker = small.load(LlamaForCausalLM, dtype="auto")
     before, size = speaker.config.vocab_size, config.text_config.vocab_size
     _speak_alike(speaker, small, large.name, processor, config)
@@ -64,7 +64,7 @@ def init_draft(llm: Source, target: Source, output: Path, text_only: bool = Fals
     seeing.text_config = speaker.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        draft = family.draft(seeing)
+        draft = shared_tower_of(config).draft(seeing)
     draft.model.language_model.load_state_dict(speaker.model.state_dict())
     draft.lm_head.load_state_dict(speaker.lm_head.state_dict())
     save(draft, processor, output, speaker.dtype, SHARD)
@@ -84,12 +84,14 @@ def import_draft(source: Source, target: Source, output: Path) -> MadeDraft:
     check_free(output)
     small, large = Checkpoint.at(source), Checkpoint.at(target)
     theirs, config = small.config(), large.config()
-    family = next((one for one in FAMILIES if one.name == theirs.model_type), None)
+    family = find_family(theirs)
     if family is None:
         raise ValueError(f'{small.name} is a {theirs.model_type}, no LLaVA: of a language model "draft init" makes one')
+    if not isinstance(family, SharedTower):
+        raise ValueError(f"{small.name} is a {theirs.model_type}, which drafts as it is: name it with --draft")
     if family.draft.__name__ in (theirs.architectures or ()):
         raise ValueError(f"{small.name} has no tower, so it is a draft already: name it with --draft")
-    family_of(config)
+    shared_tower_of(config)
     processor = large.processor()
     model = small.load(family.target, dtype="auto")
     dtype = model.dtype

@@ -1,4 +1,4 @@
-"""Vision features: computed once by the tower, projected by each model that reads them."""
+"""Vision features of a prompt, in the image slots of the model that reads them."""
 
 from __future__ import annotations
 
@@ -9,36 +9,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specllava.models.compressors import Compressor, Operator
-from specllava.models.family import Features, ImageFeatures, Size, family_of
-
-
-def tower_features(target: PreTrainedModel, pixel_values: Tensor) -> Tensor:
-    """Return the vision tower's features of pictures, before any projector: ``[images, patches, vision_hidden]``.
-
-    Layer and strategy (whether the class token is dropped) are those of the model's configuration.
-    """
-    config = target.config
-    outputs = target.model.vision_tower(pixel_values, output_hidden_states=True)
-    layers = config.vision_feature_layer
-    chosen = [outputs.hidden_states[layer] for layer in ([layers] if isinstance(layers, int) else layers)]
-    if config.vision_feature_select_strategy == "default":
-        chosen = [states[:, 1:] for states in chosen]
-    return torch.cat(chosen, dim=-1) if len(chosen) > 1 else chosen[0]
-
-
-def encode_images(model: PreTrainedModel, pixels: Sequence[Tensor], sizes: Sequence[Size]) -> list[ImageFeatures]:
-    """Encode pictures in one pass of the model's tower, and return the features of each.
-
-    Args:
-        pixels: ``[tiles, 3, height, width]`` for each picture, as its family's ``pixels`` gives them.
-        sizes: height and width of each picture as given.
-    """
-    return split_by_image(model, tower_features(model, torch.cat(list(pixels))), sizes)
+from specllava.models.family import Features, ImageFeatures, Size, family_of, shared_tower_of
 
 
 def split_by_image(model: PreTrainedModel, states: Tensor, sizes: Sequence[Size]) -> list[ImageFeatures]:
     """Split the tower's states of all tiles, ``[tiles, patches, vision_hidden]``, into the features of each picture."""
-    family = family_of(model.config)
+    family = shared_tower_of(model.config)
     parts = states.split([family.num_tiles(model.config, size) for size in sizes])
     return [family.features_of(one, size) for one, size in zip(parts, sizes, strict=True)]
 

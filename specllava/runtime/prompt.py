@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +18,8 @@ class Prompt:
     Args:
         text: the last user message, for display.
         input_ids: ``[1, length]``, with image slots.
-        pixel_values: as the processor gives them, for LLaVA-1.5 ``[images, 3, height, width]``, or ``None``.
+        image_inputs: of the pictures as the processor gives them, by the names of the target's ``forward``; for
+            LLaVA-1.5 ``pixel_values [images, 3, height, width]``. None without pictures.
         features: of all pictures, for LLaVA-1.5 ``[images, patches, vision_hidden]``, or ``None``.
         image_keys: a key for each picture; equal keys mean equal features.
         image_sizes: width and height of each picture as given.
@@ -31,7 +32,7 @@ class Prompt:
 
     text: str
     input_ids: Tensor
-    pixel_values: Tensor | None
+    image_inputs: Mapping[str, Tensor]
     features: Features | None
     image_keys: tuple[str, ...]
     image_sizes: tuple[tuple[int, int], ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,9 +12,9 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.models.device import input_device
 from specllava.models.draft_classes import VisionSource
-from specllava.models.family import ImageFeatures, family_of
+from specllava.models.family import ImageFeatures, family_of, picture_key
 from specllava.models.special import special_tokens
-from specllava.models.vision import compressor_of, encode_images, kept_slots
+from specllava.models.vision import compressor_of, kept_slots
 from specllava.runtime.chat_format import Messages, apply_template, as_chat
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
@@ -71,14 +71,14 @@ class PromptBuilder:
         """
         chat, images = as_chat(messages, image, special_tokens(self.processor.tokenizer))
         text = apply_template(self.processor, chat, self.name)
-        inputs = self.processor(images=images or None, text=text, return_tensors="pt")
+        inputs = _read(self.processor, images, text)
         turn = sum(message["role"] == "user" for message in chat) - 1
         check_room(self.context, inputs["input_ids"].shape[1], new_tokens, turn)
         device = input_device(self.target)
         plain = Prompt(
             text=chat[-1]["content"][-1]["text"],
             input_ids=inputs["input_ids"].to(device),
-            pixel_values=None,
+            image_inputs={},
             features=None,
             image_keys=(),
             image_sizes=tuple(one.size for one in images),
@@ -88,46 +88,72 @@ class PromptBuilder:
         if not images:
             return plain
         known = known or {}
-        prompt = _with_features(plain, self.target, inputs["pixel_values"], known)
+        prompt = _with_features(plain, self.target, self.processor, inputs, known)
         if self.vision == "none":
             words = plain.input_ids[plain.input_ids != self.target.config.image_token_id]
             return with_draft_prompt(prompt, replace(plain, input_ids=words[None], image_sizes=()))
         if self.draft is not None and self.draft_processor is not None:  # it has a tower of its own
-            inputs = self.draft_processor(images=images, text=text, return_tensors="pt")
+            inputs = _read(self.draft_processor, images, text)
             own = replace(plain, input_ids=inputs["input_ids"].to(device))
-            return replace(prompt, draft_prompt=_with_features(own, self.draft, inputs["pixel_values"], known, "own "))
+            own = _with_features(own, self.draft, self.draft_processor, inputs, known, "own ")
+            return replace(prompt, draft_prompt=own)
         if self.draft is not None and self.vision == "shared" and compressor_of(self.draft) is not None:
             kept = prompt.input_ids[kept_slots(self.draft, prompt.input_ids, prompt.features)]
             return with_draft_prompt(prompt, replace(prompt, input_ids=kept[None], vision_seconds=0.0))
         return prompt
 
 
+def _read(processor: ProcessorMixin, images: Sequence[Image.Image], text: str) -> Mapping[str, Tensor]:
+    """Tokenise a text with its pictures as ``apply_chat_template`` would: no second beginning, pictures of one chat."""
+    begun = bool(processor.tokenizer.bos_token) and text.startswith(processor.tokenizer.bos_token)
+    special = {"add_special_tokens": False} if begun else {}
+    read: Mapping[str, Tensor] = processor(
+        images=[list(images)] if images else None, text=text, return_tensors="pt", **special
+    )
+    return read
+
+
 def _with_features(
-    prompt: Prompt, model: PreTrainedModel, pixel_values: Tensor, known: Mapping[str, ImageFeatures], whose: str = ""
+    prompt: Prompt,
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    inputs: Mapping[str, Tensor],
+    known: Mapping[str, ImageFeatures],
+    whose: str = "",
 ) -> Prompt:
     """Add the features of its pictures to a prompt; only pictures that are not known run through the model's tower.
 
     Args:
+        inputs: as the processor gives them.
         whose: in front of the keys, where features are not the target's.
     """
     family, device = family_of(model.config), prompt.input_ids.device
     sizes = [(height, width) for width, height in prompt.image_sizes]
-    read = family.pixels(model.config, pixel_values, sizes)
-    keys = tuple(whose + family.key(*one) for one in zip(read, sizes, strict=True))
+    read = family.pictures(model.config, processor, inputs, sizes)
+    keys = tuple(whose + picture_key(one) for one in read)
     started = now(device)
     new = {key: number for number, key in enumerate(keys) if key not in known}
     found = dict(known)
     if new:
-        pixels = [read[number].to(device, model.dtype) for number in new.values()]
-        found |= zip(new, encode_images(model, pixels, [sizes[number] for number in new.values()]), strict=True)
+        pictures = [_placed(read[number], model, device) for number in new.values()]
+        found |= zip(new, family.encode(model, pictures), strict=True)
     features = family.stack([found[key] for key in keys])
+    own = {name: inputs[name] for name in processor.image_processor.model_input_names if name in inputs}
     return replace(
         prompt,
-        pixel_values=pixel_values.to(device, model.dtype),
+        image_inputs=_placed(own, model, device),
         features=features,
         image_keys=keys,
         vision_seconds=now(device) - started,
     )
+
+
+def _placed(inputs: Mapping[str, Tensor], model: PreTrainedModel, device: torch.device) -> dict[str, Tensor]:
+    """Move inputs to a device, those that are no whole numbers in the model's precision."""
+    return {
+        name: one.to(device, model.dtype) if one.is_floating_point() else one.to(device)
+        for name, one in inputs.items()
+    }
 
 
 def check_room(context: int, length: int, new_tokens: int, turn: int = 0) -> None:

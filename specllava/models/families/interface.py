@@ -1,0 +1,144 @@
+"""Interface of a family: how pictures become embeddings in image slots, and what positions tokens have."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel, ProcessorMixin
+
+Size = tuple[int, int]  # height and width in pixels
+Picture = dict[str, Tensor]  # what a model reads of one picture, by the names of its ``forward``
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Vision states of a picture that is read in tiles.
+
+    Args:
+        states: ``[tiles, patches, vision_hidden]``: the whole picture, then its tiles row by row.
+        size: of the picture, which determines the part of the tiles that is padding.
+    """
+
+    states: Tensor
+    size: Size
+
+
+ImageFeatures = Tensor | Tiles  # one picture's features; a tensor is [patches or slots, width]
+# Those of all pictures of a prompt; a tensor is [images, patches, vision_hidden].
+Features = Tensor | tuple[Tiles, ...] | tuple[Tensor, ...]
+
+
+class Family(ABC):
+    """Interface of a family."""
+
+    name: str  # config.model_type
+    target: type[PreTrainedModel]
+    processor: type[Any] = AutoProcessor  # class whose ``from_pretrained`` reads a checkpoint's processor
+    position_rows: ClassVar[int] = 1  # of position ids per token
+
+    @abstractmethod
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        """Split the processor's output for a prompt into pictures; equal ones have equal features.
+
+        Args:
+            inputs: of one prompt with at least one picture, ``input_ids`` among them.
+            sizes: of the pictures as given, in their order.
+        """
+
+    @abstractmethod
+    def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
+        """Run pictures through the model's tower, and return the features of each."""
+
+    @abstractmethod
+    def stack(self, pictures: Sequence[Any]) -> Features:
+        """Join the features of several pictures, at least one, into one value."""
+
+    @abstractmethod
+    def num_image_tokens(self, model: PreTrainedModel, features: Any) -> list[int]:
+        """Return the number of image slots that each picture takes in a prompt."""
+
+    @abstractmethod
+    def project(self, model: PreTrainedModel, features: Any) -> Tensor:
+        """Return the embeddings of all image slots in their order, ``[slots, hidden]``."""
+
+    def prefill_positions(
+        self, model: PreTrainedModel, input_ids: Tensor, features: Any
+    ) -> tuple[Tensor | None, int]:
+        """Return position ids of a prompt, ``[1, length]`` or ``[rows, 1, length]``, and the offset behind it.
+
+        A later token at place ``n`` of the text has position ``n`` plus that offset, in every row. By default both
+        are what transformers does by itself: one row, no offset.
+        """
+        return None, 0
+
+
+class SharedTower(Family):
+    """Family whose features are those of the tower, so that one pass of it serves target and draft.
+
+    Each model projects the features for itself.
+    """
+
+    draft: type[PreTrainedModel]  # the target's class without a tower
+    shared: tuple[str, ...]  # fields of the configuration in which models agree that read the same features
+
+    @abstractmethod
+    def num_tiles(self, config: PretrainedConfig, size: Size) -> int:
+        """Return the number of squares in which the tower reads a picture."""
+
+    @abstractmethod
+    def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
+        """Return the tower's input for each picture, ``[tiles, 3, height, width]``, from the processor's output."""
+
+    @abstractmethod
+    def features_of(self, states: Tensor, size: Size) -> ImageFeatures:
+        """Return one picture's features, from the tower's states of it, ``[tiles, patches, vision_hidden]``."""
+
+    @abstractmethod
+    def projector(self, model: PreTrainedModel) -> list[nn.Parameter]:
+        """Return the weights that :meth:`project` uses."""
+
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        read = self.pixels(config, inputs["pixel_values"], sizes)
+        return [
+            {"pixel_values": pixels, "image_sizes": torch.tensor([size])}
+            for pixels, size in zip(read, sizes, strict=True)
+        ]
+
+    def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
+        states = tower_features(model, torch.cat([one["pixel_values"] for one in pictures]))
+        parts = states.split([len(one["pixel_values"]) for one in pictures])
+        sizes = [(height, width) for one in pictures for height, width in one["image_sizes"].tolist()]
+        return [self.features_of(own, size) for own, size in zip(parts, sizes, strict=True)]
+
+
+def tower_features(target: PreTrainedModel, pixel_values: Tensor) -> Tensor:
+    """Return the vision tower's features of pictures, before any projector: ``[images, patches, vision_hidden]``.
+
+    Layer and strategy (whether the class token is dropped) are those of the model's configuration.
+    """
+    config = target.config
+    outputs = target.model.vision_tower(pixel_values, output_hidden_states=True)
+    layers = config.vision_feature_layer
+    chosen = [outputs.hidden_states[layer] for layer in ([layers] if isinstance(layers, int) else layers)]
+    if config.vision_feature_select_strategy == "default":
+        chosen = [states[:, 1:] for states in chosen]
+    return torch.cat(chosen, dim=-1) if len(chosen) > 1 else chosen[0]
+
+
+def picture_key(picture: Picture) -> str:
+    """Return a key of a picture: equal keys mean equal features."""
+    digest = hashlib.sha256()
+    for name, value in sorted(picture.items()):
+        digest.update(f"{name} {tuple(value.shape)}".encode())
+        digest.update(value.contiguous().numpy().tobytes())
+    return digest.hexdigest()

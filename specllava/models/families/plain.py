@@ -1,0 +1,124 @@
+"""Families with ordinary positions and masks, through transformers' own ``get_image_features``.
+
+A picture's features are the embeddings of its image slots, in the space of the model that read it: tower and projector
+ran once. So a draft of such a family reads each picture with a tower of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from transformers import (
+    Idefics3ForConditionalGeneration,
+    Idefics3Processor,
+    InternVLForConditionalGeneration,
+    LlavaOnevisionForConditionalGeneration,
+    Mistral3ForConditionalGeneration,
+    PretrainedConfig,
+    PreTrainedModel,
+    ProcessorMixin,
+    SmolVLMForConditionalGeneration,
+)
+
+from specllava.models.families.interface import Family, ImageFeatures, Picture, Size
+from specllava.models.families.processors import (
+    InternVLProcessorPil,
+    LlavaOnevisionProcessorPil,
+    PixtralProcessorPil,
+)
+
+
+class Plain(Family):
+    """Family that transformers encodes; what is left to it is which part of the processor's output is which picture."""
+
+    def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
+        return [self._embeddings(model, one) for one in pictures]
+
+    def _embeddings(self, model: PreTrainedModel, picture: Picture) -> Tensor:
+        """Return the embeddings of one picture's slots, ``[slots, hidden]``."""
+        pooled = model.model.get_image_features(**picture, return_dict=True).pooler_output
+        found: Tensor = pooled if isinstance(pooled, Tensor) else torch.cat(list(pooled))
+        return found.flatten(0, -2)
+
+    def stack(self, pictures: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(pictures)
+
+    def num_image_tokens(self, model: PreTrainedModel, features: Sequence[Tensor]) -> list[int]:
+        return [len(one) for one in features]
+
+    def project(self, model: PreTrainedModel, features: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(features))
+
+
+class LlavaOnevision(Plain):
+    """LLaVA-OneVision (arXiv 2408.03326): one picture is read in tiles, of several each in one square."""
+
+    name, target, processor = "llava_onevision", LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessorPil
+
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        several = inputs["batch_num_images"].clamp(max=2)  # features do not depend on how many others there are
+        pixels, shown = inputs["pixel_values"].split(1), inputs["image_sizes"].split(1)
+        return [
+            {"pixel_values": tiles, "image_sizes": size, "batch_num_images": several}
+            for tiles, size in zip(pixels, shown, strict=True)
+        ]
+
+
+class InternVL(Plain):
+    """InternVL 2.5 to 3.5 (arXiv 2504.10479): tiles of equal numbers of slots, then the whole picture."""
+
+    name, target, processor = "internvl", InternVLForConditionalGeneration, InternVLProcessorPil
+
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        slots = torch.eq(inputs["input_ids"][0], config.image_token_id).nonzero()[:, 0]
+        begins = torch.cat([slots.new_tensor([True]).bool(), slots.diff() > 1])  # pictures lie between two tokens
+        counts = begins.cumsum(0).bincount()[1:] // config.image_seq_length
+        return [{"pixel_values": tiles} for tiles in inputs["pixel_values"].split(counts.tolist())]
+
+
+class Mistral3(Plain):
+    """Mistral Small 3.1 and later: a picture of any shape, a token after each row of its slots."""
+
+    name, target, processor = "mistral3", Mistral3ForConditionalGeneration, PixtralProcessorPil
+
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        read = zip(inputs["pixel_values"].split(1), inputs["image_sizes"].split(1), strict=True)
+        return [
+            {"pixel_values": pixels[..., : int(size[0, 0]), : int(size[0, 1])], "image_sizes": size}
+            for pixels, size in read
+        ]
+
+    def _embeddings(self, model: PreTrainedModel, picture: Picture) -> Tensor:
+        """Return the embeddings of one picture; one of a lone slot is read twice, since transformers fails on it."""
+        square = model.config.vision_config.patch_size * model.config.spatial_merge_size
+        times = 2 if picture["image_sizes"].eq(square).all() else 1
+        read = {name: one.repeat(times, *[1] * (one.dim() - 1)) for name, one in picture.items()}
+        return super()._embeddings(model, read).chunk(times)[0]
+
+
+class Idefics3(Plain):
+    """Idefics3 (arXiv 2408.12637): tiles between row and column tokens, then the whole picture."""
+
+    name, target = "idefics3", Idefics3ForConditionalGeneration
+
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        tiles = [max(1, processor.image_processor.get_number_of_image_patches(*size)[0]) for size in sizes]
+        pixels, masks = (inputs[name].split(tiles, dim=1) for name in ("pixel_values", "pixel_attention_mask"))
+        return [{"pixel_values": own, "pixel_attention_mask": mask} for own, mask in zip(pixels, masks, strict=True)]
+
+
+class SmolVLM(Idefics3):
+    """SmolVLM and SmolVLM2 (arXiv 2504.05299), which write a picture as Idefics3 does."""
+
+    name, target, processor = "smolvlm", SmolVLMForConditionalGeneration, Idefics3Processor
+

@@ -1,0 +1,360 @@
+"""Small random checkpoints of the families that transformers encodes, laid out on disk as the published ones are.
+
+The layouts are those of ``llava-hf/llava-onevision-qwen2-0.5b-ov-hf``, ``OpenGVLab/InternVL3-1B-hf``,
+``mistralai/Mistral-Small-3.1-24B-Instruct-2503``, ``HuggingFaceM4/Idefics3-8B-Llama3`` and
+``HuggingFaceTB/SmolVLM2-2.2B-Instruct``, as transformers describes them. Only the sizes are small.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, PreTrainedModel
+
+from specllava.models.family import family_of
+from support.checkpoints import TEXT, weights_of, write
+from support.models import seeded
+
+FamilyName = Literal["llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm"]
+FAMILIES: tuple[FamilyName, ...] = ("llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm")
+WORDS = 320  # pieces of the vocabulary: 256 bytes and what is learnt from a text
+CONTEXT = 2048
+QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+ROWS = tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of a checkpoint: decoder, tower, rows of the embeddings behind the last token."""
+
+    layers: int = 2
+    hidden: int = 48
+    heads: int = 4
+    kv_heads: int = 2
+    vision: int = 32
+    side: int = 28
+    patch: int = 7
+    scale: int = 2  # patches on a side that become one slot
+    padding: int = 24
+    tied: bool = False
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is published with a family: tokens, processor, template."""
+
+    first: tuple[str, ...]  # special tokens in front of the words
+    last: tuple[str, ...]  # and behind them
+    image: str
+    bos: str | None
+    eos: str
+    tokenizer: str
+    processor: str
+    image_processor: str
+    template: str
+    named: tuple[tuple[str, str], ...] = ()  # special tokens that the tokenizer knows by a name
+
+
+PARTS = (
+    "{% for content in message['content'] %}{% if content['type'] == 'image' %}IMAGE"
+    "{% else %}{{ content['text'] }}{% endif %}{% endfor %}"
+)
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n" + PARTS + "<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TURNS = (
+    "{% for message in messages %}{{ message['role'] | capitalize }}{% if message['content'][0]['type'] == 'image' %}"
+    "{{ ':' }}{% else %}{{ ': ' }}{% endif %}" + PARTS.replace("IMAGE", "<image>") + "<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+INST = (
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}[INST]"
+    + PARTS.replace("IMAGE", "[IMG]") + "[/INST]{% else %}{{ message['content'][0]['text'] + eos_token }}"
+    "{% endif %}{% endfor %}"
+)  # fmt: skip
+KINDS: dict[FamilyName, Kind] = {
+    "llava_onevision": Kind(
+        (), (*QWEN, "<image>", "<video>"), "<image>", None, "<|im_end|>", "Qwen2Tokenizer", "LlavaOnevisionProcessor",
+        "LlavaOnevisionImageProcessor", CHATML.replace("IMAGE", "<image>\n"),
+    ),
+    "internvl": Kind(
+        (), (*QWEN, "<img>", "</img>", "<IMG_CONTEXT>", "<video>"), "<IMG_CONTEXT>", None, "<|im_end|>",
+        "Qwen2Tokenizer", "InternVLProcessor", "GotOcr2ImageProcessorFast", CHATML.replace("IMAGE", "<IMG_CONTEXT>\n"),
+        (("start_image_token", "<img>"), ("end_image_token", "</img>"), ("context_image_token", "<IMG_CONTEXT>"),
+         ("video_token", "<video>")),
+    ),
+    "mistral3": Kind(
+        ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"), (), "[IMG]", "<s>",
+        "</s>", "LlamaTokenizerFast", "PixtralProcessor", "PixtralImageProcessor", INST,
+    ),
+    "idefics3": Kind(
+        (), ("<|begin_of_text|>", "<|end_of_text|>", "<fake_token_around_image>", "<image>", "<end_of_utterance>"),
+        "<image>", "<|begin_of_text|>", "<end_of_utterance>", "PreTrainedTokenizerFast", "Idefics3Processor",
+        "Idefics3ImageProcessor", "{{ bos_token }}" + TURNS,
+    ),
+    "smolvlm": Kind(
+        ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+        ("<global-img>", *ROWS, "<fake_token_around_image>", "<image>", "<end_of_utterance>"), "<image>",
+        "<|im_start|>", "<end_of_utterance>", "GPT2Tokenizer", "SmolVLMProcessor", "SmolVLMImageProcessor",
+        "<|im_start|>" + TURNS,
+    ),
+}  # fmt: skip
+
+
+@cache
+def token_ids(family: FamilyName) -> dict[str, int]:
+    """Ids of the special tokens."""
+    kind = KINDS[family]
+    behind = len(kind.first) + WORDS
+    return {token: number for number, token in enumerate(kind.first)} | {
+        token: behind + number for number, token in enumerate(kind.last)
+    }
+
+
+@cache
+def pieces(also: str = "") -> Tokenizer:
+    """A byte-level BPE learnt from a little text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        [TEXT, also], trainers.BpeTrainer(vocab_size=WORDS, initial_alphabet=alphabet, show_progress=False)
+    )
+    assert tokenizer.get_vocab_size() == WORDS
+    return tokenizer
+
+
+def write_tokenizer(directory: Path, family: FamilyName, also: str = "") -> None:
+    """Tokenizer files: words between the special tokens.
+
+    Args:
+        also: more text to learn pieces from, for a tokenizer that differs.
+    """
+    kind, ids = KINDS[family], token_ids(family)
+    raw = json.loads(pieces(also).to_str())
+    raw["model"]["vocab"] = {token: number for token, number in ids.items() if token in kind.first} | {
+        piece: number + len(kind.first) for piece, number in raw["model"]["vocab"].items()
+    }
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    raw["added_tokens"] = [{"id": number, "content": token, **flags} for token, number in ids.items()]
+    tokenizer = Tokenizer.from_str(json.dumps(raw))
+    tokenizer.decoder = decoders.ByteLevel()
+    raw = json.loads(tokenizer.to_str())
+    if kind.tokenizer in ("LlamaTokenizerFast", "PreTrainedTokenizerFast"):  # as Llama 3's and Mistral's: begin by bos
+        raw["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": kind.bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {kind.bos: {"id": kind.bos, "ids": [ids[kind.bos or ""]], "tokens": [kind.bos]}},
+        }
+    write(directory / "tokenizer.json", raw)
+    special = {"eos_token": kind.eos, "pad_token": kind.eos} | ({"bos_token": kind.bos} if kind.bos else {})
+    write(
+        directory / "tokenizer_config.json",
+        {
+            "added_tokens_decoder": {
+                str(one["id"]): {name: value for name, value in one.items() if name != "id"}
+                for one in raw["added_tokens"]
+            },
+            "clean_up_tokenization_spaces": False,
+            "extra_special_tokens": dict(kind.named),
+            "model_max_length": CONTEXT,
+            "processor_class": kind.processor,
+            "tokenizer_class": kind.tokenizer,
+            **special,
+        },
+    )
+
+
+def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
+    """The decoder's part of ``config.json``."""
+    kind = {"llava_onevision": "qwen2", "internvl": "qwen2", "mistral3": "mistral"}.get(family, "llama")
+    fields: dict[str, Any] = {
+        "hidden_size": layout.hidden,
+        "intermediate_size": 2 * layout.hidden,
+        "max_position_embeddings": CONTEXT,
+        "model_type": kind,
+        "num_attention_heads": layout.heads,
+        "num_hidden_layers": layout.layers,
+        "num_key_value_heads": layout.kv_heads,
+        "tie_word_embeddings": layout.tied,
+        "vocab_size": rows_of(family, layout),
+    }
+    if kind == "mistral":  # whose heads are not as wide as the hidden state over their number
+        fields |= {"head_dim": 16, "sliding_window": None, "rope_theta": 1e9}
+    if kind == "qwen2":
+        fields |= {"use_sliding_window": False, "max_window_layers": layout.layers, "rope_theta": 1e6}
+    return fields
+
+
+def rows_of(family: FamilyName, layout: Layout) -> int:
+    kind = KINDS[family]
+    return WORDS + len(kind.first) + len(kind.last) + layout.padding
+
+
+def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
+    """A published ``config.json`` with small sizes."""
+    ids, image = token_ids(family), token_ids(family)[KINDS[family].image]
+    vision: dict[str, Any] = {
+        "hidden_size": layout.vision,
+        "image_size": layout.side,
+        "intermediate_size": 2 * layout.vision,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "patch_size": layout.patch,
+    }
+    fields = {
+        "architectures": [f"{family}ForConditionalGeneration"],
+        "model_type": family,
+        "text_config": text_fields(family, layout),
+        "tie_word_embeddings": layout.tied,
+        "torch_dtype": "float16",
+        "vision_config": vision,
+    }
+    match family:
+        case "llava_onevision":
+            vision |= {"model_type": "siglip_vision_model", "vision_use_head": False}
+            fields |= {
+                "image_grid_pinpoints": grid(layout), "image_token_index": image, "projector_hidden_act": "gelu",
+                "use_image_newline_parameter": True, "video_token_index": ids["<video>"],
+                "vision_aspect_ratio": ASPECT, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
+            }  # fmt: skip
+        case "internvl":
+            vision |= {"model_type": "internvl_vision", "norm_type": "layer_norm", "use_mean_pooling": True}
+            vision |= {name: [vision[name]] * 2 for name in ("image_size", "patch_size")}
+            fields |= {
+                "downsample_ratio": 1 / layout.scale, "image_seq_length": slots(layout), "image_token_id": image,
+                "projector_hidden_act": "gelu", "vision_feature_layer": -1,
+                "vision_feature_select_strategy": "default",
+            }  # fmt: skip
+        case "mistral3":
+            vision |= {"model_type": "pixtral", "head_dim": layout.vision // 2, "rope_theta": 10000.0}
+            vision |= {"image_size": 2 * layout.side}
+            fields |= {
+                "image_token_index": image, "multimodal_projector_bias": False, "projector_hidden_act": "gelu",
+                "spatial_merge_size": layout.scale, "vision_feature_layer": -1,
+            }  # fmt: skip
+        case _:
+            vision |= {"model_type": family if family == "idefics3" else "smolvlm_vision"}
+            fields |= {"image_token_id": image, "scale_factor": layout.scale, "pad_token_id": ids[KINDS[family].eos]}
+    return fields
+
+
+ASPECT = "anyres_max_2"  # as anyres_max_9: more tiles are shrunk to as many patches
+
+
+def grid(layout: Layout) -> list[list[int]]:
+    return [[layout.side * high, layout.side * wide] for high in (1, 2, 3) for wide in (1, 2, 3)]
+
+
+def slots(layout: Layout) -> int:
+    """Image slots of a square."""
+    return (layout.side // layout.patch // layout.scale) ** 2
+
+
+def write_processor(directory: Path, family: FamilyName, layout: Layout) -> None:
+    kind, side = KINDS[family], layout.side
+    images: dict[str, Any] = {
+        "do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True,
+        "image_mean": [0.5, 0.5, 0.5], "image_processor_type": kind.image_processor, "image_std": [0.5, 0.5, 0.5],
+        "processor_class": kind.processor, "rescale_factor": 0.00392156862745098, "resample": 3,
+    }  # fmt: skip
+    fields: dict[str, Any] = {"processor_class": kind.processor}
+    match family:
+        case "llava_onevision":
+            images |= {"do_pad": True, "image_grid_pinpoints": grid(layout), "size": {"height": side, "width": side}}
+            fields |= {
+                "image_token": "<image>", "num_image_tokens": (side // layout.patch) ** 2, "video_token": "<video>",
+                "vision_aspect_ratio": ASPECT, "vision_feature_select_strategy": "full",
+            }  # fmt: skip
+        case "internvl":
+            images |= {
+                "crop_to_patches": False, "max_patches": 6, "min_patches": 1, "size": {"height": side, "width": side},
+            }  # fmt: skip
+            fields |= {"image_seq_length": slots(layout)}
+        case "mistral3":
+            images |= {"patch_size": {"height": layout.patch, "width": layout.patch}}
+            images |= {"size": {"longest_edge": 2 * side}}
+            fields |= {
+                "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]", "image_token": "[IMG]",
+                "patch_size": layout.patch, "spatial_merge_size": layout.scale,
+            }  # fmt: skip
+        case _:
+            images |= {
+                "do_image_splitting": True, "do_pad": True, "max_image_size": {"longest_edge": side},
+                "size": {"longest_edge": 2 * side},
+            }  # fmt: skip
+            fields |= {"image_seq_len": slots(layout)}
+    write(directory / "preprocessor_config.json", images)
+    write(directory / "processor_config.json", fields)
+    write(directory / "chat_template.json", {"chat_template": kind.template})
+
+
+def write_checkpoint(
+    directory: Path,
+    family: FamilyName,
+    seed: int = 0,
+    layout: Layout | None = None,
+    near: Path | None = None,
+    noise: float = 0.03,
+    also: str = "",
+) -> Path:
+    """A random checkpoint, in float16 and several files.
+
+    Args:
+        near: a checkpoint whose decoder this one resembles, up to ``noise``, where the sizes agree.
+        also: more text for its tokenizer, which then differs.
+    """
+    layout = layout or Layout()
+    directory.mkdir(parents=True)
+    fields = config_fields(family, layout)
+    write(directory / "config.json", fields)
+    config = AutoConfig.from_pretrained(directory)
+    model = seeded(family_of(config).target, config, seed)
+    randomise(model, family, seed)
+    if near is not None:
+        resemble(model, near, noise, seed)
+    model.half().save_pretrained(directory, max_shard_size="100KB")
+    write(directory / "config.json", fields)
+    write(directory / "generation_config.json", {"eos_token_id": token_ids(family)[KINDS[family].eos]})
+    write_processor(directory, family, layout)
+    write_tokenizer(directory, family, also)
+    return directory
+
+
+@torch.no_grad()
+def randomise(model: PreTrainedModel, family: FamilyName, seed: int) -> None:
+    """Weights whose model varies its answers; special tokens are hardly ever said."""
+    source = torch.Generator().manual_seed(seed)
+    head = model.get_output_embeddings().weight
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            weight.copy_((1.0 if weight is head else 0.25) * torch.randn(weight.shape, generator=source))
+    first = len(KINDS[family].first)
+    head[:first] *= 0.01
+    head[first + WORDS :] *= 0.01
+
+
+@torch.no_grad()
+def resemble(model: PreTrainedModel, near: Path, noise: float, seed: int) -> None:
+    """Copy the decoder of a checkpoint with noise, in as many rows as the model has."""
+    other = type(model).from_pretrained(near, dtype=torch.float32)
+    source = torch.Generator().manual_seed(seed)
+    theirs = dict(other.get_decoder().named_parameters()) | {"head": other.get_output_embeddings().weight}
+    ours = dict(model.get_decoder().named_parameters()) | {"head": model.get_output_embeddings().weight}
+    for name, weight in ours.items():
+        whole = theirs[name]
+        shared = min(len(weight), len(whole))
+        weight[:shared].copy_(whole[:shared] + noise * torch.randn(whole[:shared].shape, generator=source))
+
+
+def names_of(directory: Path) -> set[str]:
+    """Names of all weights on disk."""
+    return set(weights_of(directory))

@@ -1,0 +1,278 @@
+"""Families that transformers encodes: what comes out is their own ``generate``, whatever drafts, grows or samples."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+import torch
+from support import checkpoints, families, models
+from support.chats import check_last
+from support.families import FAMILIES, KINDS, WORDS, FamilyName, Layout
+from test_bad_input import complaint
+from torch import Tensor
+from transformers import Gemma3Config, Llama4Config, PretrainedConfig, Qwen3_5Config
+from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
+
+from specllava.chat import Chat
+from specllava.config import DecodingConfig
+from specllava.growth.rules import RULE_INFOS
+from specllava.lane import Lane
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.loading import DTypeName
+from specllava.models.make_draft import import_draft, init_draft
+from specllava.models.memory_estimate import weight_bytes
+from specllava.pair import Pair
+from specllava.runtime.engine import Engine
+from specllava.runtime.passes import PassInput
+from specllava.runtime.prompt import Prompt
+from specllava.tree import DraftTree
+
+FAST = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
+ALONE = replace(FAST, drafter="none")
+# One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their
+# embeddings have fewer rows than the target's, and more.
+DRAFTS = {
+    "near": Layout(vision=16, side=36, patch=6, padding=8),
+    "tied": Layout(layers=1, hidden=32, heads=2, kv_heads=1, vision=16, padding=40, tied=True),
+}
+OTHER = Layout(layers=3, hidden=64, heads=4, kv_heads=1, vision=48, side=40, patch=5, padding=3)  # and another seed
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("families")
+    for family in FAMILIES:
+        target = families.write_checkpoint(root / family, family)
+        families.write_checkpoint(root / f"{family} other", family, 7, OTHER)
+        for number, (made, layout) in enumerate(DRAFTS.items(), 1):
+            near = target if made == "near" else None
+            families.write_checkpoint(root / f"{family} {made}", family, number, layout, near)
+    return root
+
+
+@pytest.fixture(scope="module")
+def pairs(root: Path):
+    """A pair by target, draft and precision; a target is loaded once per precision."""
+
+    @cache
+    def alone(name: str, dtype: DTypeName) -> Pair:
+        return replace(Pair.load(root / name, device="cpu", dtype=dtype), costs=models.COSTS)
+
+    @cache
+    def pair(name: str, made: str | None, dtype: DTypeName) -> Pair:
+        drafted = alone(name, dtype)
+        if made is None:
+            return drafted
+        return replace(drafted.with_draft(root / f"{name.split()[0]} {made}"), costs=models.COSTS)
+
+    return pair
+
+
+def said(pair: Pair, prompt: Prompt, config: DecodingConfig) -> tuple[tuple[int, ...], int]:
+    """Token ids of an answer, and the target's passes."""
+    trace = pair.run(Lane("x", config, prompt))
+    return trace.token_ids, len(trace.steps)
+
+
+def own_inputs(pair: Pair, number: int) -> dict[str, Tensor]:
+    """What the family's processor makes of a chat, without the code under test."""
+    chat = [
+        {
+            "role": one["role"],
+            "content": [{"type": "text", "text": one["content"]}]
+            if isinstance(one["content"], str)
+            else [part | {"text": part["text"].strip()} if part["type"] == "text" else part for part in one["content"]],
+        }
+        for one in checkpoints.messages(number)
+    ]
+    made = pair.processor.apply_chat_template(
+        chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+    )
+    return {name: one.to(pair.target.dtype) if one.is_floating_point() else one for name, one in made.items()}
+
+
+@torch.inference_mode()
+def check_generate(pair: Pair, numbers: range) -> None:
+    """Target-only decoding is the family's own ``generate``, token by token."""
+    for number in numbers:
+        inputs = own_inputs(pair, number)
+        wanted = pair.target.generate(**inputs, do_sample=False, max_new_tokens=ALONE.max_new_tokens)
+        prompt = pair.prompt(None, checkpoints.messages(number))
+        assert torch.equal(prompt.input_ids, inputs["input_ids"])
+        assert said(pair, prompt, ALONE)[0] == tuple(wanted[0, prompt.length :].tolist())
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_target_only_is_the_familys_own_generate(pairs, family: FamilyName, dtype: DTypeName):
+    """None, one and three pictures of odd sizes, one and two turns."""
+    check_generate(pairs(family, None, dtype), range(10))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_of_other_sizes_and_seed(pairs, family: FamilyName):
+    """Nothing was written against it; the draft's tower, rows and layers are not its own either."""
+    pair = pairs(f"{family} other", "near", "float64")
+    check_generate(pair, range(13, 17))
+    for number in range(13, 17):
+        prompt = pair.prompt(None, checkpoints.messages(number))
+        plain = said(pair, prompt, ALONE)[0]
+        assert said(pair, prompt, FAST)[0] == said(pair, prompt, replace(FAST, drafter="prompt-lookup"))[0] == plain
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_speculation_changes_no_token(pairs, family: FamilyName, dtype: DTypeName):
+    """Whatever rule, drafter and temperature; the near draft is right at times, so that there is something to keep."""
+    saved = 0
+    rules = [name for name, info in RULE_INFOS.items() if info.compared]
+    for number in range(5):
+        made = tuple(DRAFTS)[number % 3 == 2]
+        pair = pairs(family, made, dtype)
+        prompt = pair.prompt(None, checkpoints.messages(number))
+        for heat in ({}, {"temperature": 0.8, "top_p": 0.9, "seed": number}):
+            plain, passes = said(pair, prompt, replace(ALONE, **heat))
+            assert said(pair, prompt, replace(FAST, drafter="prompt-lookup", **heat))[0] == plain
+            for rule in rules if not heat else rules[number % len(rules) :: 3]:
+                fast, fewer = said(pair, prompt, replace(FAST, rule=rule, **heat))
+                assert fast == plain
+                saved += passes - fewer
+    assert saved > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_a_tree_pass_scores_each_path_as_alone(pairs, family: FamilyName):
+    pair = pairs(family, None, "float64")
+    for number in range(1, 5):
+        prompt = pair.prompt(None, checkpoints.messages(number))
+        plain = models.random_tree(number)
+        words = [len(KINDS[family].first) + token % WORDS for token in plain.tokens]
+        tree = DraftTree(tuple(words), plain.parents, plain.log_probs, plain.entropies)
+        engine = Engine(pair.target, prompt.length + len(tree))
+        engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
+        logits = engine.forward(PassInput.of_tree(tree, prompt.length)).logits
+        for leaf in (node for node, children in enumerate(tree.children()) if not children):
+            path = tree.path(leaf)
+            ids = torch.cat([prompt.input_ids, torch.tensor([[words[node] for node in path]])], dim=1)
+            whole = pair.target(input_ids=ids, **prompt.image_inputs, use_cache=False).logits[0, -len(path) :]
+            torch.testing.assert_close(logits[list(path)], whole, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, family: FamilyName):
+    """Pictures in several turns, some of them again, and an earlier turn edited."""
+    chat = Chat(pairs(family, "near", "float64"))
+    reused = 0
+    for question, shown in (("What is this?", (1, 2)), ("Where?", ()), ("And here?", (2, 3))):
+        trace = chat.ask(question, [checkpoints.picture(number) for number in shown], FAST)
+        assert trace.prefill.reused_tokens >= reused
+        reused = trace.prefill.reused_tokens
+        check_last(chat)
+    assert reused > 0
+    chat.edit(1, "Why?", FAST)
+    check_last(chat)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_reading_the_rest_is_reading_the_whole(pairs, family: FamilyName):
+    """A cache is cut between pictures, never within one, though row and column tokens stand between its slots."""
+    pair = pairs(family, None, "float64")
+
+    def prompt(*shown: int, text: str = "What?") -> Prompt:
+        parts = [{"type": "image", "image": checkpoints.picture(number)} for number in shown]
+        return pair.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
+
+    first, used = prompt(1, 2, 4), Engine(pair.target, 1000)
+    for second in (prompt(1, 2, 6), prompt(1, 5, 4), prompt(2, 1), prompt(1, 2, 4, text="Where?"), prompt(1, 2)):
+        used.prefill(first.input_ids, first.features, first.image_keys)
+        reading = used.prefill(second.input_ids, second.features, second.image_keys)
+        whole = Engine(pair.target, 1000).prefill(second.input_ids, second.features, second.image_keys)
+        torch.testing.assert_close(reading.logits, whole.logits, rtol=0, atol=1e-9)
+    assert reading.reused > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_picture_smaller_than_a_patch_is_read(pairs, family: FamilyName):
+    """Of Mistral 3 it takes one slot, on which transformers fails."""
+    pair = pairs(family, "near", "float64")
+    prompt = pair.prompt(checkpoints.picture(3), "What?")
+    assert said(pair, prompt, FAST)[0] == said(pair, prompt, ALONE)[0]
+
+
+@pytest.mark.parametrize("family", ["idefics3", "smolvlm"])
+def test_tiles_are_counted_as_the_processor_cuts_them(pairs, family: FamilyName):
+    """Of every shape: the count that splits a prompt's tiles into pictures is the number of tiles of each picture."""
+    images = pairs(family, None, "float64").processor.image_processor
+    for width, height in [(1, 1), (1, 90), (90, 1), (28, 28), (29, 28), (56, 57), (57, 56), (300, 7), (99, 98), (9, 5)]:
+        cut = images([[checkpoints.picture(0).resize((width, height))]], return_tensors="pt")["pixel_values"]
+        assert max(1, images.get_number_of_image_patches(height, width)[0]) == cut.shape[1]
+
+
+def test_a_smolvlm_writes_a_picture_as_its_own_processor_would(pairs):
+    """Which cannot be built without two more packages; Idefics3's writes the same."""
+    processor = pairs("smolvlm", None, "float64").processor
+    for rows, columns in ((0, 0), (1, 2), (3, 3)):
+        ours = processor.replace_image_token({"rows": [[rows]], "cols": [[columns]]}, 0)
+        tokens = ("<fake_token_around_image>", "<image>", "<global-img>")
+        assert ours == get_image_prompt_string(rows, columns, processor.image_seq_len, *tokens)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_are_counted_before_they_are_loaded(root: Path, family: FamilyName):
+    """Those of a tied head once."""
+    for made in ("", " tied"):
+        loaded = Pair.load(root / f"{family}{made}", device="cpu", dtype="float32").target
+        config = Checkpoint.at(root / f"{family}{made}").config()
+        stored = sum(weight.nbytes for weight in loaded.parameters())
+        assert weight_bytes(type(loaded), config, torch.float32) == stored
+
+
+# ----------------------------------------------------------------------------------------------- refused
+
+
+def test_a_draft_of_another_family_is_refused(root: Path):
+    for target, draft in (("internvl", "smolvlm"), ("mistral3", "llava_onevision"), ("smolvlm", "idefics3")):
+        line = complaint(partial(Pair.load, root / target, root / f"{draft} near", device="cpu"))
+        assert line == (
+            f"{draft} near is a {draft}, the target a {target}:"
+            f" a draft that reads pictures by itself must be a {target}"
+        )
+
+
+def test_a_draft_with_other_tokens_is_refused_by_number(root: Path, tmp_path: Path):
+    families.write_checkpoint(tmp_path / "foreign", "internvl", also="zebras jump over xylophones " * 9)
+    ours, theirs = (families.pieces(also).get_vocab() for also in ("", "zebras jump over xylophones " * 9))
+    differ = len(set(ours.items()) ^ set(theirs.items())) // 2
+    line = complaint(lambda: Pair.load(root / "internvl", tmp_path / "foreign", device="cpu"))
+    assert line.startswith(f"the tokenizers of foreign and the target differ in {differ} of {WORDS + 7} shared ids")
+
+
+def test_what_no_draft_is_made_of_or_for(root: Path, tmp_path: Path):
+    llama = checkpoints.write_llama(tmp_path / "llama")
+    llava = checkpoints.write_llava(tmp_path / "llava")
+    way = "no draft is made for a mistral3, whose tower's features a draft cannot share (llava and llava_next can): name"
+    assert complaint(lambda: init_draft(llama, root / "mistral3", tmp_path / "made")).startswith(way)
+    assert complaint(lambda: import_draft(llava, root / "mistral3", tmp_path / "made")).startswith(way)
+    line = complaint(lambda: import_draft(root / "smolvlm", llava, tmp_path / "made"))
+    assert line == "smolvlm is a smolvlm, which drafts as it is: name it with --draft"
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (Qwen3_5Config, "odd has linear_attention layers, which keep one state for the whole text"),
+        (Llama4Config, "odd has chunked_attention layers, which attend in chunks"),
+        (Gemma3Config, "models of type gemma3 are not known as targets: llava, llava_next, llava_onevision, internvl,"),
+    ],
+)
+def test_a_target_that_is_no_family_is_refused_and_says_why(tmp_path: Path, config: type[PretrainedConfig], why: str):
+    """Before its processor or a weight is looked for."""
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text(json.dumps(config().to_dict(), default=str))
+    assert complaint(lambda: Pair.load(tmp_path / "odd", device="cpu")).startswith(why)
