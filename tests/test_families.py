@@ -256,7 +256,7 @@ def test_a_draft_with_other_tokens_is_refused_by_number(root: Path, tmp_path: Pa
 def test_what_no_draft_is_made_of_or_for(root: Path, tmp_path: Path):
     llama = checkpoints.write_llama(tmp_path / "llama")
     llava = checkpoints.write_llava(tmp_path / "llava")
-    way = "no draft is made for a mistral3, whose tower's features a draft cannot share (llava and llava_next can): name"
+    way = "no draft is made for a mistral3, whose tower's features a draft cannot share (llava and llava_next can)"
     assert complaint(lambda: init_draft(llama, root / "mistral3", tmp_path / "made")).startswith(way)
     assert complaint(lambda: import_draft(llava, root / "mistral3", tmp_path / "made")).startswith(way)
     line = complaint(lambda: import_draft(root / "smolvlm", llava, tmp_path / "made"))

@@ -44,8 +44,7 @@ def test_reading_the_rest_is_reading_the_whole(length: int, other: int, shown: S
     used.forward(PassInput([5, 6, 7]))
     reading = used.prefill(second.input_ids, second.features, second.image_keys)
     whole = fresh.prefill(second.input_ids, second.features, second.image_keys)
-    pixels = second.image_inputs["pixel_values"]
-    model = pair.target(input_ids=second.input_ids, pixel_values=pixels, use_cache=False).logits[0, -1]
+    model = pair.target(input_ids=second.input_ids, **second.image_inputs, use_cache=False).logits[0, -1]
     torch.testing.assert_close(reading.logits, whole.logits, rtol=0, atol=1e-9)
     torch.testing.assert_close(reading.logits, model, rtol=0, atol=1e-9)
     assert (whole.reused, used.cache.length, used.cache.contents) == (0, second.length, fresh.cache.contents)

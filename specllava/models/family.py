@@ -6,6 +6,7 @@ from typing import Final
 
 from transformers import PretrainedConfig
 
+from specllava.models.families.idefics3 import Idefics3, SmolVLM
 from specllava.models.families.interface import (
     Family,
     Features,
@@ -18,7 +19,7 @@ from specllava.models.families.interface import (
     tower_features,
 )
 from specllava.models.families.llava import Llava, LlavaNext
-from specllava.models.families.plain import Idefics3, InternVL, LlavaOnevision, Mistral3, SmolVLM
+from specllava.models.families.plain import InternVL, LlavaOnevision, Mistral3
 
 __all__ = [
     "Family",

@@ -135,6 +135,20 @@ def tower_features(target: PreTrainedModel, pixel_values: Tensor) -> Tensor:
     return torch.cat(chosen, dim=-1) if len(chosen) > 1 else chosen[0]
 
 
+def split_tiles(tiles: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    """Split the tiles ``[tiles, …]`` of all pictures into those of each.
+
+    Raises:
+        ValueError: they are not as many as the prompt has room for.
+    """
+    if len(tiles) != sum(counts):
+        raise ValueError(
+            f"the processor made {len(tiles)} tiles of {len(counts)} pictures, the prompt has room for {sum(counts)}:"
+            " it does not fit the model"
+        )
+    return list(tiles.split(list(counts)))
+
+
 def picture_key(picture: Picture) -> str:
     """Return a key of a picture: equal keys mean equal features."""
     digest = hashlib.sha256()

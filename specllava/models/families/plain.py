@@ -11,18 +11,15 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 from transformers import (
-    Idefics3ForConditionalGeneration,
-    Idefics3Processor,
     InternVLForConditionalGeneration,
     LlavaOnevisionForConditionalGeneration,
     Mistral3ForConditionalGeneration,
     PretrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
-    SmolVLMForConditionalGeneration,
 )
 
-from specllava.models.families.interface import Family, ImageFeatures, Picture, Size
+from specllava.models.families.interface import Family, ImageFeatures, Picture, Size, split_tiles
 from specllava.models.families.processors import (
     InternVLProcessorPil,
     LlavaOnevisionProcessorPil,
@@ -79,7 +76,7 @@ class InternVL(Plain):
         slots = torch.eq(inputs["input_ids"][0], config.image_token_id).nonzero()[:, 0]
         begins = torch.cat([slots.new_tensor([True]).bool(), slots.diff() > 1])  # pictures lie between two tokens
         counts = begins.cumsum(0).bincount()[1:] // config.image_seq_length
-        return [{"pixel_values": tiles} for tiles in inputs["pixel_values"].split(counts.tolist())]
+        return [{"pixel_values": tiles} for tiles in split_tiles(inputs["pixel_values"], counts.tolist())]
 
 
 class Mistral3(Plain):
@@ -102,23 +99,3 @@ class Mistral3(Plain):
         times = 2 if picture["image_sizes"].eq(square).all() else 1
         read = {name: one.repeat(times, *[1] * (one.dim() - 1)) for name, one in picture.items()}
         return super()._embeddings(model, read).chunk(times)[0]
-
-
-class Idefics3(Plain):
-    """Idefics3 (arXiv 2408.12637): tiles between row and column tokens, then the whole picture."""
-
-    name, target = "idefics3", Idefics3ForConditionalGeneration
-
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        tiles = [max(1, processor.image_processor.get_number_of_image_patches(*size)[0]) for size in sizes]
-        pixels, masks = (inputs[name].split(tiles, dim=1) for name in ("pixel_values", "pixel_attention_mask"))
-        return [{"pixel_values": own, "pixel_attention_mask": mask} for own, mask in zip(pixels, masks, strict=True)]
-
-
-class SmolVLM(Idefics3):
-    """SmolVLM and SmolVLM2 (arXiv 2504.05299), which write a picture as Idefics3 does."""
-
-    name, target, processor = "smolvlm", SmolVLMForConditionalGeneration, Idefics3Processor
-
