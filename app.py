@@ -155,7 +155,8 @@ def _lent_pair(running: PairOptions, costs: Costs | None) -> Future[ZeroGPUPair]
     dtype: DTypeName = "bfloat16" if running.dtype == "auto" else running.dtype
     try:
         pair = load_pair(replace(running, device="cpu", dtype=dtype)).to(ZERO_GPU_DEVICE)
-        loaded.set_result(ZeroGPUPair(replace(pair, costs=costs), spaces.GPU, costs_known=costs is not None))
+        pair = replace(pair, costs=costs, passes="eager")  # a worker is often new, so it would capture and not replay
+        loaded.set_result(ZeroGPUPair(pair, spaces.GPU, costs_known=costs is not None))
     except Exception as error:  # noqa: BLE001 - the page starts without the models, and says so
         loaded.set_exception(error)
     return loaded

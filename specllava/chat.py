@@ -82,8 +82,8 @@ class Chat:
 
     def forget(self) -> None:
         """Let go of all that was read; what was said stays. The next question reads the dialogue again."""
-        self._caches = KVCaches()
-        self._beside = KVCaches()  # of the target alone beside the lane that answers
+        self._caches = KVCaches(self._pair.engines)
+        self._beside = KVCaches(self._pair.engines)  # of the target alone beside the lane that answers
         self._features: dict[str, ImageFeatures] = {}  # of the last prompt's pictures, by key
 
     def ask(

@@ -21,7 +21,7 @@ from specllava.recorded_config import MAX_NAME
 from specllava.runtime.detokenizer import Detokenizer
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PassInput
-from specllava.runtime.timing import now
+from specllava.runtime.timing import now, now_read
 from specllava.trace import (
     SCHEMA_VERSION,
     DecodeTrace,
@@ -117,14 +117,15 @@ class Request:
         prompt, state_layers = self.lane.prompt, self._drafter.state_layers
         device = prompt.input_ids.device
         started = now(device)
-        self._engine = self.caches.engine(self._target, target_columns(self._length, self.lane.config), state_layers)
+        config = self.lane.config
+        columns = target_columns(self._length, config)
+        self._engine = self.caches.engine(self._target, columns, state_layers, config.nodes + 1)
         output = self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
         first = self._verifier.first_token(output.logits)
         read = now(device)
         check_finite(output.logits, "target")
         context = DraftContext(
-            prompt, self.lane.config, self._rule, self._random, self._target, self._draft, self.caches, self._length,
-            output,
+            prompt, config, self._rule, self._random, self._target, self._draft, self.caches, self._length, output,
         )  # fmt: skip
         opening = now(device)
         self._session = self._drafter.open(context)
@@ -152,11 +153,10 @@ class Request:
                 numbers.
         """
         assert self._session is not None, "prefill comes first"
-        device = self.lane.prompt.input_ids.device
-        started = now(device)
+        started = now_read()
         depth = min(self.lane.config.depth, self.room - 1)
         tree = self._session.propose(self.root, depth)
-        self._draft_seconds = now(device) - started
+        self._draft_seconds = now_read() - started
         if self.lane.drafter is not None:  # the caller's own: the package's keep the limits, as tests hold
             vocabulary = self._target.config.get_text_config().vocab_size
             check_proposal(self._drafter.name, tree, self.root, depth, self.lane.config.nodes, vocabulary)
@@ -175,19 +175,21 @@ class Request:
         """
         assert self._session is not None, "prefill comes first"
         assert self._tree is not None, "propose comes first"
-        session, tree, device = self._session, self._tree, self.lane.prompt.input_ids.device
+        session, tree = self._session, self._tree
         recorder = DrawRecorder(self._random) if self._record else None
-        started = now(device)
+        started = now_read()
         base = self._engine.cache.length
-        output = self._engine.forward(PassInput.of_tree(tree, base))
-        verification, probs = self._verifier.verify(tree, output.logits, session.draft_probs, recorder)
-        verified = now(device)
+        output = self._engine.forward(PassInput.of_tree(tree, base), self._verifier.summary)
+        verification, probs = self._verifier.verify(
+            tree, output.logits, session.draft_probs, recorder, output.numbers
+        )
+        verified = now_read()
         path = verification.path
         emitted = self._emit([*(tree.tokens[node] for node in verification.accepted), verification.bonus_token])
         self._engine.keep(base, path)
-        session.keep(path, None if output.states is None else output.states[list(path)])
-        kept = now(device)
-        check_finite(output.logits, "target")  # here too: an overflow, or one damaged row, may come late
+        session.keep(path, self._engine.kept_states(base))
+        kept = now_read()
+        check_finite(output.logits, "target", output.numbers)  # here too: an overflow or a damaged row may come late
         seconds = StepSeconds(draft=self._draft_seconds, verify=verified - started, keep=kept - verified)
         session.observe(seconds.draft, seconds.verify + seconds.keep)
         self._tree = None

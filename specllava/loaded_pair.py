@@ -16,6 +16,7 @@ from specllava.models.family import Family, family_of
 from specllava.models.memory_estimate import checked_context
 from specllava.models.quantization import QuantizationName
 from specllava.runtime.detokenizer import Detokenizer
+from specllava.runtime.engines import Engines, PassesName, engines_for
 from specllava.runtime.prompt_builder import PromptBuilder
 from specllava.runtime.run_info import run_info
 from specllava.runtime.timing import measure_costs
@@ -33,6 +34,8 @@ class LoadedPair:
         quantization: how the target's weights are stored.
         context_limit: tokens of prompt and answer, if fewer than the target can hold.
         costs: of passes on this machine; ``None``: measured when they are first needed.
+        passes: how they run, see :func:`~specllava.runtime.engines.engines_for`.
+        exact: in half precision too, target-only decodes by the very kernels that verify trees; that costs it a little.
     """
 
     name: str
@@ -45,10 +48,21 @@ class LoadedPair:
     quantization: QuantizationName = "none"
     context_limit: int | None = None
     costs: Costs | None = None
+    passes: PassesName = "auto"
+    exact: bool = False
 
     @cached_property
     def device(self) -> torch.device:
         return input_device(self.target)
+
+    @cached_property
+    def engines(self) -> Engines:
+        """The engines of its models, which outlive the answers that they serve.
+
+        Raises:
+            ValueError: passes that this device cannot run.
+        """
+        return engines_for(self.device, self.passes, self.exact)
 
     @cached_property
     def family(self) -> Family:
@@ -80,7 +94,7 @@ class LoadedPair:
             return self.costs
         if self.draft is None:
             raise ValueError(f"the pair {self.name} has no draft whose passes could be timed")
-        return measure_costs(self.target, self.draft)
+        return measure_costs(self.target, self.draft, self.engines)
 
     def cost_model(self, sampling: bool) -> CostModel:
         """Return the cost model, learnt since the pair was loaded and separate for greedy and for sampled answers.

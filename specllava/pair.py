@@ -166,7 +166,7 @@ class Pair(LoadedPair):
         if caches is not None:
             length = min(self.context, -(-length // CHAT_TOKENS) * CHAT_TOKENS)
         models, eos = (self.target, self.draft), self.eos_token_ids
-        return Request(lane, *models, eos, drafter, rule, caches or KVCaches(), length, record)
+        return Request(lane, *models, eos, drafter, rule, caches or KVCaches(self.engines), length, record)
 
     def _rule(self, config: DecodingConfig, learn: bool) -> GrowthRule:
         """Build the rule that a configuration names; costs that it needs are measured here, outside every clock."""

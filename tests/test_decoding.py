@@ -220,7 +220,7 @@ class Stopwatch:
     target: float = 1.0
     draft: float = 0.25
 
-    def now(self, device: torch.device) -> float:
+    def now(self, device: torch.device | None = None) -> float:
         return self.seconds
 
 
@@ -228,6 +228,7 @@ class Stopwatch:
 def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     watch = Stopwatch()
     monkeypatch.setattr("specllava.decoding.now", watch.now)
+    monkeypatch.setattr("specllava.decoding.now_read", watch.now)
     monkeypatch.setattr("specllava.runtime.prompt_builder.now", watch.now)
     for method in ("prefill", "forward"):
         plain = getattr(Engine, method)

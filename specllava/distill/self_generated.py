@@ -110,7 +110,7 @@ def with_target_answers(pair: Pair, row: Row, images: Path, config: DecodingConf
     """
     chat: list[Message] = []
     special = special_tokens(pair.processor.tokenizer)
-    caches = KVCaches()
+    caches = KVCaches(pair.engines)
     ended: list[bool] = []
     pictures = iter(row.images)
     for number in range(0, len(row.turns), 2):

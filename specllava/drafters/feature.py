@@ -12,7 +12,7 @@ from specllava.drafters.growing import Expansion, GrowingSession
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.memory_estimate import draft_columns
 from specllava.runtime.feature_engine import FeatureEngine, prompt_entries
-from specllava.runtime.passes import PassInput
+from specllava.runtime.passes import PassInput, PassOutput, Summary
 
 
 class FeatureDrafter(Drafter):
@@ -62,7 +62,7 @@ class FeatureSession(GrowingSession):
         if self._columns[0] is None:  # it was not expanded, so nothing was read
             self._unread, self._states = [*self._unread, root, *accepted], torch.cat([self._states, states])
             return
-        self._engine.cache.keep(self._read, [])
+        self._engine.keep(self._read, [])
         self._unread, self._states = accepted, states
 
 
@@ -77,14 +77,16 @@ class _FeatureScorer:
     def cached(self) -> int:
         return self._engine.cache.length
 
-    def root(self) -> Tensor:
-        output = self._engine.read(self._context, self._known)
+    def root(self, summary: Summary | None) -> PassOutput:
+        output = self._engine.read(self._context, self._known, summary)
         assert output.states is not None
         self._rows[0] = output.states[-1]
-        return output.logits
+        return output
 
-    def level(self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        output = self._engine.forward(batch, torch.stack([self._rows[parent] for parent in parents]))
+    def level(
+        self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int], summary: Summary | None
+    ) -> PassOutput:
+        output = self._engine.forward(batch, torch.stack([self._rows[parent] for parent in parents]), summary)
         assert output.states is not None
         self._rows.update(zip(nodes, output.states, strict=True))
-        return output.logits
+        return output

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from specllava.config import DecodingConfig
 from specllava.drafters.drafter import DraftSession
-from specllava.drafters.top_tokens import Drawing, TopTokensOf, top_tokens
+from specllava.drafters.top_tokens import Drawing, TopSummary, TopTokensOf, top_tokens
 from specllava.growth.grow import GrowthLimits, grow
 from specllava.growth.rule import GrowthRule
 from specllava.growth.tree_builder import TopTokens
 from specllava.models.memory_estimate import max_expansions
-from specllava.runtime.passes import PassInput
+from specllava.runtime.passes import PassInput, PassOutput, Summary
 from specllava.tree import DraftTree
 from specllava.verification.sampling import RandomSource
 
@@ -29,12 +29,14 @@ class Scorer(Protocol):
         """Columns of the KV cache."""
         ...
 
-    def root(self) -> Tensor:
-        """Read the root and what else the KV cache lacks of the text; return logits after the root, ``[1, vocab]``."""
+    def root(self, summary: Summary | None) -> PassOutput:
+        """Read the root and what else the KV cache lacks of the text; score what follows the root, ``[1, vocab]``."""
         ...
 
-    def level(self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Append nodes whose parents were scored before; return logits after each, ``[nodes, vocab]``."""
+    def level(
+        self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int], summary: Summary | None
+    ) -> PassOutput:
+        """Append nodes whose parents were scored before; score what follows each, ``[nodes, vocab]``."""
         ...
 
 
@@ -48,6 +50,7 @@ class Expansion:
 
     def __init__(self, scorer: Scorer, count: int, top_tokens: TopTokensOf, ahead: int = 0) -> None:
         self._scorer, self._count, self._top_tokens, self._ahead = scorer, count, top_tokens, ahead
+        self._summary = None if isinstance(top_tokens, Drawing) else TopSummary(count)
         self._branches: dict[int, list[int]] = {}  # columns of a node and its ancestors below the root
         self._root = 0  # its column
         self.columns: dict[int, int] = {}
@@ -55,16 +58,21 @@ class Expansion:
     def expand(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[TopTokens]:
         """Return the guesses behind each node; the root comes first and by itself."""
         if not self.columns:  # it closes the context, whose columns are visible to all
-            logits = self._scorer.root()
+            output = self._scorer.root(self._summary)
             self.columns[0] = self._root = self._scorer.cached - 1
             self._branches[0] = []
-            return self._top_tokens(logits, self._count, nodes)
+            return self._guesses(output, nodes)
         start = self._scorer.cached
         for column, (node, parent) in enumerate(zip(nodes, parents, strict=True), start=start):
             self.columns[node] = column
             self._branches[node] = [*self._branches[parent], column]
-        logits = self._scorer.level(self._level(nodes, tokens, start), nodes, parents)
-        return self._top_tokens(logits, self._count, nodes)
+        batch = self._level(nodes, tokens, start)
+        return self._guesses(self._scorer.level(batch, nodes, parents, self._summary), nodes)
+
+    def _guesses(self, output: PassOutput, nodes: Sequence[int]) -> list[TopTokens]:
+        if output.numbers is None or self._summary is None:
+            return self._top_tokens(output.logits, self._count, nodes)
+        return self._summary.told(output.numbers, output.logits)
 
     def _level(self, nodes: Sequence[int], tokens: Sequence[int], start: int) -> PassInput:
         """Build the input of a level's nodes behind ``start`` columns: each attends to the context and its branch."""

@@ -12,7 +12,7 @@ from specllava.drafters.growing import Expansion, GrowingSession
 from specllava.growth.rule import GrowthRule
 from specllava.models.memory_estimate import draft_columns
 from specllava.runtime.engine import Engine
-from specllava.runtime.passes import PassInput
+from specllava.runtime.passes import PassInput, PassOutput, Summary
 from specllava.runtime.prompt import Prompt
 from specllava.verification.sampling import RandomSource
 
@@ -85,8 +85,10 @@ class _ModelScorer:
     def cached(self) -> int:
         return self._engine.cache.length
 
-    def root(self) -> Tensor:
-        return self._engine.forward(PassInput(self._context, last=1)).logits
+    def root(self, summary: Summary | None) -> PassOutput:
+        return self._engine.forward(PassInput(self._context, last=1), summary)
 
-    def level(self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        return self._engine.forward(batch).logits
+    def level(
+        self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int], summary: Summary | None
+    ) -> PassOutput:
+        return self._engine.forward(batch, summary)

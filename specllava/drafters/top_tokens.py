@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -63,3 +64,39 @@ def top_tokens(logits: Tensor, count: int, nodes: Sequence[int] = ()) -> list[To
         TopTokens(tokens, values, entropy)
         for tokens, values, entropy in zip(top.indices.tolist(), top.values.tolist(), entropies, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class TopSummary:
+    """What :func:`top_tokens` tells of each row of logits, as numbers that one download brings: see :meth:`told`.
+
+    Args:
+        count: tokens of each row; the vocabulary has as many.
+    """
+
+    count: int
+
+    @property
+    def width(self) -> int:
+        return 1 + 2 * self.count
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return entropy, log-probabilities and tokens, ``[rows, width]``; ids below 2^24 are float32 numbers."""
+        log_probs = torch.log_softmax(logits.float(), dim=-1)
+        entropies = torch.special.entr(log_probs.exp()).sum(-1, keepdim=True)
+        top = log_probs.topk(self.count, dim=-1)
+        return torch.cat([entropies, top.values, top.indices.float()], dim=-1)
+
+    def told(self, numbers: Sequence[Sequence[float]], logits: Tensor) -> list[TopTokens]:
+        """Return what the numbers of each row say; tokens that the draft cannot guess are left out.
+
+        Raises:
+            ValueError: logits that are no numbers.
+        """
+        if any(math.isnan(row[0]) for row in numbers):
+            check_finite(logits, "draft")
+        found = []
+        for entropy, *rest in numbers:
+            values = [value for value in rest[: self.count] if value > -math.inf]
+            found.append(TopTokens([int(token) for token in rest[self.count :][: len(values)]], values, entropy))
+        return found

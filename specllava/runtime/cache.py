@@ -125,13 +125,25 @@ class BranchCache(Cache):
         Raises:
             ValueError: an offset that lies behind the columns written.
         """
-        if offsets and base + max(offsets) >= self.length:
-            raise ValueError(f"column {base + max(offsets)} was never written: the cache holds {self.length}")
+        self.check_written(base, offsets)
         columns = None
         if list(offsets) != list(range(len(offsets))):
             columns = torch.tensor(offsets, device=self.layers[0].keys.device) + base
         for layer in self.layers:  # which a large model may have on several devices
             layer.keep(base, None if columns is None else columns.to(layer.keys.device), len(offsets))
+        self.keep_labels(base, offsets)
+
+    def check_written(self, base: int, offsets: Sequence[int]) -> None:
+        """Refuse to keep columns ``base + offset`` that lie behind those written.
+
+        Raises:
+            ValueError: there is one.
+        """
+        if offsets and base + max(offsets) >= self.length:
+            raise ValueError(f"column {base + max(offsets)} was never written: the cache holds {self.length}")
+
+    def keep_labels(self, base: int, offsets: Sequence[int]) -> None:
+        """Keep contents and positions of the first ``base`` columns and of the columns ``base + offset``."""
         self.contents[base:] = [self.contents[base + offset] for offset in offsets]
         if self.positions:
             self.positions[base:] = [self.positions[base + offset] for offset in offsets]

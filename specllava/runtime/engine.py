@@ -12,7 +12,7 @@ from itertools import chain, repeat
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import LlamaModel, PreTrainedModel
+from transformers import LlamaModel, PretrainedConfig, PreTrainedModel
 
 from specllava.models.decoder import GROWING_ROPES
 from specllava.models.device import input_device
@@ -20,7 +20,7 @@ from specllava.models.family import Features, find_family
 from specllava.models.vision import merge_features, num_image_tokens
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache, Content
-from specllava.runtime.passes import PassInput, PassOutput, PrefillOutput
+from specllava.runtime.passes import PassInput, PassOutput, PrefillOutput, Summary
 from specllava.runtime.state_rows import StateRows
 
 
@@ -40,14 +40,14 @@ class Engine:
         self.device = input_device(model)
         self.dtype = model.dtype
         config = model.config.get_text_config()
-        self.cache = BranchCache(config.num_hidden_layers, capacity)
+        self.cache = self._new_cache(config, capacity)
         self._masks = AttentionMasks(config, self.device, self.dtype)
         self._family = find_family(model.config)
         self._offset = 0  # of position ids against positions in the text, which pictures of some families change
         self._positions = torch.arange(capacity, device=self.device)
         self._rotations = _rotations(self.decoder, capacity, self.dtype)
         self.state_layers: tuple[int, ...] = ()
-        self._held = StateRows(capacity)
+        self._held = self._new_rows()
         self.ask(state_layers)
 
     @property
@@ -59,7 +59,7 @@ class Engine:
         """Return these hidden states from now on; those of other layers that were held are forgotten."""
         if self.state_layers != tuple(state_layers):
             self.state_layers = tuple(state_layers)
-            self._held = StateRows(self.cache.capacity)
+            self._held = self._new_rows()
 
     def copy_from(self, other: Engine) -> None:
         """Take over the columns of an engine of smaller capacity, and the states that it holds of them."""
@@ -105,8 +105,11 @@ class Engine:
         self._states(output.hidden_states, reused)
         return PrefillOutput(self._scored(output.last_hidden_state[0, -1]), reused, self._held.rows)
 
-    def forward(self, batch: PassInput) -> PassOutput:
+    def forward(self, batch: PassInput, summary: Summary | None = None) -> PassOutput:
         """Append tokens to the cache and score them.
+
+        Args:
+            summary: what the host has to know of the logits; not computed here, where the logits are at hand.
 
         Raises:
             ValueError: they do not fit the cache.
@@ -141,6 +144,20 @@ class Engine:
         self.cache.keep(base, offsets)
         self._held.keep(base, offsets)
 
+    def kept_states(self, base: int) -> Tensor | None:
+        """Return the hidden states of the columns from ``base`` on, ``[columns, layers * hidden]``, if any are held.
+
+        They are valid as long as the columns are kept.
+        """
+        rows = self._held.rows
+        return None if rows is None or not self.state_layers else rows[base:]
+
+    def _new_cache(self, config: PretrainedConfig, capacity: int) -> BranchCache:
+        return BranchCache(config.num_hidden_layers, capacity)
+
+    def _new_rows(self) -> StateRows:
+        return StateRows(self.cache.capacity)
+
     def _scored(self, states: Tensor) -> Tensor:
         """Score next tokens on the device of the inputs, where a draft's logits are; the head may lie on another."""
         logits: Tensor = self.head(states)
@@ -161,9 +178,12 @@ class Engine:
         """Join the hidden states of the requested layers, ``[tokens, layers * hidden]``, and hold them by column."""
         if not self.state_layers or hidden is None:
             return None
-        joined = torch.cat([hidden[layer][0].to(self.device) for layer in self.state_layers], dim=-1)
+        joined = self._joined(hidden)
         self._held.write(start, joined)
         return joined
+
+    def _joined(self, hidden: Sequence[Tensor]) -> Tensor:
+        return torch.cat([hidden[layer][0].to(self.device) for layer in self.state_layers], dim=-1)
 
     def _through_layers(
         self, ids: Tensor, mask: Tensor | dict[str, Tensor] | None, at: slice | Tensor

@@ -14,7 +14,7 @@ from specllava.models.feature_draft import Entries, FeatureDraft
 from specllava.models.vision import merge_features, num_image_tokens
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache, Content
-from specllava.runtime.passes import PassInput, PassOutput
+from specllava.runtime.passes import PassInput, PassOutput, Summary
 from specllava.runtime.prompt import Prompt
 
 
@@ -28,7 +28,7 @@ class FeatureEngine:
     def __init__(self, model: FeatureDraft, capacity: int) -> None:
         self.model = model
         self.device, self.dtype = model.fc.weight.device, model.dtype
-        self.cache = BranchCache(model.config.num_hidden_layers, capacity)
+        self.cache = self._new_cache(capacity)
         self.ahead = 0  # positions against columns: a compressed picture takes fewer columns
         self.image: Tensor | None = None  # of the last picture, see :class:`Entries`
         self._masks = AttentionMasks(model.config, self.device, self.dtype)
@@ -56,23 +56,35 @@ class FeatureEngine:
             return entries.inputs.new_empty((0, self.model.config.hidden_size))
         return self._run(entries.inputs[reused:], entries.positions[reused:], None, contents[reused:])
 
-    def read(self, tokens: Sequence[int], states: Tensor) -> PassOutput:
-        """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored."""
+    def read(self, tokens: Sequence[int], states: Tensor, summary: Summary | None = None) -> PassOutput:
+        """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored.
+
+        Args:
+            summary: as :meth:`Engine.forward`.
+        """
         inputs = self.model.inputs(self._embed(tokens), states, image=self.image)
         own = self._run(inputs, self._next(len(tokens)), None, tokens)
         return PassOutput(self.model.logits(own[-1:]), own)
 
-    def forward(self, batch: PassInput, states: Tensor | None = None) -> PassOutput:
+    def forward(self, batch: PassInput, states: Tensor | None = None, summary: Summary | None = None) -> PassOutput:
         """Append tokens with the draft's own states before them, and score each.
 
         Args:
             states: ``[tokens, hidden]``; zeros without, for timing.
+            summary: as :meth:`Engine.forward`.
         """
         embeds = self._embed(batch.tokens)
         states = torch.zeros_like(embeds) if states is None else states
         inputs = self.model.inputs(embeds, states, guessed=True, image=self.image)
         own = self._run(inputs, batch.positions or self._next(len(batch.tokens)), batch, batch.tokens)
         return PassOutput(self.model.logits(own), own)
+
+    def keep(self, base: int, offsets: Sequence[int]) -> None:
+        """Keep columns; see :meth:`BranchCache.keep`."""
+        self.cache.keep(base, offsets)
+
+    def _new_cache(self, capacity: int) -> BranchCache:
+        return BranchCache(self.model.config.num_hidden_layers, capacity)
 
     def _next(self, count: int) -> range:
         """Return the positions of the next tokens behind the cache."""

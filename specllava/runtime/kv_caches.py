@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from transformers import PreTrainedModel
 
 from specllava.models.feature_draft import FeatureDraft
 from specllava.runtime.engine import Engine
+from specllava.runtime.engines import AnyEngine, Engines
 from specllava.runtime.feature_engine import FeatureEngine
 
 
@@ -18,12 +21,17 @@ class KVCaches:
     A column takes 2 x layers x key/value heads x head size numbers. In half precision that is 0.5 MiB for LLaVA-1.5-7B
     (2.0 GiB for its 4096 tokens), 0.8 MiB for 13B (3.2 GiB) and 0.04 MiB for a draft of 160M (0.15 GiB); the toy target
     takes 25 MB in float32 for its 1024. Let go of a chat that is no longer needed.
+
+    Args:
+        engines: who lends them; given back once these caches are no longer held.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, engines: Engines | None = None) -> None:
+        self._lender = engines or Engines()
         self._engines: dict[PreTrainedModel, Engine] = {}
         self._feature_engines: dict[FeatureDraft, FeatureEngine] = {}
         self._in_use = False
+        weakref.finalize(self, _give_back, self._lender, self._engines, self._feature_engines).atexit = False
 
     @property
     def nbytes(self) -> int:
@@ -35,24 +43,30 @@ class KVCaches:
         """Return the engine of a feature draft, likewise."""
         held = self._feature_engines.get(draft)
         if held is None or held.cache.capacity < capacity:
-            larger = FeatureEngine(draft, capacity)
+            larger = self._lender.feature_engine(draft, capacity)
             if held is not None:
                 larger.cache.copy_from(held.cache)
+                self._lender.give_back([held])
             held = self._feature_engines[draft] = larger
         return held
 
-    def engine(self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = ()) -> Engine:
+    def engine(
+        self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = (), rows: int = 1
+    ) -> Engine:
         """Return the engine of a model; a larger one with the same columns if it has fewer than ``capacity``.
 
         Args:
             state_layers: hidden states that its passes return.
+            rows: tokens of the largest tree that it verifies, if it verifies any.
         """
         held = self._engines.get(model)
         if held is None or held.cache.capacity < capacity:
-            larger = Engine(model, capacity)
+            larger = self._lender.engine(model, capacity)
             if held is not None:
                 larger.copy_from(held)
+                self._lender.give_back([held])
             held = self._engines[model] = larger
+        self._lender.verify_with(held, capacity, rows)
         held.ask(state_layers)
         return held
 
@@ -76,3 +90,8 @@ class KVCaches:
             raise
         finally:
             self._in_use = False
+
+
+def _give_back(lender: Engines, *held: Mapping[Any, AnyEngine]) -> None:
+    for engines in held:
+        lender.give_back(engines.values())

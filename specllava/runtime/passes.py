@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,18 +40,38 @@ class PassInput:
         return cls(tree.tokens, visible, [cached + depth for depth in tree.depths()])
 
 
+class Summary(Protocol):
+    """Interface of what the host has to know of a pass's logits. Equal ones do the same operations.
+
+    A padded engine computes it within the pass and downloads that alone; other engines leave it to whoever asked.
+    """
+
+    @property
+    def width(self) -> int:
+        """Numbers for each row."""
+        ...
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Summarise ``[rows, vocab]`` as ``[rows, width]`` in float32, without a word to the host."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PassOutput:
-    """Output of a pass.
+    """Output of a pass. That of a padded engine lies in its buffers, so it is valid until the next pass.
 
     Args:
         logits: ``[tokens or last, vocab]``.
         states: hidden states of the engine's ``state_layers``, side by side, ``[tokens, layers * hidden]``;
             ``None`` without any.
+        numbers: what a :class:`Summary` made of each row of the logits, if the pass has computed it.
     """
 
     logits: Tensor
     states: Tensor | None = None
+    numbers: Sequence[Sequence[float]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

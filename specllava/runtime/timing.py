@@ -11,8 +11,7 @@ from transformers import PreTrainedModel
 
 from specllava.growth.cost_model import Costs
 from specllava.models.feature_draft import FeatureDraft
-from specllava.runtime.engine import Engine
-from specllava.runtime.feature_engine import FeatureEngine
+from specllava.runtime.engines import AnyEngine, Engines
 from specllava.runtime.passes import PassInput
 
 CONTEXT = 192  # tokens before the measured ones
@@ -28,7 +27,16 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def measure_costs(target: PreTrainedModel, draft: PreTrainedModel) -> Costs:
+def now_read() -> float:
+    """Return wall-clock seconds where the host has just read what the device computed last.
+
+    Within a step that is so at every mark: guesses and verdict are read, so all work before them is done and there is
+    nothing to wait for. What keeping a branch leaves to the device is two copies, which the next pass follows.
+    """
+    return time.perf_counter()
+
+
+def measure_costs(target: PreTrainedModel, draft: PreTrainedModel, engines: Engines) -> Costs:
     """Measure the cost of passes of both models by their number of tokens. Takes about 100 passes.
 
     A machine's speed changes by half within seconds, and a rule that compares costs is misled more by one disturbed
@@ -36,13 +44,20 @@ def measure_costs(target: PreTrainedModel, draft: PreTrainedModel) -> Costs:
     quickest round gives its length.
     """
     ladders = ((target, VERIFY_ROWS), (draft, DRAFT_ROWS))
-    taken = (pass_seconds([engine_of(model, CONTEXT + max(rows))], rows, REPEATS)[0] for model, rows in ladders)
+    taken = []
+    for model, rows in ladders:
+        engine = engine_of(model, CONTEXT + max(rows), engines)
+        taken.append(pass_seconds([engine], rows, REPEATS)[0])
+        engines.give_back([engine])
     return Costs.fitted(*map(against_rounds, taken))
 
 
-def engine_of(model: PreTrainedModel, capacity: int) -> Engine | FeatureEngine:
-    """Return the engine that a model runs in."""
-    return FeatureEngine(model, capacity) if isinstance(model, FeatureDraft) else Engine(model, capacity)
+def engine_of(model: PreTrainedModel, capacity: int, engines: Engines | None = None) -> AnyEngine:
+    """Return the engine that a model runs in, of those given or one whose passes have the shapes that they come in."""
+    engines = engines or Engines()
+    if isinstance(model, FeatureDraft):
+        return engines.feature_engine(model, capacity)
+    return engines.engine(model, capacity)
 
 
 def against_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
@@ -55,7 +70,7 @@ def against_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
 
 @torch.inference_mode()
 def pass_seconds(
-    engines: Sequence[Engine | FeatureEngine], ladder: Sequence[int], repeats: int
+    engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: int
 ) -> list[dict[int, list[float]]]:
     """Measure seconds of every pass of each engine, by its number of tokens, in a context of :data:`CONTEXT` tokens.
 
@@ -73,5 +88,5 @@ def pass_seconds(
                 engine.forward(PassInput([0] * rows, visible if rows > 1 else None)).logits.argmax(-1).tolist()
                 if repeat >= WARM_UP:
                     taken[rows].append(now(engine.device) - started)
-                engine.cache.keep(CONTEXT, [])
+                engine.keep(CONTEXT, [])
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -13,16 +15,39 @@ from specllava.verdict import Verification
 from specllava.verification.greedy import verify_greedy
 from specllava.verification.sampling import Observer, RandomSource, verify_drawn, verify_top, verify_traversal, warp
 
+Numbers = Sequence[Sequence[float]]  # [rows, width] of a pass's summary
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The most likely token of each row of logits, and 1.0 if they are numbers: what greedy decoding has to know."""
+
+    width: int = 2
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return ``[rows, 2]`` for logits ``[rows, vocab]``; token ids below 2^24 are float32 numbers."""
+        return torch.stack([logits.argmax(-1), (logits < torch.inf).all(-1)], dim=-1).float()
+
 
 class Verifier(Protocol):
     """Interface of greedy decoding and of sampling for the decode loop."""
+
+    @property
+    def summary(self) -> Choices | None:
+        """What a pass may compute of its logits, so that they need not be asked; ``None``: they must be."""
+        ...
 
     def first_token(self, logits: Tensor) -> int:
         """Return the first token of an answer, of logits ``[vocab]``."""
         ...
 
     def verify(
-        self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None, observer: Observer | None = None
+        self,
+        tree: DraftTree,
+        logits: Tensor,
+        draft_probs: Tensor | None,
+        observer: Observer | None = None,
+        numbers: Numbers | None = None,
     ) -> tuple[Verification, Tensor | None]:
         """Verify a tree; also return the distributions that were used, if any had to be computed.
 
@@ -31,6 +56,7 @@ class Verifier(Protocol):
             draft_probs: the distribution that each node's children were drawn from, ``[nodes, vocab]``; ``None`` if
                 they were chosen.
             observer: who hears of the numbers that are drawn, if any are.
+            numbers: what ``summary`` made of each row of the logits, if the pass has computed it.
         """
         ...
 
@@ -38,17 +64,27 @@ class Verifier(Protocol):
 class GreedyVerifier:
     """Verifier that accepts the target's most likely token."""
 
+    summary = Choices()
+
     def first_token(self, logits: Tensor) -> int:
         return int(logits.argmax())
 
     def verify(
-        self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None, observer: Observer | None = None
+        self,
+        tree: DraftTree,
+        logits: Tensor,
+        draft_probs: Tensor | None,
+        observer: Observer | None = None,
+        numbers: Numbers | None = None,
     ) -> tuple[Verification, Tensor | None]:
-        return verify_greedy(tree, logits.argmax(-1).tolist()), None
+        choices = logits.argmax(-1).tolist() if numbers is None else [int(token) for token, _ in numbers]
+        return verify_greedy(tree, choices), None
 
 
 class SamplingVerifier:
     """Verifier that keeps the target's own distribution, warped by temperature, top-k and top-p."""
+
+    summary = None
 
     def __init__(self, config: DecodingConfig, random: RandomSource) -> None:
         self._config, self._random = config, random
@@ -57,7 +93,12 @@ class SamplingVerifier:
         return self._random.draw(self._probs(logits[None])[0])
 
     def verify(
-        self, tree: DraftTree, logits: Tensor, draft_probs: Tensor | None, observer: Observer | None = None
+        self,
+        tree: DraftTree,
+        logits: Tensor,
+        draft_probs: Tensor | None,
+        observer: Observer | None = None,
+        numbers: Numbers | None = None,
     ) -> tuple[Verification, Tensor | None]:
         probs = self._probs(logits)
         if draft_probs is None:
@@ -74,13 +115,17 @@ def build_verifier(config: DecodingConfig, random: RandomSource) -> Verifier:
     return SamplingVerifier(config, random) if config.temperature > 0 else GreedyVerifier()
 
 
-def check_finite(logits: Tensor, whose: str) -> None:
+def check_finite(logits: Tensor, whose: str, numbers: Numbers | None = None) -> None:
     """Refuse logits that are no numbers.
+
+    Args:
+        numbers: of :class:`Choices`, if the pass has computed them.
 
     Raises:
         ValueError: NaN or positive infinity, as from damaged weights or an overflow of float16.
     """
-    if not bool((logits < torch.inf).all()):
+    finite = bool((logits < torch.inf).all()) if numbers is None else all(known for _, known in numbers)
+    if not finite:
         raise ValueError(
             f"the {whose}'s logits are not numbers: its weights are damaged, or float16 overflowed (try --dtype"
             " bfloat16 or float32)"

@@ -1,0 +1,90 @@
+"""An engine whose passes have fixed shapes, so that they can be captured once and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import LlamaModel, PretrainedConfig, PreTrainedModel
+
+from specllava.models.decoder import GROWING_ROPES
+from specllava.models.feature_draft import FeatureDraft
+from specllava.runtime.engine import Engine
+from specllava.runtime.padded_passes import WIDEST, PaddedPasses
+from specllava.runtime.passes import PassInput, PassOutput, Summary
+from specllava.runtime.runner import PassRunner
+from specllava.runtime.slab import SlabCache
+from specllava.runtime.state_rows import StateRows
+
+
+class PaddedEngine(Engine):
+    """An :class:`Engine` over a slab. Prompts, and passes wider than the widest bucket, are read as they come.
+
+    Args:
+        model: one of which :func:`unpaddable` says nothing.
+        runner: of its passes.
+    """
+
+    cache: SlabCache
+
+    def __init__(
+        self, model: PreTrainedModel, capacity: int, runner: PassRunner, state_layers: Sequence[int] = ()
+    ) -> None:
+        self._rows_of: dict[tuple[int, ...], StateRows] = {}  # buffers stay where captured passes write
+        super().__init__(model, capacity, state_layers)
+        config = model.config.get_text_config()
+        self.passes = PaddedPasses(self.cache, config.vocab_size, self.dtype, self.dtype, runner)
+
+    def forward(self, batch: PassInput, summary: Summary | None = None) -> PassOutput:
+        if len(batch.tokens) > WIDEST:
+            return super().forward(batch, summary)
+        start, count = self.cache.length, len(batch.tokens)
+        shape = self.passes.stage(batch)
+
+        def compute() -> Tensor:
+            last, hidden = self._through_layers(shape.ids, self.passes.mask(shape), shape.positions)
+            if self.state_layers:
+                self._held.storage.index_copy_(0, shape.place.slots, self._joined(hidden))
+            return self._scored(last[0])
+
+        kind = self.state_layers, self._offset
+        logits, numbers = self.passes.run(kind, shape, batch, compute, summary)
+        self._record(batch.tokens, ())
+        self._held.advance(start, count)
+        return PassOutput(logits, self.kept_states(start), numbers)
+
+    def keep(self, base: int, offsets: Sequence[int]) -> None:
+        self._held.move(base, len(offsets), self.cache.compact(base, offsets))
+
+    def _new_cache(self, config: PretrainedConfig, capacity: int) -> SlabCache:
+        return SlabCache(config, capacity, WIDEST, self.device, self.dtype)
+
+    def _new_rows(self) -> StateRows:
+        rows = self._rows_of.get(self.state_layers)
+        if rows is None:
+            rows = self._rows_of[self.state_layers] = StateRows(self.cache.capacity, WIDEST)
+            if self.state_layers:
+                width = len(self.state_layers) * self.model.config.get_text_config().hidden_size
+                rows.reserve(width, self.dtype, self.device)
+        rows.length = 0
+        return rows
+
+
+def unpaddable(model: PreTrainedModel) -> str | None:
+    """Return why passes over a model cannot have fixed shapes, in words; ``None`` if they can."""
+    if isinstance(model, FeatureDraft):
+        decoder, ends = model, (model.ends.embeddings, model.ends.head)
+    else:
+        decoder, ends = model.get_decoder(), (model.get_input_embeddings(), model.get_output_embeddings())
+        if not isinstance(decoder, LlamaModel):
+            return f"its decoder is a {type(decoder).__name__}"
+    modules = [*decoder.modules(), *ends]
+    if any(hasattr(module, "_hf_hook") for module in modules):
+        return "accelerate moves its states between devices"
+    if decoder.rotary_emb.rope_type in GROWING_ROPES:
+        return f"its rotary embeddings are of type {decoder.rotary_emb.rope_type}"
+    plain = {torch.Tensor, torch.nn.Parameter}
+    if any(type(weight) not in plain or not weight.is_floating_point() for m in modules for weight in m.parameters()):
+        return "its weights are quantised"
+    return None

@@ -1,0 +1,166 @@
+"""Passes of fixed shapes: rows and columns are padded to buckets, and whatever differs lies in buffers.
+
+A row of padding reads the first column and writes a scratch column, which no row reads. So it changes nothing, and two
+passes of one shape are the same operations on the same memory, which a runner may capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from specllava.runtime.passes import PassInput, Summary
+from specllava.runtime.runner import PassRunner
+from specllava.runtime.slab import Place, SlabCache
+from specllava.runtime.transfers import Download, Upload
+
+ROWS = (1, 2, 4, 8, 16, 32, 64)  # of a pass; wider ones are rare and not padded
+WIDEST = ROWS[-1]
+COLUMNS = 512  # a pass reads a multiple of it, its window
+
+
+def bucket_of(rows: int) -> int:
+    """Return the rows that a pass over ``rows`` tokens is padded to.
+
+    Raises:
+        ValueError: more than the widest bucket has.
+    """
+    if rows > WIDEST:
+        raise ValueError(f"a pass over {rows} tokens is wider than the widest bucket, {WIDEST}")
+    return next(bucket for bucket in ROWS if bucket >= rows)
+
+
+def window_of(columns: int) -> int:
+    """Return the columns that a pass reads whose last token has column ``columns - 1``."""
+    return -(-columns // COLUMNS) * COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Buffers of one shape of a pass; those on the device are views of one upload.
+
+    Args:
+        numbers: token, column and position of each row, ``[3, rows]``, written by the host.
+        visible: which columns each row attends to, ``[rows, window]``, likewise.
+        nbytes: of both.
+        ids: ``[1, rows]`` on the device.
+        place: columns to write and to read.
+        positions: ``[rows]``, in the text.
+        bits: ``visible`` on the device.
+    """
+
+    numbers: npt.NDArray[np.int64]
+    visible: npt.NDArray[np.bool_]
+    nbytes: int
+    ids: Tensor
+    place: Place
+    positions: Tensor
+    bits: Tensor
+
+    @property
+    def rows(self) -> int:
+        return len(self.positions)
+
+
+class PaddedPasses:
+    """What the passes of one engine share: input buffers, output buffers and a runner.
+
+    Args:
+        cache: where they write; its capacity is a window.
+        vocabulary, dtype: of the logits.
+        added: dtype of the mask, the one of the decoder.
+    """
+
+    def __init__(
+        self, cache: SlabCache, vocabulary: int, dtype: torch.dtype, added: torch.dtype, runner: PassRunner
+    ) -> None:
+        device = cache.slab.device
+        self.least_rows, self.least_columns = 1, 1  # larger where passes of one shape are asked for
+        self._cache, self._runner = cache, runner
+        self._upload = Upload(WIDEST * (3 * 8 + cache.capacity), device)
+        self._shapes: dict[tuple[int, int], Shape] = {}
+        self._logits = torch.zeros((WIDEST, vocabulary), dtype=dtype, device=device)
+        self._downloads: dict[Summary, Download] = {}
+        self._zero = torch.zeros((), dtype=added, device=device)
+        self._never = torch.full((), torch.finfo(added).min, dtype=added, device=device)  # -inf would make NaN of 0 / 0
+
+    def stage(self, batch: PassInput, ahead: int = 0) -> Shape:
+        """Upload the input of a pass behind the cache, without waiting for the device.
+
+        Args:
+            ahead: how far positions are ahead of columns, where the batch names none.
+
+        Raises:
+            ValueError: it does not fit the cache, or the widest bucket.
+        """
+        count, start = len(batch.tokens), self._cache.length
+        self._cache.check_room(count)
+        end = start + count
+        window = window_of(max(end, self.least_columns))
+        shape = self._shape(bucket_of(max(count, self.least_rows)), window)
+        self._upload.wait()
+        shape.numbers[:, :count] = (
+            batch.tokens,
+            range(start, end),
+            range(start + ahead, end + ahead) if batch.positions is None else batch.positions,
+        )
+        shape.numbers[:, count:] = 0
+        shape.numbers[1, count:] = range(self._cache.capacity, self._cache.capacity + shape.rows - count)
+        shape.visible[:] = False
+        shape.visible[:count, :end] = np.tri(count, end, start) if batch.visible is None else batch.visible
+        shape.visible[count:, 0] = True
+        self._upload.send(shape.nbytes)
+        return shape
+
+    def mask(self, shape: Shape) -> Tensor:
+        """Return what a pass adds to its attention scores, ``[1, 1, rows, window]``."""
+        return torch.where(shape.bits, self._zero, self._never)[None, None]
+
+    def run(
+        self, kind: Hashable, shape: Shape, batch: PassInput, compute: Callable[[], Tensor], summary: Summary | None
+    ) -> tuple[Tensor, list[list[float]] | None]:
+        """Run a staged pass; return the logits of its tokens, and their summary if one is asked for.
+
+        Args:
+            kind: tells passes apart that ``compute`` computes differently.
+            compute: returns logits ``[rows, vocab]`` of all rows of the shape.
+        """
+        rows = slice(len(batch.tokens) - (batch.last or len(batch.tokens)), len(batch.tokens))
+        download = None if summary is None else self._download(summary)
+
+        def whole() -> None:
+            with self._cache.writing_at(shape.place):
+                logits = compute()
+            self._logits[: shape.rows].copy_(logits)
+            if summary is not None and download is not None:
+                download.device[: shape.rows].copy_(summary(logits))
+
+        self._runner.run((kind, shape.rows, shape.place.window, summary), whole)
+        self._cache.advance(len(batch.tokens))
+        return self._logits[rows], None if download is None else download.fetch(rows)
+
+    def _download(self, summary: Summary) -> Download:
+        if summary not in self._downloads:
+            self._downloads[summary] = Download(WIDEST, summary.width, self._cache.slab.device)
+        return self._downloads[summary]
+
+    def _shape(self, rows: int, window: int) -> Shape:
+        if (rows, window) not in self._shapes:
+            numbers, nbytes = 3 * 8 * rows, rows * (3 * 8 + window)
+            host, there = self._upload.host, self._upload.device
+            integers = there[:numbers].view(torch.int64).view(3, rows)
+            self._shapes[rows, window] = Shape(
+                numbers=host[:numbers].view(np.int64).reshape(3, rows),
+                visible=host[numbers:nbytes].view(np.bool_).reshape(rows, window),
+                nbytes=nbytes,
+                ids=integers[:1],
+                place=Place(integers[1], window),
+                positions=integers[2],
+                bits=there[numbers:nbytes].view(torch.bool).view(rows, window),
+            )
+        return self._shapes[rows, window]

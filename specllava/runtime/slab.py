@@ -1,0 +1,130 @@
+"""Key/value cache of all layers in one tensor that never moves, written at columns that a tensor names.
+
+A pass over it does the same operations whatever the text's length is, so it can be captured once and replayed. Columns
+behind the capacity are scratch: a pass that is padded to more rows writes there what nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from specllava.runtime.cache import BranchCache, BranchLayer
+from specllava.runtime.transfers import Upload
+
+
+class Place(NamedTuple):
+    """Where a padded pass writes and reads: column of each row ``[rows]`` on the device, and columns from the first."""
+
+    slots: Tensor
+    window: int
+
+
+class Move(NamedTuple):
+    """Columns to read and columns to write, ``[moved]`` each, on the device."""
+
+    source: Tensor
+    target: Tensor
+
+
+class SlabLayer(BranchLayer):
+    """One layer of a :class:`SlabCache`. It appends, as any cache, unless a :class:`Place` says where to write.
+
+    Args:
+        both: keys and values, ``[2, 1, heads, capacity + scratch, head_dim]``.
+    """
+
+    def __init__(self, both: Tensor, capacity: int) -> None:
+        super().__init__(capacity)
+        self.both, self.dtype, self.device = both, both.dtype, both.device
+        self.keys, self.values = both
+        self.place: Place | None = None
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if self.place is None:
+            return super().update(key_states, value_states)
+        slots, window = self.place
+        self.keys.index_copy_(2, slots, key_states)
+        self.values.index_copy_(2, slots, value_states)
+        return self.keys[:, :, :window], self.values[:, :, :window]
+
+    def copy_from(self, other: BranchLayer) -> None:
+        self.both[:, :, :, : other.length] = other.both[:, :, :, : other.length]
+        self.length = other.length
+
+
+class SlabCache(BranchCache):
+    """A :class:`BranchCache` in one zeroed tensor: a masked column still enters attention, times zero.
+
+    Args:
+        config: of the decoder.
+        capacity: columns that fit: prompt, answer and the largest tree.
+        scratch: columns behind them.
+    """
+
+    def __init__(
+        self, config: PretrainedConfig, capacity: int, scratch: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        super().__init__(0, capacity)
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = (config.num_hidden_layers, 2, 1, config.num_key_value_heads, capacity + scratch, size)
+        self.slab = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers = [SlabLayer(both, capacity) for both in self.slab]
+        self._moved = Upload(2 * 8 * capacity, device)
+
+    @contextmanager
+    def writing_at(self, place: Place) -> Iterator[None]:
+        """Let the layers of one pass write and read there."""
+        for layer in self.layers:
+            layer.place = place
+        try:
+            yield
+        finally:
+            for layer in self.layers:
+                layer.place = None
+
+    def advance(self, count: int) -> None:
+        """Count ``count`` more columns, which a pass has written."""
+        length = self.length + count
+        for layer in self.layers:
+            layer.length = length
+
+    def keep(self, base: int, offsets: Sequence[int]) -> None:
+        self.compact(base, offsets)
+
+    def compact(self, base: int, offsets: Sequence[int]) -> Move | None:
+        """Keep columns as :meth:`BranchCache.keep`, in two operations whatever the number of layers.
+
+        Returns which columns moved, if any did, for what lies beside the cache; valid until the next call.
+
+        Raises:
+            ValueError: an offset that lies behind the columns written.
+        """
+        self.check_written(base, offsets)
+        in_place = next((n for n, offset in enumerate(offsets) if n != offset), len(offsets))
+        move = None
+        if moved := offsets[in_place:]:
+            move = self._staged(base, moved, base + in_place)
+            self.slab.index_copy_(4, move.target, self.slab.index_select(4, move.source))
+        for layer in self.layers:
+            layer.length = base + len(offsets)
+        self.keep_labels(base, offsets)
+        return move
+
+    def _staged(self, base: int, offsets: Sequence[int], target: int) -> Move:
+        """Upload the columns to move without waiting for the device."""
+        count = len(offsets)
+        self._moved.wait()
+        numbers = self._moved.host[: 16 * count].view("int64")
+        numbers[:count] = offsets
+        numbers[:count] += base
+        numbers[count:] = range(target, target + count)
+        self._moved.send(16 * count)
+        source, goal = self._moved.device[: 16 * count].view(torch.int64).view(2, count)
+        return Move(source, goal)
