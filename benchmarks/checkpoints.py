@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
-from specllava.bench import run_transformers
+from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
 from specllava.cli.options import DecodingOptions, PairOptions, load_pair, with_fallback_drafter, write_json
 from specllava.config import DecodingConfig
@@ -106,7 +106,7 @@ def run_checks(pair: Pair, prompts: int, config: DecodingConfig) -> dict[str, La
         plain, trace = pair.run(lane_of(alone, prompt)), pair.run(lane_of(config, prompt))
         fast.append(trace)
         lanes["speculative"].add(compare(plain, trace))
-        lanes["transformers"].add(compare_ids(plain, run_transformers(pair, prompt, config).token_ids))
+        lanes["transformers"].add(compare_ids(plain, transformers_lane(pair, TRANSFORMERS, config)(prompt).token_ids))
         if number % CHAT_EVERY == 0:
             for reference, said in chat_turns(pair, number, config):
                 lanes["speculative, in a chat"].add(compare(reference, said))

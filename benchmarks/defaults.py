@@ -13,7 +13,10 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from specllava.bench import REFERENCE, bench_lanes, run_lanes
+from specllava.bench.lanes import REFERENCE, bench_lanes, own_runners
+from specllava.bench.results import results_of
+from specllava.bench.rounds import Plan, measure
+from specllava.bench.toy_dialogues import toy_dialogues
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.pair import Pair
@@ -53,9 +56,11 @@ def main(prompts: int = 20, json: Path | None = None, preset: str = "toy") -> No
         preset: which pair.
     """
     pair = Pair.from_preset(preset)
-    results = run_lanes(pair, prompts, grid(), "held-out")
+    asked = tuple(toy_dialogues("held-out", prompts, 1))
+    plan = Plan("held-out toy scenes", rounds=1, floor=False)
+    results = results_of(measure(pair, asked, own_runners(pair, grid()), DecodingConfig(), plan))
     table = Table("setting", "τ", "ms/token", "speed-up", "efficiency", title=f"{prompts} prompts")
-    for name, lane in sorted(results.items(), key=lambda item: -item[1].speedup):
+    for name, lane in sorted(results.items(), key=lambda item: -item[1].speedup.value):
         row = lane.as_json()
         table.add_row(name, *(f"{row[key]:.2f}" for key in ("tau", "ms_per_token", "speedup", "efficiency")))
     Console(width=100).print(table)

@@ -22,7 +22,10 @@ from rich.console import Console
 from tqdm.auto import tqdm
 
 from benchmarks.markdown import markdown
-from specllava.bench import REFERENCE, WARM_UP, LaneResult, TimedRun, pool_runs, run_timed
+from specllava.bench.lanes import REFERENCE, run_timed
+from specllava.bench.results import LaneResult, pool
+from specllava.bench.rounds import margins_of
+from specllava.bench.timed_run import TimedRun
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.distill.beginning import training_draft
@@ -46,6 +49,7 @@ from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene_questions import scene_questions
 
 VLM, EAGLE = "draft VLM", "EagleVLM"
+WARM_UP = 2  # prompts before the measured ones
 FIRST_BATCH = 5_000  # of the toy corpus, behind those that the toy recipe reads
 
 
@@ -144,6 +148,7 @@ def measure(
 ) -> tuple[dict[str, LaneResult], dict[str, Found]]:
     """Answer every prompt with every drafter in turn, the target alone among them; the order rotates."""
     runs: dict[str, list[TimedRun]] = {name: [] for name in (REFERENCE, *pairs)}
+    prompts_read: list[Prompt] = []
     found = {name: Found() for name in pairs}
     total = prompts + WARM_UP
     for number, asked in enumerate(tqdm(scene_questions("held-out", total), "prompts", total)):
@@ -155,11 +160,15 @@ def measure(
                 runs[name].append(run_timed(pairs[VLM], lane))
             else:
                 runs[name].append(run_timed(pairs[name], Lane(name, config, read[name])))
-        if number >= WARM_UP:
-            for name, pair in pairs.items():
-                look(pair, read[name], runs[REFERENCE][-1].trace.token_ids, found[name])
-                found[name].prefill += runs[name][-1].trace.prefill.draft_seconds
-    return pool_runs(runs, []), found
+        if number < WARM_UP:
+            runs = {name: [] for name in names}
+            continue
+        prompts_read.append(read[VLM])
+        for name, pair in pairs.items():
+            look(pair, read[name], runs[REFERENCE][-1].token_ids, found[name])
+            found[name].prefill += runs[name][-1].draft_read_seconds
+    margins = margins_of(runs, prompts_read, pairs[VLM], config)
+    return pool(runs, range(prompts), margins), found
 
 
 def row_of(result: LaneResult, found: Found, pair: Pair, prompts: int) -> dict[str, Any]:

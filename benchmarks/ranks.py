@@ -8,7 +8,7 @@ from __future__ import annotations
 import tyro
 from rich.console import Console
 
-from specllava.bench import toy_prompts
+from specllava.bench.toy_dialogues import toy_prompts
 from specllava.config import DecodingConfig
 from specllava.lane import Lane
 from specllava.metrics import acceptance_by_rank

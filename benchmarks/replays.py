@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
-from specllava.bench import bench_lanes, toy_prompts
+from specllava.bench.lanes import bench_lanes
+from specllava.bench.toy_dialogues import toy_prompts
 from specllava.config import COMPARED_RULES, DecodingConfig
 from specllava.decoding import stream
 from specllava.findings.replays import MAX_FILE_BYTES, Replays, ReplayStep, priced

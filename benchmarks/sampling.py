@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
-from specllava.bench import toy_prompts
+from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.lane import Lane

@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
-from specllava.bench import bench_lanes, toy_prompts
+from specllava.bench.lanes import bench_lanes
+from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.decoding import stream

@@ -107,6 +107,11 @@ class Request:
         """Tokens that may still be emitted."""
         return self.lane.config.max_new_tokens - len(self.emitted)
 
+    @property
+    def draft_widths(self) -> tuple[int, ...]:
+        """Tokens of each pass that the draft made for the last tree."""
+        return () if self._session is None else self._session.widths
+
     @torch.inference_mode()
     def prefill(self) -> Prefill:
         """Read the prompt with both models; the target's first token becomes the root.

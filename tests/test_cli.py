@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from specllava.bench import rounds
 from specllava.cli import main as cli
 from specllava.cli.main import main
 from specllava.cli.toyworld import Render
@@ -96,20 +97,29 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
     """A table that no terminal of 80 columns can hold would cut its numbers off."""
     monkeypatch.setenv("COLUMNS", "80")
     out = tmp_path / "bench.json"
-    assert main(["bench", "--prompts", "3", "--max-new-tokens", "12", "--json", str(out)]) == 0
+    command = ["bench", "--prompts", "3", "--rounds", "1", "--max-new-tokens", "12", "--json", str(out)]
+    assert main(command) == 0
     printed = capsys.readouterr()
     assert printed.err.count("\n") == 1  # what is being loaded; its progress bar went into pipes, too
     assert "…" not in printed.out and "wall" in printed.out
-    lanes = json.loads(out.read_text())["lanes"]
-    assert set(lanes) == {"target-only", *COMPARED_RULES, "prompt-lookup", "transformers"}
+    report = json.loads(out.read_text())
+    lanes = report["lanes"]
+    others = {f"transformers{kind}" for kind in ("", "-assisted", "-assisted-sighted", "-prompt-lookup")}
+    assert set(lanes) == {"target-only", *COMPARED_RULES, "prompt-lookup", *others} and report["failures"] == {}
     for lane in lanes.values():
         assert {"tau", "ms_per_token", "speedup", "efficiency", "mismatches", "ties", "runs"} <= set(lane)
         assert lane["mismatches"] == 0 and lane["runs"] == 3
         # The whole loop with its prefill, in seconds on the wall: no less than what the lane's own clock counts.
         assert lane["ms_per_token_wall"] >= lane["ms_per_token_end_to_end"] > 0
-    assert lanes["target-only"]["tau"] == lanes["target-only"]["speedup"] == 1.0
+        low, high = lane["interval"]
+        assert low <= lane["speedup"] <= high and lane["overhead"] > -1
+    assert lanes["target-only"]["tau"] == lanes["transformers"]["tau"] == 1.0
+    assert report["reference"] in ("target-only", "transformers") and lanes[report["reference"]]["speedup"] == 1.0
+    assert lanes[report["reference"]]["interval"] == [1.0, 1.0]
     assert lanes["entropy"]["tau"] > 1.5
     assert len({lane["tokens"] for lane in lanes.values()}) == 1  # the same answers, counted the same way
+    assert list(report["categories"]) == ["describe", "count", "story"]
+    assert {"commit", "cpu", "before", "after", "copy_gb_per_second"} <= set(report["machine"])
 
 
 def test_evaluate_counts_what_was_right(tmp_path):
@@ -317,22 +327,23 @@ except SystemExit as stop:
 
 def test_a_stopped_benchmark_tells_what_it_has(tmp_path, capsys, monkeypatch):
     """Ctrl-C threw away every finished prompt."""
-    out, runs, real = tmp_path / "bench.json", [], Pair.run
+    out, requests, real = tmp_path / "bench.json", [], Pair.request
 
-    def run(self, lane):
-        runs.append(lane.name)
-        if len(runs) == 10:  # in the fifth round of two lanes, the second of which is a warm-up's no more
+    def request(self, lane, **options):
+        requests.append(lane.name)
+        if len(requests) == 10:  # behind two prompts of the warm-up in the third prompt, in the second of two lanes
             raise KeyboardInterrupt
-        return real(self, lane)
+        return real(self, lane, **options)
 
-    monkeypatch.setattr(Pair, "run", run)
-    command = ["bench", "--prompts", "9", "--max-new-tokens", "4", "--lanes", "chain", "--json", str(out)]
+    monkeypatch.setattr(Pair, "request", request)
+    monkeypatch.setattr(rounds, "MOST_WARM_UPS", 1)
+    command = ["bench", "--prompts", "3", "--max-new-tokens", "4", "--lanes", "chain", "--json", str(out)]
     assert main(command) == 130
     told = capsys.readouterr()
-    assert "2 of 9 prompts" in told.out and told.err.splitlines()[-1] == "specllava: stopped"
+    assert "2 prompts" in told.out and told.err.splitlines()[-1] == "specllava: stopped"
     lanes = json.loads(out.read_text())["lanes"]
     assert {name: lane["runs"] for name, lane in lanes.items()} == {"target-only": 2, "chain": 2}
-    runs[:] = ["warm"] * 7  # the first rounds only warm up: nothing is kept of them
+    requests[:] = ["warm"] * 7  # in the warm-up: nothing is kept of it
     out.unlink()
     assert main(command) == 130
     assert not out.exists()

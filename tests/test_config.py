@@ -9,7 +9,7 @@ import pydantic
 import pytest
 from pydantic import TypeAdapter, ValidationError, model_validator
 
-from specllava.bench import bench_lanes
+from specllava.bench.lanes import bench_lanes
 from specllava.config import DecodingConfig, one_line, short
 from specllava.growth.rules.chain import BENCH_FLOOR
 

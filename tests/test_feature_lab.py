@@ -15,7 +15,7 @@ from test_bad_input import complaint
 from torch import Tensor
 
 from benchmarks.feature_identity import FORMATS, Runner
-from specllava.bench import run_timed
+from specllava.bench.lanes import run_timed
 from specllava.config import COMPARED_RULES, DecodingConfig
 from specllava.drafters.growing import Expansion
 from specllava.lab import Lab
@@ -182,4 +182,4 @@ def test_scored_rows_are_counted_and_not_the_targets(name: str):
 def test_a_benchmark_times_it_as_any_other():
     pair = runner().pair(0, "eagle")
     run = run_timed(pair, lane_of(SHORT, prompt_of(pair, 1)))
-    assert run.wall_seconds >= run.trace.decode_seconds
+    assert run.wall_seconds >= run.decode_seconds > 0

@@ -34,6 +34,8 @@ REFUSED = (
     ("Distillation has layers", "specllava/distill/losses.py", "specllava.distill.batches"),
     ("Only the command line measures and records with the toy pair", "specllava/toyworld/train.py",
      "specllava.toyworld.evaluate"),
+    ("The benchmark has layers", "specllava/bench/timed_run.py", "specllava.bench.results"),
+    ("The benchmark's core knows no toy world", "specllava/bench/lanes.py", "specllava.toyworld.scene"),
     ("Only the command line distils", "specllava/toyworld/train.py", "specllava.distill.run"),
     ("Imports have no cycle", "specllava/toyworld/scene.py", "specllava.toyworld.corpus"),
     ("Training does not decode", "specllava/toyworld/corpus.py", "specllava.pair"),
@@ -43,11 +45,11 @@ REFUSED = (
     ("Figures, player and page import no models and no decoding", "visual/player/frames.py", "specllava.models.images"),
     ("Figures, player and page import no models and no decoding", "visual/page/race.py", "torch"),
     ("Figures, player and page import no models and no decoding", "visual/page/race.py", "specllava"),
-    ("Only three commands draw", "specllava/bench.py", "visual.figures.theme"),
+    ("Only three commands draw", "specllava/bench/lanes.py", "visual.figures.theme"),
     ("Only three commands draw", "specllava/cli/options.py", "plotly"),
     ("Only the page imports Gradio", "visual/player/frames.py", "gradio"),
     ("No package imports the app, the benchmarks or the tests", "visual/page/race.py", "app"),
-    ("No package imports the app, the benchmarks or the tests", "specllava/bench.py", "benchmarks.worth"),
+    ("No package imports the app, the benchmarks or the tests", "specllava/bench/lanes.py", "benchmarks.worth"),
 )  # fmt: skip
 
 

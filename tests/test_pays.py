@@ -18,7 +18,8 @@ from support.visual_traces import synthetic_race
 from app import EXAMPLES
 from benchmarks.gpu_llava import ALONE, Cycle, Measured, as_json
 from benchmarks.replays import record
-from specllava.bench import WARM_UP, TimedRun, pool_runs
+from specllava.bench.results import pool
+from specllava.bench.timed_run import TimedRun
 from specllava.config import COMPARED_RULES, DecodingConfig
 from specllava.findings.replays import GUESSES, MAX_FILE_BYTES, Replays, ReplayStep, priced, straight_costs
 from specllava.lane import Lane
@@ -234,11 +235,11 @@ def test_a_report_of_bench_gives_costs_and_trees_and_a_bad_one_changes_nothing(
     saved_page: SavedPages, tmp_path: Path
 ) -> None:
     runs: dict[str, list[TimedRun]] = {"target-only": [], "entropy": []}
-    for seed in range(WARM_UP + 3):
+    for seed in range(3):
         race = synthetic_race(seed)
-        runs["target-only"].append(TimedRun(race["target-only"], 1.0))
-        runs["entropy"].append(TimedRun(race["speculative"], 1.0))
-    lanes = {name: lane.as_json() for name, lane in pool_runs(runs, []).items()}
+        runs["target-only"].append(TimedRun.of_trace(race["target-only"], 1.0))
+        runs["entropy"].append(TimedRun.of_trace(race["speculative"], 1.0))
+    lanes = {name: lane.as_json() for name, lane in pool(runs, range(3)).items()}
     race = synthetic_race(9)
     tab = opened(saved_page, recorded_frames(race["target-only"], race["speculative"]))
     tab.page.click(".pays-bench summary")

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from support import models
 from support.visual_traces import synthetic_race
 
-from specllava.bench import bench_lanes
+from specllava.bench.lanes import bench_lanes
 from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, one_line
 from specllava.growth.shapes import Shape, drawn_shape, fixed_shape
 from specllava.lab import Lab

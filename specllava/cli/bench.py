@@ -2,88 +2,133 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import shlex
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from specllava.cli.options import DecodingOptions, PairOptions, check_outputs, load_pair, write_json
 from specllava.config import DecodingConfig
+from specllava.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from specllava.bench import LaneResult
-    from specllava.pair import Pair
+    from collections.abc import Sequence
 
-TOKEN_FIELDS: Final = ("runs", "tokens", "mismatches", "ties", "margins")  # what --identity reports
+    from specllava.bench.dialogue import Dialogue
+    from specllava.bench.measured import Measured
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Time every lane on held-out toy prompts, compare their tokens, and print one table."""
+    """Time every lane on the same prompts, compare their tokens, and print what they were worth."""
 
-    prompts: int = 100
-    """How many prompts."""
+    prompts: int = 40
+    """How many rows of --data, or toy scenes. A dialogue is one."""
+
+    data: Path | None = None
+    """Ask the questions of this file in place of toy scenes: LLaVA's conversations, MMSpec's rows, or rows of {"image",
+    "prompt", "category"}, as .json or .jsonl."""
+
+    images: Path | None = None
+    """Directory that the rows' image paths begin in; without it images beside the file, else the file's own."""
+
+    turns: int = 3
+    """Questions of one dialogue that are asked at most."""
+
+    categories: tuple[str, ...] = ()
+    """Only questions of these; toy scenes have describe, count, story and dialogue."""
 
     split: Literal["train", "held-out"] = "held-out"
-    """Scenes with known combinations only, or each with one that training never named."""
+    """Toy scenes with known combinations only, or each with one that training never named."""
+
+    rounds: int = 3
+    """Times that every lane answers every prompt."""
+
+    order_seed: int = 0
+    """Of the order in which lanes take turns."""
 
     identity: bool = False
-    """About tokens, not time: without transformers, and every margin of the target where a lane differs is printed."""
+    """About tokens, not time: one round without transformers, and every margin of the target where a lane differs is
+    printed."""
 
     lanes: tuple[str, ...] = ()
     """Only these beside target-only, such as: chain entropy. All without it."""
 
     json: Path | None = None
-    """Write the table to this file."""
+    """Write the report to this file."""
+
+    raw: Path | None = None
+    """Write every step to this file; python -m benchmarks.bench_table makes tables and a picture of it."""
 
     pair: PairOptions = field(default_factory=PairOptions)
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
-        if self.prompts < 1:
-            raise ValueError(f"--prompts is {self.prompts}: at least 1 is needed")
-        check_outputs(json=self.json)
+        for name, value in (("prompts", self.prompts), ("rounds", self.rounds), ("turns", self.turns)):
+            if value < 1:
+                raise ValueError(f"--{name} is {value}: at least 1 is needed")
+        check_outputs(json=self.json, raw=self.raw)
+        dialogues = self._file_dialogues()
         pair = load_pair(self.pair)
-        from specllava.bench import BenchStopped, run_bench
+        from specllava.bench.lanes import runners_of
+        from specllava.bench.rounds import BenchStopped, Plan, measure
 
+        runners = runners_of(pair, self.decoding, self.lanes, not self.identity)
+        command = shlex.join(["python", "-m", "specllava", *sys.argv[1:]])
+        plan = Plan(self._source(), self.rounds, self.order_seed, command=command)
+        if self.identity:
+            plan = Plan(self._source(), 1, self.order_seed, within=None, floor=False, command=command)
+        asked = self._chosen(dialogues if dialogues is not None else self._toy_dialogues())
         try:
-            results = run_bench(pair, self.prompts, self.decoding, self.split, not self.identity, self.lanes)
+            measured = measure(pair, asked, runners, self.decoding, plan)
         except BenchStopped as stop:
-            self._print_and_write(console, pair, stop.results)
+            self._report(console, stop.measured)
             raise
-        self._print_and_write(console, pair, results)
+        self._report(console, measured)
 
-    def _print_and_write(self, console: Console, pair: Pair, results: dict[str, LaneResult]) -> None:
-        """Print the table, and write it to the file of --json."""
-        done = next(iter(results.values())).summary.runs
-        prompts = f"{done}" if done == self.prompts else f"{done} of {self.prompts}"
-        title = f"{prompts} prompts, {pair.info.device}, {pair.info.dtype}"
-        table = Table(box=SIMPLE, padding=0, title=title)
-        for column in (
-            "lane",
-            "τ",
-            "ms/token",
-            "speed-up",
-            "efficiency",
-            "differ",
-            "ties",
-            "prefill\nms",
-            "wall\nms/token",
-        ):
-            table.add_column(column, no_wrap=True)  # a heading that is cut off cannot be read
-        for name, lane in results.items():
-            row = lane.as_json()
-            ratios = (f"{row[key]:.2f}" for key in ("tau", "ms_per_token", "speedup", "efficiency"))
-            times = (f"{row['ms_prefill']:.1f}", f"{row['ms_per_token_wall']:.2f}")
-            table.add_row(name, *ratios, str(lane.mismatches), str(lane.ties), *times)
-        console.print(table)
+    def _source(self) -> str:
+        return f"{self.split} toy scenes" if self.data is None else self.data.name
+
+    def _file_dialogues(self) -> Sequence[Dialogue] | None:
+        """Read the file of --data, if there is one, before a model is loaded."""
+        if self.data is None:
+            if self.images is not None:
+                raise ValueError("--images belongs to --data")
+            return None
+        from specllava.bench.data_dialogues import data_dialogues
+
+        return data_dialogues(self.data, self.images, self.prompts, self.turns)
+
+    def _toy_dialogues(self) -> Sequence[Dialogue]:
+        from specllava.bench.toy_dialogues import toy_dialogues
+
+        return tuple(toy_dialogues(self.split, self.prompts, self.turns))
+
+    def _chosen(self, dialogues: Sequence[Dialogue]) -> Sequence[Dialogue]:
+        known = tuple(dict.fromkeys(dialogue.category for dialogue in dialogues))
+        if unknown := [category for category in self.categories if category not in known]:
+            raise ValueError(f"no question is of the category {unknown[0]}: there are {', '.join(known)}")
+        return [one for one in dialogues if not self.categories or one.category in self.categories]
+
+    def _report(self, console: Console, measured: Measured) -> None:
+        """Print the tables, and write the files of --json and --raw."""
+        from specllava.bench.report import category_results, report_of
+        from specllava.bench.results import fastest_alone, results_of
+        from specllava.bench.tables import notes_of, tables_of
+
+        results, categories = results_of(measured), category_results(measured)
+        count, setting = len(measured.prompts), measured.setting
+        title = f"{count} prompts, {measured.rounds} rounds, {setting.device}, {setting.dtype}"
+        for table in tables_of(title, results, categories):
+            console.print(table)
+        for line in notes_of(measured, fastest_alone(measured.runs)):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         for name, lane in results.items() if self.identity else ():
             for margin in lane.margins:
                 console.print(f"{name} differs: {'one answer goes on' if margin is None else f'margin {margin:.2g}'}")
-        lanes = {name: lane.as_json() for name, lane in results.items()}
-        if self.identity:  # the machine may be busy with other work, so times mean nothing
-            lanes = {name: {key: row[key] for key in TOKEN_FIELDS} for name, row in lanes.items()}
-        write_json(self.json, {"lanes": lanes, "setting": asdict(pair.info), "config": asdict(self.decoding)})
+        write_json(self.json, report_of(measured, results, categories, self.identity))
+        if self.raw:
+            write_whole(self.raw, measured.to_json())

@@ -229,7 +229,7 @@ def parse_row(raw: Any) -> Row:
         raise UnusableRowError(f"with {IMAGE_MARKER} in an answer")
     if not all(turns):
         raise UnusableRowError("with an empty question or answer")
-    images = _image_paths(raw)
+    images = image_paths(raw)
     if sum(image_counts) != len(images):
         raise UnusableRowError(f"with another number of {IMAGE_MARKER} markers than images")
     return Row(turns, image_counts[::2], images, (True,) * (len(turns) // 2))
@@ -244,11 +244,24 @@ def parse_question(raw: Any) -> tuple[str, tuple[str, ...]]:
     messages = _messages(raw)
     if not messages or messages[0][0] != "human":
         raise UnusableRowError("without a question")
-    text, images = messages[0][1], _image_paths(raw)
+    text, images = messages[0][1], image_paths(raw)
     shown = text.count(IMAGE_MARKER)
     if shown > len(images):
         raise UnusableRowError(f"with another number of {IMAGE_MARKER} markers than images")
     return text.replace(IMAGE_MARKER, "").strip(), images[:shown]
+
+
+def parse_conversation(raw: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Parse all questions of a row, answered or not, and the paths of the pictures that the first of them shows.
+
+    Raises:
+        UnusableRowError: its message is the reason; such as a picture that a later question shows.
+    """
+    _, images = parse_question(raw)
+    texts = [text for speaker, text in _messages(raw) if speaker == "human"]
+    if any(IMAGE_MARKER in text for text in texts[1:]):
+        raise UnusableRowError("with a picture in a later question")
+    return tuple(text.replace(IMAGE_MARKER, "").strip() for text in texts), images
 
 
 def _messages(raw: Any) -> list[tuple[str, str]]:
@@ -262,7 +275,12 @@ def _messages(raw: Any) -> list[tuple[str, str]]:
     return messages[1:] if messages and messages[0][0] == "gpt" else messages
 
 
-def _image_paths(raw: Any) -> tuple[str, ...]:
+def image_paths(raw: Any) -> tuple[str, ...]:
+    """Return the paths of a row's pictures: its ``image`` is one of them, a list, or missing.
+
+    Raises:
+        UnusableRowError: something else.
+    """
     value = raw.get("image") or []
     images = tuple(value) if isinstance(value, list) else (value,)
     if not all(isinstance(name, str) for name in images):

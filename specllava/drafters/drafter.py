@@ -57,6 +57,9 @@ class DraftSession(ABC):
     pruned: tuple[Pruned, ...] = ()
     """Guesses that the last tree was grown with and then without."""
 
+    widths: tuple[int, ...] = ()
+    """Tokens of each pass that the draft made for the last tree."""
+
     @abstractmethod
     def propose(self, root: int, depth: int) -> DraftTree:
         """Return a tree of guesses below ``root``, the last emitted token, at most ``depth`` levels deep."""

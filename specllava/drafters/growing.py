@@ -41,7 +41,8 @@ class Scorer(Protocol):
 
 
 class Expansion:
-    """Expansion of the nodes of one tree. ``columns`` tells the KV cache's column of each expanded node.
+    """Expansion of the nodes of one tree. ``columns`` tells the KV cache's column of each expanded node, ``widths`` how
+    many tokens each pass had.
 
     Args:
         count: guesses behind each node.
@@ -54,18 +55,22 @@ class Expansion:
         self._branches: dict[int, list[int]] = {}  # columns of a node and its ancestors below the root
         self._root = 0  # its column
         self.columns: dict[int, int] = {}
+        self.widths: list[int] = []
 
     def expand(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[TopTokens]:
         """Return the guesses behind each node; the root comes first and by itself."""
         if not self.columns:  # it closes the context, whose columns are visible to all
+            before = self._scorer.cached
             output = self._scorer.root(self._summary)
             self.columns[0] = self._root = self._scorer.cached - 1
+            self.widths.append(self._scorer.cached - before)
             self._branches[0] = []
             return self._guesses(output, nodes)
         start = self._scorer.cached
         for column, (node, parent) in enumerate(zip(nodes, parents, strict=True), start=start):
             self.columns[node] = column
             self._branches[node] = [*self._branches[parent], column]
+        self.widths.append(len(nodes))
         batch = self._level(nodes, tokens, start)
         return self._guesses(self._scorer.level(batch, nodes, parents, self._summary), nodes)
 
@@ -109,6 +114,7 @@ class GrowingSession(DraftSession):
         limits = GrowthLimits(depth, self._config.nodes, max_expansions(self._config))
         grown = grow(root, expansion.expand, self._rule, limits)
         self._tree, self.pruned, self._grown = grown.tree, grown.pruned, depth > 0
+        self.widths = tuple(expansion.widths)
         drawing = self._top_tokens
         self.draft_probs = drawing.of(grown.expansion_ids) if isinstance(drawing, Drawing) else None
         self._columns = [expansion.columns.get(node) for node in grown.expansion_ids]

@@ -74,13 +74,14 @@ export function readBench(text) {
   const plain = rows.get("target-only");
   if (!plain) throw new Error("it has no lane target-only, so it is no report of bench --json");
   const one = plain("ms_per_token");
-  const rules = lanes.filter(([name, lane]) => !["target-only", "transformers"].includes(name) && lane.levels !== undefined).map(([name]) => {
+  const ours = lanes.filter(([name]) => name !== "target-only" && !name.startsWith("transformers"));
+  const rules = ours.filter(([, lane]) => lane.levels !== undefined).map(([name]) => {
     const read = rows.get(name);
     const step = { levels: read("levels"), guesses: read("guesses"), emitted: read("tau"), drafted: read("ms_draft") };
     return { name, steps: [{ ...step, rest: step.emitted * read("ms_per_token") - step.drafted }] };
   });
   const steps = rules.flatMap((rule) => rule.steps).filter((step) => step.levels > 0 && step.guesses > 0);
-  const drafting = lanes.filter(([name]) => !["target-only", "transformers", "prompt-lookup"].includes(name)).map(([name]) => rows.get(name)("ms_prefill"));
+  const drafting = ours.filter(([name]) => name !== "prompt-lookup").map(([name]) => rows.get(name)("ms_prefill"));
   const reading = plain("ms_prefill");
   const known = {
     one, reading, tokens: plain("tokens") / plain("runs"),

@@ -1,0 +1,96 @@
+"""Dialogues of a file: LLaVA's conversations, MMSpec's rows, or plain questions."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from specllava.bench.dialogue import Dialogue
+from specllava.distill.rows import (
+    IMAGE_MARKER,
+    UnusableRowError,
+    check_picture,
+    image_paths,
+    parse_conversation,
+    raw_rows,
+)
+
+UNNAMED: Final = "all"  # category of rows that name none
+MAX_CATEGORIES: Final = 12  # that a report keeps apart
+MAX_NAME: Final = 60  # characters of a category
+
+
+def data_dialogues(data: Path, images: Path | None, most: int, turns: int) -> tuple[Dialogue, ...]:
+    """Read the first ``most`` rows of a file: a JSON list, or a JSON text a line in a ``.jsonl``.
+
+    A row is one of:
+
+    * LLaVA's: ``{"image": path or paths, "conversations": [{"from": "human", "value": text}, …]}``; every question is a
+      turn, the answers of the file are not used.
+    * MMSpec's (arXiv 2603.14989): ``{"id": …, "image": path, "turns": [text, …], "category": …, "topic": …}``.
+    * plain: ``{"image": path, "prompt": text}``, or ``question`` in place of ``prompt``; ``image`` may be missing.
+
+    Its category is its ``topic`` (which is one of six in MMSpec), else its ``category``, else :data:`UNNAMED`.
+
+    Args:
+        images: directory that the image paths begin in; without it ``images`` beside the file, else the file's own.
+        turns: questions of one dialogue that are asked at most.
+
+    Raises:
+        ValueError: no such file or directory, a row that cannot be asked, none, or too many categories; one line.
+    """
+    if not data.is_file():
+        raise ValueError(f"no data file at {data}: a .json list or .jsonl of questions is expected")
+    beside = data.parent / "images"
+    folder = images or (beside if beside.is_dir() else data.parent)
+    if not folder.is_dir():
+        raise ValueError(f"no images directory at {folder}: give the one that the rows' image paths begin in")
+    found = []
+    with closing(raw_rows(data)) as rows:
+        for number, raw in enumerate(islice(rows, most), start=1):
+            name = f"{data.name}, row {number}"
+            try:
+                found.append(_dialogue(name, raw, folder, turns))
+            except UnusableRowError as error:
+                raise ValueError(f"{name}: {error}") from error
+    if not found:
+        raise ValueError(f"{data.name} has no question")
+    categories = {dialogue.category for dialogue in found}
+    if len(categories) > MAX_CATEGORIES:
+        raise ValueError(
+            f"{data.name} has {len(categories)} categories, and at most {MAX_CATEGORIES} are kept apart: name coarser"
+            ' ones as "topic"'
+        )
+    return tuple(found)
+
+
+def _dialogue(name: str, raw: Any, folder: Path, turns: int) -> Dialogue:
+    if isinstance(raw, UnusableRowError):
+        raise raw
+    if not isinstance(raw, dict):
+        raise UnusableRowError("no object")
+    if "conversations" in raw:
+        texts, images = parse_conversation(raw)
+    else:
+        texts, images = _texts(raw), image_paths(raw)
+    if not texts or not all(texts):
+        raise UnusableRowError("an empty question")
+    for image in images:
+        check_picture(folder, image)
+    return Dialogue(name, _category(raw), texts[:turns], tuple(folder / image for image in images))
+
+
+def _texts(raw: dict[str, Any]) -> tuple[str, ...]:
+    given = raw.get("turns", [raw.get("prompt", raw.get("question"))])
+    if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
+        raise UnusableRowError('neither "conversations", nor "turns" that are texts, nor a "prompt" or "question"')
+    return tuple(text.replace(IMAGE_MARKER, "").strip() for text in given)
+
+
+def _category(raw: dict[str, Any]) -> str:
+    value = raw.get("topic") or raw.get("category") or UNNAMED
+    if not isinstance(value, str) or not value.isprintable() or len(value) > MAX_NAME:
+        raise UnusableRowError(f"with a category that is no text of at most {MAX_NAME} printable characters")
+    return value

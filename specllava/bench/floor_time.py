@@ -1,0 +1,58 @@
+"""The least that a lane's passes take: bare passes of the same widths and contexts, added up. No torch."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from specllava.bench.measured import RawPass
+from specllava.bench.timed_run import TimedRun
+
+
+class FloorTime:
+    """Prices of passes by the bare ones that were timed: straight lines between widths, and between contexts."""
+
+    def __init__(self, passes: Sequence[RawPass]) -> None:
+        table: defaultdict[str, defaultdict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+        for one in passes:
+            table[one.model][one.context][one.width] = one.seconds
+        self._table = {
+            model: {context: dict(sorted(rows.items())) for context, rows in contexts.items()}
+            for model, contexts in table.items()
+        }
+
+    def of_runs(self, runs: Iterable[TimedRun]) -> float:
+        """Return the seconds of all passes of the steps of some runs."""
+        return math.fsum(self._of_run(run) for run in runs)
+
+    def seconds(self, model: str, width: int, context: int) -> float:
+        """Return the seconds of a bare pass of ``width`` tokens behind ``context`` columns."""
+        columns = sorted(self._table[model])
+        return _between(columns, [self._at_width(model, column, width) for column in columns], context)
+
+    def _of_run(self, run: TimedRun) -> float:
+        total, said = 0.0, run.first_tokens
+        for step in run.steps:
+            total += self.seconds("target", step.target_width, run.prompt_tokens + said - 1)
+            context = run.draft_prompt_tokens + said - 1
+            for width in step.draft_widths:
+                total += self.seconds("draft", width, context)
+                context += width
+            said += step.emitted
+        return total
+
+    def _at_width(self, model: str, column: int, width: int) -> float:
+        rows = self._table[model][column]
+        return _between(list(rows), list(rows.values()), width)
+
+
+def _between(places: Sequence[int], values: Sequence[float], at: int) -> float:
+    """Read a line through points, extended at both ends."""
+    if len(places) == 1:
+        return values[0]
+    right = min(max(bisect_left(places, at), 1), len(places) - 1)
+    left = right - 1
+    slope = (values[right] - values[left]) / (places[right] - places[left])
+    return values[left] + slope * (at - places[left])

@@ -1,0 +1,111 @@
+"""The lanes of a benchmark: a name each, and what answers a prompt and times it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from specllava.bench.timed_run import TimedRun
+from specllava.bench.transformers_lanes import TRANSFORMERS_LANES, transformers_lane
+from specllava.config import COMPARED_RULES, DecodingConfig
+from specllava.decoding import stream
+from specllava.growth.rules import RULE_INFOS
+from specllava.lane import TARGET_ONLY, Lane
+from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt
+from specllava.runtime.timing import now
+from specllava.trace import Prefill, StepTrace
+
+REFERENCE: Final = TARGET_ONLY  # whose tokens all other lanes' are compared with
+Runner = Callable[[Prompt], TimedRun]
+
+
+def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
+    """Return this project's lanes: target-only, every rule that is compared with the options that suit it best, and
+    prompt lookup.
+
+    Raises:
+        ValueError: guesses drawn by chance; the lanes' answers differ then and cannot be compared.
+    """
+    if not config.exact:
+        raise ValueError(f"children are {config.children}: the benchmark compares tokens, so they must be best")
+    rules: dict[str, DecodingConfig] = {
+        rule: replace(config, drafter="model", rule=rule, **RULE_INFOS[rule].tuned(config)) for rule in COMPARED_RULES
+    }
+    lookup = replace(config, drafter="prompt-lookup")
+    return {REFERENCE: replace(config, drafter="none"), **rules, "prompt-lookup": lookup}
+
+
+def own_runners(pair: Pair, lanes: Mapping[str, DecodingConfig]) -> dict[str, Runner]:
+    """Return what runs each of this project's lanes."""
+    return {name: partial(_run_config, pair, name, config) for name, config in lanes.items()}
+
+
+def runners_of(
+    pair: Pair, config: DecodingConfig, only: Sequence[str] = (), with_transformers: bool = True
+) -> dict[str, Runner]:
+    """Return what runs each lane of a benchmark, the reference first.
+
+    Lanes that this pair or device cannot have are left out unless they are named. With a temperature those of
+    ``transformers`` are: it draws from another random stream.
+
+    Args:
+        only: names of lanes to run beside the reference; none means all.
+
+    Raises:
+        ValueError: a name that no lane bears, or of a lane that cannot be had here; one line with the way out.
+    """
+    own = bench_lanes(config)
+    names = [*own, *TRANSFORMERS_LANES]
+    if unknown := [name for name in only if name not in names]:
+        raise ValueError(f"there is no lane {unknown[0]}: choose among {', '.join(names)}")
+    missing = {name: _why_not(pair, config, name, own) for name in names}
+    if refused := [name for name in only if missing[name]]:
+        raise ValueError(f"the lane {refused[0]} cannot be run: {missing[refused[0]]}")
+    chosen = [name for name in names if not missing[name] and (not only or name in (REFERENCE, *only))]
+    runners = own_runners(pair, {name: own[name] for name in chosen if name in own})
+    if with_transformers:
+        runners |= {name: transformers_lane(pair, name, config) for name in chosen if name in TRANSFORMERS_LANES}
+    return runners
+
+
+def _why_not(pair: Pair, config: DecodingConfig, name: str, own: Mapping[str, DecodingConfig]) -> str | None:
+    """Return why a lane cannot be had here, ``None`` if it can."""
+    needs_draft = own[name].drafter == "model" if name in own else TRANSFORMERS_LANES[name].needs_draft
+    if needs_draft and pair.draft is None:
+        return f"the pair {pair.name} has no draft: name one with --draft"
+    if name in own:
+        return None
+    if config.temperature > 0:
+        return "transformers draws from another random stream: set --temperature 0"
+    return TRANSFORMERS_LANES[name].why_not(pair)
+
+
+def _run_config(pair: Pair, name: str, config: DecodingConfig, prompt: Prompt) -> TimedRun:
+    return run_timed(pair, Lane(name, config, prompt))
+
+
+def run_timed(pair: Pair, lane: Lane) -> TimedRun:
+    """Decode a lane and time the whole run.
+
+    The towers' passes, which all lanes share because a prompt is encoded once, are added to the time of each lane that
+    reads their features, as in its prefill.
+    """
+    read = lane.prompt.draft_prompt or lane.prompt
+    started = now(pair.device)
+    request = pair.request(lane, record=False)
+    steps, widths = list[StepTrace](), list[tuple[int, ...]]()
+    with closing(stream(request)) as events:
+        prefill = next(events)
+        for step in events:
+            assert isinstance(step, StepTrace)
+            steps.append(step)
+            widths.append(request.draft_widths)
+    seconds = now(pair.device) - started + lane.prompt.vision_seconds
+    assert isinstance(prefill, Prefill)
+    if lane.config.drafter == "model" and lane.prompt.draft_prompt is not None:
+        seconds += lane.prompt.draft_prompt.vision_seconds
+    return TimedRun.of_events(prefill, steps, widths, read.length, seconds)

@@ -1,0 +1,238 @@
+"""What the lanes of a benchmark were worth: totals, ratios of totals and their intervals. No torch.
+
+Ratios are total over total, never a mean of ratios; intervals are of the bootstrap over dialogues.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from specllava.bench.floor_time import FloorTime
+from specllava.bench.measured import Measured
+from specllava.bench.timed_run import TimedRun
+from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
+from specllava.lane import TARGET_ONLY
+from specllava.metrics import NEAR_TIE_MARGIN
+
+ALONE: Final = (TARGET_ONLY, "transformers", "transformers-compiled")  # lanes of the target without any guesses
+Margins = Mapping[tuple[int, int], float]  # by prompt and position
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over the runs of a lane.
+
+    Args:
+        step_tokens: tokens behind those that came with the prompt's reading.
+        passes, draft_passes: of the target behind the prompt's reading, and of the draft.
+        drafted, accepted: guesses.
+        vision, read, decode, wall: seconds of the towers, of reading prompts, of the steps, and of everything.
+        draft, verify, keep: parts of ``decode``.
+    """
+
+    runs: int
+    tokens: int
+    step_tokens: int
+    passes: int
+    draft_passes: int
+    drafted: int
+    accepted: int
+    vision: float
+    read: float
+    decode: float
+    wall: float
+    draft: float
+    verify: float
+    keep: float
+
+    @classmethod
+    def of(cls, runs: Sequence[TimedRun]) -> Totals:
+        """Add up runs."""
+        steps = [step for run in runs for step in run.steps]
+        return cls(
+            runs=len(runs),
+            tokens=sum(len(run.token_ids) for run in runs),
+            step_tokens=sum(run.step_tokens for run in runs),
+            passes=len(steps),
+            draft_passes=sum(len(step.draft_widths) for step in steps),
+            drafted=sum(step.target_width - 1 for step in steps),
+            accepted=sum(step.accepted for step in steps),
+            vision=math.fsum(run.vision_seconds for run in runs),
+            read=math.fsum(run.read_seconds for run in runs),
+            decode=math.fsum(step.seconds for step in steps),
+            wall=math.fsum(run.wall_seconds for run in runs),
+            draft=math.fsum(step.draft for step in steps),
+            verify=math.fsum(step.verify for step in steps),
+            keep=math.fsum(step.keep for step in steps),
+        )
+
+    @property
+    def tau(self) -> float:
+        """Tokens per target pass, the bonus token included; NaN with no pass."""
+        return _ratio(self.step_tokens, self.passes)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneResult:
+    """A lane, compared with the fastest lane of the target alone.
+
+    Args:
+        speedup: tokens per second behind the prompt's reading, over that lane's.
+        end_to_end: tokens per second of whole runs, over that lane's.
+        per_token: seconds per token behind the prompt's reading.
+        mismatches, ties: runs whose tokens differ from target-only's, by whether the target's margin at the first
+            difference is that of a near-tie.
+        margins: the target's margins there, ``None`` where one answer is the beginning of the other.
+        floor: seconds that the passes of all steps would take without anything around them; ``None`` if not measured.
+    """
+
+    totals: Totals
+    speedup: Ratio
+    end_to_end: Ratio
+    per_token: Ratio
+    mismatches: int
+    ties: int
+    margins: tuple[float | None, ...]
+    floor: float | None = None
+
+    @property
+    def overhead(self) -> float | None:
+        """Cycle time over its floor, minus one; ``None`` if the floor was not measured."""
+        return self.totals.decode / self.floor - 1 if self.floor else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the lane's row of ``bench --json``; times in milliseconds, levels and guesses per target pass."""
+        totals = self.totals
+        passes, tokens, runs = max(1, totals.passes), max(1, totals.tokens), max(1, totals.runs)
+        per_run = {"ms_vision": totals.vision, "ms_prefill": totals.vision + totals.read}
+        per_pass = {"ms_draft": totals.draft, "ms_verify": totals.verify, "ms_keep": totals.keep}
+        return {
+            "tau": _number(totals.tau),
+            "ms_per_token": _number(1e3 * self.per_token.value),
+            "ms_per_token_interval": _interval(self.per_token, 1e3),
+            **{name: 1e3 * seconds / runs for name, seconds in per_run.items()},
+            "ms_per_token_end_to_end": 1e3 * (totals.vision + totals.read + totals.decode) / tokens,
+            "ms_per_token_wall": 1e3 * totals.wall / tokens,
+            "levels": totals.draft_passes / passes,
+            "guesses": totals.drafted / passes,
+            **{name: 1e3 * seconds / passes for name, seconds in per_pass.items()},
+            "ms_cycle": 1e3 * totals.decode / passes,
+            "ms_floor": None if self.floor is None else 1e3 * self.floor / passes,
+            "overhead": self.overhead,
+            "speedup": _number(self.speedup.value),
+            "interval": _interval(self.speedup),
+            "speedup_end_to_end": _number(self.end_to_end.value),
+            "interval_end_to_end": _interval(self.end_to_end),
+            "efficiency": _number(_ratio(self.speedup.value, totals.tau)),
+            "mismatches": self.mismatches,
+            "ties": self.ties,
+            "margins": list(self.margins),
+            "runs": totals.runs,
+            "tokens": totals.tokens,
+        }
+
+
+def pool(
+    runs: Mapping[str, Sequence[TimedRun]],
+    dialogues: Sequence[int],
+    margins: Margins | None = None,
+    floor: FloorTime | None = None,
+    base: str | None = None,
+) -> dict[str, LaneResult]:
+    """Pool every lane's runs and compare them with one lane of the target alone.
+
+    Args:
+        runs: by lane, the reference ``target-only`` among them; of all lanes the same prompts, round after round.
+        dialogues: for each prompt the number of its dialogue.
+        margins: the target's, where a lane said something else; a difference without one is no near-tie.
+        floor: prices the passes of a run.
+        base: lane that speed-ups are over; the fastest of the target alone without it.
+    """
+    fastest = runs[base or fastest_alone(runs)]
+    base_steps, base_wall = _parts(fastest, dialogues, _decoding), _parts(fastest, dialogues, _whole)
+    results = {}
+    for name, own in runs.items():
+        differing = [(margins or {}).get(place) for place in differences(runs[TARGET_ONLY], own, len(dialogues))]
+        ties = sum(margin is not None and margin <= NEAR_TIE_MARGIN for margin in differing)
+        steps = _parts(own, dialogues, _decoding)
+        results[name] = LaneResult(
+            totals=Totals.of(own),
+            speedup=pooled_ratio(base_steps, steps),
+            end_to_end=pooled_ratio(base_wall, _parts(own, dialogues, _whole)),
+            per_token=pooled_ratio([(1.0, 1.0)] * len(steps), [(seconds, tokens) for tokens, seconds in steps]),
+            mismatches=len(differing) - ties,
+            ties=ties,
+            margins=tuple(differing),
+            floor=floor.of_runs(own) if floor else None,
+        )
+    return results
+
+
+def results_of(measured: Measured, category: str | None = None) -> dict[str, LaneResult]:
+    """Return the results of a benchmark, or of one of its categories."""
+    chosen = [n for n, asked in enumerate(measured.prompts) if category in (None, asked.category)]
+    total = len(measured.prompts)
+    places = [round_ * total + n for round_ in range(measured.rounds) for n in chosen]
+    runs = {name: [own[place] for place in places] for name, own in measured.runs.items()}
+    number_of = {prompt: number for number, prompt in enumerate(chosen)}
+    margins = {(number_of[p], at): margin for p, at, margin in measured.margins if p in number_of}
+    floor = FloorTime(measured.raw_passes) if measured.raw_passes else None
+    return pool(runs, [measured.prompts[n].dialogue for n in chosen], margins, floor, fastest_alone(measured.runs))
+
+
+def categories_of(measured: Measured) -> tuple[str, ...]:
+    """Return the categories of the prompts in order of appearance."""
+    return tuple(dict.fromkeys(asked.category for asked in measured.prompts))
+
+
+def fastest_alone(runs: Mapping[str, Sequence[TimedRun]]) -> str:
+    """Return the name of the fastest lane of the target alone, prompts apart."""
+    totals = {name: Totals.of(runs[name]) for name in ALONE if name in runs}
+    return min(totals, key=lambda name: _ratio(totals[name].decode, totals[name].step_tokens))
+
+
+def differences(
+    reference: Sequence[TimedRun], runs: Sequence[TimedRun], prompts: int
+) -> Iterator[tuple[int, int]]:
+    """Yield prompt and position of the first difference of every run from the reference's first on its prompt."""
+    for number, run in enumerate(runs):
+        ours, theirs = reference[number % prompts].token_ids, run.token_ids
+        if ours != theirs:
+            shared = zip(ours, theirs, strict=False)
+            place = next((place for place, (one, other) in enumerate(shared) if one != other), None)
+            yield number % prompts, min(len(ours), len(theirs)) if place is None else place
+
+
+def _decoding(run: TimedRun) -> Part:
+    return run.step_tokens, run.decode_seconds
+
+
+def _whole(run: TimedRun) -> Part:
+    return len(run.token_ids), run.wall_seconds
+
+
+def _parts(runs: Sequence[TimedRun], dialogues: Sequence[int], part: Callable[[TimedRun], Part]) -> list[Part]:
+    """Add up tokens and seconds for each dialogue."""
+    sums: dict[int, list[float]] = {dialogue: [0.0, 0.0] for dialogue in dialogues}
+    for number, run in enumerate(runs):
+        tokens, seconds = part(run)
+        own = sums[dialogues[number % len(dialogues)]]
+        own[0] += tokens
+        own[1] += seconds
+    return [(tokens, seconds) for tokens, seconds in sums.values()]
+
+
+def _interval(ratio: Ratio, unit: float = 1.0) -> list[float] | None:
+    """Return the ends of an interval; ``None`` where one dialogue alone gives none."""
+    return [unit * ratio.low, unit * ratio.high] if math.isfinite(ratio.low) and math.isfinite(ratio.high) else None
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.nan

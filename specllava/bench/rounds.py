@@ -1,0 +1,187 @@
+"""Measuring: warm-up until rounds agree, then every prompt through every lane, in an order drawn anew each time."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tqdm.auto import tqdm
+
+from specllava.bench.dialogue import Dialogue, prompts_of
+from specllava.bench.lanes import REFERENCE, Runner
+from specllava.bench.machine import conditions, machine_of
+from specllava.bench.measured import Asked, Measured, WarmUp
+from specllava.bench.raw_passes import RawPasses
+from specllava.bench.results import differences
+from specllava.bench.timed_run import TimedRun
+from specllava.bench.transformers_lanes import LaneFailedError
+from specllava.bench.vision_time import with_vision_time
+from specllava.config import DecodingConfig
+from specllava.lane import Lane
+from specllava.metrics import compare_ids
+from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt
+
+WARM_UP_PROMPTS: Final = 2
+MOST_WARM_UPS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a benchmark is run.
+
+    Args:
+        data: where the dialogues are from, for the report.
+        rounds: over all prompts.
+        seed: of the order of lanes.
+        within: share within which two warm-up rounds must agree in every lane; ``None``: no warm-up.
+        floor: bare passes are timed, too.
+        command: that was given, for the report.
+    """
+
+    data: str
+    rounds: int = 3
+    seed: int = 0
+    within: float | None = 0.05
+    floor: bool = True
+    command: str = ""
+
+
+class BenchStopped(KeyboardInterrupt):
+    """Ctrl-C, with what was measured of the prompts that every lane had finished by then."""
+
+    def __init__(self, measured: Measured) -> None:
+        super().__init__()
+        self.measured = measured
+
+
+def measure(
+    pair: Pair, dialogues: Sequence[Dialogue], runners: Mapping[str, Runner], config: DecodingConfig, plan: Plan
+) -> Measured:
+    """Run every lane on the prompts of all dialogues.
+
+    A lane of ``transformers`` that fails is left out from there on, and the report says why.
+
+    Raises:
+        BenchStopped: Ctrl-C, once there is something to tell.
+        ValueError: a dialogue that cannot be asked.
+    """
+    return _Bench(pair, dialogues, runners, config, plan).measure()
+
+
+class _Bench:
+    """State of one benchmark."""
+
+    def __init__(
+        self, pair: Pair, dialogues: Sequence[Dialogue], runners: Mapping[str, Runner], config: DecodingConfig,
+        plan: Plan,
+    ) -> None:  # fmt: skip
+        self._pair, self._config, self._plan = pair, replace(config, drafter="none"), plan
+        self._runners, self._failures = dict(runners), dict[str, str]()
+        self._machine = machine_of(pair.device, plan.command)
+        self._asked: list[Asked] = []
+        self._prompts: list[Prompt] = []
+        for number, dialogue in enumerate(tqdm(dialogues, "prompts", disable=None)):
+            for prompt in prompts_of(pair, dialogue, config):
+                self._prompts.append(prompt)
+                self._asked.append(Asked(number, dialogue.category, prompt.length))
+        self._runs: dict[str, list[TimedRun]] = {name: [] for name in runners}
+        self._order = random.Random(plan.seed)
+        self._warm_up = WarmUp(0, None, plan.within or 0.0, False)
+        self._floor = RawPasses(pair) if plan.floor else None
+
+    def measure(self) -> Measured:
+        total = len(self._prompts)
+        self._warm()
+        bar = tqdm(total=self._plan.rounds * total, desc="runs of every lane", disable=None)
+        with bar:
+            for number in range(self._plan.rounds):
+                try:
+                    for prompt in self._prompts:
+                        self._turns(prompt, self._runs)
+                        bar.update()
+                    if self._floor:
+                        self._floor.time(run for own in self._runs.values() for run in own[number * total :])
+                except KeyboardInterrupt:
+                    done = min(map(len, self._runs.values()))
+                    if done == 0:
+                        raise
+                    raise BenchStopped(self._measured(done)) from None
+        return self._measured(self._plan.rounds * total)
+
+    def _warm(self) -> None:
+        """Run all lanes on the first prompts until two rounds agree, or often enough."""
+        if self._plan.within is None:
+            return
+        before: dict[str, float] = {}
+        for number in range(1, MOST_WARM_UPS + 1):
+            runs: dict[str, list[TimedRun]] = {name: [] for name in self._runners}
+            for prompt in self._prompts[:WARM_UP_PROMPTS]:
+                self._turns(prompt, runs)
+            taken = {name: math.fsum(run.wall_seconds for run in runs[name]) for name in self._runners}
+            change = max((abs(taken[name] / before[name] - 1) for name in taken if name in before), default=None)
+            agreed = change is not None and change <= self._plan.within
+            self._warm_up = WarmUp(number, change, self._plan.within, agreed)
+            if agreed:
+                return
+            before = taken
+
+    def _turns(self, prompt: Prompt, runs: dict[str, list[TimedRun]]) -> None:
+        """Run all lanes on one prompt, in an order that is drawn."""
+        names = list(self._runners)
+        self._order.shuffle(names)
+        timed = with_vision_time(self._pair, prompt)
+        for name in names:
+            try:
+                runs[name].append(self._runners[name](timed))
+            except LaneFailedError as error:
+                self._failures[name] = str(error)
+                del self._runners[name]
+                self._runs.pop(name, None)
+
+    def _measured(self, done: int) -> Measured:
+        """Return what was measured in the first ``done`` runs of every lane; a round that was stopped does not count,
+        the first one up to where it was."""
+        total = len(self._prompts)
+        rounds = max(1, done // total)
+        prompts = self._prompts if done >= total else self._prompts[:done]
+        runs = {name: tuple(own[: rounds * len(prompts)]) for name, own in self._runs.items()}
+        margins = margins_of(runs, prompts, self._pair, self._config)
+        return Measured(
+            data=self._plan.data,
+            setting=self._pair.info,
+            config=self._config,
+            machine={**self._machine, "after": conditions(self._pair.device)},
+            seed=self._plan.seed,
+            rounds=rounds,
+            warm_up=self._warm_up,
+            prompts=tuple(self._asked[: len(prompts)]),
+            runs=runs,
+            margins=tuple((prompt, place, margin) for (prompt, place), margin in margins.items()),
+            failures=self._failures,
+            raw_passes=self._floor.medians() if self._floor else (),
+        )
+
+
+def margins_of(
+    runs: Mapping[str, Sequence[TimedRun]], prompts: Sequence[Prompt], pair: Pair, config: DecodingConfig
+) -> dict[tuple[int, int], float]:
+    """Return the target's margin at every position where a lane says something else than the reference.
+
+    Only there does a target-only run tell what the target thought of its choices: it is run once more, recorded.
+    """
+    places = {place for own in runs.values() for place in differences(runs[REFERENCE], own, len(prompts))}
+    found = {}
+    for number in sorted({prompt for prompt, _ in places}):
+        lane = Lane(REFERENCE, replace(config, drafter="none"), prompts[number])
+        trace = pair.run(lane)
+        for prompt, position in places:
+            if prompt == number and position < len(trace.token_ids):
+                other = [*trace.token_ids[:position], -1]
+                margin = compare_ids(trace, other).margin
+                if margin is not None:
+                    found[prompt, position] = margin
+    return found

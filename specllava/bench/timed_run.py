@@ -1,0 +1,116 @@
+"""One run of one lane on one prompt: what was said, in which passes, and what it took. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specllava.findings.replays import ReplayStep
+from specllava.trace import DecodeTrace, Prefill, StepTrace
+from specllava.trace_fields import Count, Many, Record, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStep(Record):
+    """One step: a pass of the target, and the draft's passes before it.
+
+    Args:
+        emitted: tokens, at least one; accepted guesses among them are ``accepted``.
+        target_width: tokens of the target's pass.
+        draft_widths: tokens of each of the draft's passes.
+        draft, verify, keep: seconds; another library's step is timed as a whole, which is ``verify``.
+    """
+
+    emitted: Count
+    accepted: Count
+    target_width: Count
+    draft_widths: Many[Count] = ()
+    draft: Seconds = 0.0
+    verify: Seconds = 0.0
+    keep: Seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.draft + self.verify + self.keep
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRun(Record):
+    """One run.
+
+    Args:
+        token_ids: of the answer, nothing behind its end.
+        first_tokens: those that came with the reading of the prompt; assisted generation of ``transformers`` verifies
+            its first guesses there.
+        prompt_tokens, draft_prompt_tokens: that target and draft read.
+        vision_seconds: of the vision towers.
+        read_seconds: of reading the prompt, with both models.
+        draft_read_seconds: the draft's part of that, where it is known.
+        steps: what came behind the first tokens.
+        wall_seconds: of the whole run, all bookkeeping in it.
+    """
+
+    token_ids: Many[Count]
+    first_tokens: Count
+    prompt_tokens: Count
+    draft_prompt_tokens: Count
+    vision_seconds: Seconds
+    read_seconds: Seconds
+    steps: Many[TimedStep]
+    wall_seconds: Seconds
+    draft_read_seconds: Seconds = 0.0
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of the steps."""
+        return len(self.token_ids) - self.first_tokens
+
+    @property
+    def decode_seconds(self) -> float:
+        """Seconds of the steps."""
+        return math.fsum(step.seconds for step in self.steps)
+
+    @classmethod
+    def of_events(
+        cls,
+        prefill: Prefill,
+        steps: Sequence[StepTrace],
+        draft_widths: Sequence[Sequence[int]],
+        draft_prompt_tokens: int,
+        wall_seconds: float,
+    ) -> TimedRun:
+        """Make it of the events of this project's own loop.
+
+        Args:
+            draft_widths: for each step the tokens of each of the draft's passes.
+        """
+        told = tuple(
+            TimedStep(
+                emitted=len(step.emitted),
+                accepted=len(step.emitted_nodes),
+                target_width=len(step.tree),
+                draft_widths=tuple(widths),
+                draft=step.seconds.draft,
+                verify=step.seconds.verify,
+                keep=step.seconds.keep,
+            )
+            for step, widths in zip(steps, draft_widths, strict=True)
+        )
+        return cls(
+            token_ids=(prefill.first_token, *(token for step in steps for token in step.emitted)),
+            first_tokens=1,
+            prompt_tokens=prefill.prompt_tokens,
+            draft_prompt_tokens=draft_prompt_tokens,
+            vision_seconds=prefill.vision_seconds,
+            read_seconds=prefill.target_seconds + prefill.draft_seconds,
+            steps=told,
+            wall_seconds=wall_seconds,
+            draft_read_seconds=prefill.draft_seconds,
+        )
+
+    @classmethod
+    def of_trace(cls, trace: DecodeTrace, wall_seconds: float) -> TimedRun:
+        """Make it of a finished trace, which knows of the draft's passes only those of which a node was verified."""
+        widths = [ReplayStep.of(step).widths for step in trace.steps]
+        return cls.of_events(trace.prefill, trace.steps, widths, trace.prefill.prompt_tokens, wall_seconds)

@@ -1,0 +1,218 @@
+"""Lanes of ``transformers``' own ``generate`` on the same models, inputs and stop rule; greedy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.generation.streamers import BaseStreamer
+from transformers.utils import logging
+
+from specllava.bench.sighted_assistant import SightedAssistant, blindness
+from specllava.bench.timed_run import TimedRun, TimedStep
+from specllava.config import DecodingConfig
+from specllava.decoding import clip
+from specllava.models.feature_draft import FeatureDraft
+from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt
+from specllava.runtime.timing import now
+
+TRANSFORMERS: Final = "transformers"
+COMPILED: Final = "transformers-compiled"
+LOOKUP_TOKENS: Final = 10  # that transformers' prompt lookup guesses, as in its own documentation
+Arguments = Callable[[Pair, Prompt], dict[str, Any]]
+
+
+class LaneFailedError(ValueError):
+    """Error of another library's lane; the message says in one line what went wrong there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransformersLane:
+    """One way to call ``generate``.
+
+    Args:
+        arguments: beside the prompt's.
+        why_not: why a pair cannot have the lane, ``None`` if it can.
+        needs_draft: it drafts with the pair's draft.
+        alone: the target decodes without any guesses.
+    """
+
+    arguments: Arguments
+    why_not: Callable[[Pair], str | None] = lambda pair: None
+    needs_draft: bool = False
+    alone: bool = False
+
+
+def _assistant(pair: Pair) -> PreTrainedModel:
+    assert pair.draft is not None
+    return pair.draft
+
+
+def _reads_states(pair: Pair) -> str | None:
+    return "transformers drafts with no draft that reads states" if isinstance(pair.draft, FeatureDraft) else None
+
+
+def _no_cuda(pair: Pair) -> str | None:
+    return None if pair.device.type == "cuda" else f"a static cache is compiled on CUDA only, and this is {pair.device}"
+
+
+def _lookup(pair: Pair, prompt: Prompt) -> dict[str, Any]:
+    """Return arguments of prompt lookup; guesses end in front of a picture's slots, whose copies it fails on."""
+    marker = getattr(pair.target.config, "image_token_id", None)
+    forbidden = {} if marker is None else {"suppress_tokens": [marker]}
+    return {"prompt_lookup_num_tokens": LOOKUP_TOKENS, **forbidden}
+
+
+TRANSFORMERS_LANES: Final[Mapping[str, TransformersLane]] = MappingProxyType(
+    {
+        TRANSFORMERS: TransformersLane(lambda pair, prompt: {}, alone=True),
+        "transformers-assisted": TransformersLane(
+            lambda pair, prompt: {"assistant_model": _assistant(pair)}, _reads_states, needs_draft=True
+        ),
+        "transformers-assisted-sighted": TransformersLane(
+            lambda pair, prompt: {"assistant_model": SightedAssistant(_assistant(pair), prompt)},
+            blindness,
+            needs_draft=True,
+        ),
+        "transformers-prompt-lookup": TransformersLane(_lookup),
+        COMPILED: TransformersLane(lambda pair, prompt: {"cache_implementation": "static"}, _no_cuda, alone=True),
+    }
+)
+
+
+def transformers_lane(pair: Pair, name: str, config: DecodingConfig) -> Callable[[Prompt], TimedRun]:
+    """Return what runs a lane of ``transformers``."""
+    return partial(run_transformers, pair, TRANSFORMERS_LANES[name], config)
+
+
+@torch.inference_mode()
+def run_transformers(pair: Pair, lane: TransformersLane, config: DecodingConfig, prompt: Prompt) -> TimedRun:
+    """Run greedy ``generate`` on a prompt. What comes at once is a step; the first of them is the prompt's reading.
+
+    Tokens behind the end of the answer are dropped, and the time that they took is not: the library computed them.
+
+    Raises:
+        LaneFailedError: whatever ``generate`` raised.
+    """
+    target, draft = pair.target, pair.draft
+    device, ends = pair.device, sorted(pair.eos_token_ids)
+    ids = prompt.input_ids
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
+    inputs |= {"max_new_tokens": config.max_new_tokens, "eos_token_id": ends or None, "use_cache": True}
+    inputs |= prompt.image_inputs
+    with ExitStack() as watching:
+        target_widths = watching.enter_context(_widths(target))
+        draft_widths = watching.enter_context(_widths(draft)) if draft is not None and lane.needs_draft else []
+        tower = watching.enter_context(_tower_seconds(target, device))
+        arrivals = _Arrivals(device, target_widths, draft_widths)
+        watching.enter_context(_quiet())
+        started = now(device)
+        try:
+            target.generate(**inputs, **lane.arguments(pair, prompt), streamer=arrivals)
+        except Exception as error:
+            raise LaneFailedError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+        wall_seconds = now(device) - started
+    return arrivals.run(started, wall_seconds, sum(tower), prompt, frozenset(ends), config.max_new_tokens)
+
+
+class _Arrivals(BaseStreamer):
+    """Streamer that records when tokens arrive, and which passes were made until then.
+
+    Args:
+        target_widths, draft_widths: tokens of each pass, as they are made.
+    """
+
+    def __init__(self, device: torch.device, target_widths: list[int], draft_widths: list[int]) -> None:
+        self._device, self._widths = device, (target_widths, draft_widths)
+        self._times: list[float] = []
+        self._tokens: list[list[int]] = []  # the prompt's, then those of each step
+        self._passes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []  # of target and draft
+
+    def put(self, value: Tensor) -> None:
+        self._times.append(now(self._device))
+        self._tokens.append(value.flatten().tolist())
+        self._passes.append((tuple(self._widths[0]), tuple(self._widths[1])))
+        for widths in self._widths:
+            widths.clear()
+
+    def end(self) -> None:
+        """Nothing is left to print."""
+
+    def run(
+        self, started: float, wall_seconds: float, vision: float, prompt: Prompt, ends: frozenset[int], limit: int
+    ) -> TimedRun:
+        """Make the run of what arrived."""
+        said = [token for tokens in self._tokens[1:] for token in tokens]
+        kept = clip(said, limit, ends)
+        first = min(len(self._tokens[1]), len(kept))
+        left, steps = len(kept) - first, list[TimedStep]()
+        taken = [later - earlier for earlier, later in zip(self._times[1:], self._times[2:], strict=False)]
+        for tokens, seconds, (target, draft) in zip(self._tokens[2:], taken, self._passes[2:], strict=True):
+            emitted = min(len(tokens), left)
+            left -= emitted
+            accepted = min(len(tokens) - 1, emitted)
+            steps.append(TimedStep(emitted, accepted, sum(target), draft, verify=seconds))
+        read = self._times[1] - started
+        return TimedRun(
+            kept, first, prompt.length, prompt.length, vision, max(0.0, read - vision), tuple(steps), wall_seconds
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what ``generate`` warns of, such as arguments that its own assisted generation passes, from the terminal."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(before)
+
+
+@contextmanager
+def _widths(model: PreTrainedModel) -> Iterator[list[int]]:
+    """Append the number of tokens of every pass of a model's decoder to the list that is yielded."""
+    widths: list[int] = []
+
+    def note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        inputs = named.get("inputs_embeds")
+        if inputs is None:
+            inputs = named["input_ids"] if "input_ids" in named else given[0]
+        widths.append(inputs.shape[1])
+
+    hook = model.get_decoder().register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        yield widths
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def _tower_seconds(model: PreTrainedModel, device: torch.device) -> Iterator[list[float]]:
+    """Append the seconds of every pass of a model's vision tower to the list that is yielded."""
+    seconds, begins = list[float](), list[float]()
+    towers = (getattr(model.model, name, None) for name in ("vision_tower", "vision_model"))
+    tower = next((each for each in towers if each is not None), None)
+    if tower is None:
+        yield seconds
+        return
+    hooks = [
+        tower.register_forward_pre_hook(lambda _, given: begins.append(now(device))),
+        tower.register_forward_hook(lambda _, given, output: seconds.append(now(device) - begins[-1])),
+    ]
+    try:
+        yield seconds
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,179 @@
+"""The lanes of a benchmark: the same tokens whoever decodes, counted the same way, and failures that are told."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from support import models
+
+from specllava.bench.dialogue import Dialogue, prompts_of
+from specllava.bench.lanes import REFERENCE, runners_of
+from specllava.bench.results import fastest_alone, results_of
+from specllava.bench.rounds import Plan, measure
+from specllava.bench.sighted_assistant import SightedAssistant
+from specllava.bench.transformers_lanes import TRANSFORMERS_LANES, LaneFailedError, transformers_lane
+from specllava.config import DecodingConfig
+from specllava.runtime.engine import Engine
+
+SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8, min_log_prob=-50.0)
+QUICK = Plan("tiny", rounds=1, within=None)
+ASSISTED = ("transformers-assisted", "transformers-assisted-sighted")
+
+
+def single(number):
+    """Chat ``number`` of the tiny models as a dialogue of one turn."""
+    seen, texts = models.CHATS[number]
+    return Dialogue(f"chat {number}", "any", texts[:1], () if seen is None else (models.picture(seen),))
+
+
+@pytest.mark.parametrize("kind", ["bad", "mixed", "perfect"])
+@pytest.mark.parametrize("seed", models.SEEDS)
+def test_every_lane_says_what_the_target_alone_says(kind, seed):
+    """With an end in the middle: tokens behind it are counted nowhere."""
+    for number in (0, 3):
+        end = models.reference(number, seed)[7]
+        pair = models.pair(kind, seed, eos=end)
+        runners = runners_of(pair, SHORT)
+        assert {REFERENCE, "entropy", "chain", "prompt-lookup", *ASSISTED} <= set(runners)
+        prompt = models.prompt(number, seed)
+        expected = models.expected(number, seed, 12, [end])
+        for name, run in runners.items():
+            found = run(prompt)
+            assert found.token_ids == expected, name
+            assert found.first_tokens + sum(step.emitted for step in found.steps) == len(expected), name
+            assert all(0 <= step.accepted <= step.emitted <= step.target_width for step in found.steps), name
+            assert found.wall_seconds >= found.decode_seconds, name
+
+
+def test_a_sighted_assistant_sees_and_one_as_it_comes_does_not():
+    """The target itself as assistant guesses everything right, once it sees the picture."""
+    pair = models.pair("perfect")
+    config = replace(SHORT, max_new_tokens=24)
+    runs = {name: runners_of(pair, config, ASSISTED)[name](models.prompt(0)) for name in ASSISTED}
+    blind, sighted = (runs[name] for name in ASSISTED)
+    assert blind.token_ids == sighted.token_ids == models.reference(0)
+    guessed = [sum(step.target_width - 1 for step in run.steps) for run in (blind, sighted)]
+    taken = [sum(step.accepted for step in run.steps) for run in (blind, sighted)]
+    assert taken[1] == guessed[1]  # none was refused
+    assert len(sighted.steps) < len(blind.steps)
+    assert taken[0] < guessed[0]
+
+
+def test_what_a_sighted_assistant_reads_is_what_the_draft_reads():
+    pair, prompt = models.pair("mixed"), models.prompt(1)
+    assistant = SightedAssistant(pair.draft, prompt)
+    out = assistant.generate(
+        input_ids=prompt.input_ids, max_new_tokens=1, return_dict_in_generate=True, output_scores=True,
+        past_key_values=None, do_sample=False,
+    )  # fmt: skip
+    with torch.inference_mode():
+        ours = Engine(pair.draft, prompt.length).prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits
+    torch.testing.assert_close(out.scores[0][0].double(), ours, rtol=1e-5, atol=1e-5)
+
+
+def test_a_failing_lane_of_transformers_is_told_and_the_others_go_on(monkeypatch):
+    pair = models.pair("mixed")
+    runners = runners_of(pair, SHORT, ("chain", *ASSISTED))
+
+    def fails(prompt):
+        raise LaneFailedError("RuntimeError: no luck")
+
+    runners["transformers-assisted"] = fails
+    found = measure(pair, [single(0), single(3)], runners, SHORT, QUICK)
+    assert found.failures == {"transformers-assisted": "RuntimeError: no luck"}
+    assert set(found.runs) == {REFERENCE, "chain", "transformers-assisted-sighted"}
+    assert all(lane.mismatches == lane.ties == 0 for lane in results_of(found).values())
+
+
+def test_what_generate_raises_becomes_one_line(monkeypatch):
+    pair = models.pair(None)
+
+    def broken(**arguments):
+        raise RuntimeError("shapes\ndo not match")
+
+    monkeypatch.setattr(pair.target, "generate", broken, raising=False)
+    with pytest.raises(LaneFailedError, match=r"^RuntimeError: shapes do not match$"):
+        transformers_lane(pair, "transformers", SHORT)(models.prompt(0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "name", "said"),
+    [
+        ("mixed", SHORT, "oak", "there is no lane oak: choose among target-only"),
+        (None, SHORT, "entropy", "has no draft: name one with --draft"),
+        (None, SHORT, "transformers-assisted", "has no draft"),
+        ("mixed", SHORT, "transformers-compiled", "CUDA"),
+        ("mixed", replace(SHORT, temperature=1.0), "transformers", "temperature"),
+    ],
+)
+def test_a_lane_that_cannot_be_had_costs_one_line_when_it_is_named(kind, config, name, said):
+    with pytest.raises(ValueError, match=said) as told:
+        runners_of(models.pair(kind), config, (name,))
+    assert "\n" not in str(told.value)
+
+
+def test_lanes_that_cannot_be_had_are_left_out_unless_they_are_named():
+    assert set(runners_of(models.pair(None), SHORT)) == {
+        REFERENCE, "prompt-lookup", "transformers", "transformers-prompt-lookup"
+    }  # fmt: skip
+    drawn = runners_of(models.pair("mixed"), replace(SHORT, temperature=1.0))
+    assert not set(drawn) & set(TRANSFORMERS_LANES) and "entropy" in drawn
+
+
+def test_the_turns_of_a_dialogue_follow_the_targets_own_answers():
+    """Each lane reads a later turn afresh, so that none has read more of it than another."""
+    pair = models.pair("mixed")
+    dialogue = Dialogue("talk", "dialogue", ("What is it?", "Where is it?"), (models.picture(0),))
+    first, second = prompts_of(pair, dialogue, SHORT)
+    text = pair.generate(models.picture(0), "What is it?", replace(SHORT, drafter="none")).text
+    chat = [
+        {"role": "user", "content": "What is it?"}, {"role": "assistant", "content": text},
+        {"role": "user", "content": "Where is it?"},
+    ]  # fmt: skip
+    assert second.input_ids.tolist() == pair.prompt(models.picture(0), chat).input_ids.tolist()
+    assert second.length > first.length and second.image_inputs
+
+
+def test_a_dialogue_ends_where_it_outgrows_the_context_and_a_question_that_never_fits_is_named():
+    pair = replace(models.pair("mixed"), context_limit=models.prompt(0).length + 40)
+    long = Dialogue("row 3", "dialogue", ("Describe this.", "word " * 60), (models.picture(0),))
+    assert len(list(prompts_of(pair, long, SHORT))) == 1
+    with pytest.raises(ValueError, match=r"^row 3: .* do not fit the context"):
+        list(prompts_of(pair, replace(long, turns=long.turns[1:]), SHORT))
+
+
+def test_lanes_take_turns_in_an_order_drawn_by_the_seed():
+    """An order that stays gives one lane the warm caches of the lane before it, every time."""
+    pair = models.pair(None)
+    orders = {}
+    for seed in (0, 0, 1):
+        seen = []
+        runners = {
+            name: lambda prompt, seen=seen, name=name, run=run: (seen.append(name), run(prompt))[1]
+            for name, run in runners_of(pair, SHORT).items()
+        }
+        measure(pair, [single(3)] * 3, runners, SHORT, replace(QUICK, seed=seed, rounds=2, floor=False))
+        rounds = [tuple(seen[at : at + len(runners)]) for at in range(0, len(seen), len(runners))]
+        assert len(rounds) == 6 and all(set(each) == set(runners) for each in rounds)
+        assert len(set(rounds)) > 2
+        assert orders.setdefault(seed, rounds) == rounds
+    assert orders[0] != orders[1]
+
+
+def test_warm_up_goes_on_until_two_rounds_agree_and_no_longer():
+    pair = models.pair(None)
+    target_only = runners_of(pair, SHORT, ("prompt-lookup",))[REFERENCE]
+    times = iter([8.0, 8.0, 4.0, 4.0, 4.1, 4.0, *[1.0] * 4])
+
+    def timed(prompt):
+        return replace(target_only(prompt), wall_seconds=next(times))
+
+    plan = replace(QUICK, within=0.05, floor=False)
+    found = measure(pair, [single(3), single(0)], {REFERENCE: timed}, SHORT, plan)
+    assert found.warm_up.rounds == 3 and found.warm_up.agreed
+    assert found.warm_up.change == pytest.approx(0.0125)
+    assert [run.wall_seconds for run in found.runs[REFERENCE]] == [1.0, 1.0]
+    times = iter(float(2**n) for n in range(40))
+    found = measure(pair, [single(3), single(0)], {REFERENCE: timed}, SHORT, plan)
+    assert found.warm_up.rounds == 5 and not found.warm_up.agreed and found.warm_up.change > 1
+    assert fastest_alone(found.runs) == REFERENCE

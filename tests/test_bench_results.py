@@ -1,0 +1,167 @@
+"""What a benchmark says of its runs: pooled ratios, intervals, overhead, differences; and its file of steps."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from specllava.bench.floor_time import FloorTime
+from specllava.bench.measured import Asked, Measured, RawPass, WarmUp
+from specllava.bench.results import categories_of, pool, results_of
+from specllava.bench.timed_run import TimedRun, TimedStep
+from specllava.config import DecodingConfig
+from specllava.trace import RunInfo
+
+PASSES = tuple(
+    RawPass(model, width, context, cost * (1 + 0.1 * width + 0.01 * context))
+    for model, cost in (("target", 1.0), ("draft", 0.1))
+    for width in (1, 2, 8)
+    for context in (10, 50)
+)
+
+
+def run_of(tokens, step_tokens, seconds, first=1, width=1, draft_widths=()):
+    """A run of equal steps."""
+    steps = tuple(
+        TimedStep(step_tokens, step_tokens - 1, width, draft_widths, draft=0.0, verify=seconds)
+        for _ in range((len(tokens) - first) // step_tokens)
+    )
+    return TimedRun(tokens, first, 20, 20, 0.5, 1.0, steps, 2.0 + len(steps) * seconds)
+
+
+def bare(width, context, model="target"):
+    """Seconds of a pass, by the formula that PASSES is made of."""
+    return (1.0 if model == "target" else 0.1) * (1 + 0.1 * width + 0.01 * context)
+
+
+def test_ratios_are_of_totals_and_their_intervals_are_the_bootstraps():
+    """Two dialogues: an interval ends at the ratios of each alone, which is as far as resampling reaches."""
+    slow, fast = (0.2, 0.4), (0.1, 0.1)
+    answer = tuple(range(11))
+    runs = {
+        "target-only": [run_of(answer, 1, each) for each in slow],
+        "chain": [run_of(answer, 2, 2 * each) for each in fast],
+    }
+    found = pool(runs, [0, 1])
+    assert found["chain"].speedup.value == pytest.approx(sum(slow) / sum(fast))
+    assert (found["chain"].speedup.low, found["chain"].speedup.high) == pytest.approx((2.0, 4.0))
+    assert found["target-only"].speedup.value == 1.0
+    assert found["chain"].totals.tau == 2.0 and found["chain"].per_token.value == pytest.approx(0.1)
+    row = found["chain"].as_json()
+    assert row["interval"] == pytest.approx([2.0, 4.0]) and row["efficiency"] == pytest.approx(row["speedup"] / 2)
+    assert row["ms_per_token_wall"] == pytest.approx(1e3 * sum(run.wall_seconds for run in runs["chain"]) / 22)
+
+
+def test_an_interval_covers_the_truth_about_as_often_as_it_says():
+    """Of 200 benchmarks of 40 noisy prompts whose true speed-up is 2, the 95 % interval holds 2 in most."""
+    rng = random.Random(0)
+    answer = tuple(range(9))
+    hits = 0
+    for _ in range(200):
+        base = [rng.uniform(0.5, 1.5) for _ in range(40)]
+        runs = {
+            "target-only": [run_of(answer, 1, each) for each in base],
+            "chain": [run_of(answer, 1, each / 2 * rng.uniform(0.8, 1.2)) for each in base],
+        }
+        speedup = pool(runs, range(40))["chain"].speedup
+        hits += speedup.low <= 2.0 <= speedup.high
+    assert 178 <= hits <= 198
+
+
+def test_turns_of_a_dialogue_and_rounds_are_drawn_together():
+    """One dialogue gives no interval, however many runs it has."""
+    runs = {"target-only": [run_of((1, 2, 3), 1, 0.1)] * 6, "chain": [run_of((1, 2, 3), 1, 0.2)] * 6}
+    row = pool(runs, [0, 0, 0])["chain"].as_json()
+    assert row["interval"] is None and row["speedup"] == pytest.approx(0.5)
+
+
+def test_speed_is_told_over_the_fastest_lane_of_the_target_alone():
+    answer = tuple(range(5))
+    runs = {
+        "target-only": [run_of(answer, 1, 0.3)], "transformers": [run_of(answer, 1, 0.2)],
+        "transformers-assisted": [run_of(answer, 1, 0.1)],
+    }  # fmt: skip
+    found = {name: lane.speedup.value for name, lane in pool(runs, [0]).items()}
+    assert found == pytest.approx({"target-only": 2 / 3, "transformers": 1.0, "transformers-assisted": 2.0})
+
+
+def test_differences_count_as_ties_only_where_the_target_hesitated():
+    ours, theirs, shorter = (1, 2, 3, 4), (1, 2, 9, 4), (1, 2)
+    runs = {
+        "target-only": [run_of(ours, 1, 0.1)] * 3,
+        "chain": [run_of(said, 1, 0.1) for said in (theirs, theirs, shorter)],
+    }
+    lane = pool(runs, range(3), {(0, 2): 1e-5, (1, 2): 0.5})["chain"]
+    assert (lane.mismatches, lane.ties, lane.margins) == (2, 1, (1e-5, 0.5, None))
+    assert pool(runs, range(3))["chain"].mismatches == 3
+
+
+def test_the_floor_adds_up_bare_passes_and_overhead_is_what_lies_above():
+    """A synthetic run whose steps take 1.25 times their passes."""
+    floor = FloorTime(PASSES)
+    assert floor.seconds("target", 5, 30) == pytest.approx(bare(5, 30))  # between widths and contexts
+    assert floor.seconds("draft", 12, 90) == pytest.approx(bare(12, 90, "draft"))  # beyond them
+    answer = tuple(range(7))
+    context, total = 20, 0.0
+    for _ in range(2):  # steps of 3 tokens, 4 nodes, two levels; the root lies in front of each
+        total += bare(4, context) + bare(1, context, "draft") + bare(2, context + 1, "draft")
+        context += 3
+    runs = {"target-only": [run_of(answer, 1, 9.0)], "tree": [run_of(answer, 3, 1.25 * total / 2, 1, 4, (1, 2))]}
+    found = pool(runs, [0], floor=floor)["tree"]
+    assert found.floor == pytest.approx(total) and found.overhead == pytest.approx(0.25)
+    assert pool(runs, [0])["tree"].as_json()["overhead"] is None
+
+
+def test_a_lane_that_says_all_at_once_has_no_steps_to_speak_of():
+    runs = {"target-only": [run_of((1, 2, 3), 1, 0.1)], "transformers-assisted": [run_of((1, 2, 3), 1, 0.1, first=3)]}
+    row = pool(runs, [0], floor=FloorTime(PASSES))["transformers-assisted"].as_json()
+    assert row["tau"] is row["speedup"] is row["interval"] is row["overhead"] is None
+    assert row["speedup_end_to_end"] > 0 and row["tokens"] == 3
+    assert all(value is None or not isinstance(value, float) or math.isfinite(value) for value in row.values())
+
+
+def measured(rounds=2):
+    """A benchmark of two dialogues, the second of two turns."""
+    prompts = (Asked(0, "count", 20), Asked(1, "story", 20), Asked(1, "story", 30))
+    answers = [(1, 2, 3), (4, 5, 6, 7), (8, 9)]
+    runs = {
+        name: tuple(run_of(answer, 1, pace, 1, 1) for _ in range(rounds) for answer in answers)
+        for name, pace in (("target-only", 0.2), ("chain", 0.1))
+    }
+    info = RunInfo("pair", "target", "draft", "cpu", "float32", 2, {"torch": "2"})
+    return Measured(
+        "test", info, DecodingConfig(), {"cpu": "any"}, 3, rounds, WarmUp(2, 0.01, 0.05, True), prompts, runs,
+        ((0, 1, 0.5),), {"oak": "it fell"}, PASSES,
+    )  # fmt: skip
+
+
+def test_categories_are_kept_apart():
+    found = measured()
+    assert categories_of(found) == ("count", "story")
+    assert results_of(found)["chain"].totals.tokens == 18
+    assert {name: results_of(found, name)["chain"].totals.tokens for name in categories_of(found)} == {
+        "count": 6, "story": 12
+    }  # fmt: skip
+
+
+def test_the_file_of_steps_gives_the_same_results(tmp_path):
+    found, file = measured(), tmp_path / "raw.json"
+    file.write_bytes(found.to_json())
+    again = Measured.read(file)
+    assert again == found and again.to_json() == found.to_json()
+    told = {name: lane.as_json() for name, lane in results_of(again).items()}
+    assert told == {name: lane.as_json() for name, lane in results_of(found).items()}
+
+
+def test_another_file_is_refused_in_one_line(tmp_path):
+    file = tmp_path / "raw.json"
+    good = measured().to_json()
+    short = replace(measured(), runs={"target-only": measured().runs["target-only"][:-1]}).to_json()
+    for text in (b"", b"{", b"[]", b'{"lanes": {}}', good.replace(b"steps 1", b"steps 2"), short, good[:-20]):
+        file.write_bytes(text)
+        with pytest.raises(ValueError, match=r"raw\.json") as told:
+            Measured.read(file)
+        assert "\n" not in str(told.value) and len(str(told.value)) < 500
+    with pytest.raises(ValueError, match="no file at"):
+        Measured.read(tmp_path / "absent.json")
