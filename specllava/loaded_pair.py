@@ -17,6 +17,7 @@ from specllava.models.memory_estimate import checked_context
 from specllava.models.quantization import QuantizationName
 from specllava.runtime.detokenizer import Detokenizer
 from specllava.runtime.engines import Engines, PassesName, engines_for
+from specllava.runtime.kept_costs import costs_key, kept_costs
 from specllava.runtime.prompt_builder import PromptBuilder
 from specllava.runtime.run_info import run_info
 from specllava.runtime.timing import measure_costs
@@ -90,11 +91,25 @@ class LoadedPair:
         Raises:
             ValueError: the pair has no draft.
         """
-        if self.costs is not None:
-            return self.costs
+        return self.costs or measure_costs(self.target, self._timed_draft, self.engines)
+
+    @cached_property
+    def expected_costs(self) -> Costs:
+        """Costs that a cost model begins with: given, measured by now, or on this machine before.
+
+        Raises:
+            ValueError: the pair has no draft.
+        """
+        if self.costs is not None or "measured_costs" in vars(self):
+            return self.measured_costs
+        key = costs_key(self.target, self._timed_draft, self.quantization, self.passes, self.exact)
+        return kept_costs(key, lambda: self.measured_costs)
+
+    @property
+    def _timed_draft(self) -> PreTrainedModel:
         if self.draft is None:
             raise ValueError(f"the pair {self.name} has no draft whose passes could be timed")
-        return measure_costs(self.target, self.draft, self.engines)
+        return self.draft
 
     def cost_model(self, sampling: bool) -> CostModel:
         """Return the cost model, learnt since the pair was loaded and separate for greedy and for sampled answers.
@@ -106,7 +121,7 @@ class LoadedPair:
 
     @cached_property
     def _cost_models(self) -> tuple[CostModel, CostModel]:
-        return CostModel(self.measured_costs), CostModel(self.measured_costs)
+        return CostModel(self.expected_costs), CostModel(self.expected_costs)
 
     @cached_property
     def info(self) -> RunInfo:

@@ -40,6 +40,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 # Gradio names cached pictures by content: a page that closes would take those of a page in another process along.
 os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="specllava-tests-")
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specllava-tests-")  # costs of passes are measured anew
 
 
 @pytest.fixture(scope="session")

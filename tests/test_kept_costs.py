@@ -1,0 +1,70 @@
+"""Costs of passes are measured once on a machine, and never taken for those of another pair, precision or machine."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+import torch
+from support import models
+
+from specllava.growth.cost_model import Costs
+from specllava.pair import Pair
+from specllava.runtime.kept_costs import DIRECTORY, costs_key, kept_costs
+
+OTHER = Costs((2.0, 3.0), (0.5, 0.6))
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / DIRECTORY
+
+
+def test_what_was_measured_once_is_not_measured_again(caches: Path) -> None:
+    measure = Mock(side_effect=[models.COSTS, OTHER])
+    assert kept_costs("a", measure) == kept_costs("a", measure) == models.COSTS
+    assert kept_costs("b", measure) == OTHER and measure.call_count == 2
+    assert {file.name for file in caches.iterdir()} == {"a.json", "b.json"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"verify": [1.0]}', '{"verify": [0.0], "draft": [1.0]}', "\x00"])
+def test_a_damaged_file_is_measured_anew_and_replaced(caches: Path, text: str) -> None:
+    caches.mkdir(parents=True)
+    (caches / "a.json").write_text(text)
+    assert kept_costs("a", lambda: OTHER) == OTHER
+    assert kept_costs("a", Mock(side_effect=AssertionError)) == OTHER
+
+
+def test_a_directory_that_cannot_be_written_costs_a_measurement_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "specllava").write_text("a file is in the way")
+    assert kept_costs("a", lambda: OTHER) == OTHER
+
+
+def test_a_pair_begins_with_kept_costs_and_reports_measured_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = Mock(side_effect=[models.COSTS, OTHER])
+    monkeypatch.setattr("specllava.loaded_pair.measure_costs", measure)
+    first, second = (replace(models.pair("mixed"), costs=None) for _ in range(2))
+    assert first.expected_costs == second.expected_costs == models.COSTS and measure.call_count == 1
+    assert second.measured_costs == OTHER, "a report never says measured of what was kept"
+    assert replace(first, costs=OTHER).expected_costs == OTHER, "given ones come first"
+
+
+def test_everything_that_changes_a_pass_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def key(pair: Pair, *kind: object) -> str:
+        assert pair.draft is not None
+        return costs_key(pair.target, pair.draft, *kind)
+
+    pair, other = models.pair("mixed"), models.pair("bad")
+    found = [key(pair, "none"), key(other, "none"), key(pair, "int8")]
+    assert key(models.pair("mixed"), "none") == found[0], "the same again"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    found.append(key(pair, "none"))
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(platform, "uname", lambda: ("another machine",))
+    found.append(key(pair, "none"))
+    assert len(set(found)) == len(found)
