@@ -21,6 +21,7 @@ from specllava.lane import Lane
 from specllava.models.compatibility import check_pair
 from specllava.models.draft_classes import DraftLlava, save
 from specllava.models.images import JPEG_PIXELS, MAX_PIXELS, open_image, read_size
+from specllava.models.presets import presets
 from specllava.models.vision import merge_features
 from specllava.pair import Pair
 from specllava.toyworld.build import build_processor, special_ids
@@ -293,7 +294,7 @@ def test_image_slots_must_match_the_features(slots: int):
     model = models.target()
     ids = torch.tensor([[1, *[model.config.image_token_id] * slots, 9]])
     line = complaint(lambda: merge_features(model, ids, torch.zeros(1, 4, 32, dtype=torch.float64)))
-    assert line == f"{slots} image slots in the prompt but 4 vision features"
+    assert line.startswith(f"{slots} image slots in the prompt but 4 vision features: the processor ")
     if slots:
         assert "but 0 vision features" in complaint(lambda: merge_features(model, ids, None))
 
@@ -384,5 +385,8 @@ def test_a_device_that_is_not_there_is_refused(on_disk: Path, device: str):
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
-    line = complaint(lambda: Pair.from_preset("lava"))
-    assert line.startswith("unknown preset 'lava': choose one of toy")
+    line = complaint(lambda: Pair.from_preset("smolvlm"))
+    near, rest = line.removeprefix("unknown preset 'smolvlm': ").split(" or ")
+    assert set(near.split(", ")) <= set(presets()) and "smolvlm2-2.2b-256m" in near
+    assert rest == f"another of the {len(presets())} that specllava presets lists"
+    assert "toy, " in complaint(lambda: Pair.from_preset("?"))

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import Gemma3Config, Llama4Config, PretrainedConfig, Qwen3_5Config
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
+from specllava.bench import run_transformers
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
 from specllava.growth.rules import RULE_INFOS
@@ -111,6 +112,15 @@ def check_generate(pair: Pair, numbers: range) -> None:
 def test_target_only_is_the_familys_own_generate(pairs, family: FamilyName, dtype: DTypeName):
     """None, one and three pictures of odd sizes, one and two turns."""
     check_generate(pairs(family, None, dtype), range(10))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_lane_of_transformers_reads_the_same_pictures(pairs, family: FamilyName):
+    """The benchmark hands ``generate`` what the prompt was built of."""
+    pair = pairs(family, None, "float64")
+    for number in (2, 3):
+        prompt = pair.prompt(None, checkpoints.messages(number))
+        assert run_transformers(pair, prompt, ALONE).token_ids == said(pair, prompt, ALONE)[0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

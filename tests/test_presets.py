@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support import checkpoints
+from support.families import Layout, write_checkpoint
 from test_bad_input import complaint
 from test_draft_export import HIDDEN, LAYERS, written
 
@@ -26,6 +27,7 @@ from visual.player.recorded import read_recorded
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "llava.md"
 MSD, EAGLE, NEXT = "llava-1.5-7b-msd", "llava-1.5-7b-eagle", "llava-1.6-vicuna-7b-vispec"
+RELATIVES = ("smolvlm2-2.2b-256m", "smolvlm2-2.2b-500m", "internvl3-8b-1b", "onevision-7b-0.5b")
 SHORT = DecodingConfig(max_new_tokens=12, depth=3)
 
 
@@ -106,12 +108,33 @@ def test_two_presets_of_one_target_load_it_once_and_each_its_own_format() -> Non
 
 
 def test_published_drafts_are_named_with_their_target_and_who_measured_them() -> None:
-    published = {name: preset for name, preset in presets().items() if not preset.shipped and preset.draft}
+    drafted = {name: preset for name, preset in presets().items() if not preset.shipped and preset.draft}
+    published = {name: preset for name, preset in drafted.items() if name not in RELATIVES}
     assert {MSD, EAGLE, NEXT, "llava-1.5-7b-vispec"} <= set(published)
     for name, preset in published.items():
         assert preset.measured.startswith(("MMSpec: ", "authors: ")) and preset.licence
         assert preset.draft_format == next((one for one in ("msd", "vispec") if name.endswith(one)), None)
         assert str(preset.target).split("/")[1].startswith(name.rsplit("-", 1)[0].replace("1.6", "v1.6"))
+
+
+def test_a_small_model_of_a_family_is_named_with_a_large_one() -> None:
+    for name in RELATIVES:
+        preset = presets()[name]
+        target, draft = (str(one).split("/")[1].lower() for one in (preset.target, preset.draft))
+        large, small = name.rsplit("-", 1)
+        assert large.split("-")[-1] in target and small in draft and large.split("-")[0] in target.replace("llava-", "")
+        assert preset.draft_format is None and preset.licence and preset.measured == "no figures are known"
+
+
+def test_a_pair_of_a_family_answers_as_its_target_does(stored: Path, tmp_path: Path) -> None:
+    """By its name, from the hub's cache, with a draft of other sizes, tower and rows."""
+    for role, layout in (("target", Layout()), ("draft", Layout(layers=1, hidden=32, heads=2, side=36, patch=6))):
+        source = write_checkpoint(tmp_path / role, "smolvlm", len(role), layout)
+        _store(stored / "cache", str(getattr(presets()[RELATIVES[0]], role)), source)
+    pair = Pair.from_preset(RELATIVES[0], dtype="float64", device="cpu")
+    assert (pair.draft_name, pair.draft_vision) == ("SmolVLM2-256M-Video-Instruct", "own")
+    traces = pair.compare(None, checkpoints.messages(3), SHORT)
+    assert traces["speculative"].token_ids == traces["target-only"].token_ids
 
 
 def test_what_is_not_downloaded_costs_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

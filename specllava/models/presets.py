@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +60,7 @@ def presets() -> dict[str, Preset]:
         "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
         "llava-1.5-13b": Preset("llava-hf/llava-1.5-13b-hf"),
         **_published(),
+        **_relatives(),
     }
 
 
@@ -95,6 +97,22 @@ def _published() -> dict[str, Preset]:
     }
 
 
+def _relatives() -> dict[str, Preset]:
+    """Return pairs of one family's small and large models, each with its own tower; no figures of theirs are known."""
+    smol, intern, one = "HuggingFaceTB/SmolVLM2-{}-Instruct", "OpenGVLab/InternVL3-{}-hf", "llava-hf/llava-onevision-{}"
+    unknown = "no figures are known"
+    apache = "weights: Apache-2.0"
+    return {
+        f"{target_name}-{size}": Preset(target, draft, licence=licence, measured=unknown)
+        for target_name, size, target, draft, licence in (
+            ("smolvlm2-2.2b", "256m", smol.format("2.2B"), smol.format("256M-Video"), apache),
+            ("smolvlm2-2.2b", "500m", smol.format("2.2B"), smol.format("500M-Video"), apache),
+            ("internvl3-8b", "1b", intern.format("8B"), intern.format("1B"), LICENCE_UNKNOWN),
+            ("onevision-7b", "0.5b", one.format("qwen2-7b-ov-hf"), one.format("qwen2-0.5b-ov-hf"), LICENCE_UNKNOWN),
+        )
+    }
+
+
 def _as_published(target: str, draft: str, measured: str, draft_format: DraftFormat | None = None) -> Preset:
     return Preset(target, draft, draft_format=draft_format, licence=LICENCE_UNKNOWN, measured=measured)
 
@@ -107,5 +125,6 @@ def preset_named(name: str) -> Preset:
     """
     known = presets()
     if name not in known:
-        raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(known)}")
+        near = ", ".join(get_close_matches(name, known, n=3, cutoff=0.3) or list(known)[:3])
+        raise ValueError(f"unknown preset {name!r}: {near} or another of the {len(known)} that specllava presets lists")
     return known[name]

@@ -71,7 +71,9 @@ def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features
     slots = torch.eq(input_ids, -1 if marker is None else marker)
     count, available = int(slots.sum()), sum(num_image_tokens(model, features))
     if count != available:
-        raise ValueError(f"{count} image slots in the prompt but {available} vision features")
+        raise ValueError(
+            f"{count} image slots in the prompt but {available} vision features: the processor does not fit the model"
+        )
     if features is None:
         return embeds
     projected = _projected(model, features).to(embeds.device, embeds.dtype)

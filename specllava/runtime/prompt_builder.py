@@ -104,12 +104,19 @@ class PromptBuilder:
 
 
 def _read(processor: ProcessorMixin, images: Sequence[Image.Image], text: str) -> Mapping[str, Tensor]:
-    """Tokenise a text with its pictures as ``apply_chat_template`` would: no second beginning, pictures of one chat."""
+    """Tokenise a text with its pictures as ``apply_chat_template`` would: no second beginning, pictures of one chat.
+
+    Raises:
+        ValueError: settings of the processor, which come with the checkpoint, that do not work.
+    """
     begun = bool(processor.tokenizer.bos_token) and text.startswith(processor.tokenizer.bos_token)
     special = {"add_special_tokens": False} if begun else {}
-    read: Mapping[str, Tensor] = processor(
-        images=[list(images)] if images else None, text=text, return_tensors="pt", **special
-    )
+    shown = [list(images)] if images else None
+    try:
+        read: Mapping[str, Tensor] = processor(images=shown, text=text, return_tensors="pt", **special)
+    except Exception as error:  # whatever its settings make it raise
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise ValueError(f"the {type(processor).__name__} cannot read {len(images)} pictures: {why}") from error
     return read
 
 
