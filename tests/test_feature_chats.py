@@ -13,7 +13,7 @@ from support import models
 from support.chats import columns_of
 from torch import Tensor
 
-from benchmarks.feature_identity import FORMATS, Runner
+from benchmarks.identity import FORMATS, Runner
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
 from specllava.decoding import Request, stream

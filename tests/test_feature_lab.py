@@ -14,7 +14,7 @@ from support import models
 from test_bad_input import complaint
 from torch import Tensor
 
-from benchmarks.feature_identity import FORMATS, Runner
+from benchmarks.identity import FORMATS, Runner
 from specllava.bench.lanes import run_timed
 from specllava.config import COMPARED_RULES, DecodingConfig
 from specllava.drafters.growing import Expansion

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from benchmarks.feature_identity import FORMATS, Runner
+from benchmarks.identity import FORMATS, Runner
 from specllava.chat import Chat
 from specllava.config import RULES, DecodingConfig
 from specllava.lane import lane_of

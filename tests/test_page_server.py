@@ -129,6 +129,22 @@ def _replays(page: gr.Blocks) -> list[int]:
     return [d["id"] for d in page.config["dependencies"] if d["targets"] and d["targets"][0][0] in buttons]
 
 
+def test_a_session_keeps_no_component_twice(served: tuple[gr.Blocks, str]) -> None:
+    """Gradio kept the frames of every run of a visit, each with a component that it had made for it."""
+    page, address = served
+
+    async def runs() -> str:
+        async with httpx.AsyncClient(timeout=60) as client:
+            visitor = Visitor(address, client, Handlers.of((await client.get(f"{address}config")).json()))
+            for number in range(4):
+                assert (await visitor.run(f"What? {number}")).token_ids
+            return visitor.session
+
+    session = page.app.state_holder.session_data[asyncio.run(runs())]
+    assert set(session.blocks_config.blocks) <= set(page.blocks)
+    assert set(session.config_values) <= set(page.blocks)
+
+
 def test_nobody_comes_past_the_queue(served: tuple[gr.Blocks, str]) -> None:
     """A plain POST with a handler's number once computed beside the one slot for what computes."""
     page, address = served

@@ -75,6 +75,8 @@ def test_a_visitor_who_waits_can_stop_and_ask_something_else(visit: Visitor, ser
     second.wait("document.querySelector('#notice .notice').textContent.includes('Stopped')")
     second.run("What is there instead?")
     second.wait("document.querySelector('#notice .notice').textContent.includes('1 other run before this one')")
+    second.wait("document.querySelector('#player .progress-text')?.textContent.includes('queue')")
+    assert second.page.evaluate("document.querySelector('#player .progress-text').getClientRects().length") == 0
     first.page.click("#stop")
     second.wait(f"document.querySelector('.asked').textContent.includes('instead') && {FINISHED}")
     assert "never to be seen" not in server.backend.closed

@@ -19,7 +19,7 @@ from visual.page.dialogue_events import connect_dialogue
 from visual.page.input_cards import PictureCard, QuestionCard, lessons_card, picture_card, question_card
 from visual.page.lab import Inputs, LabState, lab_section
 from visual.page.notices import notice_arguments
-from visual.page.odd_calls import PageBlocks
+from visual.page.page_blocks import PageBlocks
 from visual.page.pictures import new_scene
 from visual.page.race import FOLLOW, RACE, race_kind
 from visual.page.replays import Replays, follow_address, open_race_file, race_values

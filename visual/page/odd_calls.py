@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from textwrap import shorten
 from typing import Any
 
 import gradio as gr
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-
-log = logging.getLogger("specllava.page")
-
-
-class PageBlocks(gr.Blocks):
-    """The page; a value that its component cannot take, which only a forged call holds, costs no stack trace."""
-
-    async def preprocess_data(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return the values of a call as its handler takes them.
-
-        Raises:
-            gr.Error: a component does not take its value.
-        """
-        try:
-            values: list[Any] = await super().preprocess_data(*args, **kwargs)
-            return values
-        except Exception as refusal:
-            said = refusal.message if isinstance(refusal, gr.Error) else f"{type(refusal).__name__}: {refusal}"
-            line = shorten(str(said), 200)
-            log.warning("a value of a call was refused: %s", line)
-            raise gr.Error(line, print_exception=False) from refusal
 
 
 async def refuse_call(request: Request, error: Exception) -> JSONResponse:

@@ -1,14 +1,18 @@
-"""Does a draft that reads the target's states ever change a token? Random targets and drafts of every format.
+"""Does any drafter ever change a token? Random targets, and drafts of every format beside them.
 
-    python -m benchmarks.feature_identity --runs 3000 --json benchmarks/results/feature_identity.json
+    python -m benchmarks.identity --runs 3000 --json benchmarks/results/identity.json
 
-The drafts are made so that they agree with their target now and then; otherwise nothing would be accepted, and no
-guessed state would ever give way to a true one. Guesses that are drawn change tokens, though not their distribution,
-which ``tests/test_feature_identity.py`` holds: here all are best guesses, of greedy and of sampled answers.
+A file that is there already is gone on with, so a long count may be interrupted; every seed has targets, drafts and
+cases of its own. The drafts are made so that they agree with their target now and then; otherwise nothing would be
+accepted, and no guessed state would ever give way to a true one. Guesses that are drawn change tokens, though not their
+distribution, which ``tests/test_identity.py`` holds: here all are best guesses, of greedy and of sampled answers.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
+import json as json_format
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,6 +33,7 @@ from specllava.config import RULES, DecodingConfig
 from specllava.growth.cost_model import Costs
 from specllava.lane import lane_of
 from specllava.metrics import compare, summarise
+from specllava.models.draft_classes import DraftLlava
 from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fused import fuse
@@ -52,10 +57,17 @@ FORMATS: dict[str, dict[str, Any]] = {
     "speculators": {"format": "eagle3", "state_layers": [0, 1, 2], "norm_before_residual": True},
     "speculators, eagle 3.1": {"format": "eagle3", "state_layers": [1, 2, 3], "fc_norm": True, "norm_output": True},
 }
-TARGETS, LAYERS = 4, 3
+DRAFT_VLM, LOOKUP = "draft VLM", "prompt lookup"
+DRAFTERS = (*FORMATS, DRAFT_VLM, LOOKUP)
+TARGETS, LAYERS = 4, 3  # targets of one seed
+SAVED_EVERY = 250  # runs
+NOISE = 0.3  # on the weights of a draft VLM, which are else its target's, as a share of their spread
 CALM, LOUD, FAINT = 0.01, 4.0, 0.05  # of a target's layers, of an embedding in a draft, of what a draft's layer adds
 QUESTIONS = ("What is this?", "Describe the picture.", "How many?", "Where does it stand, and on what?")
+COUNTED = ("runs", "sampled", "tokens", "target_passes", "accepted", "mismatches", "ties")
 COSTS = Costs.fitted({1: 1.0, 8: 1.5, 64: 6.0}, {1: 0.15, 8: 0.2})  # so that no tree depends on the machine
+
+Rows = dict[str, dict[str, int]]  # by drafter, what is COUNTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +87,19 @@ class Case:
         return replace(self, format=NO_DRAFT, config=DecodingConfig(drafter="none", **kept))
 
 
-def cases(runs: int) -> Iterator[Case]:
-    """Draw cases; formats, rules, greedy and sampled answers take turns."""
-    rng = random.Random("feature identity")
+def cases(runs: int, seed: int = 0) -> Iterator[Case]:
+    """Draw cases; drafters, rules, greedy and sampled answers take turns."""
+    rng = random.Random(f"identity {seed}")
     rules = [rule for rule in RULES if rule != "shape"]
     for number in range(runs):
         yield Case(
-            target=rng.randrange(TARGETS),
-            format=list(FORMATS)[number % len(FORMATS)],
+            target=TARGETS * seed + rng.randrange(TARGETS),
+            format=DRAFTERS[number % len(DRAFTERS)],
             picture=rng.choice((None, *range(6))),
             question=rng.choice(QUESTIONS),
             config=DecodingConfig(
-                rule=rules[number // len(FORMATS) % len(rules)],
+                drafter="prompt-lookup" if number % len(DRAFTERS) == DRAFTERS.index(LOOKUP) else "model",
+                rule=rules[number // len(DRAFTERS) % len(rules)],
                 temperature=rng.choice((0.0, 0.0, 0.8)),
                 seed=rng.randrange(5),
                 max_new_tokens=24,
@@ -133,8 +146,10 @@ class Runner:
 
     def _make_pair(self, seed: int, name: str) -> Pair:
         pair = self._target(seed)
-        if name == NO_DRAFT:
+        if name in (NO_DRAFT, LOOKUP):
             return pair
+        if name == DRAFT_VLM:
+            return replace(pair, draft=fuse(_draft_vlm(pair.target, seed)), draft_name=name)
         text = pair.target.config.text_config
         sizes = {key: getattr(text, key) for key in ("hidden_size", "intermediate_size", "vocab_size", "head_dim")}
         heads = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), text.num_attention_heads)
@@ -148,6 +163,18 @@ def _processor(size: Size) -> tuple[Any, int]:
     recipe = replace(ToyRecipe.tiny(), image_size=size.vision.image_size, patch_size=size.vision.patch_size)
     processor = build_processor(recipe)
     return processor, special_ids(processor)["<image>"]
+
+
+@torch.no_grad()
+def _draft_vlm(target: LlavaForConditionalGeneration, seed: int) -> DraftLlava:
+    """Make a draft VLM of the target's weights with noise on them."""
+    draft: DraftLlava = DraftLlava(target.config).to(target.dtype).eval()
+    own, source = target.state_dict(), torch.Generator().manual_seed(seed)
+    draft.load_state_dict({name: own[name] for name in draft.state_dict()})
+    for weight in draft.parameters():
+        if weight.dim() > 1:
+            weight += NOISE * weight.std() * torch.randn(weight.shape, generator=source, dtype=weight.dtype)
+    return draft
 
 
 @torch.no_grad()
@@ -174,42 +201,56 @@ def _agree(draft: FeatureDraft, target: LlavaForConditionalGeneration) -> None:
     draft.lm_head.weight.copy_(target.lm_head.weight[ids])
 
 
-def count(runs: int, dtype: torch.dtype) -> dict[str, dict[str, Any]]:
-    """Run cases against the target alone; return, by format, how many differ and how much was accepted."""
-    runner, rows = Runner(dtype), {name: _row() for name in FORMATS}
-    for case in tqdm(cases(runs), total=runs, disable=None):
+def count(runs: int, dtype: torch.dtype, seed: int = 0, done: Rows | None = None) -> Iterator[Rows]:
+    """Run cases against the target alone; yield, by drafter, how many differ and how much was accepted, now and then.
+
+    Args:
+        runs: in all, those of ``done`` among them.
+        done: rows of the first runs, which are not run again.
+    """
+    rows = copy.deepcopy(done) if done else {name: dict.fromkeys(COUNTED, 0) for name in DRAFTERS}
+    first = sum(row["runs"] for row in rows.values())
+    runner, left = Runner(dtype), itertools.islice(cases(runs, seed), first, None)
+    for number, case in enumerate(tqdm(left, total=runs, initial=first, disable=None), first + 1):
         trace, row = runner.run(case), rows[case.format]
-        verdict, done = compare(runner.alone(case.alone), trace), summarise([trace])
+        verdict, told = compare(runner.alone(case.alone), trace), summarise([trace])
         row["runs"] += 1
         row["sampled"] += case.config.temperature > 0
-        row["tokens"] += done.tokens
-        row["target_passes"] += done.target_passes
-        row["accepted"] += done.accepted
+        row["tokens"] += told.tokens
+        row["target_passes"] += told.target_passes
+        row["accepted"] += told.accepted
         row["ties"] += not verdict.identical and verdict.near_tie
         row["mismatches"] += not verdict.identical and not verdict.near_tie
-    return rows
-
-
-def _row() -> dict[str, int]:
-    return dict.fromkeys(("runs", "sampled", "tokens", "target_passes", "accepted", "mismatches", "ties"), 0)
+        if number % SAVED_EVERY == 0:
+            yield rows
+    yield rows
 
 
 def main(
-    runs: int = 3000, dtypes: tuple[Literal["float64", "float32"], ...] = ("float64",), json: Path | None = None
+    runs: int = 3000,
+    seeds: tuple[int, ...] = (0,),
+    dtypes: tuple[Literal["float64", "float32"], ...] = ("float64",),
+    json: Path | None = None,
 ) -> None:
     """Count differing answers.
 
     Args:
-        runs: in each precision.
+        runs: for each seed in each precision.
+        seeds: of targets, drafts and cases.
         dtypes: precisions.
-        json: write the rows to this file.
+        json: write the rows to this file, and go on with those that it has.
     """
     torch.set_num_threads(1)  # of models so small, more are slower
-    found: dict[str, Any] = {dtype: count(runs, getattr(torch, dtype)) for dtype in dtypes}
-    for dtype, rows in found.items():
-        for name, row in rows.items():
-            Console().print(f"{dtype} {name}: " + ", ".join(f"{key} {value}" for key, value in row.items()))
-    write_json(json, found)
+    found: dict[str, dict[str, Rows]] = json_format.loads(json.read_text()) if json and json.exists() else {}
+    for dtype, seed in itertools.product(dtypes, seeds):
+        own = found.setdefault(dtype, {})
+        for rows in count(runs, getattr(torch, dtype), seed, own.get(str(seed))):
+            own[str(seed)] = rows
+            write_json(json, found)
+    for precision, by_seed in found.items():
+        for name in DRAFTERS:
+            row = {key: sum(rows[name][key] for rows in by_seed.values()) for key in COUNTED}
+            Console().print(f"{precision} {name}: " + ", ".join(f"{key} {value:,}" for key, value in row.items()))
 
 
 if __name__ == "__main__":

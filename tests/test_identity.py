@@ -16,7 +16,7 @@ from support import checkpoints, feature_checkpoints, models
 from support.checkpoints import FAMILIES
 from support.feature_checkpoints import LAYOUTS
 
-from benchmarks.feature_identity import FORMATS, Runner, cases, count
+from benchmarks.identity import DRAFTERS, Runner, cases, count
 from specllava.config import RULES, DecodingConfig
 from specllava.lane import Lane
 from specllava.metrics import Comparison, compare
@@ -96,10 +96,17 @@ def test_in_float32_the_answers_part_at_near_ties_only(pairs: Pairs, name: str):
 
 
 def test_the_script_that_counts_more_of_it():
-    """``python -m benchmarks.feature_identity``, in short: every format, and trees that are taken."""
-    rows = count(5 * len(FORMATS), torch.float64)
+    """``python -m benchmarks.identity``, in short: every format, and trees that are taken."""
+    *_, rows = count(5 * len(DRAFTERS), torch.float64)
     assert all(row["runs"] == 5 and row["mismatches"] == row["ties"] == 0 for row in rows.values())
     assert all(row["tokens"] > row["target_passes"] + row["runs"] for row in rows.values())
+
+
+def test_a_count_that_was_interrupted_goes_on_where_it_was():
+    *_, whole = count(2 * len(DRAFTERS), torch.float64, seed=3)
+    *_, begun = count(len(DRAFTERS) - 4, torch.float64, seed=3)
+    *_, ended = count(2 * len(DRAFTERS), torch.float64, seed=3, done=begun)
+    assert ended == whole and whole["msd"]["runs"] == 2 and begun["draft VLM"]["runs"] == 0
 
 
 # ------------------------------------------------------------------------------------------------- drawn answers
@@ -164,5 +171,5 @@ def test_answers_have_the_targets_distribution(name: str, how: str):
 
 def test_cases_take_all_rules_with_all_formats_in_turn():
     drawn = list(cases(3000))
-    assert len({(case.format, case.config.rule) for case in drawn}) == len(FORMATS) * (len(RULES) - 1)
+    assert len({(case.format, case.config.rule) for case in drawn}) == len(DRAFTERS) * (len(RULES) - 1)
     assert {case.config.temperature for case in drawn} == {0.0, 0.8}

@@ -1,0 +1,44 @@
+"""The page as Gradio's ``Blocks``: what Gradio does not do for a page that strangers use for days."""
+
+from __future__ import annotations
+
+import logging
+from textwrap import shorten
+from typing import Any
+
+import gradio as gr
+from gradio.state_holder import SessionState
+
+log = logging.getLogger("specllava.page")
+
+
+class PageBlocks(gr.Blocks):
+    """The page. What a forged call holds costs no stack trace, and a session keeps no component twice."""
+
+    async def preprocess_data(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Return the values of a call as its handler takes them.
+
+        Raises:
+            gr.Error: a component does not take its value.
+        """
+        try:
+            values: list[Any] = await super().preprocess_data(*args, **kwargs)
+            return values
+        except Exception as refusal:
+            said = refusal.message if isinstance(refusal, gr.Error) else f"{type(refusal).__name__}: {refusal}"
+            line = shorten(str(said), 200)
+            log.warning("a value of a call was refused: %s", line)
+            raise gr.Error(line, print_exception=False) from refusal
+
+    async def postprocess_data(self, block_fn: Any, predictions: Any, state: SessionState | None) -> list[Any]:
+        """Return the values of a handler as the browser takes them.
+
+        Gradio makes a component anew whenever a handler skips or updates it, and keeps each of them, under a number of
+        its own, with the next value that it gets: for a long visit, one set of frames a run.
+        """
+        values: list[Any] = await super().postprocess_data(block_fn, predictions, state)
+        if state is not None:
+            for number in [number for number in state.blocks_config.blocks if number not in self.blocks]:
+                del state.blocks_config.blocks[number]
+                state.config_values.pop(number, None)
+        return values
