@@ -1,13 +1,16 @@
 """What a benchmark says of its runs: pooled ratios, intervals, overhead, differences; and its file of steps."""
 
+import json
 import math
 import random
 from dataclasses import replace
 
 import pytest
 
+from benchmarks import bench_table
 from specllava.bench.floor_time import FloorTime
 from specllava.bench.measured import Asked, Measured, RawPass, WarmUp
+from specllava.bench.report import category_results, report_of
 from specllava.bench.results import categories_of, pool, results_of
 from specllava.bench.timed_run import TimedRun, TimedStep
 from specllava.config import DecodingConfig
@@ -165,3 +168,17 @@ def test_another_file_is_refused_in_one_line(tmp_path):
         assert "\n" not in str(told.value) and len(str(told.value)) < 500
     with pytest.raises(ValueError, match="no file at"):
         Measured.read(tmp_path / "absent.json")
+
+
+def test_tables_and_picture_are_made_anew_from_the_file_of_steps(tmp_path, capsys):
+    raw, out = tmp_path / "raw.json", tmp_path / "report.json"
+    raw.write_bytes(measured().to_json())
+    bench_table.main(raw, json=out)
+    printed = capsys.readouterr().out
+    report = report_of(measured(), results_of(measured()), category_results(measured()))
+    assert json.loads(out.read_text()) == json.loads(json.dumps(report))
+    for told in ("| target-only | 1.00 |", "| chain |", "| speed-up | count | story |", "oak failed: it fell"):
+        assert told in printed, told
+    points = bench_table.figure(measured()).data[0]
+    assert list(points.y) == ["target-only", "chain"] and list(points.x) == pytest.approx([1.0, 2.0])
+    assert len(points.error_x.array) == len(points.error_x.arrayminus) == 2

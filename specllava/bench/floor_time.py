@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from specllava.bench.measured import RawPass
 from specllava.bench.timed_run import TimedRun
+
+Price = Callable[[str, int, int], float]  # model, width and context of a pass to seconds
 
 
 class FloorTime:
@@ -25,23 +27,30 @@ class FloorTime:
 
     def of_runs(self, runs: Iterable[TimedRun]) -> float:
         """Return the seconds of all passes of the steps of some runs."""
-        return math.fsum(self._of_run(run) for run in runs)
+        return math.fsum(self.of_run(run) for run in runs)
 
     def seconds(self, model: str, width: int, context: int) -> float:
         """Return the seconds of a bare pass of ``width`` tokens behind ``context`` columns."""
         columns = sorted(self._table[model])
         return _between(columns, [self._at_width(model, column, width) for column in columns], context)
 
-    def _of_run(self, run: TimedRun) -> float:
+    def of_run(self, run: TimedRun, price: Price | None = None) -> float:
+        """Return the seconds of all passes of the steps of a run, at other prices than the measured ones if given."""
+        price = price or self.seconds
         total, said = 0.0, run.first_tokens
         for step in run.steps:
-            total += self.seconds("target", step.target_width, run.prompt_tokens + said - 1)
+            total += price("target", step.target_width, run.prompt_tokens + said - 1)
             context = run.draft_prompt_tokens + said - 1
             for width in step.draft_widths:
-                total += self.seconds("draft", width, context)
+                total += price("draft", width, context)
                 context += width
             said += step.emitted
         return total
+
+    def alone(self, run: TimedRun) -> float:
+        """Return the seconds in which the target alone says what the steps of a run said."""
+        behind = run.prompt_tokens + run.first_tokens - 1
+        return math.fsum(self.seconds("target", 1, behind + number) for number in range(run.step_tokens))
 
     def _at_width(self, model: str, column: int, width: int) -> float:
         rows = self._table[model][column]

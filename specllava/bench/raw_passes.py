@@ -22,6 +22,7 @@ from specllava.runtime.cache import BranchCache
 from specllava.runtime.timing import now
 
 REPEATS: Final = 3
+LADDER: Final = (1, 2, 4, 8, 16, 32)  # widths that are timed whatever lanes used; of the draft the first three
 Model = Literal["target", "draft"]
 Key = tuple[Model, int, int]  # model, width, context
 
@@ -45,7 +46,7 @@ class RawPasses:
 
         All kinds of passes take turns, so that whatever else the machine does falls on all of them.
         """
-        widths: dict[Model, set[int]] = {"target": {1}, "draft": {1}}
+        widths: dict[Model, set[int]] = {"target": {*LADDER}, "draft": {*LADDER[:3]}}
         contexts: set[int] = set(self._contexts)
         for run in runs:
             contexts |= set() if self._contexts else {run.prompt_tokens, run.prompt_tokens + len(run.token_ids)}
@@ -57,7 +58,7 @@ class RawPasses:
             (name, width, context): bare
             for name, model in self._models.items()
             for context in dict.fromkeys(self._contexts)
-            for width, bare in _bare_passes(model, sorted(widths[name]), context).items()
+            for width, bare in bare_passes(model, sorted(widths[name]), context).items()
         }
         for repeat in range(1 + REPEATS):
             for key, bare in passes.items():
@@ -66,7 +67,7 @@ class RawPasses:
                     self._taken[key].append(seconds)
 
 
-def _bare_passes(model: PreTrainedModel, widths: Iterable[int], context: int) -> dict[int, Callable[[], float]]:
+def bare_passes(model: PreTrainedModel, widths: Iterable[int], context: int) -> dict[int, Callable[[], float]]:
     """Return, for each width, what runs a pass behind ``context`` columns and returns its seconds."""
     widths = tuple(widths)
     config, device = model.config.get_text_config(), input_device(model)

@@ -50,13 +50,6 @@ def category_row(name: str, categories: Mapping[str, Mapping[str, LaneResult]]) 
     return (name, *(_figure(own[name].as_json()["speedup"]) for own in categories.values()))
 
 
-def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as markdown."""
-    joined = [" ".join(head.replace("-\n", "").split("\n")) for head in heads]
-    lines = [joined, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def notes_of(measured: Measured, fastest: str) -> list[str]:
     """Return what a reader must know beside the tables, a line each."""
     warm, machine = measured.warm_up, measured.machine

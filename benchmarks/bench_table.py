@@ -1,0 +1,88 @@
+"""Tables and a picture of a benchmark, made anew from the steps that ``bench --raw`` wrote.
+
+    python -m specllava bench --prompts 100 --raw bench-steps.json
+    python -m benchmarks.bench_table --raw bench-steps.json --json bench.json --picture bench.png
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import plotly.graph_objects as go
+import tyro
+from rich.console import Console
+
+from benchmarks.markdown import markdown
+from benchmarks.picture import WIDTH, markers
+from benchmarks.png import write_png
+from specllava.bench.measured import Measured
+from specllava.bench.report import category_results, report_of
+from specllava.bench.results import fastest_alone, results_of
+from specllava.bench.tables import SPEED_HEADS, TIME_HEADS, category_row, notes_of, speed_row, time_row
+from specllava.cli.options import write_json
+
+ROW_HEIGHT, MARGIN = 34, 130
+
+
+def figure(measured: Measured) -> go.Figure:
+    """Draw every lane's speed-up with its 95 % interval, in the order of speed."""
+    rows = {name: lane.speedup for name, lane in results_of(measured).items()}
+    known = {name: ratio for name, ratio in rows.items() if ratio.value == ratio.value}
+    names = sorted(known, key=lambda name: known[name].value)
+    styles = markers(names)
+    ratios = [known[name] for name in names]
+    ends = [(ratio.high - ratio.value, ratio.value - ratio.low) for ratio in ratios]
+    drawn = go.Figure(
+        go.Scatter(
+            x=[ratio.value for ratio in ratios],
+            y=names,
+            mode="markers",
+            marker={"size": 10, "color": [styles.get(name, ("#8b9096", ""))[0] for name in names]},
+            error_x={"array": [above for above, _ in ends], "arrayminus": [below for _, below in ends]},
+        )
+    )
+    setting, reference = measured.setting, fastest_alone(measured.runs)
+    title = f"{setting.pair} pair, {setting.device}, {setting.dtype}: speed-up over {reference}, 95 % intervals"
+    drawn.add_vline(x=1.0, line={"color": "#8b9096", "dash": "dot"})
+    drawn.update_layout(
+        template="plotly_white",
+        title={"text": title, "font": {"size": 15}},
+        xaxis_title="times as many tokens per second, prompts apart",
+        yaxis={"automargin": True},
+        width=WIDTH,
+        height=MARGIN + ROW_HEIGHT * len(names),
+        margin={"l": 60, "r": 20, "t": 60, "b": 50},
+    )
+    return drawn
+
+
+def main(raw: Path, json: Path | None = None, picture: Path | None = None) -> None:
+    """Print the tables as markdown.
+
+    Args:
+        raw: file of bench --raw.
+        json: write the report of bench --json to this file.
+        picture: write a PNG with every lane's speed-up and interval to this file.
+    """
+    measured = Measured.read(raw)
+    results, categories = results_of(measured), category_results(measured)
+    rows = {name: lane.as_json() for name, lane in results.items()}
+    tables = [
+        markdown(SPEED_HEADS, [speed_row(name, row) for name, row in rows.items()]),
+        markdown([head.replace("-\n", "").replace("\n", " ") for head in TIME_HEADS],
+                 [time_row(name, row) for name, row in rows.items()]),
+        markdown(["speed-up", *categories], [category_row(name, categories) for name in rows]),
+    ]  # fmt: skip
+    text = "\n\n".join([*tables, *notes_of(measured, fastest_alone(measured.runs))])
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    write_json(json, report_of(measured, results, categories))
+    if picture:
+        write_png(figure(measured), picture)
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(main)
+    except ValueError as error:
+        sys.exit(str(error))
