@@ -24,6 +24,7 @@ from specllava.models.images import open_image
 from specllava.models.loading import LoadOptions, load_draft, load_target
 from specllava.models.presets import preset_named, presets
 from specllava.runtime.chat_format import Messages
+from specllava.runtime.engines import PassesName
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.prompt_builder import check_room
@@ -108,6 +109,18 @@ class Pair(LoadedPair):
         """Move the models to a device, in place, and return the pair there; its costs are not those of before."""
         draft = None if self.draft is None else self.draft.to(device)
         return replace(self, target=self.target.to(device), draft=draft, costs=None)
+
+    def running(self, passes: PassesName, exact: bool = False) -> Pair:
+        """Return the same models with passes that run another way, see :class:`LoadedPair`; the pair itself if none.
+
+        Raises:
+            ValueError: the device cannot run them.
+        """
+        if (passes, exact) == (self.passes, self.exact):
+            return self
+        pair = replace(self, passes=passes, exact=exact, costs=None)
+        pair.engines.check(pair.target)
+        return pair
 
     def undistilled(self) -> Pair:
         """Return the same target with its draft as it was before distillation.

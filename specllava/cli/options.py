@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
 QuantizationName = Literal["none", "int8", "int4", "torchao-int8"]
 DraftFormat = Literal["eagle", "msd", "vispec", "eagle3"]
+PassesName = Literal["auto", "eager", "padded", "graphs"]
 DecodingOptions = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
 
 
@@ -55,6 +56,14 @@ class PairOptions:
 
     quantization: Annotated[QuantizationName, tyro.conf.arg(aliases=("--quantise",))] = "none"
     """Store the target's weights in fewer bits: int8, int4 (bitsandbytes, GPU), or torchao-int8 (also on a CPU)."""
+
+    passes: PassesName = "auto"
+    """How passes run: eager: in the shapes that they come in; padded: in a few fixed shapes; graphs: these captured as
+    CUDA graphs and replayed. auto takes graphs on a GPU and eager passes on a CPU."""
+
+    exact: bool = False
+    """In half precision too, decode the target alone in passes of the shape that verifies trees, so that both run the
+    same kernels and round alike; a pass over one token then costs what a pass over a tree does."""
 
     context: int | None = None
     """Tokens that prompt and answer may have together, which the memory check counts caches for; without it as many as
@@ -92,7 +101,7 @@ def load_pair(chosen: PairOptions) -> Pair:
     """Load the pair that the options name; for one that does not ship, print the memory needed to stderr first.
 
     Raises:
-        ValueError: as :meth:`specllava.pair.Pair.load`.
+        ValueError: as :meth:`specllava.pair.Pair.load`, or passes that the device cannot run.
     """
     preset = preset_named(chosen.preset) if chosen.target is None else None
     announce_loading(chosen.preset if chosen.target is None else chosen.target)
@@ -110,8 +119,10 @@ def load_pair(chosen: PairOptions) -> Pair:
     if preset is None or not preset.shipped:
         options["tell"] = print_notice
     if chosen.target is not None:
-        return Pair.load(chosen.target, chosen.draft, **options)
-    return Pair.from_preset(chosen.preset, draft=chosen.draft, **options)
+        pair = Pair.load(chosen.target, chosen.draft, **options)
+    else:
+        pair = Pair.from_preset(chosen.preset, draft=chosen.draft, **options)
+    return pair.running(chosen.passes, chosen.exact)
 
 
 def with_fallback_drafter(pair: Pair, decoding: DecodingConfig, fallback: DrafterName) -> DecodingConfig:

@@ -18,7 +18,7 @@ from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.padded_engine import PaddedEngine, unpaddable
 from specllava.runtime.padded_feature_engine import PaddedFeatureEngine
-from specllava.runtime.padded_passes import bucket_of, window_of
+from specllava.runtime.padded_passes import WIDEST, bucket_of, window_of
 from specllava.runtime.runner import EagerRunner, GraphRunner, PassRunner
 
 PassesName = Literal["auto", "eager", "padded", "graphs"]
@@ -45,6 +45,14 @@ class Engines:
         self._free: list[PaddedEngine | PaddedFeatureEngine] = []
         self._told: set[str] = set()
 
+    def check(self, target: PreTrainedModel) -> None:
+        """Refuse a target that cannot be decoded by exact passes, if they are exact.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        self._padding(target)
+
     def engine(self, model: PreTrainedModel, capacity: int) -> Engine:
         """Return an engine that holds nothing.
 
@@ -66,15 +74,17 @@ class Engines:
         return free if isinstance(free, FeatureEngine) else PaddedFeatureEngine(draft, window_of(capacity), runner())
 
     def verify_with(self, engine: Engine, capacity: int, rows: int) -> None:
-        """Prepare an engine for a text of ``capacity`` columns and trees of up to ``rows`` tokens.
+        """Prepare an engine for a text of ``capacity`` columns and trees of up to ``rows`` tokens, if it verifies any.
 
         If passes are exact, all of them have that shape.
 
         Raises:
             ValueError: exact passes wider than the widest bucket.
         """
+        if self._exact and rows > WIDEST:
+            raise ValueError(f"exact passes verify up to {WIDEST - 1} guesses, not {rows - 1}: ask for fewer nodes")
         if isinstance(engine, PaddedEngine):
-            least = (bucket_of(rows), capacity) if self._exact else (1, 1)
+            least = (bucket_of(rows), capacity) if self._exact and rows else (1, 1)
             engine.passes.least_rows, engine.passes.least_columns = least
 
     def give_back(self, engines: Iterable[AnyEngine]) -> None:

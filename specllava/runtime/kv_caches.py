@@ -51,7 +51,7 @@ class KVCaches:
         return held
 
     def engine(
-        self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = (), rows: int = 1
+        self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = (), rows: int = 0
     ) -> Engine:
         """Return the engine of a model; a larger one with the same columns if it has fewer than ``capacity``.
 
