@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import Gemma3Config, Llama4Config, PretrainedConfig, Qwen3_5Config
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
-from specllava.bench import run_transformers
+from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
 from specllava.growth.rules import RULE_INFOS
@@ -120,7 +120,7 @@ def test_the_lane_of_transformers_reads_the_same_pictures(pairs, family: FamilyN
     pair = pairs(family, None, "float64")
     for number in (2, 3):
         prompt = pair.prompt(None, checkpoints.messages(number))
-        assert run_transformers(pair, prompt, ALONE).token_ids == said(pair, prompt, ALONE)[0]
+        assert transformers_lane(pair, TRANSFORMERS, ALONE)(prompt).token_ids == said(pair, prompt, ALONE)[0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
