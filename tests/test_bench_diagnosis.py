@@ -11,7 +11,7 @@ from specllava.bench.dialogue import Dialogue
 from specllava.bench.draft_quality import DraftQuality, draft_quality
 from specllava.bench.lanes import runners_of
 from specllava.bench.measured import Asked, Measured, RawPass, WarmUp
-from specllava.bench.raw_passes import LADDER, bare_passes
+from specllava.bench.raw_passes import LADDER, BarePasses
 from specllava.bench.results import results_of
 from specllava.bench.rounds import Plan, measure
 from specllava.bench.timed_run import TimedRun, TimedStep
@@ -123,7 +123,8 @@ def test_bare_passes_are_timed_at_the_widths_and_contexts_that_lanes_used():
     assert {width for model, width in timed if model == "target"} >= set(LADDER)
     runs = [run for own in found.runs.values() for run in own]
     contexts = {one.context for one in found.raw_passes}
-    assert contexts == {min(r.prompt_tokens for r in runs), max(r.prompt_tokens + len(r.token_ids) for r in runs)}
+    prompts = [run.prompt_tokens for run in runs]
+    assert contexts == {min(prompts), max(prompts) + SHORT.max_new_tokens}
     results = results_of(found)
     assert all(lane.floor > 0 and lane.overhead > -1 for lane in results.values())
     assert diagnose(found, results, QUALITY).lane == "topk"
@@ -137,7 +138,7 @@ def test_a_bare_pass_computes_what_the_engine_computes(width):
         scored = []
         hook = model.get_output_embeddings().register_forward_hook(lambda _, given, out, to=scored: to.append(out))
         with torch.inference_mode():
-            bare_passes(model, [width], context=6)[width]()
+            assert BarePasses(model, context=6).seconds(width) > 0
             engine = Engine(model, 6 + width)
             engine.forward(PassInput([0] * 6))
             ours = engine.forward(PassInput([0] * width)).logits

@@ -51,7 +51,7 @@ class WarmUp(Record):
 
 @dataclass(frozen=True, slots=True)
 class RawPass(Record):
-    """Seconds of a bare pass, by median.
+    """Mean seconds of a bare pass.
 
     Args:
         model: whose.

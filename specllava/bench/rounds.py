@@ -91,20 +91,23 @@ class _Bench:
         self._runs: dict[str, list[TimedRun]] = {name: [] for name in runners}
         self._order = random.Random(plan.seed)
         self._warm_up = WarmUp(0, None, plan.within or 0.0, False)
-        self._floor = RawPasses(pair) if plan.floor else None
+        lengths = [prompt.length for prompt in self._prompts]
+        contexts = min(lengths), max(lengths) + config.max_new_tokens
+        self._floor = RawPasses(pair, contexts) if plan.floor else None
 
     def measure(self) -> Measured:
         total = len(self._prompts)
         self._warm()
         bar = tqdm(total=self._plan.rounds * total, desc="runs of every lane", disable=None)
         with bar:
-            for number in range(self._plan.rounds):
+            for _ in range(self._plan.rounds):
                 try:
                     for prompt in self._prompts:
                         self._turns(prompt, self._runs)
+                        if self._floor:
+                            self._floor.note(own[-1] for own in self._runs.values())
+                            self._floor.sample()
                         bar.update()
-                    if self._floor:
-                        self._floor.time(run for own in self._runs.values() for run in own[number * total :])
                 except KeyboardInterrupt:
                     done = min(map(len, self._runs.values()))
                     if done == 0:
@@ -162,7 +165,7 @@ class _Bench:
             runs=runs,
             margins=tuple((prompt, place, margin) for (prompt, place), margin in margins.items()),
             failures=self._failures,
-            raw_passes=self._floor.medians() if self._floor else (),
+            raw_passes=self._floor.means() if self._floor else (),
         )
 
 
