@@ -49,6 +49,7 @@ def processor() -> LlavaProcessor:
 
 
 @cache
+@torch.inference_mode(False)  # others learn on them, whoever asked first
 def target(seed: int = 0) -> LlavaForConditionalGeneration:
     """A random target in float64 whose answers vary; it never says the image marker."""
     config = RECIPE.llava_config(RECIPE.target_layers, RECIPE.target_hidden, special_ids(processor()))
@@ -56,6 +57,7 @@ def target(seed: int = 0) -> LlavaForConditionalGeneration:
 
 
 @cache
+@torch.inference_mode(False)
 def draft(kind: DraftKind, seed: int = 0) -> DraftLlava:
     """Other weights and another size, the target's weights with noise, or the target's own."""
     if kind == "bad":
