@@ -80,7 +80,7 @@ def test_a_failing_lane_of_transformers_is_told_and_the_others_go_on(monkeypatch
 
     runners["transformers-assisted"] = fails
     found = measure(pair, [single(0), single(3)], runners, SHORT, QUICK)
-    assert found.failures == {"transformers-assisted": "RuntimeError: no luck"}
+    assert found.failures == {"transformers-assisted": "RuntimeError: no luck"} and found.config == SHORT
     assert set(found.runs) == {REFERENCE, "chain", "transformers-assisted-sighted"}
     assert all(lane.mismatches == lane.ties == 0 for lane in results_of(found).values())
 

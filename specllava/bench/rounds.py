@@ -79,7 +79,7 @@ class _Bench:
         self, pair: Pair, dialogues: Sequence[Dialogue], runners: Mapping[str, Runner], config: DecodingConfig,
         plan: Plan,
     ) -> None:  # fmt: skip
-        self._pair, self._config, self._plan = pair, replace(config, drafter="none"), plan
+        self._pair, self._config, self._plan = pair, config, plan
         self._runners, self._failures = dict(runners), dict[str, str]()
         self._machine = machine_of(pair.device, plan.command)
         self._asked: list[Asked] = []
