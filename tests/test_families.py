@@ -23,6 +23,9 @@ from specllava.config import DecodingConfig
 from specllava.growth.rules import RULE_INFOS
 from specllava.lane import Lane
 from specllava.models.checkpoint import Checkpoint
+from specllava.models.draft_classes import save
+from specllava.models.feature_config import DraftFormat
+from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading import DTypeName
 from specllava.models.make_draft import import_draft, init_draft
 from specllava.models.memory_estimate import weight_bytes
@@ -152,6 +155,18 @@ def test_speculation_changes_no_token(pairs, family: FamilyName, dtype: DTypeNam
                 assert fast == plain
                 saved += passes - fewer
     assert saved > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_draft_that_reads_states_changes_no_token(pairs, family: FamilyName, tmp_path: Path):
+    """Fresh ones, whose image entries lie where the target's slots do, row and column tokens between them."""
+    pair = pairs(f"{family} other", None, "float64")
+    kinds: tuple[DraftFormat, ...] = ("eagle", "eagle3")
+    for kind in kinds:
+        save(fresh_feature_draft(pair.target, kind), None, tmp_path / kind)
+        drafted = replace(pair.with_draft(tmp_path / kind), costs=models.COSTS)
+        prompt = drafted.prompt(None, checkpoints.messages(4))
+        assert said(drafted, prompt, FAST)[0] == said(drafted, prompt, ALONE)[0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
