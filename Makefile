@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench space-check space-start audit clean
+.PHONY: demo test lint bench gpu space-check space-start audit clean
 
 demo: .venv/.demo
 	$(BIN)/python app.py
@@ -19,6 +19,10 @@ lint: .venv/.dev
 
 bench: .venv/.demo
 	$(BIN)/python -m specllava bench --prompts 100
+
+# What the GPU path is worth on this machine's GPU: nothing is downloaded, less than nine minutes. Without one it says so.
+gpu: .venv/.demo
+	$(BIN)/python -m benchmarks.gpu
 
 # What a hosted Gradio Space installs: the one call of its builder, resolved for this Python and for the Space's. Nothing
 # is installed; pip reads metadata alone wherever an index has it.

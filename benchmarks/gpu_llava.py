@@ -32,8 +32,7 @@ from specllava.config import DecodingConfig
 from specllava.decoding import stream
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.runtime.engine import Engine
-from specllava.runtime.timing import CONTEXT, pass_seconds
+from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
 from specllava.trace import Prefill, StepTrace
 
 TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -103,7 +102,8 @@ def measure(pair: Pair, repeats: int) -> Measured:
     """Passes alone, then whole answers: lanes take turns, and their first round is left out."""
     assert pair.draft is not None
     ladders = ((pair.target, TARGET_ROWS), (pair.draft, DRAFT_ROWS))
-    passes = [pass_seconds([Engine(model, CONTEXT + max(rows))], rows, repeats)[0] for model, rows in ladders]
+    engines = [(engine_of(model, CONTEXT + max(rows), pair.engines), rows) for model, rows in ladders]
+    passes = [pass_seconds([engine], rows, repeats)[0] for engine, rows in engines]
     target_pass, draft_pass = ({n: statistics.median(taken) for n, taken in each.items()} for each in passes)
     steps: dict[str, list[StepTrace]] = {name: [] for name in LANES}
     prefills: dict[str, list[Prefill]] = {name: [] for name in LANES}

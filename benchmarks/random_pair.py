@@ -11,6 +11,8 @@ import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from specllava.models.draft_classes import DraftLlava
+from specllava.models.feature_config import DraftFormat
+from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.models.fused import fuse
 from specllava.pair import Pair
 from specllava.toyworld.build import build_processor, special_ids
@@ -108,7 +110,7 @@ def place_for(size: Size, name: str) -> tuple[torch.device, torch.dtype]:
 
 
 @contextmanager
-def _made_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+def made_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     """New modules are made there: 7 billion float32 numbers on the way would need twice the memory."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -126,7 +128,7 @@ def build(name: SizeName, device: torch.device, dtype: torch.dtype) -> Pair:
     processor = build_processor(recipe)
     marker = special_ids(processor)["<image>"]
     torch.manual_seed(0)
-    with _made_on(device, dtype):
+    with made_on(device, dtype):
         target = LlavaForConditionalGeneration(size.llava(size.target, marker)).eval()
         draft = DraftLlava(size.llava(size.draft, marker)).eval()
     for model in (target, draft):
@@ -134,3 +136,11 @@ def build(name: SizeName, device: torch.device, dtype: torch.dtype) -> Pair:
         torch.nn.init.normal_(weight, std=SPREAD / weight.shape[1] ** 0.5)
     target.generation_config.eos_token_id = []
     return Pair(name, target, fuse(draft), processor, f"{name} target, random", f"{name} draft, random")
+
+
+def feature_draft(pair: Pair, kind: DraftFormat) -> Pair:
+    """The same target with a new draft that reads its states, of the format's published shape."""
+    with made_on(pair.device, pair.target.dtype):
+        draft = fresh_feature_draft(pair.target, kind, input_norm=False)
+    draft = draft.to(pair.device, pair.target.dtype).eval()
+    return replace(pair, draft=fuse(draft), draft_name=f"{kind} draft, new", costs=None)

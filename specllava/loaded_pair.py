@@ -36,7 +36,7 @@ class LoadedPair:
         context_limit: tokens of prompt and answer, if fewer than the target can hold.
         costs: of passes on this machine; ``None``: measured when they are first needed.
         passes: how they run, see :func:`~specllava.runtime.engines.engines_for`.
-        exact: in half precision too, target-only decodes by the very kernels that verify trees; that costs it a little.
+        exact: target-only decodes by the very kernels that verify trees; others round differently in half precision.
     """
 
     name: str

@@ -18,8 +18,6 @@ from specllava.lane import lane_of
 from specllava.pair import Pair
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.padded_passes import PaddedPasses
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import sample_scene
 
 Operation = tuple[str, tuple[tuple[int, ...], ...]]
 
@@ -80,18 +78,6 @@ def test_both_lanes_run_one_and_the_same_pass(rule: str, seed: int, monkeypatch:
         (_, single), (_, several) = lanes
         assert (single == several and len(single) == 1) == exact
     assert all(tuple(tokens) == models.expected(0, seed, models.LONGEST) for both in said.values() for tokens in both)
-
-
-def test_in_half_precision_exact_lanes_say_the_same(shipped: Callable[[str], Pair]):
-    """Rows of one product are computed alike wherever they stand in it."""
-    pair = shipped("bfloat16").running("auto", exact=True)
-    pair, config = replace(pair, costs=models.COSTS), DecodingConfig(max_new_tokens=48)
-    side = pair.target.config.vision_config.image_size
-    for number in range(3):
-        prompt = pair.prompt(draw_scene(sample_scene(number, "held-out"), side), "Describe the picture.")
-        lanes = (lane_of(one, prompt) for one in (replace(config, drafter="none"), config))
-        plain, fast = (pair.run(lane, record=False) for lane in lanes)
-        assert plain.text == fast.text
 
 
 def test_a_tree_that_no_bucket_holds_is_refused():

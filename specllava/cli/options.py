@@ -62,8 +62,8 @@ class PairOptions:
     CUDA graphs and replayed. auto takes graphs on a GPU and eager passes on a CPU."""
 
     exact: bool = False
-    """In half precision too, decode the target alone in passes of the shape that verifies trees, so that both run the
-    same kernels and round alike; a pass over one token then costs what a pass over a tree does."""
+    """Decode the target alone in passes of the shape that verifies trees, so that both run the same kernels: in half
+    precision others round differently. A pass over one token then costs what a pass over a tree does."""
 
     context: int | None = None
     """Tokens that prompt and answer may have together, which the memory check counts caches for; without it as many as

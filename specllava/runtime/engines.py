@@ -32,7 +32,8 @@ class Engines:
     Args:
         runner: makes the runner of each padded engine; without it passes have the shapes that they come in.
         exact: every pass of a target has the shape of the largest tree's, in every lane, so that all run the same
-            kernels: in half precision another kernel rounds differently.
+            kernels: in half precision another kernel rounds differently. What is left is the order in which attention
+            sums: a node of another branch than the first has its ancestors in other columns than the text alone has.
 
     Raises:
         ValueError: exact passes that are not padded.
@@ -41,7 +42,7 @@ class Engines:
     def __init__(self, runner: Callable[[], PassRunner] | None = None, exact: bool = False) -> None:
         if exact and runner is None:
             raise ValueError("exact passes are padded ones: leave passes at auto, padded or graphs")
-        self._runner, self._exact = runner, exact
+        self.runner, self._exact = runner, exact
         self._free: list[PaddedEngine | PaddedFeatureEngine] = []
         self._told: set[str] = set()
 
@@ -104,9 +105,9 @@ class Engines:
 
     def _padding(self, model: PreTrainedModel) -> Callable[[], PassRunner] | None:
         """Return what makes runners, or ``None`` for a model whose passes come as they are, which one line says."""
-        why = None if self._runner is None else unpaddable(model)
+        why = None if self.runner is None else unpaddable(model)
         if why is None:
-            return self._runner
+            return self.runner
         if self._exact:
             raise ValueError(f"{type(model).__name__} cannot be decoded with exact passes: {why}")
         line = f"{type(model).__name__} runs without CUDA graphs: {why}"

@@ -117,6 +117,10 @@ class PaddedPasses:
         self._upload.send(shape.nbytes)
         return shape
 
+    def stage_nothing(self) -> None:
+        """Stage token 0 at column 0 for every shape, so that any pass may be run once more by itself, to time it."""
+        self._upload.device.zero_()
+
     def mask(self, shape: Shape) -> Tensor:
         """Return what a pass adds to its attention scores, ``[1, 1, rows, window]``."""
         return torch.where(shape.bits, self._zero, self._never)[None, None]
