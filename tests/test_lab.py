@@ -22,7 +22,7 @@ from specllava.lab.sweep import sweep_values
 from specllava.metrics import drafted_tokens, summarise
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
-from specllava.runtime.passes import PassInput, PassOutput
+from specllava.runtime.passes import PassInput, PassOutput, Summary
 from specllava.runtime.prompt import with_draft_prompt
 from specllava.runtime.scoring import score_draft, teacher_forced_log_probs
 
@@ -255,9 +255,9 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens each pass scores that any model makes; a prompt's pass is none of them."""
     made: list[int] = []
 
-    def counted(self: Engine, batch: PassInput) -> PassOutput:
+    def counted(self: Engine, batch: PassInput, summary: Summary | None = None) -> PassOutput:
         made.append(len(batch.tokens))
-        return forward(self, batch)
+        return forward(self, batch, summary)
 
     forward = Engine.forward
     monkeypatch.setattr(Engine, "forward", counted)
