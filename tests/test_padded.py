@@ -29,6 +29,7 @@ from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.padded_engine import PaddedEngine, unpaddable
 from specllava.runtime.padded_feature_engine import PaddedFeatureEngine
 from specllava.runtime.padded_passes import bucket_of, window_of
+from specllava.runtime.pass_widths import pass_widths
 from specllava.runtime.passes import PassInput
 from specllava.runtime.runner import EagerRunner, PassRunner
 from specllava.runtime.transfers import Download, Upload
@@ -272,6 +273,20 @@ def test_a_step_waits_once_for_each_level_and_once_for_the_verdict(
         assert len(waits) <= levels[0] + 1, waits
         taken += levels[0]
     assert (taken > 4) == (drafter != "none")
+
+
+@pytest.mark.parametrize("name", ["model", "eagle"])
+def test_rows_are_counted_where_no_pass_would_call_a_hook(name: str):
+    pair = features().pair(0, name) if name in FORMATS else models.pair("mixed")
+    config = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
+    prompt = pair.prompt(models.picture(0), "What is this?")
+    counted = []
+    for engines in (Engines(), recording()[0]):
+        answer(pair, prompt, config, engines)
+        with pass_widths(pair.draft) as widths:
+            answer(pair, prompt, config, engines)
+        counted.append(widths)
+    assert counted[0] == counted[1] and len(counted[0]) > 4
 
 
 # -------------------------------------------------------------------------------------------- who lends engines

@@ -10,7 +10,7 @@ from torch import Tensor
 from specllava.models.feature_draft import Entries, FeatureDraft
 from specllava.runtime.cache import Content
 from specllava.runtime.feature_engine import FeatureEngine
-from specllava.runtime.padded_passes import WIDEST, PaddedPasses
+from specllava.runtime.padded_passes import WIDEST, PaddedPasses, as_they_come
 from specllava.runtime.passes import PassInput, PassOutput, Summary
 from specllava.runtime.runner import PassRunner
 from specllava.runtime.slab import SlabCache
@@ -46,12 +46,13 @@ class PaddedFeatureEngine(FeatureEngine):
         return read
 
     def read(self, tokens: Sequence[int], states: Tensor, summary: Summary | None = None) -> PassOutput:
-        if len(tokens) > WIDEST:
+        batch = PassInput(tokens, last=1)
+        if as_they_come(batch, self.model.scored):
             return super().read(tokens, states)
-        return self._pass(PassInput(tokens, last=1), self._told, states, summary)
+        return self._pass(batch, self._told, states, summary)
 
     def forward(self, batch: PassInput, states: Tensor | None = None, summary: Summary | None = None) -> PassOutput:
-        if len(batch.tokens) > WIDEST:
+        if as_they_come(batch, self.model.scored):
             return super().forward(batch, states)
         return self._pass(batch, self._guessed, states, summary)
 
