@@ -119,19 +119,17 @@ class Request:
         Raises:
             ValueError: the target's logits are no numbers, or there is no draft to draft with.
         """
-        prompt, state_layers = self.lane.prompt, self._drafter.state_layers
+        prompt, config, state_layers = self.lane.prompt, self.lane.config, self._drafter.state_layers
         device = prompt.input_ids.device
         started = now(device)
-        config = self.lane.config
         columns = target_columns(self._length, config)
         self._engine = self.caches.engine(self._target, columns, state_layers, config.nodes + 1)
         output = self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
         first = self._verifier.first_token(output.logits)
         read = now(device)
         check_finite(output.logits, "target")
-        context = DraftContext(
-            prompt, config, self._rule, self._random, self._target, self._draft, self.caches, self._length, output,
-        )  # fmt: skip
+        models = self._target, self._draft
+        context = DraftContext(prompt, config, self._rule, self._random, *models, self.caches, self._length, output)
         opening = now(device)
         self._session = self._drafter.open(context)
         opened = now(device)
@@ -185,16 +183,15 @@ class Request:
         started = now_read()
         base = self._engine.cache.length
         output = self._engine.forward(PassInput.of_tree(tree, base), self._verifier.summary)
-        verification, probs = self._verifier.verify(
-            tree, output.logits, session.draft_probs, recorder, output.numbers
-        )
+        summary = output.numbers
+        verification, probs = self._verifier.verify(tree, output.logits, session.draft_probs, recorder, summary)
         verified = now_read()
         path = verification.path
         emitted = self._emit([*(tree.tokens[node] for node in verification.accepted), verification.bonus_token])
         self._engine.keep(base, path)
         session.keep(path, self._engine.kept_states(base))
         kept = now_read()
-        check_finite(output.logits, "target", output.numbers)  # here too: an overflow or a damaged row may come late
+        check_finite(output.logits, "target", summary)  # here too: an overflow or a damaged row may come late
         seconds = StepSeconds(draft=self._draft_seconds, verify=verified - started, keep=kept - verified)
         session.observe(seconds.draft, seconds.verify + seconds.keep)
         self._tree = None
