@@ -18,7 +18,7 @@ lint: .venv/.dev
 	$(BIN)/hadolint Dockerfile
 
 bench: .venv/.demo
-	$(BIN)/python -m specllava bench --prompts 100
+	$(BIN)/python -m specllava bench --prompts 40 --rounds 2
 
 # What the GPU path is worth on this machine's GPU: nothing is downloaded, less than nine minutes. Without one it says so.
 gpu: .venv/.demo

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import bench_table
 from specllava.bench.floor_time import FloorTime
+from specllava.bench.joined import joined
 from specllava.bench.measured import Asked, Measured, RawPass, WarmUp
 from specllava.bench.report import category_results, report_of
 from specllava.bench.results import categories_of, pool, results_of
@@ -182,3 +183,29 @@ def test_tables_and_picture_are_made_anew_from_the_file_of_steps(tmp_path, capsy
     points = bench_table.figure(measured()).data[0]
     assert list(points.y) == ["target-only", "chain"] and list(points.x) == pytest.approx([1.0, 2.0])
     assert len(points.error_x.array) == len(points.error_x.arrayminus) == 2
+
+
+def test_parts_of_several_processes_joined_are_the_benchmark_of_one():
+    """Eight dialogues of one or two prompts, dealt out to three processes: only the order of dialogues differs."""
+    rng = random.Random(5)
+    turns = [rng.choice((1, 2)) for _ in range(8)]
+    asked = [Asked(number, rng.choice("ab"), 20) for number, count in enumerate(turns) for _ in range(count)]
+    answer = tuple(range(13))
+    speeds = [[[rng.uniform(0.1, 0.5) for _ in asked] for _ in range(2)] for _ in ("target-only", "chain")]
+
+    def measured_of(dialogues):
+        own = [number for number, one in enumerate(asked) if one.dialogue in dialogues]
+        runs = {
+            name: tuple(run_of(answer, step, lane[turn][number]) for turn in range(2) for number in own)
+            for name, step, lane in zip(("target-only", "chain"), (1, 2), speeds, strict=True)
+        }
+        prompts = tuple(replace(asked[number], dialogue=dialogues.index(asked[number].dialogue)) for number in own)
+        return replace(measured(), margins=(), prompts=prompts, runs=runs, rounds=2, raw_passes=PASSES)
+
+    whole = results_of(measured_of(range(8)))
+    found = joined([measured_of(range(rank, 8, 3)) for rank in range(3)])
+    assert found.machine["processes"] == 3 and len({one.dialogue for one in found.prompts}) == 8
+    for name, lane in results_of(found).items():
+        row, expected = lane.as_json(), whole[name].as_json()
+        for key in ("tau", "ms_per_token", "speedup", "overhead", "runs", "tokens", "mismatches"):
+            assert row[key] == pytest.approx(expected[key]), key

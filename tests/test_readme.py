@@ -55,7 +55,7 @@ def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
     race = tmp_path / "r"
     if "trace" in words[:1]:
         shutil.copy(ROOT / "assets" / "examples" / "3-count.json", race)
-    small = {"100": "2", "500": "2", "20": "2", "scene.png": str(scene)} | dict.fromkeys(
+    small = {"40": "2", "500": "2", "20": "2", "scene.png": str(scene)} | dict.fromkeys(
         ("race.json", "gpu.json", "cpu.json"), str(race)
     )
     small |= {name: str(tmp_path / name) for name in ("ab.csv", "ab.zip", "ab.md", "ab.json")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -88,7 +88,10 @@ class Bench:
                 raise ValueError(f"--{name} is about times, and --identity measures none: leave one of them out")
         old = None if self.against is None else OldReport.read(self.against)
         dialogues = self._file_dialogues()
-        pair = load_pair(self.pair)
+        from specllava.bench.processes import Processes
+
+        processes = Processes.launched()
+        pair = load_pair(replace(self.pair, device=processes.device(self.pair.device)))
         from specllava.bench.lanes import runners_of
         from specllava.bench.rounds import BenchStopped, Plan, measure
 
@@ -104,10 +107,13 @@ class Bench:
             raise ValueError(f"--diagnose judges a draft, and the pair {pair.name} has none: name one with --draft")
         asked = self._chosen(dialogues if dialogues is not None else self._toy_dialogues())
         try:
-            measured = measure(pair, asked, runners, self.decoding, plan)
+            measured = processes.join(measure(pair, processes.share(asked), runners, self.decoding, plan))
         except BenchStopped as stop:
-            self._report(console, stop.measured)
+            if processes.count == 1:
+                self._report(console, stop.measured)
             raise
+        if measured is None:
+            return
         report = self._report(console, measured, pair if self.diagnose else None, asked)
         if old is not None and (slower := slower_lanes(old, report)):
             raise SlowerError(f"slower than in {self.against} beyond its interval: {'; '.join(slower)}")
