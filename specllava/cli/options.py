@@ -35,7 +35,7 @@ class PairOptions:
     others from the hub, such as llava-1.5-7b-msd with a published draft (specllava presets lists them)."""
 
     target: str | None = None
-    """Any LLaVA-1.5 or LLaVA-NeXT instead: an id of the hub, or a directory. Used in place of a preset."""
+    """Any model of a family that is known (docs/models.md) instead: an id of the hub, or a directory."""
 
     draft: str | None = None
     """Any draft for it: an id of the hub, or a directory; specllava draft and distill make one. What kind it is, its
