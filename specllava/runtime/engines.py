@@ -122,13 +122,13 @@ def engines_for(device: torch.device, passes: PassesName, exact: bool) -> Engine
 
     Args:
         passes: ``eager``: shapes as they come; ``padded``: fixed shapes; ``graphs``: these captured and replayed;
-            ``auto``: graphs on a GPU, eager on a CPU, padded there for exact passes.
+            ``auto``: eager, padded for exact passes. Graphs are not, until ``make gpu`` was seen to pass on a GPU.
 
     Raises:
         ValueError: graphs without a GPU, or exact passes that are not padded.
     """
     if passes == "auto":
-        passes = "graphs" if device.type == "cuda" else "padded" if exact else "eager"
+        passes = "padded" if exact else "eager"
     if passes == "graphs" and device.type != "cuda":
         raise ValueError(f"CUDA graphs need a GPU and the pair is on {device}: use auto, eager or padded")
     if passes == "graphs":
