@@ -59,7 +59,7 @@ class PairOptions:
 
     passes: PassesName = "auto"
     """How passes run: eager: in the shapes that they come in; padded: in a few fixed shapes; graphs: these captured as
-    CUDA graphs and replayed, which is much quicker on a GPU. auto takes eager passes, padded ones for --exact."""
+    CUDA graphs and replayed, which spares a GPU the launches. auto takes eager passes, padded ones for --exact."""
 
     exact: bool = False
     """Decode the target alone in passes of the shape that verifies trees, so that both run the same kernels: in half
