@@ -336,6 +336,7 @@ def test_a_call_and_a_visitor_of_the_page_share_the_one_slot(site: Site, client:
         async with httpx.AsyncClient(timeout=60) as own:
             return await Visitor(site.address, own, handlers).run("slowly, a visitor")
 
+    wait_for(lambda: site.state.requests.empty)  # of the test before
     job = client.submit(handle_file(site.picture), "slowly, a call", api_name="/compare")
     wait_for(lambda: not site.state.requests.empty)
     visited = asyncio.run(visit())
