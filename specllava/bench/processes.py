@@ -1,4 +1,4 @@
-"""A benchmark in several processes under ``accelerate launch``, one for each GPU: dialogues are dealt out."""
+"""A benchmark in several processes of ``accelerate launch``, one for each GPU. No torch until one is asked for."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
-
-import torch
-from accelerate import PartialState
-from accelerate.utils import gather_object
 
 from specllava.bench.joined import joined
 from specllava.bench.measured import Measured
@@ -39,7 +35,11 @@ class Processes:
 
     def device(self, asked: str) -> str:
         """Return the device of this process where ``auto`` is asked for."""
-        return f"cuda:{self.local_rank}" if asked == "auto" and self.count > 1 and torch.cuda.is_available() else asked
+        if asked != "auto" or self.count == 1:
+            return asked
+        import torch
+
+        return f"cuda:{self.local_rank}" if torch.cuda.is_available() else asked
 
     def share(self, items: Sequence[Item]) -> Sequence[Item]:
         """Return this process's share.
@@ -55,6 +55,10 @@ class Processes:
         """Return what all processes measured to the one that reports, ``None`` to the others."""
         if self.count == 1:
             return measured
+        import torch
+        from accelerate import PartialState
+        from accelerate.utils import gather_object
+
         PartialState(cpu=not torch.cuda.is_available())  # the processes' group
         parts = gather_object([measured])
         return joined(parts) if self.rank == 0 else None
