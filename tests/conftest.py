@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support.browser import SavedPages, Server, Visit, Visitor, new_tab, visits
+from support.browser import SavedPages, Server, Visit, Visitor, visits
 
 if TYPE_CHECKING:
     from specllava.models.loading import DTypeName
@@ -148,19 +148,11 @@ def saved_page(browser: Any, tmp_path: Path) -> Iterator[SavedPages]:
     """Open frames as a saved page; at the end no tab may have asked anybody or logged an error."""
     from visual.player.standalone import standalone_page
 
-    made: list[Visit] = []
+    with visits(browser, tmp_path.as_uri()) as visited:
 
-    def open_page(frames: Sequence[str], **context: Any) -> Visit:
-        path = tmp_path / f"saved-{len(made)}.html"
-        path.write_text(standalone_page(frames), encoding="utf-8")
-        tab = new_tab(browser, **context)
-        made.append(tab)
-        tab.page.goto(path.as_uri())
-        tab.page.wait_for_selector(".tree .main-svg")
-        return tab
+        def open_page(frames: Sequence[str], **context: Any) -> Visit:
+            path = tmp_path / f"saved-{len(list(tmp_path.glob('saved-*')))}.html"
+            path.write_text(standalone_page(frames), encoding="utf-8")
+            return visited(f"/{path.name}", **context)
 
-    yield open_page
-    for tab in made:
-        tab.page.context.close()
-        assert not tab.errors, tab.errors
-        assert all(call.startswith(("file:", "data:", "blob:")) for call in tab.calls), tab.calls
+        yield open_page
