@@ -11,7 +11,7 @@ import pytest
 import torch
 from support import checkpoints, families, models
 from support.chats import check_last
-from support.families import FAMILIES, KINDS, WORDS, FamilyName, Layout
+from support.families import FAMILIES, KINDS, QWENS, WORDS, FamilyName, Layout
 from test_bad_input import complaint
 from torch import Tensor
 from transformers import Gemma3Config, Llama4Config, PretrainedConfig, Qwen3_5Config
@@ -24,6 +24,7 @@ from specllava.growth.rules import RULE_INFOS
 from specllava.lane import Lane
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.draft_classes import save
+from specllava.models.family import family_of
 from specllava.models.feature_config import DraftFormat
 from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading import DTypeName
@@ -43,7 +44,9 @@ DRAFTS = {
     "near": Layout(vision=16, side=36, patch=6, padding=8),
     "tied": Layout(layers=1, hidden=32, heads=2, kv_heads=1, vision=16, padding=40, tied=True),
 }
-OTHER = Layout(layers=3, hidden=64, heads=4, kv_heads=1, vision=48, side=40, patch=5, padding=3)  # and another seed
+OTHER = Layout(  # and another seed
+    layers=3, hidden=64, heads=4, kv_heads=1, vision=48, side=40, patch=5, padding=3, window=24
+)
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +104,13 @@ def own_inputs(pair: Pair, number: int) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def check_generate(pair: Pair, numbers: range) -> None:
-    """Target-only decoding is the family's own ``generate``, token by token."""
-    for number in numbers:
-        inputs = own_inputs(pair, number)
-        wanted = pair.target.generate(**inputs, do_sample=False, max_new_tokens=ALONE.max_new_tokens)
+    """Target-only decoding is the family's own ``generate``, token by token; nothing that it leaves behind is read."""
+    made = [own_inputs(pair, number) for number in numbers]
+    wanted = [pair.target.generate(**inputs, do_sample=False, max_new_tokens=ALONE.max_new_tokens) for inputs in made]
+    for number, inputs, answer in zip(numbers, made, wanted, strict=True):
         prompt = pair.prompt(None, checkpoints.messages(number))
         assert torch.equal(prompt.input_ids, inputs["input_ids"])
-        assert said(pair, prompt, ALONE)[0] == tuple(wanted[0, prompt.length :].tolist())
+        assert said(pair, prompt, ALONE)[0] == tuple(answer[0, prompt.length :].tolist())
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -119,9 +122,9 @@ def test_target_only_is_the_familys_own_generate(pairs, family: FamilyName, dtyp
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_lane_of_transformers_reads_the_same_pictures(pairs, family: FamilyName):
-    """The benchmark hands ``generate`` what the prompt was built of."""
+    """The benchmark hands ``generate`` what the prompt was built of; a text alone has no part of one before it."""
     pair = pairs(family, None, "float64")
-    for number in (2, 3):
+    for number in (2, 3, 5):
         prompt = pair.prompt(None, checkpoints.messages(number))
         assert transformers_lane(pair, TRANSFORMERS, ALONE)(prompt).token_ids == said(pair, prompt, ALONE)[0]
 
@@ -178,28 +181,30 @@ def test_a_tree_pass_scores_each_path_as_alone(pairs, family: FamilyName):
         plain = models.random_tree(number)
         words = [len(KINDS[family].first) + token % WORDS for token in plain.tokens]
         tree = DraftTree(tuple(words), plain.parents, plain.log_probs, plain.entropies)
-        engine = Engine(pair.target, prompt.length + len(tree))
-        engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
+        reader, engine = (Engine(pair.target, prompt.length + room) for room in (0, len(tree)))
+        reader.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
+        engine.copy_from(reader)  # as where a chat outgrows its cache
         logits = engine.forward(PassInput.of_tree(tree, prompt.length)).logits
         for leaf in (node for node, children in enumerate(tree.children()) if not children):
             path = tree.path(leaf)
             ids = torch.cat([prompt.input_ids, torch.tensor([[words[node] for node in path]])], dim=1)
-            whole = pair.target(input_ids=ids, **prompt.image_inputs, use_cache=False).logits[0, -len(path) :]
+            named = family_of(pair.target.config).prompt_arguments(pair.target.config, ids)
+            whole = pair.target(input_ids=ids, **prompt.image_inputs, **named, use_cache=False).logits[0, -len(path) :]
             torch.testing.assert_close(logits[list(path)], whole, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, family: FamilyName):
-    """Pictures in several turns, some of them again, and an earlier turn edited."""
+    """None at first, pictures in several turns, some of them again, and an earlier turn edited."""
     chat = Chat(pairs(family, "near", "float64"))
     reused = 0
-    for question, shown in (("What is this?", (1, 2)), ("Where?", ()), ("And here?", (2, 3))):
+    for question, shown in (("What?", ()), ("What is this?", (1, 2)), ("Where?", ()), ("And here?", (2, 3))):
         trace = chat.ask(question, [checkpoints.picture(number) for number in shown], FAST)
         assert trace.prefill.reused_tokens >= reused
         reused = trace.prefill.reused_tokens
         check_last(chat)
     assert reused > 0
-    chat.edit(1, "Why?", FAST)
+    chat.edit(2, "Why?", FAST)
     check_last(chat)
 
 
@@ -228,6 +233,14 @@ def test_a_picture_smaller_than_a_patch_is_read(pairs, family: FamilyName):
     pair = pairs(family, "near", "float64")
     prompt = pair.prompt(checkpoints.picture(3), "What?")
     assert said(pair, prompt, FAST)[0] == said(pair, prompt, ALONE)[0]
+
+
+@pytest.mark.parametrize("family", QWENS)
+def test_a_processor_of_another_model_is_refused(pairs, family: FamilyName):
+    """Its patches would be read as others."""
+    pair, other = pairs(family, None, "float64"), pairs(f"{family} other", None, "float64")
+    line = complaint(lambda: replace(pair, processor=other.processor).prompt(checkpoints.picture(1), "What?"))
+    assert line == "the processor's patch_size is 5, the model's patch_size 7: it does not fit the model"
 
 
 @pytest.mark.parametrize("family", ["idefics3", "smolvlm"])

@@ -20,6 +20,7 @@ from specllava.bench.sighted_assistant import SightedAssistant, blindness
 from specllava.bench.timed_run import TimedRun, TimedStep
 from specllava.config import DecodingConfig
 from specllava.decoding import clip
+from specllava.models.family import family_of
 from specllava.models.feature_draft import FeatureDraft
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
@@ -108,7 +109,9 @@ def run_transformers(pair: Pair, lane: TransformersLane, config: DecodingConfig,
     ids = prompt.input_ids
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
     inputs |= {"max_new_tokens": config.max_new_tokens, "eos_token_id": ends or None, "use_cache": True}
-    inputs |= prompt.image_inputs
+    if prompt.image_inputs:
+        inputs |= prompt.image_inputs
+        inputs |= family_of(target.config).prompt_arguments(target.config, ids)
     with ExitStack() as watching:
         target_widths = watching.enter_context(_widths(target))
         draft_widths = watching.enter_context(_widths(draft)) if draft is not None and lane.needs_draft else []
@@ -202,7 +205,7 @@ def _widths(model: PreTrainedModel) -> Iterator[list[int]]:
 def _tower_seconds(model: PreTrainedModel, device: torch.device) -> Iterator[list[float]]:
     """Append the seconds of every pass of a model's vision tower to the list that is yielded."""
     seconds, begins = list[float](), list[float]()
-    towers = (getattr(model.model, name, None) for name in ("vision_tower", "vision_model"))
+    towers = (getattr(model.model, name, None) for name in ("vision_tower", "vision_model", "visual"))
     tower = next((each for each in towers if each is not None), None)
     if tower is None:
         yield seconds

@@ -10,6 +10,7 @@ from specllava.models.families.idefics3 import Idefics3, SmolVLM
 from specllava.models.families.interface import (
     Family,
     Features,
+    GridFeatures,
     ImageFeatures,
     Picture,
     SharedTower,
@@ -20,10 +21,13 @@ from specllava.models.families.interface import (
 )
 from specllava.models.families.llava import Llava, LlavaNext
 from specllava.models.families.plain import InternVL, LlavaOnevision, Mistral3
+from specllava.models.families.qwen3_vl import Qwen3VL
+from specllava.models.families.qwen_vl import Qwen2VL, Qwen25VL
 
 __all__ = [
     "Family",
     "Features",
+    "GridFeatures",
     "ImageFeatures",
     "Picture",
     "SharedTower",
@@ -41,6 +45,9 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Mistral3(),
     Idefics3(),
     SmolVLM(),
+    Qwen2VL(),
+    Qwen25VL(),
+    Qwen3VL(),
 )
 
 

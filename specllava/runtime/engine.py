@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, repeat
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,6 +67,7 @@ class Engine:
         self.cache.copy_from(other.cache)
         self.ask(other.state_layers)
         self._held.copy_from(other._held)
+        self._offset = other._offset
 
     def prefill(self, input_ids: Tensor, features: Features | None, image_keys: Sequence[str] = ()) -> PrefillOutput:
         """Read a prompt ``[1, length]``, in place of what the cache holds; what both begin with is not read again.
@@ -90,10 +92,12 @@ class Engine:
         self.cache.check_room(len(ids) - reused)
         rest = None if features is None or seen >= len(counts) else features[seen:]
         embeds = merge_features(self.model, input_ids[:, reused:], rest)
-        positions = None
+        arguments: dict[str, Any] = {}
         if self._family is not None:
             positions, self._offset = self._family.prefill_positions(self.model, input_ids, features)
-        arguments = {} if positions is None else {"position_ids": positions[..., reused:]}
+            arguments = self._family.prefill_arguments(self.model, input_ids[:, reused:], rest)
+            if positions is not None:
+                arguments["position_ids"] = positions[..., reused:]
         output = self.decoder(
             inputs_embeds=embeds,
             past_key_values=self.cache,

@@ -1,8 +1,9 @@
 """Small random checkpoints of the families that transformers encodes, laid out on disk as the published ones are.
 
 The layouts are those of ``llava-hf/llava-onevision-qwen2-0.5b-ov-hf``, ``OpenGVLab/InternVL3-1B-hf``,
-``mistralai/Mistral-Small-3.1-24B-Instruct-2503``, ``HuggingFaceM4/Idefics3-8B-Llama3`` and
-``HuggingFaceTB/SmolVLM2-2.2B-Instruct``, as transformers describes them. Only the sizes are small.
+``mistralai/Mistral-Small-3.1-24B-Instruct-2503``, ``HuggingFaceM4/Idefics3-8B-Llama3``,
+``HuggingFaceTB/SmolVLM2-2.2B-Instruct``, ``Qwen/Qwen2-VL-7B-Instruct``, ``Qwen/Qwen2.5-VL-7B-Instruct`` and
+``Qwen/Qwen3-VL-8B-Instruct``, as transformers describes them. Only the sizes are small.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -21,11 +22,15 @@ from specllava.models.family import family_of
 from support.checkpoints import TEXT, weights_of, write
 from support.models import seeded
 
-FamilyName = Literal["llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm"]
-FAMILIES: tuple[FamilyName, ...] = ("llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm")
+FamilyName = Literal[
+    "llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"
+]
+FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
 WORDS = 320  # pieces of the vocabulary: 256 bytes and what is learnt from a text
 CONTEXT = 2048
 QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+QWEN_VL = (*QWEN, "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
+QWENS: tuple[FamilyName, ...] = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 ROWS = tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
 
 
@@ -43,6 +48,7 @@ class Layout:
     scale: int = 2  # patches on a side that become one slot
     padding: int = 24
     tied: bool = False
+    window: int = 0  # of the decoder's last layer, where the family has sliding windows; 0 for full attention
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,10 @@ INST = (
     + PARTS.replace("IMAGE", "[IMG]") + "[/INST]{% else %}{{ message['content'][0]['text'] + eos_token }}"
     "{% endif %}{% endfor %}"
 )  # fmt: skip
+VISION = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>")
+ASSISTANT = (
+    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
+)
 KINDS: dict[FamilyName, Kind] = {
     "llava_onevision": Kind(
         (), (*QWEN, "<image>", "<video>"), "<image>", None, "<|im_end|>", "Qwen2Tokenizer", "LlavaOnevisionProcessor",
@@ -104,6 +114,18 @@ KINDS: dict[FamilyName, Kind] = {
         ("<global-img>", *ROWS, "<fake_token_around_image>", "<image>", "<end_of_utterance>"), "<image>",
         "<|im_start|>", "<end_of_utterance>", "GPT2Tokenizer", "SmolVLMProcessor", "SmolVLMImageProcessor",
         "<|im_start|>" + TURNS,
+    ),
+    "qwen2_vl": Kind(
+        (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen2VLProcessor", "Qwen2VLImageProcessor",
+        ASSISTANT + VISION,
+    ),
+    "qwen2_5_vl": Kind(
+        (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen2_5_VLProcessor",
+        "Qwen2VLImageProcessor", ASSISTANT + VISION,
+    ),
+    "qwen3_vl": Kind(
+        (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen3VLProcessor",
+        "Qwen2VLImageProcessorFast", VISION,
     ),
 }  # fmt: skip
 
@@ -175,7 +197,9 @@ def write_tokenizer(directory: Path, family: FamilyName, also: str = "") -> None
 
 def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     """The decoder's part of ``config.json``."""
-    kind = {"llava_onevision": "qwen2", "internvl": "qwen2", "mistral3": "mistral"}.get(family, "llama")
+    qwens = {"llava_onevision": "qwen2", "internvl": "qwen2", "qwen3_vl": "qwen3_vl_text"}
+    flat = {"qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl"}  # whose fields lie beside the tower's
+    kind = (qwens | flat | {"mistral3": "mistral"}).get(family, "llama")
     fields: dict[str, Any] = {
         "hidden_size": layout.hidden,
         "intermediate_size": 2 * layout.hidden,
@@ -189,8 +213,19 @@ def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     }
     if kind == "mistral":  # whose heads are not as wide as the hidden state over their number
         fields |= {"head_dim": 16, "sliding_window": None, "rope_theta": 1e9}
-    if kind == "qwen2":
+    if kind == "qwen2" or family in flat:
         fields |= {"use_sliding_window": False, "max_window_layers": layout.layers, "rope_theta": 1e6}
+    if family in flat and layout.window:
+        fields |= {"use_sliding_window": True, "max_window_layers": layout.layers - 1, "sliding_window": layout.window}
+    if family == "qwen3_vl":  # whose heads, too, have a width of their own
+        fields |= {"head_dim": 16, "rope_theta": 5e6}
+    if family in QWENS:
+        pairs = fields.get("head_dim", layout.hidden // layout.heads) // 2
+        side = pairs // 3  # of the pairs of numbers that are rotated together, in height and in width
+        rope: dict[str, Any] = {"mrope_section": [pairs - 2 * side, side, side]}
+        fields["rope_scaling"] = rope | (
+            {"rope_type": "default", "mrope_interleaved": True} if family == "qwen3_vl" else {"type": "mrope"}
+        )
     return fields
 
 
@@ -241,10 +276,39 @@ def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
                 "image_token_index": image, "multimodal_projector_bias": False, "projector_hidden_act": "gelu",
                 "spatial_merge_size": layout.scale, "vision_feature_layer": -1,
             }  # fmt: skip
+        case "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl":
+            fields = fields | qwen_fields(family, layout)
         case _:
             vision |= {"model_type": family if family == "idefics3" else "smolvlm_vision"}
             fields |= {"image_token_id": image, "scale_factor": layout.scale, "pad_token_id": ids[KINDS[family].eos]}
     return fields
+
+
+def qwen_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
+    """What a Qwen's ``config.json`` has besides."""
+    ids = token_ids(family)
+    vision: dict[str, Any] = {
+        "depth": 2, "model_type": family, "num_heads": 2, "patch_size": layout.patch,
+        "spatial_merge_size": layout.scale, "temporal_patch_size": 2,
+    }  # fmt: skip
+    match family:
+        case "qwen2_vl":
+            vision |= {"embed_dim": layout.vision, "hidden_size": layout.hidden, "mlp_ratio": 2}
+        case "qwen2_5_vl":
+            vision |= {"hidden_act": "silu", "fullatt_block_indexes": [1]}
+            vision |= {"window_size": 2 * layout.scale * layout.patch}
+        case _:
+            deep = list(range(min(2, layout.layers)))
+            vision |= {"deepstack_visual_indexes": deep, "num_position_embeddings": 16}
+    if family != "qwen2_vl":
+        vision |= {"hidden_size": layout.vision, "intermediate_size": 2 * layout.vision}
+        vision |= {"out_hidden_size": layout.hidden}
+    names = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"}
+    names |= {f"vision_{end}_token_id": f"<|vision_{end}|>" for end in ("start", "end")}
+    own: dict[str, Any] = {"vision_config": vision} | {name: ids[token] for name, token in names.items()}
+    if family == "qwen3_vl":
+        return own
+    return text_fields(family, layout) | own | {"model_type": family, "text_config": None}
 
 
 ASPECT = "anyres_max_2"  # as anyres_max_9: more tiles are shrunk to as many patches
@@ -286,6 +350,13 @@ def write_processor(directory: Path, family: FamilyName, layout: Layout) -> None
                 "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]", "image_token": "[IMG]",
                 "patch_size": layout.patch, "spatial_merge_size": layout.scale,
             }  # fmt: skip
+        case "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl":
+            square = (layout.patch * layout.scale) ** 2  # pixels of a slot
+            images |= {"merge_size": layout.scale, "patch_size": layout.patch, "temporal_patch_size": 2}
+            if family == "qwen3_vl":
+                images |= {"size": {"shortest_edge": 4 * square, "longest_edge": 12 * square}}
+            else:
+                images |= {"min_pixels": 4 * square, "max_pixels": 12 * square}
         case _:
             images |= {
                 "do_image_splitting": True, "do_pad": True, "max_image_size": {"longest_edge": side},

@@ -29,9 +29,26 @@ class Tiles:
     size: Size
 
 
-ImageFeatures = Tensor | Tiles  # one picture's features; a tensor is [patches or slots, width]
+@dataclass(frozen=True, slots=True)
+class GridFeatures:
+    """Embeddings of a picture whose slots have positions in a grid.
+
+    Args:
+        embeddings: ``[slots, hidden]``.
+        grid: patches in time, height and width, ``[1, 3]``.
+        deep: what the hidden states of the slots get added behind each of the first decoder layers,
+            ``[layers, slots, hidden]``.
+    """
+
+    embeddings: Tensor
+    grid: Tensor
+    deep: Tensor
+
+
+# One picture's features; a tensor is [patches or slots, width].
+ImageFeatures = Tensor | Tiles | GridFeatures
 # Those of all pictures of a prompt; a tensor is [images, patches, vision_hidden].
-Features = Tensor | tuple[Tiles, ...] | tuple[Tensor, ...]
+Features = Tensor | tuple[Tiles, ...] | tuple[Tensor, ...] | tuple[GridFeatures, ...]
 
 
 class Family(ABC):
@@ -78,6 +95,19 @@ class Family(ABC):
         are what transformers does by itself: one row, no offset.
         """
         return None, 0
+
+    def prefill_arguments(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> dict[str, Any]:
+        """Return what the decoder takes of a prompt beside embeddings and positions.
+
+        Args:
+            input_ids: of the part that is read, ``[1, read]``.
+            features: of the pictures in it; ``None`` if there is none.
+        """
+        return {}
+
+    def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
+        """Return what the model's own ``forward`` takes of a prompt with pictures, beside ids and pictures."""
+        return {}
 
 
 class SharedTower(Family):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import InternVLProcessor, LlavaOnevisionProcessor, ProcessorMixin
+from transformers import InternVLProcessor, LlavaOnevisionProcessor, ProcessorMixin, Qwen2VLProcessor
 
 
 class LlavaOnevisionProcessorPil(LlavaOnevisionProcessor):
@@ -49,6 +49,13 @@ class InternVLProcessorPil(InternVLProcessor):
         chat_template: str | None = None,
     ) -> None:
         super().__init__(image_processor, tokenizer, None, image_seq_length, chat_template)
+
+
+class Qwen2VLProcessorPil(Qwen2VLProcessor):
+    """Qwen2-VL's processor, likewise; those of Qwen2.5-VL and Qwen3-VL differ in videos alone."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
+        super().__init__(image_processor, tokenizer, None, chat_template)
 
 
 class PixtralProcessorPil(ProcessorMixin):

@@ -1,0 +1,29 @@
+"""Qwen3-VL (arXiv 2511.21631): as Qwen2-VL, and the slots take in features of the tower's earlier layers too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen3VLForConditionalGeneration
+
+from specllava.models.families.interface import GridFeatures
+from specllava.models.families.qwen_vl import Qwen2VL
+
+
+class Qwen3VL(Qwen2VL):
+    """Qwen3-VL: behind its first layers the decoder adds to each slot what the tower made of it earlier (DeepStack)."""
+
+    name, target = "qwen3_vl", Qwen3VLForConditionalGeneration
+
+    def prefill_arguments(
+        self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures] | None
+    ) -> dict[str, Any]:
+        if features is None:
+            return {}
+        return {
+            "visual_pos_masks": torch.eq(input_ids, model.config.image_token_id),
+            "deepstack_visual_embeds": list(torch.cat([one.deep for one in features], dim=1)),  # [slots, hidden] each
+        }

@@ -1,0 +1,94 @@
+"""Qwen2-VL and Qwen2.5-VL, whose tokens have positions in time, height and width (M-RoPE, arXiv 2409.12191).
+
+A word has the same position in all three rows. A picture's slots have those of their grid, and what follows goes on
+behind the grid's longer side: so a text with pictures ends at a smaller position than its length, and every later token
+keeps that offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    PretrainedConfig,
+    PreTrainedModel,
+    ProcessorMixin,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLForConditionalGeneration,
+)
+
+from specllava.models.families.interface import Family, GridFeatures, ImageFeatures, Picture, Size
+from specllava.models.families.processors import Qwen2VLProcessorPil
+
+
+class Qwen2VL(Family):
+    """Qwen2-VL: pictures of any shape, a slot for four patches."""
+
+    name, target, processor = "qwen2_vl", Qwen2VLForConditionalGeneration, Qwen2VLProcessorPil
+    position_rows = 3
+
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        _check_patches(config, processor)
+        grids = inputs["image_grid_thw"].split(1)
+        patches = inputs["pixel_values"].split([int(grid.prod()) for grid in grids])
+        return [{"pixel_values": own, "image_grid_thw": grid} for own, grid in zip(patches, grids, strict=True)]
+
+    def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
+        return [self._features(model, one) for one in pictures]
+
+    def _features(self, model: PreTrainedModel, picture: Picture) -> GridFeatures:
+        output = model.model.get_image_features(**picture, return_dict=True)
+        (embeddings,) = output.pooler_output
+        deep = [layer for (layer,) in getattr(output, "deepstack_features", ())]
+        empty = embeddings.new_empty((0, *embeddings.shape))
+        return GridFeatures(embeddings, picture["image_grid_thw"], torch.stack(deep) if deep else empty)
+
+    def stack(self, pictures: Sequence[GridFeatures]) -> tuple[GridFeatures, ...]:
+        return tuple(pictures)
+
+    def num_image_tokens(self, model: PreTrainedModel, features: Sequence[GridFeatures]) -> list[int]:
+        return [len(one.embeddings) for one in features]
+
+    def project(self, model: PreTrainedModel, features: Sequence[GridFeatures]) -> Tensor:
+        return torch.cat([one.embeddings for one in features])
+
+    def prefill_positions(
+        self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures] | None
+    ) -> tuple[Tensor | None, int]:
+        if features is None:
+            return None, 0
+        grids = torch.cat([one.grid for one in features])
+        types = self.prompt_arguments(model.config, input_ids)
+        positions, offsets = model.model.get_rope_index(input_ids, image_grid_thw=grids, **types)  # [3, 1, length]
+        return positions, int(offsets)
+
+    def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
+        return {"mm_token_type_ids": torch.eq(input_ids, config.image_token_id).int()}
+
+
+class Qwen25VL(Qwen2VL):
+    """Qwen2.5-VL (arXiv 2502.13923): most layers of its tower attend within windows."""
+
+    name, target = "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration
+
+
+def _check_patches(config: PretrainedConfig, processor: ProcessorMixin) -> None:
+    """Refuse a processor that cuts pictures in other ways than the model reads them.
+
+    Raises:
+        ValueError: with both numbers.
+    """
+    images: Any = processor.image_processor
+    for read, cut in (
+        ("patch_size", "patch_size"),
+        ("temporal_patch_size", "temporal_patch_size"),
+        ("spatial_merge_size", "merge_size"),
+    ):
+        ours, theirs = getattr(config.vision_config, read), getattr(images, cut)
+        if ours != theirs:
+            raise ValueError(f"the processor's {cut} is {theirs}, the model's {read} {ours}: it does not fit the model")
