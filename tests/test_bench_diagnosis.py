@@ -6,15 +6,17 @@ import pytest
 import torch
 from support import models
 
+from specllava.bench.bare_passes import BarePasses
+from specllava.bench.bare_steps import BareSteps
 from specllava.bench.diagnosis import DEEPEST, diagnose
 from specllava.bench.dialogue import Dialogue
 from specllava.bench.draft_quality import DraftQuality, draft_quality
 from specllava.bench.lanes import runners_of
 from specllava.bench.measured import Asked, Measured, RawPass, WarmUp
-from specllava.bench.raw_passes import LADDER, BarePasses
+from specllava.bench.raw_passes import WIDTHS
 from specllava.bench.results import results_of
 from specllava.bench.rounds import Plan, measure
-from specllava.bench.timed_run import TimedRun, TimedStep
+from specllava.bench.timed_run import PassShape, TimedRun, TimedStep
 from specllava.config import DecodingConfig
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput
@@ -35,8 +37,8 @@ def benchmark(level=0.1, slope=0.05, overhead=1.2, tokens=4, refused=0):
     )
     alone = tuple(TimedStep(1, 0, 1, verify=overhead) for _ in range(5 * tokens))
     runs = {
-        name: (TimedRun(tuple(range(5 * tokens + 1)), 1, 9, 9, 0.0, 1.0, own, 9.0),) * 2
-        for name, own in (("target-only", alone), ("chain", steps))
+        name: (TimedRun(tuple(range(5 * tokens + 1)), 1, 9, 9, 0.0, 1.0, own, 9.0, bare_seconds=5 * bare),) * 2
+        for name, own, bare in (("target-only", alone, tokens), ("chain", steps, cycle))
     }
     info = RunInfo("pair", "target", "draft", "cpu", "float32", 2, {})
     asked = (Asked(0, "any", 9), Asked(1, "any", 9))
@@ -111,22 +113,19 @@ def test_the_quality_of_a_draft_that_is_the_target_is_perfect():
         draft_quality(models.pair(None), answers)
 
 
-def test_bare_passes_are_timed_at_the_widths_and_contexts_that_lanes_used():
+def test_bare_passes_are_timed_at_all_widths_behind_the_contexts_of_lanes():
     pair = models.pair("mixed")
     dialogues = [Dialogue("one", "any", ("Describe this.",), (models.picture(0),)), Dialogue("two", "any", ("Why?",))]
     runners = runners_of(pair, SHORT, ("topk",))
-    found = measure(pair, dialogues, runners, SHORT, Plan("tiny", rounds=1, within=None))
-    timed = {(one.model, one.width) for one in found.raw_passes}
-    steps = [step for own in found.runs.values() for run in own for step in run.steps]
-    assert {("target", step.target_width) for step in steps} <= timed
-    assert {("draft", width) for step in steps for width in step.draft_widths} <= timed
-    assert {width for model, width in timed if model == "target"} >= set(LADDER)
-    runs = [run for own in found.runs.values() for run in own]
-    contexts = {one.context for one in found.raw_passes}
-    prompts = [run.prompt_tokens for run in runs]
-    assert contexts == {min(prompts), max(prompts) + SHORT.max_new_tokens}
+    found = measure(pair, dialogues, runners, SHORT, Plan("tiny", rounds=2, within=None))
+    prompts = [run.prompt_tokens for own in found.runs.values() for run in own]
+    contexts = min(prompts), max(prompts) + SHORT.max_new_tokens
+    timed = [(one.model, one.width, one.context) for one in found.raw_passes]
+    assert sorted(timed) == sorted((model, n, at) for model, own in WIDTHS.items() for n in own for at in contexts)
+    for own in found.runs.values():  # the passes of the first round's runs were run once more
+        assert all(run.bare_seconds > 0 for run in own[:2]) and all(run.bare_seconds is None for run in own[2:])
     results = results_of(found)
-    assert all(lane.floor > 0 and lane.overhead > -1 for lane in results.values())
+    assert all(lane.floor.bare > 0 and lane.overhead > -1 for lane in results.values())
     assert diagnose(found, results, QUALITY).lane == "topk"
 
 
@@ -138,9 +137,41 @@ def test_a_bare_pass_computes_what_the_engine_computes(width):
         scored = []
         hook = model.get_output_embeddings().register_forward_hook(lambda _, given, out, to=scored: to.append(out))
         with torch.inference_mode():
-            assert BarePasses(model, context=6).seconds(width) > 0
+            bare = BarePasses(model)
+            bare.hold(6, width)
+            bare.ready(width, 6)()
             engine = Engine(model, 6 + width)
             engine.forward(PassInput([0] * 6))
             ours = engine.forward(PassInput([0] * width)).logits
         hook.remove()
         torch.testing.assert_close(scored[1][0], ours, rtol=1e-12, atol=1e-12)  # the first read the context
+
+
+@pytest.mark.parametrize("kind", ["bad", "mixed", "perfect"])
+@pytest.mark.parametrize("rule", ["topk", "chain"])
+def test_the_passes_of_a_run_are_those_that_its_engines_made(monkeypatch, rule, kind):
+    """Model, width and columns before each; bare steps run the same ones."""
+    pair, made, forward = models.pair(kind), [], Engine.forward
+
+    def noted(engine, batch, summary=None):
+        name = "target" if engine.model is pair.target else "draft"
+        made.append(PassShape(name, len(batch.tokens), engine.cache.length))
+        return forward(engine, batch, summary)
+
+    monkeypatch.setattr(Engine, "forward", noted)
+    run = runners_of(pair, SHORT, (rule,))[rule](models.prompt(0))
+    shapes = [shape for own in run.passes() for shape in own]
+    assert shapes == made and {shape.model for shape in shapes} == {"target", "draft"}
+
+    repeated, ready = [], BarePasses.ready
+
+    def laid(bare, width, start):
+        name = "target" if bare._model is pair.target else "draft"
+        run_pass = ready(bare, width, start)
+        return lambda: (repeated.append(PassShape(name, width, start)), run_pass())
+
+    bare_steps = BareSteps(pair)
+    monkeypatch.setattr(BarePasses, "ready", laid)
+    bare_steps.seconds(run)
+    made_again = iter(repeated)  # what lies between them fills the caches
+    assert all(shape in made_again for shape in shapes)

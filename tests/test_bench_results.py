@@ -101,25 +101,30 @@ def test_differences_count_as_ties_only_where_the_target_hesitated():
     assert pool(runs, range(3))["chain"].mismatches == 3
 
 
-def test_the_floor_adds_up_bare_passes_and_overhead_is_what_lies_above():
-    """A synthetic run whose steps take 1.25 times their passes."""
+def test_prices_of_passes_are_lines_between_those_that_were_timed():
     floor = FloorTime(PASSES)
     assert floor.seconds("target", 5, 30) == pytest.approx(bare(5, 30))  # between widths and contexts
     assert floor.seconds("draft", 12, 90) == pytest.approx(bare(12, 90, "draft"))  # beyond them
-    answer = tuple(range(7))
     context, total = 20, 0.0
     for _ in range(2):  # steps of 3 tokens, 4 nodes, two levels; the root lies in front of each
         total += bare(4, context) + bare(1, context, "draft") + bare(2, context + 1, "draft")
         context += 3
-    runs = {"target-only": [run_of(answer, 1, 9.0)], "tree": [run_of(answer, 3, 1.25 * total / 2, 1, 4, (1, 2))]}
-    found = pool(runs, [0], floor=floor)["tree"]
-    assert found.floor == pytest.approx(total) and found.overhead == pytest.approx(0.25)
-    assert pool(runs, [0])["tree"].as_json()["overhead"] is None
+    assert floor.of_run(run_of(tuple(range(7)), 3, 9.0, 1, 4, (1, 2))) == pytest.approx(total)
+
+
+def test_overhead_is_what_lies_above_the_bare_passes_of_the_runs_that_have_them():
+    """Two runs whose steps take 1.25 times their passes; the second round, which has no floor, is slow."""
+    tree = [run_of(tuple(range(7)), 3, seconds, 1, 4, (1, 2)) for seconds in (0.5, 1.5, 8.0, 8.0)]
+    tree = [replace(run, bare_seconds=run.decode_seconds / 1.25) for run in tree[:2]] + tree[2:]
+    found = pool({"target-only": [run_of(tuple(range(7)), 1, 9.0)] * 4, "tree": tree}, [0, 1])
+    assert found["tree"].overhead == pytest.approx(0.25) and found["tree"].floor.passes == 4
+    assert found["tree"].as_json()["ms_floor"] == pytest.approx(1e3 * (2 * 0.5 + 2 * 1.5) / 1.25 / 4)
+    assert found["target-only"].as_json()["overhead"] is found["target-only"].as_json()["ms_floor"] is None
 
 
 def test_a_lane_that_says_all_at_once_has_no_steps_to_speak_of():
     runs = {"target-only": [run_of((1, 2, 3), 1, 0.1)], "transformers-assisted": [run_of((1, 2, 3), 1, 0.1, first=3)]}
-    row = pool(runs, [0], floor=FloorTime(PASSES))["transformers-assisted"].as_json()
+    row = pool(runs, [0])["transformers-assisted"].as_json()
     assert row["tau"] is row["speedup"] is row["interval"] is row["overhead"] is None
     assert row["speedup_end_to_end"] > 0 and row["tokens"] == 3
     assert all(value is None or not isinstance(value, float) or math.isfinite(value) for value in row.values())

@@ -1,11 +1,11 @@
-"""The least that a lane's passes take: bare passes of the same widths and contexts, added up. No torch."""
+"""Prices of passes by the bare ones that were timed. No torch."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from specllava.bench.measured import RawPass
 from specllava.bench.timed_run import TimedRun
@@ -25,10 +25,6 @@ class FloorTime:
             for model, contexts in table.items()
         }
 
-    def of_runs(self, runs: Iterable[TimedRun]) -> float:
-        """Return the seconds of all passes of the steps of some runs."""
-        return math.fsum(self.of_run(run) for run in runs)
-
     def seconds(self, model: str, width: int, context: int) -> float:
         """Return the seconds of a bare pass of ``width`` tokens behind ``context`` columns."""
         columns = sorted(self._table[model])
@@ -37,15 +33,7 @@ class FloorTime:
     def of_run(self, run: TimedRun, price: Price | None = None) -> float:
         """Return the seconds of all passes of the steps of a run, at other prices than the measured ones if given."""
         price = price or self.seconds
-        total, said = 0.0, run.first_tokens
-        for step in run.steps:
-            total += price("target", step.target_width, run.prompt_tokens + said - 1)
-            context = run.draft_prompt_tokens + said - 1
-            for width in step.draft_widths:
-                total += price("draft", width, context)
-                context += width
-            said += step.emitted
-        return total
+        return math.fsum(price(*shape) for shapes in run.passes() for shape in shapes)
 
     def alone(self, run: TimedRun) -> float:
         """Return the seconds in which the target alone says what the steps of a run said."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specllava.bench.floor_time import FloorTime
 from specllava.bench.measured import Measured
 from specllava.bench.timed_run import TimedRun
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
@@ -76,6 +75,29 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Floor:
+    """Steps whose passes were run once more, bare.
+
+    Args:
+        passes: of the target in those steps.
+        decode, bare: seconds of the steps, and of their passes.
+    """
+
+    passes: int
+    decode: float
+    bare: float
+
+    @classmethod
+    def of(cls, runs: Sequence[TimedRun]) -> Floor | None:
+        """Add up the runs that have a floor; ``None`` if none has."""
+        known = [(run, run.bare_seconds) for run in runs if run.bare_seconds and run.steps]
+        if not known:
+            return None
+        steps = sum(len(run.steps) for run, _ in known)
+        return cls(steps, math.fsum(run.decode_seconds for run, _ in known), math.fsum(bare for _, bare in known))
+
+
+@dataclass(frozen=True, slots=True)
 class LaneResult:
     """A lane, compared with the fastest lane of the target alone.
 
@@ -86,7 +108,7 @@ class LaneResult:
         mismatches, ties: runs whose tokens differ from target-only's, by whether the target's margin at the first
             difference is that of a near-tie.
         margins: the target's margins there, ``None`` where one answer is the beginning of the other.
-        floor: seconds that the passes of all steps would take without anything around them; ``None`` if not measured.
+        floor: the steps whose passes were run once more, bare; ``None`` if none were.
     """
 
     totals: Totals
@@ -96,12 +118,12 @@ class LaneResult:
     mismatches: int
     ties: int
     margins: tuple[float | None, ...]
-    floor: float | None = None
+    floor: Floor | None = None
 
     @property
     def overhead(self) -> float | None:
         """Cycle time over its floor, minus one; ``None`` if the floor was not measured."""
-        return self.totals.decode / self.floor - 1 if self.floor else None
+        return self.floor.decode / self.floor.bare - 1 if self.floor else None
 
     def as_json(self) -> dict[str, Any]:
         """Return the lane's row of ``bench --json``; times in milliseconds, levels and guesses per target pass."""
@@ -120,7 +142,7 @@ class LaneResult:
             "guesses": totals.drafted / passes,
             **{name: 1e3 * seconds / passes for name, seconds in per_pass.items()},
             "ms_cycle": 1e3 * totals.decode / passes,
-            "ms_floor": None if self.floor is None else 1e3 * self.floor / passes,
+            "ms_floor": None if self.floor is None else 1e3 * self.floor.bare / self.floor.passes,
             "overhead": self.overhead,
             "speedup": _number(self.speedup.value),
             "interval": _interval(self.speedup),
@@ -139,7 +161,6 @@ def pool(
     runs: Mapping[str, Sequence[TimedRun]],
     dialogues: Sequence[int],
     margins: Margins | None = None,
-    floor: FloorTime | None = None,
     base: str | None = None,
 ) -> dict[str, LaneResult]:
     """Pool every lane's runs and compare them with one lane of the target alone.
@@ -148,7 +169,6 @@ def pool(
         runs: by lane, the reference ``target-only`` among them; of all lanes the same prompts, round after round.
         dialogues: for each prompt the number of its dialogue.
         margins: the target's, where a lane said something else; a difference without one is no near-tie.
-        floor: prices the passes of a run.
         base: lane that speed-ups are over; the fastest of the target alone without it.
     """
     fastest = runs[base or fastest_alone(runs)]
@@ -166,7 +186,7 @@ def pool(
             mismatches=len(differing) - ties,
             ties=ties,
             margins=tuple(differing),
-            floor=floor.of_runs(own) if floor else None,
+            floor=Floor.of(own),
         )
     return results
 
@@ -179,8 +199,7 @@ def results_of(measured: Measured, category: str | None = None) -> dict[str, Lan
     runs = {name: [own[place] for place in places] for name, own in measured.runs.items()}
     number_of = {prompt: number for number, prompt in enumerate(chosen)}
     margins = {(number_of[p], at): margin for p, at, margin in measured.margins if p in number_of}
-    floor = FloorTime(measured.raw_passes) if measured.raw_passes else None
-    return pool(runs, [measured.prompts[n].dialogue for n in chosen], margins, floor, fastest_alone(measured.runs))
+    return pool(runs, [measured.prompts[n].dialogue for n in chosen], margins, fastest_alone(measured.runs))
 
 
 def categories_of(measured: Measured) -> tuple[str, ...]:

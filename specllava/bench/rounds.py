@@ -10,6 +10,7 @@ from typing import Final
 
 from tqdm.auto import tqdm
 
+from specllava.bench.bare_steps import BareSteps
 from specllava.bench.dialogue import Dialogue, prompts_of
 from specllava.bench.lanes import REFERENCE, Runner
 from specllava.bench.machine import conditions, machine_of
@@ -38,7 +39,7 @@ class Plan:
         rounds: over all prompts.
         seed: of the order of lanes.
         within: share within which two warm-up rounds must agree in every lane; ``None``: no warm-up.
-        floor: bare passes are timed, too.
+        floor: bare passes are timed, too, and in the first round those of every run once more.
         command: that was given, for the report.
     """
 
@@ -93,20 +94,20 @@ class _Bench:
         self._warm_up = WarmUp(0, None, plan.within or 0.0, False)
         lengths = [prompt.length for prompt in self._prompts]
         contexts = min(lengths), max(lengths) + config.max_new_tokens
-        self._floor = RawPasses(pair, contexts) if plan.floor else None
+        self._raw_passes = RawPasses(pair, contexts) if plan.floor else None
+        self._bare_steps = BareSteps(pair)
 
     def measure(self) -> Measured:
         total = len(self._prompts)
         self._warm()
         bar = tqdm(total=self._plan.rounds * total, desc="runs of every lane", disable=None)
         with bar:
-            for _ in range(self._plan.rounds):
+            for number in range(self._plan.rounds):
                 try:
                     for prompt in self._prompts:
-                        self._turns(prompt, self._runs)
-                        if self._floor:
-                            self._floor.note(own[-1] for own in self._runs.values())
-                            self._floor.sample()
+                        self._turns(prompt, self._runs, bare=self._plan.floor and number == 0)
+                        if self._raw_passes:
+                            self._raw_passes.sample()
                         bar.update()
                 except KeyboardInterrupt:
                     done = min(map(len, self._runs.values()))
@@ -132,18 +133,20 @@ class _Bench:
                 return
             before = taken
 
-    def _turns(self, prompt: Prompt, runs: dict[str, list[TimedRun]]) -> None:
-        """Run all lanes on one prompt, in an order that is drawn."""
+    def _turns(self, prompt: Prompt, runs: dict[str, list[TimedRun]], bare: bool = False) -> None:
+        """Run all lanes on one prompt, in an order that is drawn; ``bare``: each run's passes once more behind it."""
         names = list(self._runners)
         self._order.shuffle(names)
         timed = with_vision_time(self._pair, prompt)
         for name in names:
             try:
-                runs[name].append(self._runners[name](timed))
+                run = self._runners[name](timed)
             except LaneFailedError as error:
                 self._failures[name] = str(error)
                 del self._runners[name]
                 self._runs.pop(name, None)
+            else:
+                runs[name].append(replace(run, bare_seconds=self._bare_steps.seconds(run)) if bare else run)
 
     def _measured(self, done: int) -> Measured:
         """Return what was measured in the first ``done`` runs of every lane; a round that was stopped does not count,
@@ -165,7 +168,7 @@ class _Bench:
             runs=runs,
             margins=tuple((prompt, place, margin) for (prompt, place), margin in margins.items()),
             failures=self._failures,
-            raw_passes=self._floor.means() if self._floor else (),
+            raw_passes=self._raw_passes.means() if self._raw_passes else (),
         )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from specllava.findings.replays import ReplayStep
 from specllava.trace import DecodeTrace, Prefill, StepTrace
@@ -35,6 +36,14 @@ class TimedStep(Record):
         return self.draft + self.verify + self.keep
 
 
+class PassShape(NamedTuple):
+    """A pass of ``width`` tokens behind ``context`` columns of the KV cache."""
+
+    model: Literal["target", "draft"]
+    width: int
+    context: int
+
+
 @dataclass(frozen=True, slots=True)
 class TimedRun(Record):
     """One run.
@@ -47,6 +56,7 @@ class TimedRun(Record):
         vision_seconds: of the vision towers.
         read_seconds: of reading the prompt, with both models.
         draft_read_seconds: the draft's part of that, where it is known.
+        bare_seconds: that the passes of the steps took once more, bare and in their order; ``None`` if not timed.
         steps: what came behind the first tokens.
         wall_seconds: of the whole run, all bookkeeping in it.
     """
@@ -60,6 +70,7 @@ class TimedRun(Record):
     steps: Many[TimedStep]
     wall_seconds: Seconds
     draft_read_seconds: Seconds = 0.0
+    bare_seconds: Seconds | None = None
 
     @property
     def step_tokens(self) -> int:
@@ -70,6 +81,17 @@ class TimedRun(Record):
     def decode_seconds(self) -> float:
         """Seconds of the steps."""
         return math.fsum(step.seconds for step in self.steps)
+
+    def passes(self) -> Iterator[list[PassShape]]:
+        """Yield the passes of each step in their order, the target's last; the draft's first one ends with the root."""
+        said = self.first_tokens
+        for step in self.steps:
+            shapes, context = list[PassShape](), self.draft_prompt_tokens + said - sum(step.draft_widths[:1])
+            for width in step.draft_widths:
+                shapes.append(PassShape("draft", width, max(0, context)))
+                context += width
+            yield [*shapes, PassShape("target", step.target_width, self.prompt_tokens + said - 1)]
+            said += step.emitted
 
     @classmethod
     def of_events(
