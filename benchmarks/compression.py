@@ -26,7 +26,7 @@ from specllava.models.draft_classes import DraftLlava
 from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fused import fuse
-from specllava.models.memory_estimate import cache_bytes
+from specllava.models.memory_estimate import size_of
 from specllava.models.vision import kept_slots
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
@@ -151,7 +151,7 @@ def measure(subjects: list[Subject], repeats: int) -> list[Cost]:
                 prefills[number].append(read - started)
                 passes[number].append(now(CPU) - read)
             else:
-                megabytes = cache_bytes(subject.config, columns, torch.float32) / 1e6
+                megabytes = size_of(type(subject), subject.config).column * columns * torch.float32.itemsize / 1e6
                 names = (subject.draft, subject.compressor, name)
                 found.append(Cost(*names, subject.slots, columns, round(megabytes, 2), 0.0, 0.0))
     return [

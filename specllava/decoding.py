@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, check_proposal
 from specllava.growth.rule import GrowthRule
 from specllava.lane import Lane, LaneFacts
-from specllava.models.memory_estimate import target_columns
+from specllava.models.model_size import target_columns
 from specllava.recorded_config import MAX_NAME
 from specllava.runtime.detokenizer import Detokenizer
 from specllava.runtime.kv_caches import KVCaches

@@ -82,7 +82,7 @@ class Pair(LoadedPair):
         loaded = load_target(name, target, draft, chosen, tell)
         models = (loaded.model, None, loaded.processor)
         pair = cls(
-            name, *models, loaded.name, NO_DRAFT, quantization=chosen.quantization, context_limit=chosen.context
+            name, *models, loaded.name, NO_DRAFT, quantization=chosen.quantization, context_limit=loaded.context
         )
         return pair if draft is None else pair.with_draft(draft, chosen.draft_format, tell)
 

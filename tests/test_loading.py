@@ -26,7 +26,7 @@ from specllava.models.checkpoint import Checkpoint
 from specllava.models.draft_classes import save
 from specllava.models.family import FAMILIES
 from specllava.models.make_draft import init_draft
-from specllava.models.memory_estimate import cache_bytes, estimate
+from specllava.models.memory_estimate import estimate, size_of
 from specllava.models.presets import presets
 from specllava.models.quantization import quantization_config
 from specllava.pair import Pair
@@ -301,13 +301,13 @@ def test_the_estimate_is_what_is_then_taken(root: Path, limit: int | None):
 
 def test_the_estimate_of_llava_7b_is_about_what_is_known_of_it():
     """14.1 GB of half-precision weights, and 2.1 GB of cache for 4096 tokens."""
-    from transformers import AutoConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+    from transformers import LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
     text = LlamaConfig(vocab_size=32064, max_position_embeddings=4096)
     build = (LlavaForConditionalGeneration, LlavaConfig(text_config=text))
     whole = estimate(build, None, torch.float16)
     assert whole.target == pytest.approx(14.13e9, rel=0.01)
-    assert cache_bytes(AutoConfig.for_model("llama"), 4096, torch.float16) == 2 * 32 * 4096 * 4096 * 2
+    assert size_of(*build).column == 2 * 32 * 4096
     assert whole.caches == (4096 + DecodingConfig().nodes + 1) * whole.column == (4096 + 21) * 2 * 32 * 4096 * 2
     eight, four = (estimate(build, None, torch.float16, name).target for name in ("int8", "int4"))
     assert eight == pytest.approx(7.66e9, rel=0.02) and four == pytest.approx(4.42e9, rel=0.03)

@@ -21,13 +21,13 @@ from specllava.cli.options import PairOptions, load_pair
 from specllava.config import DecodingConfig
 from specllava.models.export_draft import export_draft
 from specllava.models.feature_draft import FeatureDraft
-from specllava.models.presets import Preset, presets
+from specllava.models.presets import NO_FIGURES, Preset, presets
 from specllava.pair import Pair
 from visual.player.recorded import read_recorded
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "llava.md"
 MSD, EAGLE, NEXT = "llava-1.5-7b-msd", "llava-1.5-7b-eagle", "llava-1.6-vicuna-7b-vispec"
-RELATIVES = ("smolvlm2-2.2b-256m", "smolvlm2-2.2b-500m", "internvl3-8b-1b", "onevision-7b-0.5b")
+RELATIVES = tuple(name for name, preset in presets().items() if preset.measured == NO_FIGURES)
 SHORT = DecodingConfig(max_new_tokens=12, depth=3)
 
 
@@ -112,9 +112,9 @@ def test_published_drafts_are_named_with_their_target_and_who_measured_them() ->
     published = {name: preset for name, preset in drafted.items() if name not in RELATIVES}
     assert {MSD, EAGLE, NEXT, "llava-1.5-7b-vispec"} <= set(published)
     for name, preset in published.items():
-        assert preset.measured.startswith(("MMSpec: ", "authors: ")) and preset.licence
+        assert preset.measured.startswith(("MMSpec: ", "authors: ", "TensorRT Edge-LLM: ")) and preset.licence
         assert preset.draft_format == next((one for one in ("msd", "vispec") if name.endswith(one)), None)
-        assert str(preset.target).split("/")[1].startswith(name.rsplit("-", 1)[0].replace("1.6", "v1.6"))
+        assert str(preset.target).split("/")[1].lower().startswith(name.rsplit("-", 1)[0].replace("1.6", "v1.6"))
 
 
 def test_a_small_model_of_a_family_is_named_with_a_large_one() -> None:

@@ -67,7 +67,7 @@ class PairOptions:
 
     context: int | None = None
     """Tokens that prompt and answer may have together, which the memory check counts caches for; without it as many as
-    the target can hold."""
+    the target can hold and there is memory for."""
 
 
 @dataclass(frozen=True, kw_only=True)

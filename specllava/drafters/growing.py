@@ -15,7 +15,7 @@ from specllava.drafters.top_tokens import Drawing, TopSummary, TopTokensOf, top_
 from specllava.growth.grow import GrowthLimits, grow
 from specllava.growth.rule import GrowthRule
 from specllava.growth.tree_builder import TopTokens
-from specllava.models.memory_estimate import max_expansions
+from specllava.models.model_size import max_expansions
 from specllava.runtime.passes import PassInput, PassOutput, Summary
 from specllava.tree import DraftTree
 from specllava.verification.sampling import RandomSource

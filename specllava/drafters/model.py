@@ -10,7 +10,7 @@ from specllava.config import DecodingConfig
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
 from specllava.drafters.growing import Expansion, GrowingSession
 from specllava.growth.rule import GrowthRule
-from specllava.models.memory_estimate import draft_columns
+from specllava.models.model_size import draft_columns
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput, PassOutput, Summary
 from specllava.runtime.prompt import Prompt

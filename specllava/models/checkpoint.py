@@ -25,11 +25,11 @@ from transformers import (
     ProcessorMixin,
 )
 
+from specllava.models.hub_cache import INDEX, PICKLED, SINGLE
+
 Source = str | Path
 Read = TypeVar("Read")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-PICKLED = "pytorch_model.bin"
 
 
 @dataclass(frozen=True, slots=True)

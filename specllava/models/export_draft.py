@@ -17,10 +17,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from specllava.models.checkpoint import SINGLE, Checkpoint, Source
+from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.feature_checkpoint import IDS, NESTED, VARIANTS, is_feature_draft, read_feature_draft
 from specllava.models.feature_config import LAST, FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
+from specllava.models.hub_cache import SINGLE
 from specllava.models.make_draft import MadeDraft, check_free
 from specllava.whole_file import whole_directory
 

@@ -36,7 +36,8 @@ class LoadOptions:
         dtype: ``auto`` is float32 on a CPU and bfloat16 elsewhere.
         device_map: let accelerate spread the target over all GPUs and the machine's memory.
         quantization: store the target's weights in fewer bits.
-        context: largest number of tokens of prompt and answer; without it as many as the target can hold.
+        context: largest number of tokens of prompt and answer; without it as many as the target can hold, or fewer
+            where there is no memory for all of them.
         draft_format: of a draft that reads the target's states, where its keys do not tell.
 
     Raises:
@@ -70,11 +71,16 @@ class LoadedDraft:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTarget:
-    """A target with its processor."""
+    """A target with its processor.
+
+    Args:
+        context: tokens of prompt and answer that it takes: as many as were asked for, or as memory is there for.
+    """
 
     name: str
     model: PreTrainedModel
     processor: ProcessorMixin
+    context: int
 
 
 def load_target(
@@ -110,7 +116,8 @@ def load_target(
             small = (draft_class(small_checkpoint.name, small_config), small_config)
     context = checked_context(options.context, config)
     needed = estimate((family.target, config), small, precision, options.quantization, context)
-    tell(check_memory(name, needed, device, options.device_map))
+    context, told = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
+    tell(told)
     processor = checkpoint.processor(family.processor)
     arguments: dict[str, Any] = {} if stored is None else {"quantization_config": stored}
     if device.type != "cpu" or options.device_map:
@@ -120,7 +127,7 @@ def load_target(
         eos_token_ids(model, processor.tokenizer)  # refused here, and not in the first answer
     except ValueError as error:
         raise ValueError(f"{checkpoint.place}: {error}") from error
-    return LoadedTarget(checkpoint.name, model, processor)
+    return LoadedTarget(checkpoint.name, model, processor, context)
 
 
 def load_draft(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ASSETS = shipped("assets")
 LICENCE_UNKNOWN: Final = "weights: licence not known"
+NO_FIGURES: Final = "no figures are known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,53 +69,72 @@ def _published() -> dict[str, Preset]:
     """Return pairs whose draft reads the target's states, as others publish them.
 
     The figures are those of a third party's run of MMSpec's benchmark (arXiv 2603.14989; 600 prompts, at most 1,024
-    tokens) and of ViSpec's and MSD's authors (arXiv 2509.15235, 2505.14260).
+    tokens), of ViSpec's and MSD's authors (arXiv 2509.15235, 2505.14260), of AngelSlim's documentation (chains of 4),
+    and of TensorRT Edge-LLM's performance page (the slowest with INT4 weights, the fastest with NVFP4).
     """
-    target, draft = "llava-hf/llava-v1.6-vicuna-{}-hf", "JLKang/ViSpec-llava-v1.6-vicuna-{}-hf"
-    small, large = "llava-hf/llava-1.5-7b-hf", "llava-hf/llava-1.5-13b-hf"
+    llava, small, large = "llava-hf/llava-{}-hf", "llava-hf/llava-1.5-7b-hf", "llava-hf/llava-1.5-13b-hf"
+    next_small, next_large = llava.format("v1.6-vicuna-7b"), llava.format("v1.6-vicuna-13b")
+    qwen2, qwen3 = "Qwen/Qwen2.5-VL-{}-Instruct", "Qwen/Qwen3-VL-{}-Instruct"
+    vispec, angel = "JLKang/ViSpec-{}", "AngelSlim/Qwen3-VL-{}-Instruct_eagle3"
+    rows = (
+        ("llava-1.5-7b-msd", small, "Cloudriver/MSD-LLaVA1.5-7B", _figures("MMSpec", "4.5", "2.11")),
+        ("llava-1.5-7b-vispec", small, "Cloudriver/ViSpec-LLaVA1.5-7B", _figures("MMSpec", "4.0", "2.23")),
+        ("llava-1.5-7b-eagle", small, "Cloudriver/EAGLE-LLaVA-1.5-7B", _figures("MMSpec", "1.85", "1.14")),
+        ("llava-1.5-7b-eagle3", small, "Cloudriver/EAGLE3-LLaVA1.5-7B", _figures("MMSpec", "1.0", "0.66")),
+        ("llava-1.5-13b-msd", large, "lucylyn/MSD-LLaVA1.5-13B", "authors: up to 2.46 times as fast"),
+        ("llava-1.6-vicuna-7b-vispec", next_small, vispec.format("llava-v1.6-vicuna-7b-hf"),
+         _figures("authors", "4.0", "2.58")),
+        ("llava-1.6-vicuna-13b-vispec", next_large, vispec.format("llava-v1.6-vicuna-13b-hf"),
+         _figures("authors", "3.9", "2.38")),
+        ("qwen2.5-vl-3b-vispec", qwen2.format("3B"), vispec.format("Qwen2.5-VL-3B-Instruct"),
+         _figures("authors", "3.2", "1.87")),
+        ("qwen2.5-vl-7b-vispec", qwen2.format("7B"), vispec.format("Qwen2.5-VL-7B-Instruct"),
+         _figures("authors", "3.2", "1.80")),
+        ("qwen2.5-vl-7b-msd", qwen2.format("7B"), "Cloudriver/MSD-Qwen2.5-VL-7B-Instruct",
+         _figures("MMSpec", "3.6", "1.67")),
+        ("qwen2.5-vl-7b-eagle3", qwen2.format("7B"), "Rayzl/qwen2.5-vl-7b-eagle3-sgl",
+         _figures("TensorRT Edge-LLM", "3.7-3.8", "1.1 to 2.6")),
+        ("qwen3-vl-2b-eagle3", qwen3.format("2B"), angel.format("2B"),
+         "authors: 2.6 (MMMU) and 2.3 (MMStar) tokens a pass, chains of 4"),
+        ("qwen3-vl-4b-eagle3", qwen3.format("4B"), angel.format("4B"),
+         "authors: 2.1 (MMMU) and 2.1 (MMStar) tokens a pass, chains of 4"),
+    )  # fmt: skip
+    formats: dict[str, DraftFormat] = {"msd": "msd", "vispec": "vispec"}
     return {
-        "llava-1.5-7b-msd": _as_published(
-            small, "Cloudriver/MSD-LLaVA1.5-7B", "MMSpec: 4.5 tokens a pass, 2.11 times as fast", "msd"
-        ),
-        "llava-1.5-7b-vispec": _as_published(
-            small, "Cloudriver/ViSpec-LLaVA1.5-7B", "MMSpec: 4.0 tokens a pass, 2.23 times as fast", "vispec"
-        ),
-        "llava-1.5-7b-eagle": _as_published(
-            small, "Cloudriver/EAGLE-LLaVA-1.5-7B", "MMSpec: 1.85 tokens a pass, 1.14 times as fast"
-        ),
-        "llava-1.5-7b-eagle3": _as_published(
-            small, "Cloudriver/EAGLE3-LLaVA1.5-7B", "MMSpec: 1.0 tokens a pass, 0.66 times as fast"
-        ),
-        "llava-1.5-13b-msd": _as_published(
-            large, "lucylyn/MSD-LLaVA1.5-13B", "authors: up to 2.46 times as fast", "msd"
-        ),
-        "llava-1.6-vicuna-7b-vispec": _as_published(
-            target.format("7b"), draft.format("7b"), "authors: 4.0 tokens a pass, 2.58 times as fast", "vispec"
-        ),
-        "llava-1.6-vicuna-13b-vispec": _as_published(
-            target.format("13b"), draft.format("13b"), "authors: 3.9 tokens a pass, 2.38 times as fast", "vispec"
-        ),
+        name: Preset(
+            target, draft, draft_format=formats.get(name.rsplit("-", 1)[1]), licence=LICENCE_UNKNOWN, measured=measured
+        )
+        for name, target, draft, measured in rows
     }
+
+
+def _figures(who: str, tokens: str, speed: str) -> str:
+    return f"{who}: {tokens} tokens a pass, {speed} times as fast"
 
 
 def _relatives() -> dict[str, Preset]:
     """Return pairs of one family's small and large models, each with its own tower; no figures of theirs are known."""
-    smol, intern, one = "HuggingFaceTB/SmolVLM2-{}-Instruct", "OpenGVLab/InternVL3-{}-hf", "llava-hf/llava-onevision-{}"
-    unknown = "no figures are known"
-    apache = "weights: Apache-2.0"
+    qwen2, qwen3 = "Qwen/Qwen2.5-VL-{}-Instruct", "Qwen/Qwen3-VL-{}-Instruct"
+    smol, smol_draft = "HuggingFaceTB/SmolVLM2-{}-Instruct", "HuggingFaceTB/SmolVLM2-{}-Video-Instruct"
+    intern, gemma, one = "OpenGVLab/InternVL3-{}-hf", "google/gemma-3-{}-it", "llava-hf/llava-onevision-qwen2-{}-ov-hf"
+    apache, research = "weights: Apache-2.0", "the draft's weights: Qwen Research, no commercial use"
+    terms = "weights: Gemma's terms, to be agreed to on the hub (HF_TOKEN)"
+    families = (  # name, id of a target, of a draft, sizes of targets, of drafts, licence
+        ("smolvlm2", smol, smol_draft, ("2.2B",), ("256M", "500M"), apache),
+        ("qwen2.5-vl", qwen2, qwen2, ("7B", "32B", "72B"), ("3B",), research),
+        ("qwen3-vl", qwen3, qwen3, ("8B", "32B"), ("2B",), apache),
+        ("internvl3", intern, intern, ("8B",), ("1B",), LICENCE_UNKNOWN),
+        ("gemma-3", gemma, gemma, ("12b", "27b"), ("4b",), terms),
+        ("onevision", one, one, ("7b", "72b"), ("0.5b",), LICENCE_UNKNOWN),
+    )
     return {
-        f"{target_name}-{size}": Preset(target, draft, licence=licence, measured=unknown)
-        for target_name, size, target, draft, licence in (
-            ("smolvlm2-2.2b", "256m", smol.format("2.2B"), smol.format("256M-Video"), apache),
-            ("smolvlm2-2.2b", "500m", smol.format("2.2B"), smol.format("500M-Video"), apache),
-            ("internvl3-8b", "1b", intern.format("8B"), intern.format("1B"), LICENCE_UNKNOWN),
-            ("onevision-7b", "0.5b", one.format("qwen2-7b-ov-hf"), one.format("qwen2-0.5b-ov-hf"), LICENCE_UNKNOWN),
+        f"{family}-{large}-{small}".lower(): Preset(
+            target.format(large), draft.format(small), licence=licence, measured=NO_FIGURES
         )
+        for family, target, draft, targets, drafts, licence in families
+        for large in targets
+        for small in drafts
     }
-
-
-def _as_published(target: str, draft: str, measured: str, draft_format: DraftFormat | None = None) -> Preset:
-    return Preset(target, draft, draft_format=draft_format, licence=LICENCE_UNKNOWN, measured=measured)
 
 
 def preset_named(name: str) -> Preset:

@@ -17,7 +17,7 @@ LIBRARY: Final[dict[QuantizationName, str]] = {
     "torchao-int8": "torchao",
 }
 # What is small and what decides near-ties stays as it is: tower, projector and the head.
-WHOLE: Final = ("vision_tower", "vision_model", "multi_modal_projector", "connector", "lm_head")
+WHOLE: Final = ("vision_tower", "vision_model", "visual", "multi_modal_projector", "connector", "lm_head")
 
 
 def quantization_config(scheme: QuantizationName, place: torch.device) -> Any:

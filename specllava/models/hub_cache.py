@@ -1,0 +1,29 @@
+"""What the Hugging Face cache on this machine holds, without asking the hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from huggingface_hub import try_to_load_from_cache
+
+SINGLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+
+
+def is_cached(name: str) -> bool:
+    """Check whether configuration and weights of a model of the hub were downloaded, all files of them."""
+    if not _cached(name, "config.json"):
+        return False
+    index = _cached(name, INDEX)
+    if index is None:
+        return _cached(name, SINGLE) is not None or _cached(name, PICKLED) is not None
+    try:
+        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+    except (OSError, ValueError, KeyError, AttributeError):
+        return False
+    return all(_cached(name, str(file)) for file in set(files))
+
+
+def _cached(name: str, file: str) -> Path | None:
+    found = try_to_load_from_cache(name, file)
+    return Path(found) if isinstance(found, str) else None
