@@ -12,9 +12,10 @@ from specllava.config import DecodingConfig
 from specllava.decoding import Event, RaceEvent, race
 from specllava.lane import Lane, lane_of, race_lanes
 from specllava.models.family import ImageFeatures
-from specllava.models.images import open_image
+from specllava.models.shown import Pictures, Shown, opened
 from specllava.models.special import defused, special_tokens
-from specllava.pair import Pair, Picture
+from specllava.models.video import Video
+from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
 from specllava.runtime.kv_caches import KVCaches
 from specllava.trace import DecodeTrace
@@ -25,15 +26,20 @@ class Turn:
     """A message of the user and its answer.
 
     Args:
-        images: the pictures that came with this message.
+        shown: the pictures and videos that came with this message.
         trace: how it was answered; ``trace.turn`` is the turn's number, so tau per turn is ``summarise`` of its traces.
         alone: how the target alone answered beside it, where the turn was a race.
     """
 
     text: str
-    images: tuple[Image.Image, ...]
+    shown: tuple[Shown, ...]
     trace: DecodeTrace
     alone: DecodeTrace | None = None
+
+    @property
+    def images(self) -> tuple[Image.Image, ...]:
+        """The pictures among what is shown."""
+        return tuple(one for one in self.shown if not isinstance(one, Video))
 
     @property
     def answer(self) -> str:
@@ -87,7 +93,7 @@ class Chat:
         self._features: dict[str, ImageFeatures] = {}  # of the last prompt's pictures, by key
 
     def ask(
-        self, text: str, image: Picture | Sequence[Picture] = None, config: DecodingConfig | None = None
+        self, text: str, image: Pictures = None, config: DecodingConfig | None = None
     ) -> DecodeTrace:
         """Say something and get an answer; ``.text`` is what was said.
 
@@ -98,11 +104,11 @@ class Chat:
         return self._finish(self.stream(text, image, config))
 
     def stream(
-        self, text: str, image: Picture | Sequence[Picture] = None, config: DecodingConfig | None = None
+        self, text: str, image: Pictures = None, config: DecodingConfig | None = None
     ) -> Generator[Event]:
         """``ask``, step by step: a ``Prefill``, then a ``StepTrace`` per target pass. Close it to stop."""
         self._stop()
-        return _items(self._begin(len(self._turns), text, _opened(image), config, alone=False))
+        return _items(self._begin(len(self._turns), text, opened(image), config, alone=False))
 
     def edit(self, turn: int, text: str, config: DecodingConfig | None = None) -> DecodeTrace:
         """Say something else, with the same pictures, in place of message number ``turn`` (from 0), and get an answer.
@@ -117,12 +123,12 @@ class Chat:
     def stream_edit(self, turn: int, text: str, config: DecodingConfig | None = None) -> Generator[Event]:
         """``edit``, step by step."""
         self._stop()
-        return _items(self._begin(turn, text, self._turn(turn).images, config, alone=False))
+        return _items(self._begin(turn, text, self._turn(turn).shown, config, alone=False))
 
     def race(
         self,
         text: str,
-        image: Picture | Sequence[Picture] = None,
+        image: Pictures = None,
         config: DecodingConfig | None = None,
         turn: int | None = None,
     ) -> Generator[RaceEvent]:
@@ -141,7 +147,7 @@ class Chat:
         place = len(self._turns) if turn is None else turn
         if turn is not None:
             self._turn(turn)
-        return self._begin(place, text, _opened(image), config, alone=True)
+        return self._begin(place, text, opened(image), config, alone=True)
 
     def _turn(self, turn: int) -> Turn:
         if not 0 <= turn < len(self._turns):
@@ -149,14 +155,14 @@ class Chat:
         return self._turns[turn]
 
     def _begin(
-        self, turn: int, text: str, images: tuple[Image.Image, ...], config: DecodingConfig | None, alone: bool
+        self, turn: int, text: str, shown: tuple[Shown, ...], config: DecodingConfig | None, alone: bool
     ) -> Generator[RaceEvent]:
         chosen = config or DecodingConfig()
-        messages = [*self._messages(self._turns[:turn]), _message(text, images)]
+        messages = [*self._messages(self._turns[:turn]), _message(text, shown)]
         prompt = self._pair.prompt(None, messages, chosen.max_new_tokens, self._features)
         self._features = prompt.features_by_key
         lane = lane_of(chosen, prompt)
-        self._running = self._answer(race_lanes(lane) if alone else [lane], images)
+        self._running = self._answer(race_lanes(lane) if alone else [lane], shown)
         return self._running
 
     def _messages(self, turns: Sequence[Turn]) -> list[Message]:
@@ -165,10 +171,10 @@ class Chat:
         for turn in turns:
             # A model that spells a special token must not make a place for a picture, or end its turn.
             answer = defused(turn.answer, special)
-            found += [_message(turn.text, turn.images), {"role": "assistant", "content": answer}]
+            found += [_message(turn.text, turn.shown), {"role": "assistant", "content": answer}]
         return found
 
-    def _answer(self, lanes: Sequence[Lane], images: tuple[Image.Image, ...]) -> Generator[RaceEvent]:
+    def _answer(self, lanes: Sequence[Lane], shown: tuple[Shown, ...]) -> Generator[RaceEvent]:
         """Run the lanes of a turn, the last of which answers it."""
         said: list[RaceEvent] = []
         caches = [self._beside, self._caches][-len(lanes) :]
@@ -179,15 +185,15 @@ class Chat:
                     said.append(event)
                     yield event
             except GeneratorExit:
-                self._keep(lanes, images, said)
+                self._keep(lanes, shown, said)
                 raise
-        self._keep(lanes, images, said)
+        self._keep(lanes, shown, said)
 
-    def _keep(self, lanes: Sequence[Lane], images: tuple[Image.Image, ...], said: Sequence[RaceEvent]) -> None:
+    def _keep(self, lanes: Sequence[Lane], shown: tuple[Shown, ...], said: Sequence[RaceEvent]) -> None:
         *alone, trace = (self._pair.collect_race(said).get(lane.name) for lane in lanes)
         if trace is not None:
             prompt = lanes[-1].prompt
-            self._turns = (*self._turns[: prompt.turn], Turn(prompt.text, images, trace, *alone))
+            self._turns = (*self._turns[: prompt.turn], Turn(prompt.text, shown, trace, *alone))
 
     def _finish(self, events: Generator[Event]) -> DecodeTrace:
         for _ in events:
@@ -206,11 +212,7 @@ def _items(events: Generator[RaceEvent]) -> Generator[Event]:
             yield event.item
 
 
-def _opened(image: Picture | Sequence[Picture]) -> tuple[Image.Image, ...]:
-    given = image if isinstance(image, Sequence) and not isinstance(image, str) else [image]
-    return tuple(open_image(one) for one in given if one is not None)
-
-
-def _message(text: str, images: Sequence[Image.Image]) -> Message:
-    shown = [{"type": "image", "image": one} for one in images]
-    return {"role": "user", "content": [*shown, {"type": "text", "text": text}]}
+def _message(text: str, shown: Sequence[Shown]) -> Message:
+    kinds = ("video" if isinstance(one, Video) else "image" for one in shown)
+    parts = [{"type": kind, kind: one} for kind, one in zip(kinds, shown, strict=True)]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}

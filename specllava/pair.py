@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from PIL import Image
-
 from specllava.config import DecodingConfig
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
 from specllava.drafters.drafter import build_drafter
@@ -20,9 +18,9 @@ from specllava.loaded_pair import LoadedPair
 from specllava.models.checkpoint import Source
 from specllava.models.family import ImageFeatures
 from specllava.models.feature_config import DraftFormat
-from specllava.models.images import open_image
 from specllava.models.loading import LoadOptions, load_draft, load_target
 from specllava.models.presets import preset_named, presets
+from specllava.models.shown import Pictures, opened
 from specllava.runtime.chat_format import Messages
 from specllava.runtime.engines import PassesName
 from specllava.runtime.kv_caches import KVCaches
@@ -30,7 +28,6 @@ from specllava.runtime.prompt import Prompt
 from specllava.runtime.prompt_builder import check_room
 from specllava.trace import NO_DRAFT, DecodeTrace
 
-Picture = Image.Image | str | Path | None
 CHAT_TOKENS = 1024  # caches that outlive an answer grow by as many, so that they seldom move
 
 
@@ -135,18 +132,20 @@ class Pair(LoadedPair):
 
     def prompt(
         self,
-        image: Picture,
+        image: Pictures,
         messages: Messages,
         new_tokens: int = 0,
         known: Mapping[str, ImageFeatures] | None = None,
     ) -> Prompt:
         """Build a prompt of a picture and a question (or a chat, see :class:`PromptBuilder`), for any number of runs.
 
+        Args:
+            image: one, several in their order, or none; a video too (:func:`~specllava.models.video_file.read_video`).
+
         Raises:
             ValueError: bad input, or it does not fit the context together with ``new_tokens``.
         """
-        picture = None if image is None else open_image(image)
-        return self.prompt_builder.build(picture, messages, new_tokens, known)
+        return self.prompt_builder.build(opened(image), messages, new_tokens, known)
 
     def request(
         self, lane: Lane, caches: KVCaches | None = None, record: bool = True, learn: bool = True
@@ -187,14 +186,14 @@ class Pair(LoadedPair):
         return build_rule(config, cost_model if learn else deepcopy(cost_model))
 
     def lane(
-        self, image: Picture, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
     ) -> Lane:
         """Build a lane of a prompt, with its default name."""
         config = config or DecodingConfig()
         return lane_of(config, self.prompt(image, messages, config.max_new_tokens), **own)
 
     def stream(
-        self, image: Picture, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
     ) -> Iterator[Event]:
         """Decode step by step: a ``Prefill``, then a ``StepTrace`` per target pass.
 
@@ -205,7 +204,7 @@ class Pair(LoadedPair):
 
     def generate(
         self,
-        image: Picture,
+        image: Pictures,
         messages: Messages,
         config: DecodingConfig | None = None,
         record: bool = True,
@@ -224,7 +223,7 @@ class Pair(LoadedPair):
         return collect(facts, events, self.info, self.detokenizer, self.eos_token_ids)
 
     def race(
-        self, image: Picture, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
     ) -> Generator[RaceEvent]:
         """Race target-only against ``config``, side by side on one device with a clock each.
 
@@ -233,14 +232,14 @@ class Pair(LoadedPair):
         return self.race_lanes(race_lanes(self.lane(image, messages, config, **own)))
 
     def answer(
-        self, image: Picture, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
     ) -> Generator[RaceEvent]:
         """Answer in one lane, as a race of one: :meth:`collect_race` makes its trace."""
         return self.race_lanes([self.lane(image, messages, config, **own)])
 
     def against(
         self,
-        image: Picture,
+        image: Pictures,
         messages: Messages,
         a: DecodingConfig,
         b: DecodingConfig,
@@ -273,7 +272,7 @@ class Pair(LoadedPair):
         return {name: self.collect(lane, items) for name, (lane, items) in lanes.items()}
 
     def compare(
-        self, image: Picture, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
     ) -> dict[str, DecodeTrace]:
         """Run a race to its end: traces of ``target-only`` and ``speculative``.
 

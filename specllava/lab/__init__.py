@@ -21,7 +21,8 @@ from specllava.lab.contrast import Variant, contrast, with_tree_comparisons
 from specllava.lab.drafters import compare_drafters
 from specllava.lab.forced_token import force_token, token_options
 from specllava.lab.sweep import sweep, sweep_values
-from specllava.pair import Pair, Picture
+from specllava.models.shown import Pictures
+from specllava.pair import Pair
 from specllava.question import Question
 from specllava.runtime.chat_format import Messages
 from specllava.runtime.prompt import with_draft_prompt
@@ -37,14 +38,14 @@ class Lab:
 
     pair: Pair
 
-    def rules(self, image: Picture, messages: Messages, config: DecodingConfig | None = None) -> Generator[Sweep]:
+    def rules(self, image: Pictures, messages: Messages, config: DecodingConfig | None = None) -> Generator[Sweep]:
         """Run every tree rule that is compared on one prompt, and the one that is configured."""
         chosen = _comparable(config)
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
         return sweep(self.pair, prompt, chosen, "rule", tuple(dict.fromkeys((*COMPARED_RULES, chosen.rule))))
 
     def sweep(
-        self, image: Picture, messages: Messages, field: str, config: DecodingConfig | None = None
+        self, image: Pictures, messages: Messages, field: str, config: DecodingConfig | None = None
     ) -> Generator[Sweep]:
         """Sweep one numeric option, see :data:`specllava.findings.sweep.SWEEP_VALUES`."""
         chosen = _comparable(config)
@@ -52,7 +53,7 @@ class Lab:
         return sweep(self.pair, self.pair.prompt(image, messages, chosen.max_new_tokens), chosen, field, values)
 
     def drafters(
-        self, image: Picture, messages: Messages, others: Mapping[str, Lab], config: DecodingConfig | None = None
+        self, image: Pictures, messages: Messages, others: Mapping[str, Lab], config: DecodingConfig | None = None
     ) -> Generator[Sweep]:
         """Race the drafts of one target on one prompt, and prompt lookup; whoever ``config`` lets draft.
 
@@ -85,7 +86,7 @@ class Lab:
         return contrast(variants, chosen)
 
     def distillation(
-        self, image: Picture, messages: Messages, config: DecodingConfig | None = None
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None
     ) -> Generator[Contrast]:
         """Compare the draft before distillation with the present one, with the trees of both where they differ most."""
         chosen = _comparable(config)
@@ -117,7 +118,7 @@ class Lab:
 
     def forced_token(
         self,
-        image: Picture,
+        image: Pictures,
         messages: Messages,
         given: Sequence[int] = (),
         config: DecodingConfig | None = None,

@@ -10,14 +10,15 @@ from specllava.findings.sweep import Sweep
 from specllava.growth.cost_model import Costs
 from specllava.lab.against import costs_beside, same_shape
 from specllava.lab.sweep import SweepRun, sweep_runs
-from specllava.pair import Pair, Picture
+from specllava.models.shown import Pictures
+from specllava.pair import Pair
 from specllava.runtime.chat_format import Messages
 
 LOOKUP = "prompt lookup"
 
 
 def compare_drafters(
-    pairs: Mapping[str, Pair], present: str, image: Picture, messages: Messages, config: DecodingConfig
+    pairs: Mapping[str, Pair], present: str, image: Pictures, messages: Messages, config: DecodingConfig
 ) -> Generator[Sweep]:
     """Race every draft, prompt lookup and the target alone, see :func:`specllava.lab.sweep.sweep_runs`.
 

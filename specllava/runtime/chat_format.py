@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ from PIL import Image
 from transformers import ProcessorMixin
 
 from specllava.models.images import open_image
+from specllava.models.shown import Shown
 from specllava.models.special import check_text
+from specllava.models.video import Video
 
 Message = dict[str, Any]
 Messages = str | Sequence[Message]
@@ -18,11 +20,14 @@ ROLES = ("user", "assistant")
 
 
 def as_chat(
-    messages: Messages, image: Image.Image | None, special: Sequence[str]
-) -> tuple[list[Message], list[Image.Image]]:
-    """Convert messages to the form of chat templates, each with its pictures in front; also return the pictures.
+    messages: Messages, first: Sequence[Shown], special: Sequence[str]
+) -> tuple[list[Message], list[Shown]]:
+    """Convert messages to the form of chat templates; also return what they show, pictures and videos.
+
+    What a message shows stands in front of its text.
 
     Args:
+        first: shown by the first message of the user, in front of its own.
         special: tokens that no text may hold.
 
     Raises:
@@ -33,8 +38,7 @@ def as_chat(
     if not plain or plain[-1].get("role") != "user":
         raise ValueError("a chat must end with a message of the user")
     chat: list[Message] = []
-    images: list[Image.Image] = []
-    waiting = [] if image is None else [image]
+    all_shown: list[Shown] = []
     for number, message in enumerate(plain):
         role, text, shown = _parts(number, message)
         whose = "the prompt" if number == len(plain) - 1 else f"message {number}"
@@ -43,31 +47,55 @@ def as_chat(
         check_text(text, special, whose)
         if role != ROLES[number % 2]:
             raise ValueError(f"message {number} is the {role}'s: the user begins, and the two take turns")
-        if role == "user":
-            shown, waiting = waiting + shown, []
-        images += shown
-        chat.append({"role": role, "content": [{"type": "image"}] * len(shown) + [{"type": "text", "text": text}]})
-    return chat, images
+        if number == 0:
+            shown = [*first, *shown]
+        all_shown += shown
+        kinds = [{"type": "video" if isinstance(one, Video) else "image"} for one in shown]
+        chat.append({"role": role, "content": [*kinds, {"type": "text", "text": text}]})
+    return chat, all_shown
 
 
-def _parts(number: int, message: Message) -> tuple[str, str, list[Image.Image]]:
-    """Split a message into role, text and pictures; several texts are joined by a space."""
+def _parts(number: int, message: Message) -> tuple[str, str, list[Shown]]:
+    """Split a message into role, text and what it shows; several texts are joined by a space."""
     role, content = message.get("role"), message.get("content")
     if role not in ROLES or not isinstance(content, str | list | tuple):
         raise ValueError(f"message {number} needs a role (user or assistant) and its text or parts as content")
     texts: list[str] = []
-    shown: list[Image.Image] = []
+    shown: list[Shown] = []
     for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
         match part:
             case {"type": "text", "text": str(text)}:
                 texts.append(text.strip())
             case {"type": "image", "image": Image.Image() | str() | Path() as source} if role == "user":
                 shown.append(open_image(source))
+            case {"type": "video", "video": Video() as video} if role == "user":
+                shown.append(video)
             case _:
                 raise ValueError(
-                    f"message {number} has a part that is neither a text nor a picture of the user: {str(part)[:80]!r}"
+                    f"message {number} has a part that is neither a text nor a picture or video of the user:"
+                    f" {str(part)[:80]!r}"
                 )
     return role, " ".join(filter(None, texts)), shown
+
+
+def with_video_parts(
+    chat: Sequence[Message], shown: Sequence[Shown], parts: Callable[[Video], Sequence[Message]]
+) -> list[Message]:
+    """Return a chat with the parts that stand for its videos in a model's template.
+
+    Args:
+        shown: what the chat shows, in order.
+        parts: those of one video.
+    """
+    left = iter(shown)
+
+    def written(part: Message) -> Sequence[Message]:
+        one = None if part["type"] == "text" else next(left)
+        return parts(one) if isinstance(one, Video) else [part]
+
+    return [
+        message | {"content": [new for part in message["content"] for new in written(part)]} for message in chat
+    ]
 
 
 def apply_template(processor: ProcessorMixin, chat: Sequence[Message], name: str) -> str:

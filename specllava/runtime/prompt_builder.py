@@ -13,9 +13,11 @@ from transformers import PreTrainedModel, ProcessorMixin
 from specllava.models.device import input_device
 from specllava.models.draft_classes import VisionSource
 from specllava.models.family import ImageFeatures, family_of, picture_key
+from specllava.models.shown import Shown, all_frames, for_draft
 from specllava.models.special import special_tokens
+from specllava.models.video import Video
 from specllava.models.vision import compressor_of, kept_slots
-from specllava.runtime.chat_format import Messages, apply_template, as_chat
+from specllava.runtime.chat_format import Message, Messages, apply_template, as_chat, with_video_parts
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
 
@@ -48,7 +50,7 @@ class PromptBuilder:
     @torch.inference_mode()
     def build(
         self,
-        image: Image.Image | None,
+        shown: Sequence[Shown],
         messages: Messages,
         new_tokens: int = 0,
         known: Mapping[str, ImageFeatures] | None = None,
@@ -56,51 +58,100 @@ class PromptBuilder:
         """Tokenise a chat and encode its pictures.
 
         Args:
-            image: belongs to the first message of the user.
+            shown: pictures and videos of the first message.
             messages: one question, or messages with ``role`` and ``content`` that end with the user's. A content is
                 text, or parts ``{"type": "text", "text": …}`` and, from the user, ``{"type": "image", "image": picture
-                or path}``; pictures stand before the text of their message, as in LLaVA's own chats.
+                or path}`` and ``{"type": "video", "video": Video}``; what is shown stands before the text of its
+                message, as in LLaVA's own chats.
             new_tokens: room that an answer will need.
             known: features of pictures by key, as ``Prompt.features_by_key`` gives them, which are not encoded again.
 
         Raises:
             TextError: a text that holds a special token of the tokenizer, or is not Unicode.
             NoRoomError: a prompt and ``new_tokens`` that do not fit the context.
-            ValueError: an empty prompt, a malformed chat, a chat template that fails, or a picture that cannot be read;
-                all before any model runs.
+            ValueError: an empty prompt, a malformed chat, a chat template that fails, a picture that cannot be read, or
+                fewer frames for a draft that reads none; all before any model runs.
         """
-        chat, images = as_chat(messages, image, special_tokens(self.processor.tokenizer))
-        text = apply_template(self.processor, chat, self.name)
-        inputs = _read(self.processor, images, text)
-        turn = sum(message["role"] == "user" for message in chat) - 1
-        check_room(self.context, inputs["input_ids"].shape[1], new_tokens, turn)
-        device = input_device(self.target)
-        plain = Prompt(
-            text=chat[-1]["content"][-1]["text"],
-            input_ids=inputs["input_ids"].to(device),
-            image_inputs={},
-            features=None,
-            image_keys=(),
-            image_sizes=tuple(one.size for one in images),
-            vision_seconds=0.0,
-            turn=turn,
-        )
-        if not images:
+        chat, all_shown = as_chat(messages, shown, special_tokens(self.processor.tokenizer))
+        sparse = any(isinstance(one, Video) and one.draft_frames is not None for one in all_shown)
+        if sparse and self.vision not in ("shared", "own"):
+            raise ValueError(f"no fewer frames for the draft than for the target: {self._why_not_sparse()}")
+        inputs = self._read(self.processor, chat, all_shown)
+        plain = self._plain(chat, all_shown, inputs)
+        if plain.length + new_tokens > self.context:
+            frames = self._frames_that_fit(chat, all_shown, plain.length, new_tokens)
+            check_room(self.context, plain.length, new_tokens, plain.turn, frames)
+        if not all_shown:
             return plain
         known = known or {}
         prompt = _with_features(plain, self.target, self.processor, inputs, known)
         if self.vision == "none":
             words = plain.input_ids[plain.input_ids != self.target.config.image_token_id]
             return with_draft_prompt(prompt, replace(plain, input_ids=words[None], image_sizes=()))
+        watched = for_draft(all_shown)
         if self.draft is not None and self.draft_processor is not None:  # it has a tower of its own
-            inputs = _read(self.draft_processor, images, text)
-            own = replace(plain, input_ids=inputs["input_ids"].to(device))
+            inputs = self._read(self.draft_processor, chat, watched)
+            own = self._plain(chat, watched, inputs)
             own = _with_features(own, self.draft, self.draft_processor, inputs, known, "own ")
             return replace(prompt, draft_prompt=own)
-        if self.draft is not None and self.vision == "shared" and compressor_of(self.draft) is not None:
-            kept = prompt.input_ids[kept_slots(self.draft, prompt.input_ids, prompt.features)]
-            return with_draft_prompt(prompt, replace(prompt, input_ids=kept[None], vision_seconds=0.0))
-        return prompt
+        if self.draft is None or self.vision != "shared":
+            return prompt
+        read = prompt
+        if sparse:
+            inputs = self._read(self.processor, chat, watched)
+            read = self._plain(chat, watched, inputs)
+            read = _with_features(read, self.target, self.processor, inputs, prompt.features_by_key)
+        if compressor_of(self.draft) is not None:
+            kept = read.input_ids[kept_slots(self.draft, read.input_ids, read.features)]
+            read = replace(read, input_ids=kept[None])
+        return prompt if read is prompt else with_draft_prompt(prompt, replace(read, vision_seconds=0.0))
+
+    def _read(
+        self, processor: ProcessorMixin, chat: Sequence[Message], shown: Sequence[Shown]
+    ) -> Mapping[str, Tensor]:
+        """Write a chat by the target's template, and tokenise it with what it shows."""
+        parts = family_of(self.target.config).video_parts
+        text = apply_template(self.processor, with_video_parts(chat, shown, parts), self.name)
+        return _read(processor, all_frames(shown), text)
+
+    def _plain(self, chat: Sequence[Message], shown: Sequence[Shown], inputs: Mapping[str, Tensor]) -> Prompt:
+        """Return the prompt of a chat without features."""
+        return Prompt(
+            text=chat[-1]["content"][-1]["text"],
+            input_ids=inputs["input_ids"].to(input_device(self.target)),
+            image_inputs={},
+            features=None,
+            image_keys=(),
+            image_sizes=tuple(one.size for one in all_frames(shown)),
+            vision_seconds=0.0,
+            turn=sum(message["role"] == "user" for message in chat) - 1,
+        )
+
+    def _why_not_sparse(self) -> str:
+        match self.vision:
+            case None:
+                return "there is no draft model"
+            case "states":
+                return "the draft reads the target's states, which hold every frame"
+            case _:
+                return "the draft reads words alone"
+
+    def _frames_that_fit(
+        self, chat: Sequence[Message], shown: Sequence[Shown], length: int, new_tokens: int
+    ) -> int | None:
+        """Return how many frames of a chat's only video would fit the context; ``None`` for another number of videos.
+
+        Args:
+            length: tokens of the chat with all frames.
+        """
+        videos = [one for one in shown if isinstance(one, Video)]
+        if len(videos) != 1:
+            return None
+        count = len(videos[0].frames)
+        first = [replace(one, draft_frames=1) if isinstance(one, Video) else one for one in shown]
+        least = self._read(self.processor, chat, for_draft(first))["input_ids"].shape[1]
+        room = self.context - new_tokens - least
+        return 0 if room < 0 else 1 + room * (count - 1) // max(1, length - least)
 
 
 def _read(processor: ProcessorMixin, images: Sequence[Image.Image], text: str) -> Mapping[str, Tensor]:
@@ -163,15 +214,18 @@ def _placed(inputs: Mapping[str, Tensor], model: PreTrainedModel, device: torch.
     }
 
 
-def check_room(context: int, length: int, new_tokens: int, turn: int = 0) -> None:
+def check_room(context: int, length: int, new_tokens: int, turn: int = 0, frames: int | None = None) -> None:
     """Refuse a prompt and answer that do not fit the context.
+
+    Args:
+        frames: of the prompt's video that would fit, if it has one.
 
     Raises:
         NoRoomError: with the numbers, and the number that would fit.
     """
     if length + new_tokens <= context:
         return
-    ways = ["shorten the prompt"]
+    ways = [f"take {frames} frames at most" if frames else "shorten the prompt"]
     if turn:
         ways.append("edit an earlier turn or begin a new chat")
     if length < context:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel, ProcessorMixin
 
+from specllava.models.video import Video
+
 Size = tuple[int, int]  # height and width in pixels
 Picture = dict[str, Tensor]  # what a model reads of one picture, by the names of its ``forward``
 
@@ -85,6 +87,10 @@ class Family(ABC):
     @abstractmethod
     def project(self, model: PreTrainedModel, features: Any) -> Tensor:
         """Return the embeddings of all image slots in their order, ``[slots, hidden]``."""
+
+    def video_parts(self, video: Video) -> list[dict[str, str]]:
+        """Return the parts of a message that stand for a video in the chat template: by default a picture per frame."""
+        return [{"type": "image"}] * len(video.frames)
 
     def prefill_positions(
         self, model: PreTrainedModel, input_ids: Tensor, features: Any
