@@ -15,7 +15,7 @@ from support.chats import check_last
 from support.families import FAMILIES, KINDS, QWENS, WORDS, FamilyName, Layout
 from test_bad_input import complaint
 from torch import Tensor
-from transformers import Gemma3Config, Llama4Config, PretrainedConfig, Qwen3_5Config
+from transformers import Llama4Config, PaliGemmaConfig, PretrainedConfig, Qwen3_5Config
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
@@ -311,7 +311,7 @@ def test_what_no_draft_is_made_of_or_for(made: Made, tmp_path: Path):
     [
         (Qwen3_5Config, "odd has linear_attention layers, which keep one state for the whole text"),
         (Llama4Config, "odd has chunked_attention layers, which attend in chunks"),
-        (Gemma3Config, "models of type gemma3 are not known as targets: llava, llava_next, llava_onevision, internvl,"),
+        (PaliGemmaConfig, "models of type paligemma are not known as targets: llava, llava_next, llava_onevision,"),
     ],
 )
 def test_a_target_that_is_no_family_is_refused_and_says_why(tmp_path: Path, config: type[PretrainedConfig], why: str):

@@ -6,6 +6,7 @@ from typing import Final
 
 from transformers import PretrainedConfig
 
+from specllava.models.families.gemma3 import Gemma3
 from specllava.models.families.idefics3 import Idefics3, SmolVLM
 from specllava.models.families.interface import (
     Family,
@@ -48,6 +49,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Qwen2VL(),
     Qwen25VL(),
     Qwen3VL(),
+    Gemma3(),
 )
 
 

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from specllava.models.decoder import FULL
 from specllava.models.feature_config import LAST, DraftFormat, FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
 
 SIZES: Final = (
-    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps", "hidden_act",
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps",
     "max_position_embeddings", "vocab_size", "initializer_range",
 )  # fmt: skip
 
@@ -40,7 +41,9 @@ def fresh_feature_draft(
         ValueError: more heads than the target's.
     """
     text = target.config.get_text_config()
-    sizes = {name: getattr(text, name) for name in SIZES} | {"rope_parameters": text.rope_parameters}
+    rotations = text.rope_parameters
+    sizes = {name: getattr(text, name) for name in SIZES} | {"rope_parameters": rotations.get(FULL, rotations)}
+    sizes |= {"hidden_act": getattr(text, "hidden_act", None) or text.hidden_activation}
     sizes |= _narrower(text, heads, intermediate_size)
     count, eagle3 = int(text.num_hidden_layers), kind == "eagle3"
     ids = None if guessable is None else sorted(set(guessable))
@@ -83,7 +86,8 @@ def _pass_states_through(fusion: nn.Linear) -> None:
 @torch.no_grad()
 def _take_over_head(draft: FeatureDraft, target: PreTrainedModel, ids: Sequence[int] | None) -> None:
     """Begin with the target's final norm and the rows of its head that score ``ids``."""
-    draft.norm.load_state_dict({"weight": target.get_decoder().norm.weight})
+    norm = target.get_decoder().norm
+    draft.norm.weight.copy_(norm(torch.ones_like(norm.weight)))  # its scale, which a Gemma stores as one less
     rows = target.get_output_embeddings().weight
     if ids is None:
         draft.lm_head.weight.copy_(rows)

@@ -43,7 +43,8 @@ def align(model: PreTrainedModel, name: str, tokens: int, size: int) -> None:
     if tokens > size:
         raise ValueError(f"{name} uses {tokens} tokens, more than the target's {size} rows: no draft can be made of it")
     head = model.get_output_embeddings().weight
-    model.set_input_embeddings(nn.Embedding.from_pretrained(_resized(rows, size), freeze=False))
+    embeddings = model.get_input_embeddings()  # which may do more than look up
+    embeddings.weight, embeddings.num_embeddings = nn.Parameter(_resized(rows, size)), size
     wider = nn.Linear(head.shape[1], size, bias=False, device="meta")
     wider.weight = nn.Parameter(_resized(head, size))
     model.set_output_embeddings(wider)

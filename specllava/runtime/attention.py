@@ -13,6 +13,22 @@ from transformers import PretrainedConfig
 from specllava.models.decoder import FULL, SLIDING, layer_types
 
 
+def seen_in_prefill(slots: npt.NDArray[np.bool_], start: int) -> npt.NDArray[np.bool_]:
+    """Return which columns the tokens from ``start`` on see: all up to themselves, and a slot the run it is in.
+
+    Args:
+        slots: which tokens are image slots, ``[length]``.
+
+    Returns:
+        Truth values ``[length - start, length]``.
+    """
+    begins = slots & ~np.concatenate([[False], slots[:-1]])
+    runs = np.where(slots, begins.cumsum(), 0)  # the number of the run that a slot lies in, from 1
+    visible = np.tri(len(slots) - start, len(slots), start, dtype=np.bool_)
+    visible |= slots[start:, None] & (runs[start:, None] == runs)
+    return visible
+
+
 class AttentionMasks:
     """Builder of the masks that a decoder adds to its attention scores.
 

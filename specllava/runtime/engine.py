@@ -19,7 +19,7 @@ from specllava.models.decoder import GROWING_ROPES
 from specllava.models.device import input_device
 from specllava.models.family import Features, find_family
 from specllava.models.vision import merge_features, num_image_tokens
-from specllava.runtime.attention import AttentionMasks
+from specllava.runtime.attention import AttentionMasks, seen_in_prefill
 from specllava.runtime.cache import BranchCache, Content
 from specllava.runtime.passes import PassInput, PassOutput, PrefillOutput, Summary
 from specllava.runtime.state_rows import StateRows
@@ -98,6 +98,10 @@ class Engine:
             arguments = self._family.prefill_arguments(self.model, input_ids[:, reused:], rest)
             if positions is not None:
                 arguments["position_ids"] = positions[..., reused:]
+            if self._family.bidirectional and rest is not None:
+                slots = np.array(ids) == marker
+                visible, read = seen_in_prefill(slots, reused), range(reused, len(ids))
+                arguments["attention_mask"] = self._masks.of(visible, read, self.cache.positions)
         output = self.decoder(
             inputs_embeds=embeds,
             past_key_values=self.cache,

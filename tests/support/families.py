@@ -2,8 +2,8 @@
 
 The layouts are those of ``llava-hf/llava-onevision-qwen2-0.5b-ov-hf``, ``OpenGVLab/InternVL3-1B-hf``,
 ``mistralai/Mistral-Small-3.1-24B-Instruct-2503``, ``HuggingFaceM4/Idefics3-8B-Llama3``,
-``HuggingFaceTB/SmolVLM2-2.2B-Instruct``, ``Qwen/Qwen2-VL-7B-Instruct``, ``Qwen/Qwen2.5-VL-7B-Instruct`` and
-``Qwen/Qwen3-VL-8B-Instruct``, as transformers describes them. Only the sizes are small.
+``HuggingFaceTB/SmolVLM2-2.2B-Instruct``, ``Qwen/Qwen2-VL-7B-Instruct``, ``Qwen/Qwen2.5-VL-7B-Instruct``,
+``Qwen/Qwen3-VL-8B-Instruct`` and ``google/gemma-3-4b-it``, as transformers describes them. Only the sizes are small.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, PreTrainedModel
 
 from specllava.models.family import family_of
-from support.checkpoints import TEXT, weights_of, write
+from support.checkpoints import TEXT, spelling, weights_of, write
 from support.models import seeded
 
 FamilyName = Literal[
-    "llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"
+    "llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3"
 ]
 FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
 WORDS = 320  # pieces of the vocabulary: 256 bytes and what is learnt from a text
@@ -85,6 +85,12 @@ INST = (
     + PARTS.replace("IMAGE", "[IMG]") + "[/INST]{% else %}{{ message['content'][0]['text'] + eos_token }}"
     "{% endif %}{% endfor %}"
 )  # fmt: skip
+MODEL = (
+    "{{ bos_token }}{% for message in messages %}<start_of_turn>"
+    "{{ 'model' if message['role'] == 'assistant' else message['role'] }}\n"
+    + PARTS.replace("IMAGE", "<start_of_image>")
+    + "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
 VISION = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>")
 ASSISTANT = (
     "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
@@ -127,6 +133,13 @@ KINDS: dict[FamilyName, Kind] = {
         (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen3VLProcessor",
         "Qwen2VLImageProcessorFast", VISION,
     ),
+    "gemma3": Kind(
+        ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"),
+        ("<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"),
+        "<image_soft_token>", "<bos>", "<end_of_turn>", "GemmaTokenizer", "Gemma3Processor", "Gemma3ImageProcessor",
+        MODEL,
+        (("boi_token", "<start_of_image>"), ("eoi_token", "<end_of_image>"), ("image_token", "<image_soft_token>")),
+    ),
 }  # fmt: skip
 
 
@@ -153,6 +166,19 @@ def pieces(also: str = "") -> Tokenizer:
     return tokenizer
 
 
+@cache
+def spelled(also: str = "") -> Tokenizer:
+    """A sentencepiece-like BPE with byte fallback, as Gemma's: spaces are letters, and no word begins with one more."""
+    raw = json.loads(spelling(also))
+    words = sorted(raw["model"]["vocab"], key=raw["model"]["vocab"].get)[3 : 3 + WORDS]  # behind <unk>, <s> and </s>
+    raw["model"]["vocab"] = {word: number for number, word in enumerate(words)}
+    raw["model"]["merges"] = [pair for pair in raw["model"]["merges"] if "".join(pair) in raw["model"]["vocab"]]
+    raw["model"]["unk_token"], raw["added_tokens"], raw["post_processor"] = None, [], None
+    tokenizer = Tokenizer.from_str(json.dumps(raw))
+    assert tokenizer.get_vocab_size() == WORDS
+    return tokenizer
+
+
 def write_tokenizer(directory: Path, family: FamilyName, also: str = "") -> None:
     """Tokenizer files: words between the special tokens.
 
@@ -160,14 +186,16 @@ def write_tokenizer(directory: Path, family: FamilyName, also: str = "") -> None
         also: more text to learn pieces from, for a tokenizer that differs.
     """
     kind, ids = KINDS[family], token_ids(family)
-    raw = json.loads(pieces(also).to_str())
+    words = spelled(also) if kind.tokenizer == "GemmaTokenizer" else pieces(also)
+    raw = json.loads(words.to_str())
     raw["model"]["vocab"] = {token: number for token, number in ids.items() if token in kind.first} | {
         piece: number + len(kind.first) for piece, number in raw["model"]["vocab"].items()
     }
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     raw["added_tokens"] = [{"id": number, "content": token, **flags} for token, number in ids.items()]
     tokenizer = Tokenizer.from_str(json.dumps(raw))
-    tokenizer.decoder = decoders.ByteLevel()
+    if words is pieces(also):
+        tokenizer.decoder = decoders.ByteLevel()
     raw = json.loads(tokenizer.to_str())
     if kind.tokenizer in ("LlamaTokenizerFast", "PreTrainedTokenizerFast"):  # as Llama 3's and Mistral's: begin by bos
         raw["post_processor"] = {
@@ -199,7 +227,7 @@ def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     """The decoder's part of ``config.json``."""
     qwens = {"llava_onevision": "qwen2", "internvl": "qwen2", "qwen3_vl": "qwen3_vl_text"}
     flat = {"qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl"}  # whose fields lie beside the tower's
-    kind = (qwens | flat | {"mistral3": "mistral"}).get(family, "llama")
+    kind = (qwens | flat | {"mistral3": "mistral", "gemma3": "gemma3_text"}).get(family, "llama")
     fields: dict[str, Any] = {
         "hidden_size": layout.hidden,
         "intermediate_size": 2 * layout.hidden,
@@ -208,11 +236,17 @@ def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
         "num_attention_heads": layout.heads,
         "num_hidden_layers": layout.layers,
         "num_key_value_heads": layout.kv_heads,
-        "tie_word_embeddings": layout.tied,
+        "tie_word_embeddings": tied(family, layout),
         "vocab_size": rows_of(family, layout),
     }
     if kind == "mistral":  # whose heads are not as wide as the hidden state over their number
         fields |= {"head_dim": 16, "sliding_window": None, "rope_theta": 1e9}
+    if family == "gemma3":  # likewise; every second layer slides, and the others' rotary angles are scaled
+        fields |= {
+            "head_dim": 16, "query_pre_attn_scalar": 16, "rope_local_base_freq": 1e4, "rope_theta": 1e6,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": layout.window or 12,
+            "sliding_window_pattern": 2,
+        }  # fmt: skip
     if kind == "qwen2" or family in flat:
         fields |= {"use_sliding_window": False, "max_window_layers": layout.layers, "rope_theta": 1e6}
     if family in flat and layout.window:
@@ -227,6 +261,10 @@ def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
             {"rope_type": "default", "mrope_interleaved": True} if family == "qwen3_vl" else {"type": "mrope"}
         )
     return fields
+
+
+def tied(family: FamilyName, layout: Layout) -> bool:
+    return layout.tied or family == "gemma3"
 
 
 def rows_of(family: FamilyName, layout: Layout) -> int:
@@ -249,7 +287,7 @@ def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
         "architectures": [f"{family}ForConditionalGeneration"],
         "model_type": family,
         "text_config": text_fields(family, layout),
-        "tie_word_embeddings": layout.tied,
+        "tie_word_embeddings": tied(family, layout),
         "torch_dtype": "float16",
         "vision_config": vision,
     }
@@ -275,6 +313,12 @@ def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
             fields |= {
                 "image_token_index": image, "multimodal_projector_bias": False, "projector_hidden_act": "gelu",
                 "spatial_merge_size": layout.scale, "vision_feature_layer": -1,
+            }  # fmt: skip
+        case "gemma3":
+            vision |= {"model_type": "siglip_vision_model", "vision_use_head": False}
+            fields |= {
+                "boi_token_index": ids["<start_of_image>"], "eoi_token_index": ids["<end_of_image>"],
+                "image_token_index": image, "mm_tokens_per_image": slots(layout),
             }  # fmt: skip
         case "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl":
             fields = fields | qwen_fields(family, layout)
@@ -350,6 +394,9 @@ def write_processor(directory: Path, family: FamilyName, layout: Layout) -> None
                 "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]", "image_token": "[IMG]",
                 "patch_size": layout.patch, "spatial_merge_size": layout.scale,
             }  # fmt: skip
+        case "gemma3":
+            images |= {"do_pan_and_scan": None, "resample": 2, "size": {"height": side, "width": side}}
+            fields |= {"image_seq_length": slots(layout)}
         case "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl":
             square = (layout.patch * layout.scale) ** 2  # pixels of a slot
             images |= {"merge_size": layout.scale, "patch_size": layout.patch, "temporal_patch_size": 2}
@@ -405,9 +452,11 @@ def randomise(model: PreTrainedModel, family: FamilyName, seed: int) -> None:
     """Weights whose model varies its answers; special tokens are hardly ever said."""
     source = torch.Generator().manual_seed(seed)
     head = model.get_output_embeddings().weight
-    for weight in model.parameters():
+    for name, weight in model.named_parameters():
         if weight.dim() > 1:
             weight.copy_((1.0 if weight is head else 0.25) * torch.randn(weight.shape, generator=source))
+        elif family == "gemma3" and ".layers." in name and "post_" in name:  # against the word that it began with
+            weight.fill_(8.0)
     first = len(KINDS[family].first)
     head[:first] *= 0.01
     head[first + WORDS :] *= 0.01

@@ -60,6 +60,7 @@ class Family(ABC):
     target: type[PreTrainedModel]
     processor: type[Any] = AutoProcessor  # class whose ``from_pretrained`` reads a checkpoint's processor
     position_rows: ClassVar[int] = 1  # of position ids per token
+    bidirectional: ClassVar[bool] = False  # slots side by side attend to each other in both directions in the prefill
 
     @abstractmethod
     def pictures(
