@@ -11,34 +11,29 @@ from pathlib import Path
 import pytest
 import torch
 from support import checkpoints, families, models
-from support.chats import check_last
-from support.families import FAMILIES, KINDS, QWENS, WORDS, FamilyName, Layout
+from support.families import FAMILIES, QWENS, WORDS, FamilyName, Layout
+from support.family_proofs import (
+    ALONE,
+    FAST,
+    check_chat,
+    check_generate,
+    check_lane,
+    check_rest,
+    check_speculation,
+    check_state_drafts,
+    check_tree_pass,
+    said,
+)
 from test_bad_input import complaint
-from torch import Tensor
 from transformers import Llama4Config, PaliGemmaConfig, PretrainedConfig, Qwen3_5Config
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
-from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
-from specllava.chat import Chat
-from specllava.config import DecodingConfig
-from specllava.growth.rules import RULE_INFOS
-from specllava.lane import Lane
 from specllava.models.checkpoint import Checkpoint
-from specllava.models.draft_classes import save
-from specllava.models.family import family_of
-from specllava.models.feature_config import DraftFormat
-from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading import DTypeName
 from specllava.models.make_draft import import_draft, init_draft
 from specllava.models.memory_estimate import weight_bytes
 from specllava.pair import Pair
-from specllava.runtime.engine import Engine
-from specllava.runtime.passes import PassInput
-from specllava.runtime.prompt import Prompt
-from specllava.tree import DraftTree
 
-FAST = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
-ALONE = replace(FAST, drafter="none")
 # One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their
 # embeddings have fewer rows than the target's, and more.
 DRAFTS = {
@@ -95,40 +90,6 @@ def pairs(made: Made):
     return pair
 
 
-def said(pair: Pair, prompt: Prompt, config: DecodingConfig) -> tuple[tuple[int, ...], int]:
-    """Token ids of an answer, and the target's passes."""
-    trace = pair.run(Lane("x", config, prompt))
-    return trace.token_ids, len(trace.steps)
-
-
-def own_inputs(pair: Pair, number: int) -> dict[str, Tensor]:
-    """What the family's processor makes of a chat, without the code under test."""
-    chat = [
-        {
-            "role": one["role"],
-            "content": [{"type": "text", "text": one["content"]}]
-            if isinstance(one["content"], str)
-            else [part | {"text": part["text"].strip()} if part["type"] == "text" else part for part in one["content"]],
-        }
-        for one in checkpoints.messages(number)
-    ]
-    made = pair.processor.apply_chat_template(
-        chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
-    )
-    return {name: one.to(pair.target.dtype) if one.is_floating_point() else one for name, one in made.items()}
-
-
-@torch.inference_mode()
-def check_generate(pair: Pair, numbers: range) -> None:
-    """Target-only decoding is the family's own ``generate``, token by token; nothing that it leaves behind is read."""
-    made = [own_inputs(pair, number) for number in numbers]
-    wanted = [pair.target.generate(**inputs, do_sample=False, max_new_tokens=ALONE.max_new_tokens) for inputs in made]
-    for number, inputs, answer in zip(numbers, made, wanted, strict=True):
-        prompt = pair.prompt(None, checkpoints.messages(number))
-        assert torch.equal(prompt.input_ids, inputs["input_ids"])
-        assert said(pair, prompt, ALONE)[0] == tuple(answer[0, prompt.length :].tolist())
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_target_only_is_the_familys_own_generate(pairs, family: FamilyName, dtype: DTypeName):
     """None, one and three pictures of odd sizes, one and two turns."""
@@ -136,11 +97,8 @@ def test_target_only_is_the_familys_own_generate(pairs, family: FamilyName, dtyp
 
 
 def test_the_lane_of_transformers_reads_the_same_pictures(pairs, family: FamilyName):
-    """The benchmark hands ``generate`` what the prompt was built of; a text alone has no part of one before it."""
-    pair = pairs(family, None, "float64")
-    for number in (2, 3, 5):
-        prompt = pair.prompt(None, checkpoints.messages(number))
-        assert transformers_lane(pair, TRANSFORMERS, ALONE)(prompt).token_ids == said(pair, prompt, ALONE)[0]
+    """A text alone, too, has no part of a picture before it."""
+    check_lane(pairs(family, None, "float64"), (2, 3, 5))
 
 
 def test_a_checkpoint_of_other_sizes_and_seed(pairs, family: FamilyName):
@@ -156,83 +114,24 @@ def test_a_checkpoint_of_other_sizes_and_seed(pairs, family: FamilyName):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_speculation_changes_no_token(pairs, family: FamilyName, dtype: DTypeName):
     """Whatever rule, drafter and temperature; the near draft is right at times, so that there is something to keep."""
-    saved = 0
-    rules = [name for name, info in RULE_INFOS.items() if info.compared]
-    for number in range(5):
-        pair = pairs(family, tuple(DRAFTS)[number % 3 == 2], dtype)
-        prompt = pair.prompt(None, checkpoints.messages(number))
-        for turn, heat in enumerate(({}, {"temperature": 0.8, "top_p": 0.9, "seed": number})):
-            plain, passes = said(pair, prompt, replace(ALONE, **heat))
-            if turn == number % 2:
-                assert said(pair, prompt, replace(FAST, drafter="prompt-lookup", **heat))[0] == plain
-            for rule in rules[(number + turn) % 3 :: 3]:
-                fast, fewer = said(pair, prompt, replace(FAST, rule=rule, **heat))
-                assert fast == plain
-                saved += passes - fewer
-    assert saved > 0
+    assert check_speculation(lambda number: pairs(family, tuple(DRAFTS)[number % 3 == 2], dtype), range(5)) > 0
 
 
 def test_a_draft_that_reads_states_changes_no_token(pairs, family: FamilyName, tmp_path: Path):
-    """Fresh ones, whose image entries lie where the target's slots do, row and column tokens between them."""
-    pair = pairs(f"{family} other", None, "float64")
-    kinds: tuple[DraftFormat, ...] = ("eagle", "eagle3")
-    for kind in kinds:
-        save(fresh_feature_draft(pair.target, kind), None, tmp_path / kind)
-        drafted = replace(pair.with_draft(tmp_path / kind), costs=models.COSTS)
-        prompt = drafted.prompt(None, checkpoints.messages(4))
-        assert said(drafted, prompt, FAST)[0] == said(drafted, prompt, ALONE)[0]
+    check_state_drafts(pairs(f"{family} other", None, "float64"), tmp_path)
 
 
-@torch.inference_mode()
 def test_a_tree_pass_scores_each_path_as_alone(pairs, family: FamilyName):
-    pair = pairs(family, None, "float64")
-    for number in range(1, 5):
-        prompt = pair.prompt(None, checkpoints.messages(number))
-        plain = models.random_tree(number)
-        words = [len(KINDS[family].first) + token % WORDS for token in plain.tokens]
-        tree = DraftTree(tuple(words), plain.parents, plain.log_probs, plain.entropies)
-        reader, engine = (Engine(pair.target, prompt.length + room) for room in (0, len(tree)))
-        reader.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
-        engine.copy_from(reader)  # as where a chat outgrows its cache
-        logits = engine.forward(PassInput.of_tree(tree, prompt.length)).logits
-        for leaf in (node for node, children in enumerate(tree.children()) if not children):
-            path = tree.path(leaf)
-            ids = torch.cat([prompt.input_ids, torch.tensor([[words[node] for node in path]])], dim=1)
-            named = family_of(pair.target.config).prompt_arguments(pair.target.config, ids)
-            whole = pair.target(input_ids=ids, **prompt.image_inputs, **named, use_cache=False).logits[0, -len(path) :]
-            torch.testing.assert_close(logits[list(path)], whole, rtol=0, atol=1e-9)
+    check_tree_pass(pairs(family, None, "float64"), family, range(1, 5))
 
 
 def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, family: FamilyName):
-    """None at first, pictures in several turns, some of them again, and an earlier turn edited."""
-    chat = Chat(pairs(family, "near", "float64"))
-    reused = 0
-    for question, shown in (("What?", ()), ("What is this?", (1, 2)), ("Where?", ()), ("And here?", (2, 3))):
-        trace = chat.ask(question, [checkpoints.picture(number) for number in shown], FAST)
-        assert trace.prefill.reused_tokens >= reused
-        reused = trace.prefill.reused_tokens
-        check_last(chat)
-    assert reused > 0
-    chat.edit(2, "Why?", FAST)
-    check_last(chat)
+    check_chat(pairs(family, "near", "float64"))
 
 
-@torch.inference_mode()
 def test_reading_the_rest_is_reading_the_whole(pairs, family: FamilyName):
-    """A cache is cut between pictures, never within one, though row and column tokens stand between its slots."""
-    pair = pairs(family, None, "float64")
-
-    def prompt(*shown: int, text: str = "What?") -> Prompt:
-        parts = [{"type": "image", "image": checkpoints.picture(number)} for number in shown]
-        return pair.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
-
-    first, used = prompt(1, 2, 4), Engine(pair.target, 1000)
-    for second in (prompt(1, 2, 6), prompt(1, 5, 4), prompt(2, 1), prompt(1, 2, 4, text="Where?"), prompt(1, 2)):
-        used.prefill(first.input_ids, first.features, first.image_keys)
-        reading = used.prefill(second.input_ids, second.features, second.image_keys)
-        whole = Engine(pair.target, 1000).prefill(second.input_ids, second.features, second.image_keys)
-        torch.testing.assert_close(reading.logits, whole.logits, rtol=0, atol=1e-9)
-    assert reading.reused > 0
+    """Though row and column tokens stand between a picture's slots."""
+    check_rest(pairs(family, None, "float64"))
 
 
 def test_a_picture_smaller_than_a_patch_is_read(pairs, family: FamilyName):

@@ -1,0 +1,161 @@
+"""What every family is held to on any checkpoint: the tests run it on a few, ``benchmarks.families`` on many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
+from specllava.chat import Chat
+from specllava.config import DecodingConfig
+from specllava.growth.rules import RULE_INFOS
+from specllava.lane import Lane
+from specllava.models.draft_classes import save
+from specllava.models.family import family_of
+from specllava.models.feature_config import DraftFormat
+from specllava.models.fresh_feature_draft import fresh_feature_draft
+from specllava.pair import Pair
+from specllava.runtime.engine import Engine
+from specllava.runtime.passes import PassInput
+from specllava.runtime.prompt import Prompt
+from specllava.tree import DraftTree
+from support import checkpoints, models
+from support.chats import check_last
+from support.families import KINDS, WORDS, FamilyName
+
+FAST = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
+ALONE = replace(FAST, drafter="none")
+
+
+def said(pair: Pair, prompt: Prompt, config: DecodingConfig) -> tuple[tuple[int, ...], int]:
+    """Token ids of an answer, and the target's passes."""
+    trace = pair.run(Lane("x", config, prompt))
+    return trace.token_ids, len(trace.steps)
+
+
+def own_inputs(pair: Pair, number: int) -> dict[str, Tensor]:
+    """What the family's processor makes of a chat, without the code under test."""
+    chat = [
+        {
+            "role": one["role"],
+            "content": [{"type": "text", "text": one["content"]}]
+            if isinstance(one["content"], str)
+            else [part | {"text": part["text"].strip()} if part["type"] == "text" else part for part in one["content"]],
+        }
+        for one in checkpoints.messages(number)
+    ]
+    made = pair.processor.apply_chat_template(
+        chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+    )
+    return {name: one.to(pair.target.dtype) if one.is_floating_point() else one for name, one in made.items()}
+
+
+@torch.inference_mode()
+def check_generate(pair: Pair, numbers: Iterable[int]) -> None:
+    """Target-only decoding is the family's own ``generate``, token by token; nothing that it leaves behind is read."""
+    made = {number: own_inputs(pair, number) for number in numbers}
+    wanted = [
+        pair.target.generate(**inputs, do_sample=False, max_new_tokens=ALONE.max_new_tokens)
+        for inputs in made.values()
+    ]
+    for (number, inputs), answer in zip(made.items(), wanted, strict=True):
+        prompt = pair.prompt(None, checkpoints.messages(number))
+        assert torch.equal(prompt.input_ids, inputs["input_ids"])
+        assert said(pair, prompt, ALONE)[0] == tuple(answer[0, prompt.length :].tolist())
+
+
+def check_lane(pair: Pair, numbers: Iterable[int]) -> None:
+    """The benchmark hands ``generate`` what the prompt was built of."""
+    for number in numbers:
+        prompt = pair.prompt(None, checkpoints.messages(number))
+        assert transformers_lane(pair, TRANSFORMERS, ALONE)(prompt).token_ids == said(pair, prompt, ALONE)[0]
+
+
+def check_speculation(drafted: Callable[[int], Pair], numbers: Iterable[int]) -> int:
+    """No rule, drafter or temperature changes a token; returns the passes that guesses saved.
+
+    Args:
+        drafted: pair for each chat.
+    """
+    saved = 0
+    rules = [name for name, info in RULE_INFOS.items() if info.compared]
+    for number in numbers:
+        pair = drafted(number)
+        prompt = pair.prompt(None, checkpoints.messages(number))
+        for turn, heat in enumerate(({}, {"temperature": 0.8, "top_p": 0.9, "seed": number})):
+            plain, passes = said(pair, prompt, replace(ALONE, **heat))
+            if turn == number % 2:
+                assert said(pair, prompt, replace(FAST, drafter="prompt-lookup", **heat))[0] == plain
+            for rule in rules[(number + turn) % 3 :: 3]:
+                fast, fewer = said(pair, prompt, replace(FAST, rule=rule, **heat))
+                assert fast == plain
+                saved += passes - fewer
+    return saved
+
+
+def check_state_drafts(pair: Pair, directory: Path) -> None:
+    """Fresh drafts that read states change no token; their image entries lie where the target's slots do."""
+    kinds: tuple[DraftFormat, ...] = ("eagle", "eagle3")
+    for kind in kinds:
+        save(fresh_feature_draft(pair.target, kind), None, directory / kind)
+        drafted = replace(pair.with_draft(directory / kind), costs=models.COSTS)
+        prompt = drafted.prompt(None, checkpoints.messages(4))
+        assert said(drafted, prompt, FAST)[0] == said(drafted, prompt, ALONE)[0]
+
+
+@torch.inference_mode()
+def check_tree_pass(pair: Pair, family: FamilyName, numbers: Iterable[int]) -> None:
+    """The logits of a tree pass are those of each path alone, read without any cache."""
+    for number in numbers:
+        prompt = pair.prompt(None, checkpoints.messages(number))
+        plain = models.random_tree(number)
+        words = [len(KINDS[family].first) + token % WORDS for token in plain.tokens]
+        tree = DraftTree(tuple(words), plain.parents, plain.log_probs, plain.entropies)
+        reader, engine = (Engine(pair.target, prompt.length + room) for room in (0, len(tree)))
+        reader.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
+        engine.copy_from(reader)  # as where a chat outgrows its cache
+        logits = engine.forward(PassInput.of_tree(tree, prompt.length)).logits
+        for leaf in (node for node, children in enumerate(tree.children()) if not children):
+            path = tree.path(leaf)
+            ids = torch.cat([prompt.input_ids, torch.tensor([[words[node] for node in path]])], dim=1)
+            named = family_of(pair.target.config).prompt_arguments(pair.target.config, ids)
+            whole = pair.target(input_ids=ids, **prompt.image_inputs, **named, use_cache=False).logits[0, -len(path) :]
+            torch.testing.assert_close(logits[list(path)], whole, rtol=0, atol=1e-9)
+
+
+def check_chat(pair: Pair) -> None:
+    """A chat that keeps its caches says what a fresh reading says.
+
+    No picture at first, then some in several turns, some of them again, and an earlier turn edited.
+    """
+    chat = Chat(pair)
+    reused = 0
+    for question, shown in (("What?", ()), ("What is this?", (1, 2)), ("Where?", ()), ("And here?", (2, 3))):
+        trace = chat.ask(question, [checkpoints.picture(number) for number in shown], FAST)
+        assert trace.prefill.reused_tokens >= reused
+        reused = trace.prefill.reused_tokens
+        check_last(chat)
+    assert reused > 0
+    chat.edit(2, "Why?", FAST)
+    check_last(chat)
+
+
+@torch.inference_mode()
+def check_rest(pair: Pair) -> None:
+    """Reading the rest of a prompt is reading the whole: a cache is cut between pictures, never within one."""
+
+    def prompt(*shown: int, text: str = "What?") -> Prompt:
+        parts = [{"type": "image", "image": checkpoints.picture(number)} for number in shown]
+        return pair.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
+
+    first, used = prompt(1, 2, 4), Engine(pair.target, 1000)
+    for second in (prompt(1, 2, 6), prompt(1, 5, 4), prompt(2, 1), prompt(1, 2, 4, text="Where?"), prompt(1, 2)):
+        used.prefill(first.input_ids, first.features, first.image_keys)
+        reading = used.prefill(second.input_ids, second.features, second.image_keys)
+        whole = Engine(pair.target, 1000).prefill(second.input_ids, second.features, second.image_keys)
+        torch.testing.assert_close(reading.logits, whole.logits, rtol=0, atol=1e-9)
+    assert reading.reused > 0
