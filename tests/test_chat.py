@@ -141,7 +141,7 @@ def test_a_chat_that_overflows_is_refused_before_any_computing_with_numbers_and_
     [
         ([], "the prompt is empty"),
         ([{"type": "image", "image": models.picture(0)}], "the prompt is empty"),
-        ([{"type": "text"}], "message 0 has a part that is neither a text nor a picture of the user"),
+        ([{"type": "text"}], "message 0 has a part that is neither a text nor a picture or video of the user"),
         ([{"type": "image", "image": None}], "neither a text nor a picture"),
         ([{"type": "image", "image": "nowhere.png"}], "no image file at nowhere.png"),
         ([{"type": "text", "text": "a <image>"}], "contains <image>"),
