@@ -23,9 +23,6 @@ DRAWN_LINE: Final = "guesses drawn by chance: both answers have the target's dis
 class Compare(AnswerOptions):
     """Answer with and without speculation, or in two ways A and B, and say whether the answers are the same."""
 
-    image: Path | None = None
-    """Picture file."""
-
     prompt: str | None = None
     """The question."""
 
@@ -33,18 +30,28 @@ class Compare(AnswerOptions):
 
     def run(self, console: Console) -> None:
         if self.against.chosen:
-            run_against(console, self, self.against, self.image, self.prompt)
-        elif self.image is None or self.prompt is None:
-            raise ValueError("compare needs --image and --prompt, or --data, or --scenes")
+            run_against(console, self, self.against, self._only_image(), self.prompt)
+        elif self.prompt is None:
+            raise ValueError("compare needs --image or --video, and --prompt, or --data, or --scenes")
         else:
-            self._compare(console, self.image, self.prompt)
+            self._compare(console, self.prompt)
 
-    def _compare(self, console: Console, image: Path, prompt: str) -> None:
+    def _only_image(self) -> Path | None:
+        """Return the picture of a comparison of A and B.
+
+        Raises:
+            ValueError: several, or a video.
+        """
+        if self.shown.only_image is None and (self.shown.image or self.shown.video):
+            raise ValueError("A and B are compared on one picture a question: compare without --a and --b, or bench")
+        return self.shown.only_image
+
+    def _compare(self, console: Console, prompt: str) -> None:
         """Compare speculation with the target alone on one question."""
         from specllava.metrics import compare, speedup, summarise
 
-        pair, decoding = self.prepare(image, fallback="prompt-lookup")
-        traces = pair.compare(image, prompt, decoding)
+        pair, shown, decoding = self.prepare(fallback="prompt-lookup")
+        traces = pair.compare(shown, prompt, decoding)
         plain, fast = traces["target-only"], traces["speculative"]
         verdict, reference, candidate = compare(plain, fast), summarise([plain]), summarise([fast])
         for title, trace in (("target only", plain), ("speculative", fast)):
@@ -66,7 +73,9 @@ class Compare(AnswerOptions):
             | {"identical": verdict.identical},
         )
         if self.trace:
-            write_whole(self.trace, race_json(plain, fast, picture_beside(image, self.trace)))
+            image = self.shown.only_image
+            beside = None if image is None else picture_beside(image, self.trace)
+            write_whole(self.trace, race_json(plain, fast, beside))
 
 
 def _verdict_line(verdict: Comparison) -> str:

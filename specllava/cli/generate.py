@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 
@@ -13,18 +12,15 @@ from specllava.whole_file import write_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Generate(AnswerOptions):
-    """Answer a question about a picture, speculatively."""
-
-    image: Path
-    """Picture file."""
+    """Answer a question about pictures or a video, speculatively."""
 
     prompt: str
     """The question."""
 
     def run(self, console: Console) -> None:
-        pair, decoding = self.prepare(self.image, fallback="none")
+        pair, shown, decoding = self.prepare(fallback="none")
         # Without a trace file nobody reads what the target computed for every node: it is not recorded.
-        trace = pair.generate(self.image, self.prompt, decoding, record=self.trace is not None)
+        trace = pair.generate(shown, self.prompt, decoding, record=self.trace is not None)
         console.print(trace.text, markup=False, highlight=False)
         name = "target_only" if decoding.drafter == "none" else "speculative"
         write_json(self.json, {name: {"token_ids": list(trace.token_ids), "text": trace.text}})

@@ -16,6 +16,7 @@ from specllava.models.presets import preset_named
 from specllava.whole_file import write_whole
 
 if TYPE_CHECKING:
+    from specllava.models.shown import Pictures
     from specllava.pair import Pair
 
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
@@ -70,9 +71,63 @@ class PairOptions:
     the target can hold and there is memory for."""
 
 
+@tyro.conf.configure(tyro.conf.OmitArgPrefixes)
+@dataclass(frozen=True)
+class ShownOptions:
+    """What the question is about."""
+
+    image: tuple[Path, ...] = ()
+    """Picture files, in the order in which they are shown."""
+
+    video: Path | None = None
+    """Video file, of which some frames are shown, behind the pictures; it is read by PyAV."""
+
+    frames: int = 8
+    """Frames of the video: the first of so many equal parts. A model without a way for videos sees them as pictures."""
+
+    draft_frames: int | None = None
+    """Frames that the draft watches, evenly taken of those; all of them without it. Only its guesses change."""
+
+    def check(self, drafter: DrafterName) -> None:
+        """Refuse what no model is needed to refuse.
+
+        Raises:
+            ValueError: nothing is shown, an unreadable picture, or fewer frames for a draft that is not there.
+        """
+        from specllava.models.images import read_size
+
+        if not self.image and self.video is None:
+            raise ValueError("show something: --image FILE, several of them, or --video FILE")
+        if self.draft_frames is not None and self.video is None:
+            raise ValueError("--draft-frames belongs to --video")
+        if self.draft_frames is not None and drafter != "model":
+            raise ValueError(f"--draft-frames is for a draft model, and the drafter is {drafter}")
+        for image in self.image:
+            read_size(image)
+
+    def read(self) -> Pictures:
+        """Return what is shown; the frames of the video are decoded here.
+
+        Raises:
+            ValueError: a video that cannot be read.
+        """
+        from specllava.models.video_file import read_video
+
+        if self.video is None:
+            return self.image
+        return (*self.image, read_video(self.video, self.frames, self.draft_frames))
+
+    @property
+    def only_image(self) -> Path | None:
+        """The picture, if nothing else is shown."""
+        return self.image[0] if len(self.image) == 1 and self.video is None else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """What commands that answer a question share: files to write, the pair, how it decodes."""
+    """What commands that answer a question share: what it is about, files to write, the pair, how it decodes."""
+
+    shown: ShownOptions = field(default_factory=ShownOptions)
 
     json: Path | None = None
     """Write token ids and text to this file."""
@@ -83,18 +138,17 @@ class AnswerOptions:
     pair: PairOptions = field(default_factory=PairOptions)
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
 
-    def prepare(self, image: Path, fallback: DrafterName) -> tuple[Pair, DecodingConfig]:
-        """Load the pair, with its options for decoding; what can be refused before is refused before.
+    def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
+        """Load the pair, what is shown and the options for decoding; what can be refused before is refused before.
 
         Raises:
-            ValueError: files that cannot be written, an unreadable picture, or as :func:`load_pair`.
+            ValueError: files that cannot be written, an unreadable picture or video, or as :func:`load_pair`.
         """
-        from specllava.models.images import read_size
-
         check_outputs(json=self.json, trace=self.trace)
-        read_size(image)
+        self.shown.check(self.decoding.drafter)
+        shown = self.shown.read()
         pair = load_pair(self.pair)
-        return pair, with_fallback_drafter(pair, self.decoding, fallback)
+        return pair, shown, with_fallback_drafter(pair, self.decoding, fallback)
 
 
 def load_pair(chosen: PairOptions) -> Pair:
