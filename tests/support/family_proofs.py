@@ -146,16 +146,25 @@ def check_chat(pair: Pair) -> None:
 
 @torch.inference_mode()
 def check_rest(pair: Pair) -> None:
-    """Reading the rest of a prompt is reading the whole: a cache is cut between pictures, never within one."""
+    """Reading the rest of a prompt is reading the whole: a cache is cut between pictures, never within one.
+
+    What is decoded next goes on behind this text, and nothing of the one before it is left.
+    """
 
     def prompt(*shown: int, text: str = "What?") -> Prompt:
         parts = [{"type": "image", "image": checkpoints.picture(number)} for number in shown]
         return pair.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
 
-    first, used = prompt(1, 2, 4), Engine(pair.target, 1000)
-    for second in (prompt(1, 2, 6), prompt(1, 5, 4), prompt(2, 1), prompt(1, 2, 4, text="Where?"), prompt(1, 2)):
+    first, used = prompt(1, 2, 4), Engine(pair.target, 1000, (1, -1))
+    others = prompt(1, 2, 6), prompt(1, 5, 4), prompt(2, 1), prompt(), prompt(1, 2, 4, text="Where?"), prompt(1, 2)
+    for second in others:
+        fresh = Engine(pair.target, 1000, (1, -1))
         used.prefill(first.input_ids, first.features, first.image_keys)
-        reading = used.prefill(second.input_ids, second.features, second.image_keys)
-        whole = Engine(pair.target, 1000).prefill(second.input_ids, second.features, second.image_keys)
-        torch.testing.assert_close(reading.logits, whole.logits, rtol=0, atol=1e-9)
+        reading, whole = (
+            engine.prefill(second.input_ids, second.features, second.image_keys) for engine in (used, fresh)
+        )
+        torch.testing.assert_close(reading.states, whole.states, rtol=0, atol=1e-9)
+        after, behind = (engine.forward(PassInput((20, 30, 40))) for engine in (used, fresh))
+        for ours, theirs in ((reading, whole), (after, behind)):
+            torch.testing.assert_close(ours.logits, theirs.logits, rtol=0, atol=1e-9)
     assert reading.reused > 0
