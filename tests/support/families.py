@@ -254,6 +254,8 @@ def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     if family == "qwen3_vl":  # whose heads, too, have a width of their own
         fields |= {"head_dim": 16, "rope_theta": 5e6}
     if family in QWENS:
+        ids = token_ids(family)
+        fields |= {"bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"]}
         pairs = fields.get("head_dim", layout.hidden // layout.heads) // 2
         side = pairs // 3  # of the pairs of numbers that are rotated together, in height and in width
         rope: dict[str, Any] = {"mrope_section": [pairs - 2 * side, side, side]}
