@@ -21,15 +21,17 @@ from transformers import LlavaProcessor, PreTrainedTokenizerFast
 from specllava.cli.main import main
 from specllava.config import DecodingConfig
 from specllava.distill import features as caching
-from specllava.distill.batches import ANSWERLESS, CUT, GROUP, UNREADABLE, Pixels, RowBatches, split
+from specllava.distill.batches import ANSWERLESS, CUT, GROUP, UNREADABLE, RowBatches, split
 from specllava.distill.chats import ChatEncoder
 from specllava.distill.config import Objective
 from specllava.distill.features import fingerprint, make_features, size_of
 from specllava.distill.loop import COUNT
 from specllava.distill.losses import IGNORE
+from specllava.distill.pictures import Pixels, batch_pictures
 from specllava.distill.rows import Row, UnusableRowError, index_rows, parse_row
 from specllava.distill.self_generated import self_generated_answers, with_target_answers
 from specllava.distill.stage import answer_tokens, taught_losses
+from specllava.models.family import FEATURES
 from specllava.models.images import open_image
 from specllava.toyworld.build import SPECIAL
 from specllava.toyworld.corpus import TALKING, ChatBatches, conversation, corpus_text, encode_chat
@@ -322,7 +324,7 @@ def batches(rows, place, batch=3, seed=0, length=400, **kwargs):
     encode = encoder(length)
     numbers = kwargs.pop("numbers", torch.arange(len(rows)))
     see = kwargs.pop("see", Pixels(encode.processor, models.target().config, place / "images"))
-    return RowBatches(rows, numbers, encode, batch, seed, kwargs.pop("name", "pixel_values"), see, place / "images")
+    return RowBatches(rows, numbers, encode, batch, seed, see, place / "images")
 
 
 def test_a_batch_is_a_function_of_its_number(indexed, place):
@@ -342,7 +344,7 @@ def test_batches_reach_a_worker_process_that_is_not_forked(indexed, place, seein
     more = {}
     if kept:
         cache = make_features(directory, target, models.processor(), place / "images", names_in(indexed), accelerator)
-        more = {"name": "features", "see": cache}
+        more = {"see": cache}
     made = batches(indexed, place, **more)
     before = made(17)  # with whatever is held by then
     again = pickle.loads(pickle.dumps(made))(17)
@@ -367,7 +369,7 @@ def test_batches_of_the_toy_recipe_reach_a_worker_process_that_is_not_forked(mak
 def test_positions_cover_every_row_of_a_number_of_batches(indexed, place, count):
     """A batch may read any row of its window, so features for the rows of ``count`` batches were too few."""
     numbers = torch.arange(3000) % len(indexed)
-    made = RowBatches(indexed, numbers, encoder(), 8, 0, "pixel_values", None, place / "images")
+    made = RowBatches(indexed, numbers, encoder(), 8, 0, None, place / "images")
     read = {position for number in range(count) for position in made._make_window(number // 16)[number % 16]}
     assert read <= set(made.positions(count))
     assert len(made.positions(10_000)) == 3000
@@ -389,8 +391,9 @@ def test_pictures_stand_in_the_order_of_their_slots(indexed, place):
     for number in range(12):
         batch = batches(indexed, place)(number)
         slots = (batch["input_ids"] == marker).sum(1)
-        pictures = batch.get("pixel_values", torch.empty(0))
+        pictures = batch_pictures(batch)
         assert int(slots.sum()) == len(pictures) * patches
+        assert slots.tolist() == [patches * count for count in batch.get("images", torch.zeros_like(slots)).tolist()]
         mixed += bool((slots == 0).any() and (slots > 0).any())
     assert mixed  # rows with and without a picture do share a batch
 
@@ -448,8 +451,8 @@ def test_cached_features_teach_the_same(indexed, place, seeing, monkeypatch):
     losses = taught_losses(target, Objective())
     for number in range(4):
         plain = batches(indexed, place)(number)
-        cached = batches(indexed, place, name="features", see=cache)(number)
-        assert "pixel_values" not in cached
+        cached = batches(indexed, place, see=cache)(number)
+        assert [set(one) for one in batch_pictures(cached)] == [{FEATURES}] * len(batch_pictures(plain))
         torch.testing.assert_close(losses(draft, plain)["loss"], losses(draft, cached)["loss"])
 
 
@@ -463,7 +466,8 @@ def test_a_cache_goes_on_with_what_it_lacks(indexed, place, seeing, monkeypatch)
     whole = make_features(directory, target, models.processor(), place / "images", names, accelerator)
     assert len(whole) == len(names) and sorted(read) == names[25:]
     assert all((directory / name).stat().st_mtime_ns == stamp for name, stamp in before.items())
-    assert whole([names[3], names[30]]).shape == (2, models.RECIPE.image_tokens, models.RECIPE.vision_hidden)
+    shapes = [one[FEATURES].shape for one in whole([names[3], names[30]])]
+    assert shapes == [(1, models.RECIPE.image_tokens, models.RECIPE.vision_hidden)] * 2
 
 
 def test_a_cache_of_another_tower_or_directory_is_refused(indexed, place, seeing, tmp_path):

@@ -16,16 +16,18 @@ from support.distilling import arguments, weights
 from specllava.cli.main import main
 from specllava.config import DecodingConfig
 from specllava.distill import features as caching
-from specllava.distill.batches import Pixels, RowBatches
+from specllava.distill.batches import RowBatches
 from specllava.distill.chats import ChatEncoder, messages
 from specllava.distill.config import Objective
 from specllava.distill.features import make_features, size_of
 from specllava.distill.losses import IGNORE
+from specllava.distill.pictures import Pixels, batch_pictures
 from specllava.distill.rows import index_rows
 from specllava.distill.stage import taught_losses
 from specllava.findings.distillation import Report
 from specllava.lane import Lane
 from specllava.models.checkpoint import Checkpoint
+from specllava.models.family import FEATURES
 from specllava.models.images import read_size
 from specllava.models.loading import draft_class
 from specllava.models.make_draft import import_draft, init_draft
@@ -86,11 +88,8 @@ def command(root, output, family, made, **options):
 
 def batches(root, indexed, bundle, length=LENGTH, see=None):
     images = root / "images"
-    name, see = ("pixel_values", Pixels(bundle.processor, bundle.target.config, images)) if see is None else (
-        "features", see
-    )  # fmt: skip
-    encode = ChatEncoder(bundle.processor, length)
-    return RowBatches(indexed, torch.arange(len(indexed)), encode, 3, 0, name, see, images)
+    see = see or Pixels(bundle.processor, bundle.target.config, images)
+    return RowBatches(indexed, torch.arange(len(indexed)), ChatEncoder(bundle.processor, length), 3, 0, see, images)
 
 
 @pytest.mark.parametrize(("family", "made"), TAUGHT)
@@ -202,7 +201,7 @@ def test_cached_tiles_teach_the_same(root, indexed, tmp_path, monkeypatch, capsy
     told, accelerator = tmp_path / "features", Accelerator(cpu=True)
     cache = make_features(told, bundle.target, bundle.processor, root / "images", names, accelerator)
     assert len(cache) == len(set(names)) and len(list(told.glob("*.safetensors"))) > 2
-    each = [cache([name]) for name in sorted(set(names))]
+    each = [cache([name])[0][FEATURES] for name in sorted(set(names))]
     assert len({len(tiles) for tiles in each}) > 1
     taken = sum(tiles.nbytes for tiles in each)
     assert taken == size_of(bundle.target, sum(map(len, each)))
@@ -210,7 +209,7 @@ def test_cached_tiles_teach_the_same(root, indexed, tmp_path, monkeypatch, capsy
     losses = taught_losses(bundle.target, Objective())
     for number in range(4):
         plain, kept = batches(root, indexed, bundle)(number), batches(root, indexed, bundle, see=cache)(number)
-        assert "pixel_values" not in kept
+        assert [set(one) for one in batch_pictures(kept)] == [{FEATURES}] * len(batch_pictures(plain))
         torch.testing.assert_close(losses(bundle.draft, plain)["loss"], losses(bundle.draft, kept)["loss"])
 
 

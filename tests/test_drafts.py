@@ -192,7 +192,11 @@ def test_a_draft_with_another_image_token_is_refused(root: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        (["init", "--llm", "same"], "same is a llava: a draft is made of a plain llama (draft import takes it)"),
+        (
+            ["init", "--llm", "same"],
+            "same is a llava: a draft is made of a plain llama, mistral, qwen2, qwen3 or gemma3_text"
+            " (draft import takes it)",
+        ),
         (["import", "--source", "llama"], 'llama is a llama, no LLaVA: of a language model "draft init" makes one'),
         (["import", "--source", "draft"], "draft has no tower, so it is a draft already: name it with --draft"),
         (["init", "--llm", "nowhere"], "no model at nowhere: a directory with config.json is expected"),

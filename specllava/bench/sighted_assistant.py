@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from specllava.models.slot_draft import SlotDraft
 from specllava.models.vision import compressor_of, merge_features
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
@@ -17,6 +18,8 @@ def blindness(pair: Pair) -> str | None:
     source, name = pair.draft_vision, pair.draft_name
     if source == "states":
         return "transformers drafts with no draft that reads states"
+    if isinstance(pair.draft, SlotDraft):
+        return "transformers drafts with no draft that reads the target's image slots"
     if source == "none":
         return f"the draft {name} reads text alone"
     if pair.draft is not None and (source == "own" or compressor_of(pair.draft) is not None):

@@ -19,7 +19,7 @@ class Distill:
     """Teach a draft to guess what its target says, on data in LLaVA's format; may be killed and repeated."""
 
     target: str
-    """The target, a LLaVA-1.5 or LLaVA-NeXT: an id of the hub, or a directory."""
+    """The target, of any family: an id of the hub, or a directory."""
 
     data: Path
     """Rows in LLaVA's instruction format: a JSON list, or a .jsonl."""

@@ -18,10 +18,10 @@ LayoutName = Literal["eagle", "eagle3", "speculators"]
 
 @dataclass(frozen=True)
 class Init:
-    """Make an untrained draft of a plain Llama: vocabulary aligned to the target's, a fresh projector."""
+    """Make an untrained draft of a plain language model: vocabulary aligned to the target's, a fresh projector."""
 
     llm: str
-    """The language model: an id of the hub such as JackFram/llama-68m, or a directory."""
+    """The language model, with the target's tokens: an id of the hub such as JackFram/llama-68m, or a directory."""
 
     target: str
     """The model that it will draft for: an id of the hub, or a directory."""

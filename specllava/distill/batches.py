@@ -5,26 +5,25 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig, ProcessorMixin
 
 from specllava.distill.chats import ChatEncoder, Encoded
 from specllava.distill.loop import COUNT, Batch
 from specllava.distill.losses import IGNORE
+from specllava.distill.pictures import batch_entries
 from specllava.distill.recent import recent
 from specllava.distill.rows import Rows
-from specllava.models.family import Size, shared_tower_of
-from specllava.models.images import open_image, read_size
+from specllava.models.family import Picture, Size
+from specllava.models.images import read_size
 
 GROUP = 16  # batches sorted by length together, to reduce padding
 TRIES = 100  # consecutive rows that may be unusable
 UNREADABLE, CUT, ANSWERLESS = "rows with an image that breaks off", "rows cut", "rows with no answer in their length"
 
-Sample = tuple[Encoded, tuple[Tensor, list[Size]] | None]  # the vision tower's inputs or outputs, and picture sizes
+Sample = tuple[Encoded, list[Picture], list[Size]]
 
 
 def split(rows: Rows, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -45,14 +44,15 @@ def split(rows: Rows, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
 class RowBatches:
     """Batches by number: ``input_ids`` and ``labels`` ``[batch, length]``, and the pictures in slot order.
 
-    Pictures are tiles under ``name``, one behind the other, and height and width in ``image_sizes`` ``[images, 2]``.
+    Pictures are entries of :func:`batch_entries`; ``image_sizes`` ``[images, 2]`` has height and width of each, and
+    ``images`` ``[batch]`` how many are each row's.
     Each epoch has another random order of rows. Padding is on the right, where causal attention does not reach.
 
     The object is pickled whole where worker processes do not inherit the memory of this one.
 
     Args:
         numbers: of the training rows.
-        see: pictures of a row by path: ``pixel_values`` ``[tiles, 3, height, width]`` or the input that ``name`` names.
+        see: pictures of a row by path: what the tower reads of each, or its features.
         images: directory that the paths are relative to.
     """
 
@@ -63,12 +63,11 @@ class RowBatches:
         encode: ChatEncoder,
         batch: int,
         seed: int,
-        name: str,
-        see: Callable[[Sequence[str]], Tensor],
+        see: Callable[[Sequence[str]], list[Picture]],
         images: Path,
     ) -> None:
         self.rows, self.numbers, self.encode, self.batch, self.seed = rows, numbers, encode, batch, seed
-        self.name, self.see, self.images = name, see, images
+        self.see, self.images = see, images
         self._orders: dict[int, Tensor] = {}
         self._windows: dict[int, list[list[int]]] = {}
 
@@ -78,17 +77,17 @@ class RowBatches:
         samples = [
             self._sample(position, counts) for position in recent(self._windows, window, self._make_window)[member]
         ]
-        longest = max(len(encoded.ids) for encoded, _ in samples)
+        longest = max(len(encoded.ids) for encoded, _, _ in samples)
         input_ids = torch.full((len(samples), longest), self.encode.end)
         labels = torch.full((len(samples), longest), IGNORE)
-        for place, (encoded, _) in enumerate(samples):
+        for place, (encoded, _, _) in enumerate(samples):
             input_ids[place, : len(encoded.ids)] = torch.tensor(encoded.ids)
             labels[place, : len(encoded.ids)] = torch.tensor(encoded.labels)
-        pictures = [seen for _, seen in samples if seen is not None]
         batch = {"input_ids": input_ids, "labels": labels}
-        if pictures:
-            batch[self.name] = torch.cat([tiles for tiles, _ in pictures])
-            batch["image_sizes"] = torch.tensor([size for _, sizes in pictures for size in sizes])
+        if any(seen for _, seen, _ in samples):
+            batch["images"] = torch.tensor([len(seen) for _, seen, _ in samples])
+            batch["image_sizes"] = torch.tensor([size for _, _, sizes in samples for size in sizes])
+            batch |= batch_entries([picture for _, seen, _ in samples for picture in seen])
         return batch | {f"{COUNT}{key}": torch.tensor(value) for key, value in counts.items()}
 
     def positions(self, batches: int) -> range:
@@ -123,14 +122,13 @@ class RowBatches:
             if all(label == IGNORE for label in encoded.labels[1:]):
                 counts[ANSWERLESS] += 1
                 continue
-            shown = slice(encoded.images)
-            try:
-                seen = (self.see(row.images[shown]), sizes[shown]) if encoded.images else None
+            try:  # all, since what a picture becomes may depend on how many there are
+                seen = self.see(row.images)[: encoded.images] if encoded.images else []
             except ValueError:
                 counts[UNREADABLE] += 1
                 continue
             counts[CUT] += encoded.cut
-            return encoded, seen
+            return encoded, seen, sizes[: encoded.images]
         raise ValueError(
             f"{TRIES} rows one after the other have no answer within --length {self.encode.length} or an image that"
             " cannot be read"
@@ -148,23 +146,3 @@ class RowBatches:
         batches = [by_length[start : start + self.batch] for start in range(0, size, self.batch)]
         random.Random(f"specllava window {self.seed} {window}").shuffle(batches)
         return batches
-
-
-@dataclass(frozen=True, slots=True)
-class Pixels:
-    """Function from picture paths below ``images`` to the input of the vision tower of the target with ``config``."""
-
-    processor: ProcessorMixin
-    config: PretrainedConfig
-    images: Path
-
-    def __call__(self, names: Sequence[str]) -> Tensor:
-        """Return the pixels ``[tiles of all, 3, height, width]``.
-
-        Raises:
-            ValueError: a picture that cannot be read.
-        """
-        pictures = [open_image(self.images / name) for name in names]
-        values = self.processor.image_processor(pictures, return_tensors="pt")["pixel_values"]
-        sizes = [(one.height, one.width) for one in pictures]
-        return torch.cat(shared_tower_of(self.config).pixels(self.config, values, sizes))

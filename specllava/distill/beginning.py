@@ -16,11 +16,12 @@ from specllava.models.checkpoint import Checkpoint
 from specllava.models.compressor_config import CompressorConfig
 from specllava.models.compressors import add_compressor
 from specllava.models.device import input_device
-from specllava.models.draft_classes import save, vision_source
+from specllava.models.draft_classes import save, saved_beside
 from specllava.models.feature_checkpoint import is_feature_draft, read_feature_draft
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading import draft_class
+from specllava.models.slot_draft import draft_config
 from specllava.pair import Pair
 
 
@@ -86,7 +87,7 @@ def make_fresh(
             draft = _new_draft(target, config, batches, rows, tell)
         if config.compressor is not None:
             add_compressor(draft, CompressorConfig(config.compressor), config.seed)
-        save(draft, pair.processor if vision_source(draft) == "shared" else None, directory, torch.float32)
+        save(draft, saved_beside(draft, pair.processor), directory, torch.float32)
 
 
 def _new_draft(
@@ -113,4 +114,4 @@ def training_draft(directory: Path, target: PreTrainedModel) -> PreTrainedModel:
     checkpoint = Checkpoint.at(directory)
     if is_feature_draft(checkpoint):
         return read_feature_draft(checkpoint, target.config).to(input_device(target), torch.float32).bind(target)
-    return checkpoint.load(draft_class(checkpoint.name, checkpoint.config()), dtype=torch.float32)
+    return checkpoint.load(draft_class(checkpoint.name, draft_config(checkpoint)), dtype=torch.float32)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from PIL import Image
 from transformers import ProcessorMixin
 
 from specllava.distill.losses import IGNORE
-from specllava.distill.rows import IMAGE_MARKER, Row
+from specllava.distill.pictures import written_picture
+from specllava.distill.rows import Row
 from specllava.models.family import Size
+from specllava.models.special import written_begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class ChatEncoder:
     Args:
         length: maximum tokens of a row, picture included.
         ends: tokens that end an answer in decoding; ``None`` for the tokenizer's own.
+        slot: token of an image slot; ``None`` for the processor's image token.
 
     Raises:
         ValueError: the tokenizer does not give the offsets of its tokens in the text.
@@ -49,7 +51,8 @@ class ChatEncoder:
     processor: ProcessorMixin
     length: int
     ends: frozenset[int] | None = None
-    _slots: dict[Size, int] = field(default_factory=dict, repr=False)
+    slot: int | None = None
+    _pictures: dict[tuple[Size, bool], str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not self.processor.tokenizer.is_fast:
@@ -68,13 +71,16 @@ class ChatEncoder:
             raise ValueError("nothing ends an answer: the target's files name no eos_token_id")
         return own if own is not None and own in ends else min(ends)
 
-    def slots(self, size: Size) -> int:
-        """Return the number of image slots of a picture of this size: as the processor writes for a blank one."""
-        if size not in self._slots:
-            blank = Image.new("RGB", size[::-1])
-            ids = self.processor(images=[blank], text=self.processor.image_token, return_tensors="pt")["input_ids"]
-            self._slots[size] = int((ids == self.processor.image_token_id).sum())
-        return self._slots[size]
+    @property
+    def marker(self) -> int:
+        """Token of an image slot."""
+        own: int = self.processor.image_token_id
+        return own if self.slot is None else self.slot
+
+    def slots(self, size: Size, several: bool = False) -> int:
+        """Return the number of image slots of a picture of this size, alone or one of several."""
+        token: str = self.processor.tokenizer.convert_ids_to_tokens(self.marker)
+        return self._picture(size, several).count(token)
 
     def __call__(self, row: Row, sizes: Sequence[Size]) -> Encoded:
         """Encode a row; one that is too long is cut at its end, and a picture is dropped if its slots would be split.
@@ -85,9 +91,9 @@ class ChatEncoder:
         Raises:
             ValueError: the chat template does not write a chat as the beginning of its continuation.
         """
-        slots = [self.slots(size) for size in sizes]
-        text, answers = self._written(row, slots)
-        tokens = self.processor.tokenizer(text, return_offsets_mapping=True, add_special_tokens=True)
+        several, tokenizer = len(sizes) > 1, self.processor.tokenizer
+        text, answers = self._written(row, [self._picture(size, several) for size in sizes])
+        tokens = tokenizer(text, return_offsets_mapping=True, **written_begun(tokenizer, text))
         ids, offsets = list(tokens["input_ids"]), tokens["offset_mapping"]
         labels = [IGNORE] * len(ids)
         end = self.end
@@ -103,31 +109,35 @@ class ChatEncoder:
                     ids.append(end)
                     labels.append(end)
                 labels[place] = end
-        return self._cut(ids, labels, slots)
+        return self._cut(ids, labels, [self.slots(size, several) for size in sizes])
 
-    def _written(self, row: Row, slots: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
-        """Return the chat's text with its image slots, and the position of each answer in it."""
+    def _picture(self, size: Size, several: bool) -> str:
+        if (size, several) not in self._pictures:
+            self._pictures[size, several] = written_picture(self.processor, size, several)
+        return self._pictures[size, several]
+
+    def _written(self, row: Row, pictures: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+        """Return the chat's text with its pictures, and the position of each answer in it."""
         chat = messages(row)
-        text = self._text(chat, slots)
+        text = self._text(chat, pictures)
         answers = []
         for place in range(1, len(chat), 2):
-            before = self._text(chat[:place], slots, add_generation_prompt=True)
+            before = self._text(chat[:place], pictures, add_generation_prompt=True)
             if not text.startswith(before):
                 raise ValueError("the target's chat template writes a chat otherwise once it goes on: not supported")
             said = chat[place]["content"][0]["text"]
             answers.append((len(before), text.index(said, len(before)) + len(said)))
         return text, answers
 
-    def _text(self, chat: list[dict[str, Any]], slots: Sequence[int], **options: bool) -> str:
-        first, *rest = self.processor.apply_chat_template(chat, **options).split(IMAGE_MARKER)
+    def _text(self, chat: list[dict[str, Any]], pictures: Sequence[str], **options: bool) -> str:
+        first, *rest = self.processor.apply_chat_template(chat, **options).split(self.processor.image_token)
         # The beginning of a chat has fewer pictures than the whole.
-        return str(first) + "".join(IMAGE_MARKER * count + text for count, text in zip(slots, rest, strict=False))
+        return str(first) + "".join(picture + text for picture, text in zip(pictures, rest, strict=False))
 
     def _cut(self, ids: list[int], labels: list[int], slots: Sequence[int]) -> Encoded:
         cut = len(ids) > self.length
         ids, labels = ids[: self.length], labels[: self.length]
-        marker = self.processor.image_token_id
-        places = [place for place, token in enumerate(ids) if token == marker]
+        places = [place for place, token in enumerate(ids) if token == self.marker]
         ends = list(accumulate(slots, initial=0))  # slots up to each picture
         images = bisect_right(ends, len(places)) - 1
         begun = len(places) - ends[images]

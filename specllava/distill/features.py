@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,55 +23,68 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from specllava.distill.batches import Pixels
-from specllava.models.family import shared_tower_of, tower_features
+from specllava.distill.pictures import Pixels, written_picture
+from specllava.models.family import FEATURES, Picture, SharedTower, Size, family_of
 from specllava.models.images import read_size
+from specllava.models.vision import placed
 
 SHARD = 256 * 2**20  # bytes, approximately
 AT_ONCE = 16  # pictures per forward pass of the tower
+PART = "\n"  # between a picture's name and the name of a tensor
+AMONG = "/among others"  # behind the name of a picture that is one of several; no file has such a name
+ELSEWHERE = ("text_config", "transformers_version")  # fields of a configuration that no feature depends on
 
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """Feature cache by picture path, ``[tiles, patches, vision_hidden]`` each; in LLaVA-1.5 a picture is one tile.
+    """Feature cache by picture path, as the family stores them: ``[tiles, patches, vision_hidden]`` of a LLaVA, of
+    others the embeddings of a picture's slots, ``[slots, hidden]``, and what else there is of them.
 
     Args:
-        directory: holds ``features-NNNNN.safetensors``, whose tensors are named by their pictures' paths.
+        directory: holds ``features-NNNNN.safetensors``, whose tensors are named by their pictures' paths and, but for
+            ``FEATURES``, by what they are.
+        several_differ: of the family.
     """
 
     directory: Path
+    several_differ: bool = False
     _open: dict[str, Any] = field(default_factory=dict, repr=False)  # shards mapped by this process
 
-    def __reduce__(self) -> tuple[type[FeatureCache], tuple[Path]]:
+    def __reduce__(self) -> tuple[type[FeatureCache], tuple[Path, bool]]:
         """Pickle the cache by its directory: a worker process maps the shards for itself."""
-        return FeatureCache, (self.directory,)
+        return FeatureCache, (self.directory, self.several_differ)
 
     @cached_property
-    def _shard_of(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+    def parts(self) -> dict[str, dict[str, tuple[str, str]]]:
+        """Shard and name of each tensor of each picture."""
+        found: dict[str, dict[str, tuple[str, str]]] = {}
         for shard in sorted(self.directory.glob("features-?????.safetensors")):
             with safe_open(shard, framework="pt") as tensors:
-                found |= dict.fromkeys(tensors.keys(), shard.name)
+                for key in tensors.keys():  # noqa: SIM118
+                    name, _, part = key.partition(PART)
+                    found.setdefault(name, {})[part or FEATURES] = shard.name, key
         return found
 
     def __len__(self) -> int:
-        return len(self._shard_of)
+        return len(self.parts)
 
-    def __call__(self, names: Sequence[str]) -> Tensor:
-        """Return features ``[tiles of all, patches, vision_hidden]``; only their own pages are read.
+    def __call__(self, names: Sequence[str]) -> list[Picture]:
+        """Return the features of the pictures of one row; only their own pages are read.
 
         Raises:
             ValueError: a picture that could not be read when the cache was made.
         """
-        return torch.cat([self._one(name) for name in names])
+        return [self._one(name) for name in kept_names(names, self.several_differ)]
 
-    def _one(self, name: str) -> Tensor:
-        shard = self._shard_of.get(name)
-        if shard is None:
+    def _one(self, name: str) -> Picture:
+        if name not in self.parts:
             raise ValueError(f"there are no features of {name} in {self.directory}")
+        return {part: self._tensor(shard, key) for part, (shard, key) in self.parts[name].items()}
+
+    def _tensor(self, shard: str, key: str) -> Tensor:
         if shard not in self._open:
             self._open[shard] = safe_open(self.directory / shard, framework="pt")
-        features: Tensor = self._open[shard].get_tensor(name)
+        features: Tensor = self._open[shard].get_tensor(key)
         return features
 
 
@@ -83,6 +96,12 @@ def size_of(target: PreTrainedModel, tiles: int) -> int:
     return int(tiles * patches * width * target.dtype.itemsize)
 
 
+def kept_names(names: Sequence[str], several_differ: bool) -> list[str]:
+    """Return the names under which the features of a row's pictures are kept."""
+    among = several_differ and len(names) > 1
+    return [f"{name}{AMONG}" if among else name for name in names]
+
+
 def make_features(
     directory: Path,
     target: PreTrainedModel,
@@ -91,7 +110,7 @@ def make_features(
     names: Sequence[str],
     accelerator: Accelerator,
 ) -> FeatureCache:
-    """Compute the features of the pictures ``names`` that a cache lacks; several processes share the work.
+    """Compute the features that a cache lacks of ``names``, which are :func:`kept_names`; processes share the work.
 
     Shards are written to a temporary name and renamed, so after a kill the next call resumes at the unfinished shard.
 
@@ -99,9 +118,9 @@ def make_features(
         ValueError: not enough disk, or a cache of another tower or images directory.
     """
     _check_owner(directory, {"tower": fingerprint(target), "images": str(images.resolve())}, accelerator)
-    there = FeatureCache(directory)._shard_of
-    missing = [name for name in sorted(set(names)) if name not in there]
-    needed = size_of(target, sum(_tiles(target, images / name) for name in missing))
+    cache = FeatureCache(directory, family_of(target.config).several_differ)
+    missing = [name for name in sorted(set(names)) if name not in cache.parts]
+    needed = sum(_sizes(target, processor, images, missing))
     _check_disk(directory, needed, len(missing), accelerator)
     in_each = max(1, SHARD * len(missing) // max(1, needed))
     parts = [missing[start : start + in_each] for start in range(0, len(missing), in_each)]
@@ -116,39 +135,63 @@ def make_features(
         save_file(_computed(target, part, see), beside)
         beside.replace(shard)
     accelerator.wait_for_everyone()
-    return FeatureCache(directory)
+    return FeatureCache(directory, cache.several_differ)
 
 
-def _tiles(target: PreTrainedModel, path: Path) -> int:
-    try:
-        return shared_tower_of(target.config).num_tiles(target.config, read_size(path))
-    except ValueError:  # no features either
-        return 0
+def _sizes(target: PreTrainedModel, processor: ProcessorMixin, images: Path, names: Sequence[str]) -> Iterator[int]:
+    """Yield the bytes of the features of each picture; of one that cannot be read there are none."""
+    family, known = family_of(target.config), dict[tuple[Size, bool], int]()
+    slot = processor.tokenizer.convert_ids_to_tokens(target.config.image_token_id)
+    for name in names:
+        among = name.endswith(AMONG)
+        try:
+            size = read_size(images / name.removesuffix(AMONG))
+        except ValueError:
+            continue
+        if (size, among) not in known:
+            if isinstance(family, SharedTower):
+                known[size, among] = size_of(target, family.num_tiles(target.config, size))
+            else:
+                slots = written_picture(processor, size, among).count(slot)
+                known[size, among] = slots * family.slot_width(target.config) * target.dtype.itemsize
+        yield known[size, among]
 
 
 @torch.inference_mode()
-def _computed(target: PreTrainedModel, names: Sequence[str], see: Any) -> dict[str, Tensor]:
+def _computed(target: PreTrainedModel, names: Sequence[str], see: Pixels) -> dict[str, Tensor]:
     """Return features by name; a picture that cannot be decoded has none, and its rows are counted when read."""
-    found: dict[str, Tensor] = {}
+    family, found = family_of(target.config), dict[str, Tensor]()
     for start in range(0, len(names), AT_ONCE):
         readable = {}
         for name in names[start : start + AT_ONCE]:
+            times = 2 if name.endswith(AMONG) else 1
             try:
-                readable[name] = see([name])
+                readable[name] = placed(see([name.removesuffix(AMONG)] * times)[0], target, target.device)
             except ValueError:
                 continue
         if readable:
-            seen = torch.cat(list(readable.values())).to(target.device, target.dtype)
-            features = tower_features(target, seen).cpu().split([len(tiles) for tiles in readable.values()])
-            found |= {name: one.clone() for name, one in zip(readable, features, strict=True)}
+            features = family.encode(target, list(readable.values()))
+            for name, one in zip(readable, features, strict=True):
+                for part, tensor in family.stored(one).items():
+                    found[name if part == FEATURES else f"{name}{PART}{part}"] = tensor.cpu().clone()
     return found
 
 
 def fingerprint(target: PreTrainedModel) -> str:
-    """Return what features depend on: the tower's weights, which of its layers is read and how, and the tiles."""
-    read = " ".join(str(getattr(target.config, name)) for name in shared_tower_of(target.config).shared)
+    """Return what features depend on: weights and settings of all that reads a picture before the decoder does."""
+    family = family_of(target.config)
+    if isinstance(family, SharedTower):
+        weights = target.model.vision_tower.state_dict()
+        read = " ".join(str(getattr(target.config, name)) for name in family.shared)
+    else:
+        spoken = [target.get_decoder(), target.get_output_embeddings()]
+        others = {weight.data_ptr() for module in spoken for weight in module.parameters()}
+        weights = {name: one for name, one in target.state_dict().items() if one.data_ptr() not in others}
+        fields = target.config.to_dict()
+        kept = {name: one for name, one in fields.items() if name not in ELSEWHERE and not name.startswith("_")}
+        read = json.dumps(kept, sort_keys=True, default=str)
     digest = hashlib.sha256(read.encode())
-    for name, weight in sorted(target.model.vision_tower.state_dict().items()):
+    for name, weight in sorted(weights.items()):
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
         digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -14,20 +14,21 @@ from accelerate.utils import InitProcessGroupKwargs, is_tensorboard_available
 from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
-from specllava.distill.batches import Pixels, RowBatches, split
+from specllava.distill.batches import RowBatches, split
 from specllava.distill.beginning import check_teachable, make_fresh, training_draft
 from specllava.distill.chats import ChatEncoder
-from specllava.distill.features import make_features
+from specllava.distill.features import kept_names, make_features
 from specllava.distill.job import Job
 from specllava.distill.loop import TrainingLog
 from specllava.distill.output import Output
+from specllava.distill.pictures import Pixels
 from specllava.distill.rows import Rows, index_rows
 from specllava.distill.self_generated import self_generated_answers
 from specllava.distill.stage import distil
 from specllava.distill.validation import UNASKED, Validation, first_questions, replace_draft
 from specllava.findings.distillation import SCHEMA_VERSION, Report, ValidationResult
-from specllava.models.draft_classes import save
-from specllava.models.family import shared_tower_of
+from specllava.models.draft_classes import save, saved_beside
+from specllava.models.vision import projector_weights
 from specllava.pair import Pair
 
 MOST_POINTS = 2000  # of the curve in the report; a longer one is averaged
@@ -112,7 +113,8 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
         tell(f"left out of {job.data.name}: {rows.reasons.line()}")
     learnt, held_out = split(rows, config.validation_prompts, config.seed)
     target, processor = run.pair.target, run.pair.processor
-    encode = ChatEncoder(processor, min(config.length, run.pair.context), run.pair.eos_token_ids)
+    length, slot = min(config.length, run.pair.context), target.config.image_token_id
+    encode = ChatEncoder(processor, length, run.pair.eos_token_ids, slot)
     encode(rows[int(learnt[0])].without_images(), [])  # raises for a template that cannot be used
     needed = _rows_needed(run)
     source, numbers = rows, learnt
@@ -126,12 +128,13 @@ def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Seq
         if not len(source):
             raise ValueError(f"the target answers none of {len(chosen)} rows")
     make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
-    batches = make("pixel_values", Pixels(processor, target.config, job.images))
+    batches = make(see=Pixels(processor, target.config, job.images))
     if job.features is not None:
         met = batches.positions(needed // config.batch)
-        names = [name for position in met for name in source[batches.row_at(position)].images]
+        shown = (source[batches.row_at(position)].images for position in met)
+        names = [name for row in shown for name in kept_names(row, run.pair.family.several_differ)]
         cache = make_features(job.features, target, processor, job.images, names, accelerator)
-        batches = make("features", cache)
+        batches = make(see=cache)
     return rows, batches, held_out.tolist()
 
 
@@ -160,12 +163,12 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
     if config.projector_steps:
         if not output.aligned.exists():
             draft.requires_grad_(False)
-            _set_trainable(shared_tower_of(run.pair.target.config).projector(draft), True)
+            _set_trainable(projector_weights(draft), True)
             loop = config.loop(projector=True)
             log = teach("projector", draft, batches=batches, loop=loop, directory=output.checkpoints("projector"))
             if accelerator.is_main_process:
                 output.write_stage({**log.state_dict(), **callback.state_dict()})
-                save(draft, run.pair.processor, output.aligned, torch.float32)
+                save(draft, saved_beside(draft, run.pair.processor), output.aligned, torch.float32)
                 output.remove_checkpoints("projector")
             accelerator.wait_for_everyone()
         stage = output.read_stage()
@@ -174,7 +177,7 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
         callback.offset = config.projector_steps
         draft = training_draft(output.aligned, run.pair.target)
     if config.freeze_projector:
-        _set_trainable(shared_tower_of(run.pair.target.config).projector(draft), False)
+        _set_trainable(projector_weights(draft), False)
     if config.gradient_checkpointing:
         draft.gradient_checkpointing_enable({"use_reentrant": False})
         draft.train()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from specllava.distill.config import FeatureObjective, LoopConfig, Objective
 from specllava.distill.feature_losses import TaughtTexts, feature_losses
 from specllava.distill.loop import Batch, Losses, TrainingCallback, TrainingLog, fit
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
+from specllava.distill.pictures import batch_pictures
 from specllava.models.draft_classes import vision_source
-from specllava.models.family import Features, shared_tower_of, tower_features
+from specllava.models.family import FEATURES, Features, ImageFeatures, family_of
 from specllava.models.feature_config import LAST
 from specllava.models.feature_draft import FeatureDraft
-from specllava.models.vision import compressor_of, kept_slots, merge_features, split_by_image
+from specllava.models.vision import compressor_of, kept_slots, merge_features, placed, projector_weights
+from specllava.runtime.engine import Engine
 
 
 def distil(
@@ -40,8 +43,9 @@ def distil(
         draft: takes the target's features, or no picture at all; with a :class:`FeatureObjective`, the target's states.
         target: in evaluation mode, on the accelerator's device.
         batches: batch number to ``input_ids`` and ``labels`` ``[batch, length]`` and, of the pictures in the order of
-            their slots, ``image_sizes`` ``[images, 2]`` and either ``pixel_values`` ``[tiles, 3, height, width]`` or
-            ``features`` ``[tiles, patches, vision_hidden]``; none of them if no row of the batch has a picture.
+            their slots, ``image_sizes`` ``[images, 2]`` and either :func:`batch_entries` or, where each is one square,
+            ``pixel_values`` ``[images, 3, height, width]``; none of them if no row of the batch has a picture.
+            ``images`` ``[batch]`` says how many are each row's, where the target reads rows one by one.
 
     Raises:
         FloatingPointError: the loss is not finite; the last checkpoint is kept.
@@ -68,17 +72,17 @@ def taught_losses(target: PreTrainedModel, objective: Objective) -> Callable[[Pr
         ids, labels = batch["input_ids"], batch["labels"]
         with torch.no_grad():
             features = _features(target, batch)
-        seen = None if vision_source(model) == "none" else features
+        seen = None if vision_source(model) == "none" else _stacked(target, features)
         own_ids, own_labels = ids, labels
         if vision_source(model) == "none":
             own_ids, own_labels = keep_tokens(ids, labels, ids != target.config.image_token_id)
         elif compressor_of(model) is not None:
-            own_ids, own_labels = keep_tokens(ids, labels, kept_slots(model, ids, features))
+            own_ids, own_labels = keep_tokens(ids, labels, kept_slots(model, ids, seen))
         ours, tokens = answer_positions(chat_states(model, own_ids, seen), own_labels)
         if objective.kl_weight == 0:
             return {"loss": chunked_cross_entropy(ours, model.lm_head, tokens, objective.chunk)}
         with torch.no_grad():
-            theirs, _ = answer_positions(chat_states(target, ids, features), labels)
+            theirs, _ = answer_positions(target_texts(target, batch, features).last, labels)
         loss, kl = chunked_loss(ours, model.lm_head, theirs, target.lm_head, tokens, objective)
         return {"loss": loss, "kl": kl}
 
@@ -98,15 +102,43 @@ def state_losses(target: PreTrainedModel, objective: FeatureObjective) -> Callab
 
 def taught_texts(target: PreTrainedModel, layers: Sequence[int], batch: Batch) -> TaughtTexts:
     """Return a batch's texts with the target's states of ``layers``, numbered as transformers does."""
-    embeds = merge_features(target, batch["input_ids"], _features(target, batch))
-    output = target.get_decoder()(inputs_embeds=embeds, use_cache=False, output_hidden_states=tuple(layers) != LAST)
-    last: Tensor = output.last_hidden_state
-    states = last if tuple(layers) == LAST else torch.cat([output.hidden_states[layer] for layer in layers], dim=-1)
-    return TaughtTexts(batch["input_ids"], batch["labels"], embeds, states, last)
+    return target_texts(target, batch, _features(target, batch), layers)
+
+
+def target_texts(
+    target: PreTrainedModel, batch: Batch, features: Sequence[ImageFeatures], layers: Sequence[int] = LAST
+) -> TaughtTexts:
+    """Return a batch's texts as the target reads them in decoding.
+
+    Args:
+        features: of the batch's pictures.
+        layers: as in :func:`taught_texts`.
+    """
+    ids, labels, family = batch["input_ids"], batch["labels"], family_of(target.config)
+    if family.position_rows == 1 and not family.bidirectional:
+        embeds = merge_features(target, ids, _stacked(target, features))
+        output = target.get_decoder()(inputs_embeds=embeds, use_cache=False, output_hidden_states=tuple(layers) != LAST)
+        last: Tensor = output.last_hidden_state
+        states = last if tuple(layers) == LAST else torch.cat([output.hidden_states[layer] for layer in layers], dim=-1)
+        return TaughtTexts(ids, labels, embeds, states, last)
+    left = iter(features)  # pictures give each row of the batch positions or a mask of its own
+    counts = batch["images"].tolist() if features else [0] * len(ids)
+    shown = [_stacked(target, list(islice(left, count))) for count in counts]
+    embeds = torch.cat([merge_features(target, row[None], own) for row, own in zip(ids, shown, strict=True)])
+    known = torch.stack([_states(target, row, own, layers) for row, own in zip(ids, shown, strict=True)])
+    width = target.config.get_text_config().hidden_size
+    return TaughtTexts(ids, labels, embeds, known[..., :-width], known[..., -width:])
+
+
+def _states(target: PreTrainedModel, ids: Tensor, features: Features | None, layers: Sequence[int]) -> Tensor:
+    """Return the states of ``layers`` and the last ones of a text ``[length]``: ``[length, (layers + 1) * hidden]``."""
+    states = Engine(target, len(ids), (*layers, *LAST)).prefill(ids[None], features).states
+    assert states is not None
+    return states
 
 
 def chat_states(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
-    """Return the last hidden states ``[batch, length, hidden]``.
+    """Return a draft's last hidden states ``[batch, length, hidden]``.
 
     Padding is on the right, so causal attention needs no mask for it. Projector and compressor are part of the graph
     even where there is no picture: several processes expect a gradient for every weight from each of them.
@@ -114,7 +146,7 @@ def chat_states(model: PreTrainedModel, input_ids: Tensor, features: Features | 
     embeds = merge_features(model, input_ids, features)
     unread = list((compressor_of(model) or nn.Identity()).parameters())
     if features is None and vision_source(model) != "none":
-        unread += shared_tower_of(model.config).projector(model)
+        unread += projector_weights(model)
     if unread:
         embeds = embeds + 0.0 * torch.stack([one.sum() for one in unread]).sum()
     states: Tensor = model.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state
@@ -127,12 +159,17 @@ def keep_tokens(input_ids: Tensor, labels: Tensor, kept: Tensor) -> tuple[Tensor
     return pad_sequence(own_ids, batch_first=True), pad_sequence(own_labels, batch_first=True, padding_value=IGNORE)
 
 
-def _features(target: PreTrainedModel, batch: Batch) -> Features | None:
-    """Return the features of the batch's pictures, from the cached states or from the target's vision tower."""
+def _features(target: PreTrainedModel, batch: Batch) -> list[ImageFeatures]:
+    """Return the features of the batch's pictures, kept ones or those that the target's tower makes."""
     if "image_sizes" not in batch:
-        return None
-    states = batch.get("features")
-    if states is None:
-        states = tower_features(target, batch["pixel_values"].to(target.dtype))
-    sizes = [(height, width) for height, width in batch["image_sizes"].tolist()]
-    return shared_tower_of(target.config).stack(split_by_image(target, states, sizes))
+        return []
+    family, pictures = family_of(target.config), batch_pictures(batch)
+    if all(FEATURES in one for one in pictures):
+        sizes = [(height, width) for height, width in batch["image_sizes"].tolist()]
+        moved = [placed(one, target, target.device) for one in pictures]
+        return [family.restored(one, size) for one, size in zip(moved, sizes, strict=True)]
+    return family.encode(target, [placed(one, target, target.device) for one in pictures])
+
+
+def _stacked(target: PreTrainedModel, features: Sequence[ImageFeatures]) -> Features | None:
+    return family_of(target.config).stack(features) if features else None

@@ -25,7 +25,7 @@ from specllava.distill.rows import Row, Rows
 from specllava.findings.distillation import ValidationResult
 from specllava.lane import Lane
 from specllava.metrics import summarise
-from specllava.models.draft_classes import save, vision_source
+from specllava.models.draft_classes import save, saved_beside
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
@@ -172,8 +172,7 @@ def replace_draft(draft: PreTrainedModel, processor: ProcessorMixin, directory: 
     new, old = (directory.with_name(directory.name + suffix) for suffix in (".new", ".old"))
     for left_over in (new, *((old,) if directory.exists() else ())):
         shutil.rmtree(left_over, ignore_errors=True)
-    beside = {"none": processor.tokenizer, "states": None}.get(vision_source(draft), processor)
-    save(draft, beside, new, torch.float32)
+    save(draft, saved_beside(draft, processor), new, torch.float32)
     if directory.exists():
         directory.rename(old)
     new.rename(directory)

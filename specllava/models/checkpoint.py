@@ -74,13 +74,16 @@ class Checkpoint:
             raise ValueError(f"{self.place} has a config.json that is no JSON object")
         return found
 
-    def config(self) -> PretrainedConfig:
+    def config(self, build: type[Any] = AutoConfig) -> PretrainedConfig:
         """Read the configuration.
+
+        Args:
+            build: class whose ``from_pretrained`` reads one that transformers does not know.
 
         Raises:
             ValueError: it cannot be read, or the hub cannot be reached or has no such model; in one line, as all below.
         """
-        return self._read(lambda: AutoConfig.from_pretrained(self.place, **self._rules))
+        return self._read(lambda: build.from_pretrained(self.place, **self._rules))
 
     def processor(self, build: type[Any] = AutoProcessor) -> ProcessorMixin:
         """Load tokenizer and image processor; fields that older files lack come from the configuration.
@@ -98,9 +101,14 @@ class Checkpoint:
             processor.num_additional_image_tokens = 1  # the class token that a CLIP tower puts in front
         return processor
 
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Load the tokenizer alone."""
-        return self._read(lambda: AutoTokenizer.from_pretrained(self.place, **self._rules))
+    def tokenizer(self, config: PretrainedConfig | None = None) -> PreTrainedTokenizerBase:
+        """Load the tokenizer alone.
+
+        Args:
+            config: of the language model, if :meth:`config` is one that transformers does not know.
+        """
+        more = {} if config is None else {"config": config}
+        return self._read(lambda: AutoTokenizer.from_pretrained(self.place, **more, **self._rules))
 
     def load(self, build: type[PreTrainedModel], **options: Any) -> PreTrainedModel:
         """Load the model as class ``build``, with the options of ``from_pretrained``.

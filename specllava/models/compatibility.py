@@ -6,6 +6,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from specllava.models.draft_classes import vision_source
 from specllava.models.family import shared_tower_of
+from specllava.models.slot_draft import SlotDraft, SlotDraftConfig
 from specllava.models.vocabulary import check_tokens
 
 INIT, IMPORT = 'run "specllava draft init"', 'run "specllava draft import"'
@@ -40,7 +41,9 @@ def check_pair(
     markers = target.config.image_token_id, draft.config.image_token_id
     if markers[0] != markers[1]:
         raise ValueError(f"the draft's image token is {markers[1]}, the target's {markers[0]}: {IMPORT}")
-    if source == "shared":
+    if isinstance(draft, SlotDraft):
+        _check_slots(target.config, draft.config)
+    elif source == "shared":
         _check_vision(target, draft)
 
 
@@ -62,6 +65,15 @@ def check_relative(
             f" must be a {target.model_type}"
         )
     check_tokens(name, tokenizer, "the target", target_tokenizer)
+
+
+def _check_slots(target: PretrainedConfig, draft: SlotDraftConfig) -> None:
+    """Refuse a draft that cannot read what the target's image slots hold."""
+    made, size = draft.target_type, target.get_text_config().hidden_size
+    if made != target.model_type:
+        raise ValueError(f"the draft reads image slots of a {made}, the target is a {target.model_type}: {INIT}")
+    if draft.slot_size != size:
+        raise ValueError(f"the draft reads image slots of size {draft.slot_size}, the target's have {size}: {INIT}")
 
 
 def _check_vision(target: PreTrainedModel, draft: PreTrainedModel) -> None:

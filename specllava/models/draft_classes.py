@@ -18,11 +18,13 @@ from transformers import (
     LlavaNextConfig,
     LlavaNextForConditionalGeneration,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     ProcessorMixin,
 )
 
 from specllava.models.compressors import compressor_of_config
 from specllava.models.feature_draft import FeatureDraft
+from specllava.models.slot_draft import SlotDraft
 from specllava.whole_file import whole_directory
 
 MAX_SHARD = "8MB"  # a hosted Space's git takes no file above 10 MB without extra tooling
@@ -52,14 +54,29 @@ def vision_source(draft: PreTrainedModel) -> VisionSource:
     """Return the source of a draft's picture features; a plain language model has none."""
     if isinstance(draft, FeatureDraft):
         return "states"
+    if isinstance(draft, SlotDraft):
+        return "shared"
     if getattr(draft.config, "vision_config", None) is None:
         return "none"
     return "shared" if isinstance(getattr(draft.model, "vision_tower", None), nn.Identity) else "own"
 
 
+def saved_beside(draft: PreTrainedModel, processor: ProcessorMixin) -> ProcessorMixin | PreTrainedTokenizerBase | None:
+    """Return what is saved with a draft of the target that ``processor`` belongs to.
+
+    A draft that reads the target's states has no tokens of its own; only one that reads a tower's needs a processor.
+    """
+    source = vision_source(draft)
+    if source == "states":
+        return None
+    words_alone = source == "none" or isinstance(draft, SlotDraft)
+    beside: ProcessorMixin | PreTrainedTokenizerBase = processor.tokenizer if words_alone else processor
+    return beside
+
+
 def save(
     model: PreTrainedModel,
-    processor: ProcessorMixin | None,
+    processor: ProcessorMixin | PreTrainedTokenizerBase | None,
     directory: Path,
     dtype: torch.dtype = torch.bfloat16,
     max_shard: str = MAX_SHARD,
@@ -67,7 +84,7 @@ def save(
     """Write a checkpoint under a temporary name and rename it, so that a directory that exists is complete.
 
     Args:
-        processor: none for a draft that reads the target's states, which has no tokens of its own.
+        processor: what is saved with it; see :func:`saved_beside`.
 
     Raises:
         OSError: it cannot be written, such as on a full disk; nothing is left behind.

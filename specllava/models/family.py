@@ -9,6 +9,7 @@ from transformers import PretrainedConfig
 from specllava.models.families.gemma3 import Gemma3
 from specllava.models.families.idefics3 import Idefics3, SmolVLM
 from specllava.models.families.interface import (
+    FEATURES,
     Family,
     Features,
     GridFeatures,
@@ -26,6 +27,7 @@ from specllava.models.families.qwen3_vl import Qwen3VL
 from specllava.models.families.qwen_vl import Qwen2VL, Qwen25VL
 
 __all__ = [
+    "FEATURES",
     "Family",
     "Features",
     "GridFeatures",
@@ -69,20 +71,27 @@ def family_of(config: PretrainedConfig) -> Family:
     raise ValueError(f"models of type {config.model_type} are not known as targets: {known_families()} are")
 
 
-def shared_tower_of(config: PretrainedConfig) -> SharedTower:
-    """Return the family of a model whose tower a draft can share.
+def features_family(config: PretrainedConfig) -> Family:
+    """Return the family whose features a model reads: its own, or its target's if it reads slot embeddings.
 
     Raises:
-        ValueError: none that is known here, or one whose drafts have towers of their own.
+        ValueError: none that is known here.
+    """
+    name = getattr(config, "target_type", config.model_type)
+    return next((family for family in FAMILIES if family.name == name), None) or family_of(config)
+
+
+def shared_tower_of(config: PretrainedConfig) -> SharedTower:
+    """Return the family of a model whose tower's states a draft reads.
+
+    Raises:
+        ValueError: none that is known here, or one of which a draft reads slot embeddings.
     """
     family = family_of(config)
     if isinstance(family, SharedTower):
         return family
     shared = " and ".join(one.name for one in FAMILIES if isinstance(one, SharedTower))
-    raise ValueError(
-        f"no draft is made for a {config.model_type}, whose tower's features a draft cannot share ({shared} can):"
-        f" name a smaller {config.model_type} with --draft"
-    )
+    raise ValueError(f"no draft reads a {config.model_type}'s tower, as those of {shared} do: use draft init")
 
 
 def known_families() -> str:

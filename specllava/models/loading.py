@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from transformers import LlamaForCausalLM, PretrainedConfig, PreTrainedModel, ProcessorMixin
+from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.compatibility import check_pair, check_relative
@@ -20,8 +20,10 @@ from specllava.models.feature_checkpoint import is_feature_draft, load_feature_d
 from specllava.models.feature_config import DraftFormat
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fused import fuse
+from specllava.models.language_model import LANGUAGE_MODELS, language_model_class
 from specllava.models.memory_estimate import check_memory, checked_context, estimate
 from specllava.models.quantization import QuantizationName, quantization_config
+from specllava.models.slot_draft import SlotDraft, SlotDraftConfig, draft_config
 from specllava.models.vocabulary import align
 
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
@@ -112,7 +114,7 @@ def load_target(
         if is_feature_draft(small_checkpoint):
             small = (FeatureDraft, sizes_of(small_checkpoint, config))
         else:
-            small_config = small_checkpoint.config()
+            small_config = draft_config(small_checkpoint)
             small = (draft_class(small_checkpoint.name, small_config), small_config)
     context = checked_context(options.context, config)
     needed = estimate((family.target, config), small, precision, options.quantization, context)
@@ -152,11 +154,12 @@ def load_draft(
         return LoadedDraft(checkpoint.name, fuse(_ready(reading, input_device(target))), None)
     if draft_format is not None:
         raise ValueError(f"{checkpoint.name} is no draft of format {draft_format}: leave --draft-format out")
-    config = checkpoint.config()
+    config = draft_config(checkpoint)
     build = draft_class(checkpoint.name, config)
     check_decoder(checkpoint.name, config.get_text_config())
     family = find_family(config)
-    reads = checkpoint.tokenizer() if family is None else checkpoint.processor(family.processor)
+    text = config.get_text_config()
+    reads = checkpoint.tokenizer(text) if family is None else checkpoint.processor(family.processor)
     device = input_device(target)
     where = {} if device.type == "cpu" else {"device_map": {"": device}}
     shares = all(isinstance(one, SharedTower) for one in (family, family_of(target.config)))
@@ -173,7 +176,7 @@ def load_draft(
 
 
 def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
-    """Return the class of a draft: a vision-language model with or without a tower, or a text-only Llama.
+    """Return the class of a draft: a vision-language model with or without a tower, or a plain language model.
 
     Raises:
         ValueError: something else.
@@ -181,12 +184,13 @@ def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
     family = find_family(config)
     if isinstance(family, SharedTower) and family.draft.__name__ in (config.architectures or ()):
         return family.draft
+    found = SlotDraft if isinstance(config, SlotDraftConfig) else language_model_class(config)
     if family is not None:
-        return family.target
-    if config.model_type == "llama":
-        llama: type[PreTrainedModel] = LlamaForCausalLM
-        return llama
-    raise ValueError(f"{name} is a {config.model_type}, which cannot draft: {known_families()} can, and llama")
+        found = family.target
+    if found is None:
+        can = ", ".join(LANGUAGE_MODELS)
+        raise ValueError(f"{name} is a {config.model_type}, which cannot draft: {known_families()} can, and {can}")
+    return found
 
 
 def _ready(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM, PretrainedConfig, PreTrainedModel, ProcessorMixin
+from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.compatibility import differences
-from specllava.models.draft_classes import VisionSource, save
+from specllava.models.decoder import check_decoder
+from specllava.models.draft_classes import VisionSource, save, saved_beside
 from specllava.models.family import SharedTower, family_of, find_family, shared_tower_of
+from specllava.models.language_model import LANGUAGE_MODELS, language_model_class
+from specllava.models.slot_draft import SlotDraft, SlotDraftConfig
+from specllava.models.vision import projector_weights
 from specllava.models.vocabulary import align, check_tokens
 
 SHARD = "2GB"
@@ -36,7 +40,9 @@ class MadeDraft:
 
 
 def init_draft(llm: Source, target: Source, output: Path, text_only: bool = False, seed: int = 0) -> MadeDraft:
-    """Make a draft of a plain Llama: vocabulary aligned to the target's, a new projector for its features.
+    """Make a draft of a plain language model: vocabulary aligned to the target's, a new projector for its features.
+
+    It reads the states of a LLaVA's tower, and what the image slots of any other target hold.
 
     Args:
         text_only: no projector: the draft reads no picture.
@@ -48,29 +54,49 @@ def init_draft(llm: Source, target: Source, output: Path, text_only: bool = Fals
     check_free(output)
     small, large = Checkpoint.at(llm), Checkpoint.at(target)
     kind, config = small.config(), large.config()
-    if kind.model_type != "llama":
+    speaks = language_model_class(kind)
+    if speaks is None:
         way = " (draft import takes it)" if isinstance(find_family(kind), SharedTower) else ""
-        raise ValueError(f"{small.name} is a {kind.model_type}: a draft is made of a plain llama{way}")
-    family = family_of(config) if text_only else shared_tower_of(config)
+        *plain, last = LANGUAGE_MODELS
+        raise ValueError(
+            f"{small.name} is a {kind.model_type}: a draft is made of a plain {', '.join(plain)} or {last}{way}"
+        )
+    check_decoder(small.name, kind)
+    family = family_of(config)
     processor = large.processor(family.processor)
-    speaker = small.load(LlamaForCausalLM, dtype="auto")
+    speaker = small.load(speaks, dtype="auto")
     before, size = speaker.config.vocab_size, config.text_config.vocab_size
     _speak_alike(speaker, small, large.name, processor, config)
     said = [f"vocabulary {before} of {small.name}, {size} of {large.name}: {max(0, size - before)} rows added"]
     if text_only:
         save(speaker, processor.tokenizer, output, speaker.dtype, SHARD)
         return MadeDraft(output, "none", speaker.num_parameters(), (*said, "it never sees a picture"))
-    seeing = copy.deepcopy(config)
-    seeing.text_config = speaker.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        draft = shared_tower_of(config).draft(seeing)
-    draft.model.language_model.load_state_dict(speaker.model.state_dict())
+        draft = _seeing(speaker, config)
+    draft.get_decoder().load_state_dict(speaker.model.state_dict())
     draft.lm_head.load_state_dict(speaker.lm_head.state_dict())
-    save(draft, processor, output, speaker.dtype, SHARD)
-    fresh = draft.model.multi_modal_projector.parameters()
-    said.append(f"the projector is new ({sum(one.numel() for one in fresh)} weights): distil the draft before use")
+    save(draft, saved_beside(draft, processor), output, speaker.dtype, SHARD)
+    fresh = sum(one.numel() for one in projector_weights(draft))
+    said.append(f"the projector is new ({fresh} weights): distil the draft before use")
     return MadeDraft(output, "shared", draft.num_parameters(), tuple(said))
+
+
+def _seeing(speaker: PreTrainedModel, target: PretrainedConfig) -> PreTrainedModel:
+    """Return a new draft of the speaker's sizes that reads the target's features."""
+    family = family_of(target)
+    if isinstance(family, SharedTower):
+        seeing = copy.deepcopy(target)
+        seeing.text_config = speaker.config
+        return family.draft(seeing)
+    return SlotDraft(
+        SlotDraftConfig(
+            text_config=speaker.config,
+            target_type=target.model_type,
+            slot_size=target.get_text_config().hidden_size,
+            image_token_id=target.image_token_id,
+        )
+    )
 
 
 def import_draft(source: Source, target: Source, output: Path) -> MadeDraft:
@@ -123,7 +149,7 @@ def _speak_alike(
     align(model, small.name, 1 + max(tokenizer.get_vocab().values()), config.text_config.vocab_size)
     text = model.config.get_text_config()
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        setattr(text, name, getattr(config.text_config, name))
+        setattr(text, name, getattr(config.text_config, name, None))
 
 
 def _other_vision(model: PreTrainedModel, large: Checkpoint, config: PretrainedConfig) -> str | None:

@@ -13,6 +13,12 @@ class TextError(ValueError):
     """Error of a text that cannot be given to a model unchanged."""
 
 
+def written_begun(tokenizer: PreTrainedTokenizerBase, text: str) -> dict[str, bool]:
+    """Return the tokenizer's options for a chat template's text: none of its own beginning where the text has one."""
+    begun = bool(tokenizer.bos_token) and text.startswith(str(tokenizer.bos_token))
+    return {"add_special_tokens": False} if begun else {}
+
+
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
     """Return the strings that the tokenizer reads as one token wherever they stand in a text; longest first."""
     added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)

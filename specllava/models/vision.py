@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specllava.models.compressors import Compressor, Operator
-from specllava.models.family import Features, ImageFeatures, Size, family_of, shared_tower_of
+from specllava.models.family import Features, features_family, shared_tower_of
+from specllava.models.slot_draft import SlotDraft
 
 
-def split_by_image(model: PreTrainedModel, states: Tensor, sizes: Sequence[Size]) -> list[ImageFeatures]:
-    """Split the tower's states of all tiles, ``[tiles, patches, vision_hidden]``, into the features of each picture."""
-    family = shared_tower_of(model.config)
-    parts = states.split([family.num_tiles(model.config, size) for size in sizes])
-    return [family.features_of(one, size) for one, size in zip(parts, sizes, strict=True)]
+def placed(inputs: Mapping[str, Tensor], model: PreTrainedModel, device: torch.device) -> dict[str, Tensor]:
+    """Move inputs to a device, those that are no whole numbers in the model's precision."""
+    return {
+        name: one.to(device, model.dtype) if one.is_floating_point() else one.to(device)
+        for name, one in inputs.items()
+    }
+
+
+def projector_weights(draft: PreTrainedModel) -> list[nn.Parameter]:
+    """Return the weights by which a draft without a tower reads the target's features."""
+    if isinstance(draft, SlotDraft):
+        return list(draft.projector.parameters())
+    return shared_tower_of(draft.config).projector(draft)
 
 
 def num_image_tokens(model: PreTrainedModel, features: Features | None) -> list[int]:
     """Return the number of image slots that a model reads of each picture; a compressor leaves fewer."""
     if features is None:
         return []
-    counts, compressor = family_of(model.config).num_image_tokens(model, features), compressor_of(model)
+    counts, compressor = features_family(model.config).num_image_tokens(model, features), compressor_of(model)
     return counts if compressor is None else [compressor.kept(count) for count in counts]
 
 
@@ -46,7 +55,7 @@ def kept_slots(model: PreTrainedModel, input_ids: Tensor, features: Features | N
     if features is None:
         return kept
     slots = torch.eq(input_ids, model.config.image_token_id).nonzero()
-    counts = family_of(model.config).num_image_tokens(model, features)
+    counts = features_family(model.config).num_image_tokens(model, features)
     for own, count in zip(slots.split(counts), num_image_tokens(model, features), strict=True):
         kept[tuple(own[count:].t())] = False
     return kept
@@ -82,8 +91,10 @@ def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features
 
 def _projected(model: PreTrainedModel, features: Features) -> Tensor:
     """Project features to all image slots that the model reads, ``[slots, hidden]``."""
-    family, compressor = family_of(model.config), compressor_of(model)
+    family, compressor = features_family(model.config), compressor_of(model)
     projected = family.project(model, features)
+    if isinstance(model, SlotDraft):  # as the target reads them
+        projected = model.projector(projected.to(model.dtype))
     if compressor is None:
         return projected
     return torch.cat([compressor(one) for one in projected.split(family.num_image_tokens(model, features))])

@@ -14,9 +14,9 @@ from specllava.models.device import input_device
 from specllava.models.draft_classes import VisionSource
 from specllava.models.family import ImageFeatures, family_of, picture_key
 from specllava.models.shown import Shown, all_frames, for_draft
-from specllava.models.special import special_tokens
+from specllava.models.special import special_tokens, written_begun
 from specllava.models.video import Video
-from specllava.models.vision import compressor_of, kept_slots
+from specllava.models.vision import compressor_of, kept_slots, placed
 from specllava.runtime.chat_format import Message, Messages, apply_template, as_chat, with_video_parts
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
@@ -160,8 +160,7 @@ def _read(processor: ProcessorMixin, images: Sequence[Image.Image], text: str) -
     Raises:
         ValueError: settings of the processor, which come with the checkpoint, that do not work.
     """
-    begun = bool(processor.tokenizer.bos_token) and text.startswith(processor.tokenizer.bos_token)
-    special = {"add_special_tokens": False} if begun else {}
+    special = written_begun(processor.tokenizer, text)
     shown = [list(images)] if images else None
     try:
         read: Mapping[str, Tensor] = processor(images=shown, text=text, return_tensors="pt", **special)
@@ -193,25 +192,17 @@ def _with_features(
     new = {key: number for number, key in enumerate(keys) if key not in known}
     found = dict(known)
     if new:
-        pictures = [_placed(read[number], model, device) for number in new.values()]
+        pictures = [placed(read[number], model, device) for number in new.values()]
         found |= zip(new, family.encode(model, pictures), strict=True)
     features = family.stack([found[key] for key in keys])
     own = {name: inputs[name] for name in processor.image_processor.model_input_names if name in inputs}
     return replace(
         prompt,
-        image_inputs=_placed(own, model, device),
+        image_inputs=placed(own, model, device),
         features=features,
         image_keys=keys,
         vision_seconds=now(device) - started,
     )
-
-
-def _placed(inputs: Mapping[str, Tensor], model: PreTrainedModel, device: torch.device) -> dict[str, Tensor]:
-    """Move inputs to a device, those that are no whole numbers in the model's precision."""
-    return {
-        name: one.to(device, model.dtype) if one.is_floating_point() else one.to(device)
-        for name, one in inputs.items()
-    }
 
 
 def check_room(context: int, length: int, new_tokens: int, turn: int = 0, frames: int | None = None) -> None:

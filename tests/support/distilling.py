@@ -54,6 +54,8 @@ def arguments(root: Path, output: Path, **options: Any) -> list[str]:
     }  # fmt: skip
     words = ["distill"]
     for name, value in given.items():
+        if value is None:
+            continue
         flag = f"--{name.replace('_', '-')}"
         words += [flag] if value is True else [flag, str(value)]
     return words

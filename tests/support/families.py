@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoConfig, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedModel
 
 from specllava.models.family import family_of
 from support.checkpoints import TEXT, spelling, weights_of, write
@@ -49,6 +49,9 @@ class Layout:
     padding: int = 24
     tied: bool = False
     window: int = 0  # of the decoder's last layer, where the family has sliding windows; 0 for full attention
+
+
+SPEAKER = Layout(layers=1, hidden=32, heads=2, kv_heads=1, padding=8)  # of a language model that a draft is made of
 
 
 @dataclass(frozen=True)
@@ -446,6 +449,22 @@ def write_checkpoint(
     write(directory / "generation_config.json", {"eos_token_id": token_ids(family)[KINDS[family].eos]})
     write_processor(directory, family, layout)
     write_tokenizer(directory, family, also)
+    return directory
+
+
+def write_speaker(directory: Path, family: FamilyName, seed: int = 0, layout: Layout = SPEAKER) -> Path:
+    """A random language model with the family's kind of decoder and its tokens."""
+    directory.mkdir(parents=True)
+    kind = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
+    fields = text_fields(family, layout)
+    fields |= {"model_type": kind.get(family, fields["model_type"]), "rope_scaling": None}
+    write(directory / "config.json", fields)
+    config = AutoConfig.from_pretrained(directory)
+    model = seeded(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config, seed)
+    randomise(model, family, seed)
+    model.half().save_pretrained(directory)
+    write(directory / "config.json", fields)
+    write_tokenizer(directory, family)
     return directory
 
 

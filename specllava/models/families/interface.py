@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from specllava.models.video import Video
 
 Size = tuple[int, int]  # height and width in pixels
 Picture = dict[str, Tensor]  # what a model reads of one picture, by the names of its ``forward``
+FEATURES: Final = "features"  # of a picture that the tower has read already
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Family(ABC):
     processor: type[Any] = AutoProcessor  # class whose ``from_pretrained`` reads a checkpoint's processor
     position_rows: ClassVar[int] = 1  # of position ids per token
     bidirectional: ClassVar[bool] = False  # slots side by side attend to each other in both directions in the prefill
+    several_differ: ClassVar[bool] = False  # features of a picture depend on whether its prompt shows others
 
     @abstractmethod
     def pictures(
@@ -92,6 +94,18 @@ class Family(ABC):
     def video_parts(self, video: Video) -> list[dict[str, str]]:
         """Return the parts of a message that stand for a video in the chat template: by default a picture per frame."""
         return [{"type": "image"}] * len(video.frames)
+
+    def slot_width(self, config: PretrainedConfig) -> int:
+        """Return the numbers of each image slot in a picture's features."""
+        return int(config.get_text_config().hidden_size)
+
+    def stored(self, features: Any) -> Picture:
+        """Return one picture's features as they are kept on disk, ``FEATURES`` among them."""
+        return {FEATURES: features}
+
+    def restored(self, stored: Picture, size: Size) -> ImageFeatures:
+        """Return the features of a picture of ``size`` that :meth:`stored` gave."""
+        return stored[FEATURES]
 
     def prefill_positions(
         self, model: PreTrainedModel, input_ids: Tensor, features: Any
@@ -137,6 +151,13 @@ class SharedTower(Family):
     @abstractmethod
     def features_of(self, states: Tensor, size: Size) -> ImageFeatures:
         """Return one picture's features, from the tower's states of it, ``[tiles, patches, vision_hidden]``."""
+
+    def stored(self, features: Any) -> Picture:
+        """Return the tower's states of one picture, ``[tiles, patches, vision_hidden]``."""
+        return {FEATURES: features.states if isinstance(features, Tiles) else features[None]}
+
+    def restored(self, stored: Picture, size: Size) -> ImageFeatures:
+        return self.features_of(stored[FEATURES], size)
 
     @abstractmethod
     def projector(self, model: PreTrainedModel) -> list[nn.Parameter]:

@@ -1,7 +1,7 @@
 """Families with ordinary positions and masks, through transformers' own ``get_image_features``.
 
 A picture's features are the embeddings of its image slots, in the space of the model that read it: tower and projector
-ran once. So a draft of such a family reads each picture with a tower of its own.
+ran once. A draft reads them through a projector of its own (``SlotDraft``), or each picture with a tower of its own.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class LlavaOnevision(Plain):
     """LLaVA-OneVision (arXiv 2408.03326): one picture is read in tiles, of several each in one square."""
 
     name, target, processor = "llava_onevision", LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessorPil
+    several_differ = True
 
     def pictures(
         self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, Qwen3VLForConditionalGeneration
+from transformers import PretrainedConfig, PreTrainedModel, Qwen3VLForConditionalGeneration
 
 from specllava.models.families.interface import GridFeatures
 from specllava.models.families.qwen_vl import Qwen2VL
@@ -17,6 +17,9 @@ class Qwen3VL(Qwen2VL):
     """Qwen3-VL: behind its first layers the decoder adds to each slot what the tower made of it earlier (DeepStack)."""
 
     name, target = "qwen3_vl", Qwen3VLForConditionalGeneration
+
+    def slot_width(self, config: PretrainedConfig) -> int:
+        return super().slot_width(config) * (1 + len(config.vision_config.deepstack_visual_indexes))
 
     def prefill_arguments(
         self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures] | None

@@ -20,7 +20,7 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
 )
 
-from specllava.models.families.interface import Family, GridFeatures, ImageFeatures, Picture, Size
+from specllava.models.families.interface import FEATURES, Family, GridFeatures, ImageFeatures, Picture, Size
 from specllava.models.families.processors import Qwen2VLProcessorPil
 
 
@@ -56,6 +56,12 @@ class Qwen2VL(Family):
 
     def project(self, model: PreTrainedModel, features: Sequence[GridFeatures]) -> Tensor:
         return torch.cat([one.embeddings for one in features])
+
+    def stored(self, features: GridFeatures) -> Picture:
+        return {FEATURES: features.embeddings, "grid": features.grid, "deep": features.deep}
+
+    def restored(self, stored: Picture, size: Size) -> ImageFeatures:
+        return GridFeatures(stored[FEATURES], stored["grid"], stored["deep"])
 
     def prefill_positions(
         self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures] | None

@@ -1,0 +1,208 @@
+"""Drafts for targets of any family: they are taught what decoding reads, and what they learn changes no token."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from support import checkpoints, families, models
+from support.distilling import arguments
+from support.families import FAMILIES, FamilyName
+from test_bad_input import complaint
+
+from specllava.cli.main import main
+from specllava.config import DecodingConfig
+from specllava.distill.batches import RowBatches
+from specllava.distill.beginning import training_draft
+from specllava.distill.chats import ChatEncoder
+from specllava.distill.config import FeatureObjective, Objective
+from specllava.distill.features import make_features
+from specllava.distill.losses import IGNORE
+from specllava.distill.pictures import Pixels
+from specllava.distill.rows import Rows, index_rows
+from specllava.distill.stage import state_losses, taught_losses
+from specllava.findings.distillation import Report
+from specllava.growth.rules import RULE_INFOS
+from specllava.lane import Lane
+from specllava.models.draft_classes import save
+from specllava.models.family import family_of
+from specllava.models.fresh_feature_draft import fresh_feature_draft
+from specllava.models.make_draft import init_draft
+from specllava.models.slot_draft import SlotDraft
+from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt
+from specllava.runtime.scoring import draft_log_probs, teacher_forced_log_probs
+
+ROWS, LENGTH = 9, 400
+SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
+ANSWERS = ("A red bus stands on the left side of the road.", "There are two cats and a dog.", "It is on the table.")
+Taught = tuple[FamilyName, str]
+# A family whose slots lie side by side, one with row tokens between them, one with three rows of positions.
+DRAFTS: tuple[Taught, ...] = (
+    ("internvl", "vlm"), ("smolvlm", "eagle"), ("qwen2_5_vl", "vlm"), ("qwen2_5_vl", "eagle3"),
+)  # fmt: skip
+LEARNING: tuple[Taught, ...] = (("smolvlm", "vlm"), ("qwen2_5_vl", "eagle3"))
+Made = Callable[[str], Path]
+
+
+def row(number: int) -> dict[str, object]:
+    """Text alone, one picture, or three in two questions; all of odd sizes."""
+    names = [f"{place % len(checkpoints.SIZES)}.png" for place in range(number, number + (0, 1, 3)[number % 3])]
+    marks = (len(names) > 0) * "<image>\n", "<image>" * max(0, len(names) - 1)
+    said = []
+    for place, mark in enumerate(marks):
+        said += [
+            {"from": "human", "value": mark + checkpoints.QUESTIONS[(number + place) % 5]},
+            {"from": "gpt", "value": ANSWERS[(number + place) % 3]},
+        ]
+    return {"id": str(number), "conversations": said} | ({"image": names} if names else {})
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures and a data file."""
+    root = tmp_path_factory.mktemp("slots")
+    (root / "images").mkdir()
+    for number in range(len(checkpoints.SIZES)):
+        checkpoints.picture(number).save(root / "images" / f"{number}.png")
+    (root / "data.json").write_text(json.dumps([row(number) for number in range(ROWS)]))
+    return root
+
+
+@pytest.fixture(scope="module")
+def indexed(root: Path) -> Rows:
+    return index_rows(root / "data.json", root / "images", root / "index")
+
+
+@pytest.fixture(scope="module")
+def made(root: Path) -> Made:
+    """A target by its family, or ``family kind`` of a draft for it, made when it is first asked for."""
+
+    @cache
+    def write(name: str) -> Path:
+        family, _, kind = name.partition(" ")
+        if not kind:
+            return families.write_checkpoint(root / name, family)
+        if kind == "vlm":
+            speaker = families.write_speaker(root / f"{family} speaker", family)
+            return init_draft(speaker, write(family), root / name).directory
+        target = Pair.load(write(family), device="cpu", dtype="float32").target
+        save(fresh_feature_draft(target, kind), None, root / name, torch.float32)
+        return root / name
+
+    return write
+
+
+def loaded(made: Made, name: str, dtype: str = "float64") -> Pair:
+    """A target with a draft that can learn: one that decodes is fused."""
+    pair = replace(Pair.load(made(name.split()[0]), device="cpu", dtype=dtype), costs=models.COSTS)
+    draft = training_draft(made(name), pair.target).to(pair.target.dtype).eval()
+    return replace(pair, draft=draft)
+
+
+def asked(root: Path, rows: Rows, number: int, pair: Pair, turns: int) -> Prompt:
+    """The prompt in front of an answer of a row, as decoding reads it."""
+    row, chat, names = rows[number], [], iter(rows[number].images)
+    for place, text in enumerate(row.turns[: turns + 1]):
+        shown = [next(names) for _ in range(row.images_per_question[place // 2])] if place % 2 == 0 else []
+        parts = [{"type": "image", "image": root / "images" / name} for name in shown]
+        chat.append({"role": ("user", "assistant")[place % 2], "content": [*parts, {"type": "text", "text": text}]})
+    return pair.prompt(None, chat)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_taught_is_what_decoding_reads(root: Path, indexed: Rows, made: Made, family: FamilyName):
+    """Token for token, with slots and what stands around them, of no, one and several pictures."""
+    pair = Pair.load(made(family), device="cpu", dtype="float32")
+    encode = ChatEncoder(pair.processor, LENGTH, pair.eos_token_ids, pair.target.config.image_token_id)
+    see = Pixels(pair.processor, pair.target.config, root / "images")
+    for number in range(3):
+        row = indexed[number]
+        sizes = [checkpoints.picture(int(name[0])).size[::-1] for name in row.images]
+        encoded, last = encode(row, sizes), len(row.turns) - 2
+        prompt = asked(root, indexed, number, pair, last)
+        read = prompt.input_ids[0].tolist()
+        assert encoded.ids[: len(read)] == read and not encoded.cut
+        taught = [label for label in encoded.labels[len(read) :] if label != IGNORE]
+        assert pair.processor.tokenizer.decode(taught[:-1]).strip() == row.turns[-1]
+        assert taught[-1] in pair.eos_token_ids
+        if row.images:
+            pictures = see(row.images)
+            found = family_of(pair.target.config).encode(pair.target, pictures)
+            slots = family_of(pair.target.config).num_image_tokens(pair.target, pair.family.stack(found))
+            assert slots == [encode.slots(size, len(sizes) > 1) for size in sizes]
+
+
+@pytest.mark.parametrize(("family", "kind"), DRAFTS)
+@torch.no_grad()
+def test_the_loss_is_what_decoding_measures(root: Path, indexed: Rows, made: Made, family: FamilyName, kind: str):
+    """KL by the passes that decode, prompt by prompt, and by the loss of a padded batch, also from kept features."""
+    pair = loaded(made, f"{family} {kind}")
+    target, draft = pair.target, pair.draft
+    assert isinstance(draft, SlotDraft) == (kind == "vlm")
+    encode = ChatEncoder(pair.processor, LENGTH, pair.eos_token_ids, target.config.image_token_id)
+    names = [name for number in range(ROWS) for name in indexed[number].images]
+    place = root / f"{family} {kind} features"
+    kept = make_features(place, target, pair.processor, root / "images", names, Accelerator(cpu=True))
+    losses = taught_losses(target, Objective(kl_weight=1.0))
+    if kind != "vlm":
+        losses = state_losses(target, FeatureObjective())
+    found = []
+    for see in (Pixels(pair.processor, target.config, root / "images"), kept):
+        make = RowBatches(indexed, torch.arange(ROWS), encode, 2, 0, see, root / "images")
+        found.append(float(losses(draft, make(0))["kl"]))
+    kl = tokens = 0.0
+    for position in make._make_window(0)[0]:
+        number = make.row_at(position)
+        row = indexed[number]
+        for turn in range(0, len(row.turns), 2):
+            prompt = asked(root, indexed, number, pair, turn)
+            whole = encode(row, [checkpoints.picture(int(name[0])).size[::-1] for name in row.images])
+            answer = list(takewhile(lambda label: label != IGNORE, whole.labels[prompt.length :]))
+            ours = draft_log_probs(target, draft, prompt, answer)
+            theirs = teacher_forced_log_probs(target, prompt, answer)
+            kl += float((theirs.exp() * (theirs - ours)).sum())
+            tokens += len(answer)
+    assert found[0] == pytest.approx(kl / tokens, rel=1e-4)
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+
+
+@pytest.mark.parametrize(("family", "kind"), LEARNING)
+def test_a_draft_learns_and_changes_no_token(root: Path, made: Made, tmp_path: Path, family: FamilyName, kind: str):
+    options = {"target": made(family), "length": LENGTH, "steps": 10, "validate_every": 0, "kl_weight": 1.0}
+    if kind == "vlm":
+        assert main(arguments(root, tmp_path / "run", **options, draft=made(f"{family} vlm"))) == 0
+    else:
+        assert main(arguments(root, tmp_path / "run", **options, draft=None, drafter=kind)) == 0
+    report = Report.read(tmp_path / "run" / "report.json")
+    losses = [point["loss"] for point in report.curve]
+    assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
+    assert all(0 <= check.kl < 100 for check in report.checks)
+    pair = Pair.load(made(family), tmp_path / "run" / "last", device="cpu", dtype="float64")
+    pair = replace(pair, costs=models.COSTS)
+    assert pair.draft_vision == ("shared" if kind == "vlm" else "states")
+    prompts = [pair.prompt(None, checkpoints.messages(number)) for number in (2, 4)]
+    alone = [pair.run(Lane("x", replace(SHORT, drafter="none"), prompt)).token_ids for prompt in prompts]
+    for number, rule in enumerate(name for name, info in RULE_INFOS.items() if info.compared):
+        lane = Lane("x", replace(SHORT, rule=rule), prompts[number % 2])
+        assert pair.run(lane).token_ids == alone[number % 2]
+
+
+def test_a_draft_for_other_slots_is_refused(made: Made, tmp_path: Path):
+    wide = families.write_checkpoint(tmp_path / "wide", "internvl", layout=families.Layout(hidden=64))
+    line = complaint(lambda: Pair.load(wide, made("internvl vlm"), device="cpu"))
+    assert line.startswith("the draft reads image slots of size 48, the target's have 64: run ")
+    settings = json.loads((made("internvl vlm") / "config.json").read_text())
+    foreign = tmp_path / "foreign"
+    shutil.copytree(made("internvl vlm"), foreign)
+    (foreign / "config.json").write_text(json.dumps(settings | {"target_type": "smolvlm"}))
+    line = complaint(lambda: Pair.load(made("internvl"), foreign, device="cpu"))
+    assert line.startswith("the draft reads image slots of a smolvlm, the target is a internvl: run ")
