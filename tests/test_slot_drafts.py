@@ -45,9 +45,9 @@ ROWS, LENGTH = 9, 400
 SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
 ANSWERS = ("A red bus stands on the left side of the road.", "There are two cats and a dog.", "It is on the table.")
 Taught = tuple[FamilyName, str]
-# A family whose slots lie side by side, one with row tokens between them, one with three rows of positions.
+# Slots side by side, with row tokens between them, with three rows of positions, and seeing each other both ways.
 DRAFTS: tuple[Taught, ...] = (
-    ("internvl", "vlm"), ("smolvlm", "eagle"), ("qwen2_5_vl", "vlm"), ("qwen2_5_vl", "eagle3"),
+    ("internvl", "vlm"), ("smolvlm", "eagle"), ("qwen2_5_vl", "eagle3"), ("gemma3", "vlm"), ("gemma3", "eagle3"),
 )  # fmt: skip
 LEARNING: tuple[Taught, ...] = (("smolvlm", "vlm"), ("qwen2_5_vl", "eagle3"))
 Made = Callable[[str], Path]
