@@ -6,6 +6,7 @@ from typing import Final
 
 from transformers import PretrainedConfig
 
+from specllava.models.families.aya_vision import AyaVision
 from specllava.models.families.gemma3 import Gemma3
 from specllava.models.families.idefics3 import Idefics3, SmolVLM
 from specllava.models.families.interface import (
@@ -52,6 +53,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Qwen25VL(),
     Qwen3VL(),
     Gemma3(),
+    AyaVision(),
 )
 
 

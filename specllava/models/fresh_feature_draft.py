@@ -14,8 +14,8 @@ from specllava.models.feature_config import LAST, DraftFormat, FeatureDraftConfi
 from specllava.models.feature_draft import FeatureDraft
 
 SIZES: Final = (
-    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps",
-    "max_position_embeddings", "vocab_size", "initializer_range",
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
+    "vocab_size", "initializer_range",
 )  # fmt: skip
 
 
@@ -43,7 +43,8 @@ def fresh_feature_draft(
     text = target.config.get_text_config()
     rotations = text.rope_parameters
     sizes = {name: getattr(text, name) for name in SIZES} | {"rope_parameters": rotations.get(FULL, rotations)}
-    sizes |= {"hidden_act": getattr(text, "hidden_act", None) or text.hidden_activation}
+    sizes |= {"hidden_act": getattr(text, "hidden_act", None) or text.hidden_activation}  # as Gemma names it
+    sizes |= {"rms_norm_eps": getattr(text, "rms_norm_eps", None) or text.layer_norm_eps}  # as Cohere does
     sizes |= _narrower(text, heads, intermediate_size)
     count, eagle3 = int(text.num_hidden_layers), kind == "eagle3"
     ids = None if guessable is None else sorted(set(guessable))
@@ -87,7 +88,9 @@ def _pass_states_through(fusion: nn.Linear) -> None:
 def _take_over_head(draft: FeatureDraft, target: PreTrainedModel, ids: Sequence[int] | None) -> None:
     """Begin with the target's final norm and the rows of its head that score ``ids``."""
     norm = target.get_decoder().norm
-    draft.norm.weight.copy_(norm(torch.ones_like(norm.weight)))  # its scale, which a Gemma stores as one less
+    signs = torch.ones_like(norm.weight)
+    signs[1::2] = -1.0  # of mean 0 and mean square 1, so that any norm leaves its scale, however it is stored
+    draft.norm.weight.copy_(signs * norm(signs))
     rows = target.get_output_embeddings().weight
     if ids is None:
         draft.lm_head.weight.copy_(rows)

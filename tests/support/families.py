@@ -3,7 +3,8 @@
 The layouts are those of ``llava-hf/llava-onevision-qwen2-0.5b-ov-hf``, ``OpenGVLab/InternVL3-1B-hf``,
 ``mistralai/Mistral-Small-3.1-24B-Instruct-2503``, ``HuggingFaceM4/Idefics3-8B-Llama3``,
 ``HuggingFaceTB/SmolVLM2-2.2B-Instruct``, ``Qwen/Qwen2-VL-7B-Instruct``, ``Qwen/Qwen2.5-VL-7B-Instruct``,
-``Qwen/Qwen3-VL-8B-Instruct`` and ``google/gemma-3-4b-it``, as transformers describes them. Only the sizes are small.
+``Qwen/Qwen3-VL-8B-Instruct``, ``google/gemma-3-4b-it`` and ``CohereLabs/aya-vision-8b``, as transformers
+describes them. Only the sizes are small.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from support.checkpoints import TEXT, spelling, weights_of, write
 from support.models import seeded
 
 FamilyName = Literal[
-    "llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3"
+    "llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3",
+    "aya_vision",
 ]
 FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
 WORDS = 320  # pieces of the vocabulary: 256 bytes and what is learnt from a text
@@ -88,6 +90,12 @@ INST = (
     + PARTS.replace("IMAGE", "[IMG]") + "[/INST]{% else %}{{ message['content'][0]['text'] + eos_token }}"
     "{% endif %}{% endfor %}"
 )  # fmt: skip
+COMMAND = (
+    "{{ bos_token }}{% for message in messages %}<|START_OF_TURN_TOKEN|>"
+    "{{ '<|CHATBOT_TOKEN|>' if message['role'] == 'assistant' else '<|USER_TOKEN|>' }}"
+    + PARTS.replace("IMAGE", "<image>") + "<|END_OF_TURN_TOKEN|>{% endfor %}"
+    "{% if add_generation_prompt %}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>{% endif %}"
+)  # fmt: skip
 MODEL = (
     "{{ bos_token }}{% for message in messages %}<start_of_turn>"
     "{{ 'model' if message['role'] == 'assistant' else message['role'] }}\n"
@@ -142,6 +150,13 @@ KINDS: dict[FamilyName, Kind] = {
         "<image_soft_token>", "<bos>", "<end_of_turn>", "GemmaTokenizer", "Gemma3Processor", "Gemma3ImageProcessor",
         MODEL,
         (("boi_token", "<start_of_image>"), ("eoi_token", "<end_of_image>"), ("image_token", "<image_soft_token>")),
+    ),
+    "aya_vision": Kind(
+        ("<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>"),
+        ("<|END_OF_TURN_TOKEN|>", "<|START_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|START_OF_IMG|>",
+         "<|END_OF_IMG|>", "<|IMG_PATCH|>"),
+        "<|IMG_PATCH|>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "CohereTokenizer", "AyaVisionProcessor",
+        "GotOcr2ImageProcessorFast", COMMAND,
     ),
 }  # fmt: skip
 
@@ -230,7 +245,8 @@ def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     """The decoder's part of ``config.json``."""
     qwens = {"llava_onevision": "qwen2", "internvl": "qwen2", "qwen3_vl": "qwen3_vl_text"}
     flat = {"qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl"}  # whose fields lie beside the tower's
-    kind = (qwens | flat | {"mistral3": "mistral", "gemma3": "gemma3_text"}).get(family, "llama")
+    others = {"mistral3": "mistral", "gemma3": "gemma3_text", "aya_vision": "cohere2"}
+    kind = (qwens | flat | others).get(family, "llama")
     fields: dict[str, Any] = {
         "hidden_size": layout.hidden,
         "intermediate_size": 2 * layout.hidden,
@@ -244,6 +260,11 @@ def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     }
     if kind == "mistral":  # whose heads are not as wide as the hidden state over their number
         fields |= {"head_dim": 16, "sliding_window": None, "rope_theta": 1e9}
+    if family == "aya_vision":  # the layers that see everything know of no positions
+        fields |= {
+            "layer_norm_eps": 1e-5, "logit_scale": 0.25, "rope_theta": 5e4, "sliding_window": layout.window or 12,
+            "sliding_window_pattern": 2,
+        }  # fmt: skip
     if family == "gemma3":  # likewise; every second layer slides, and the others' rotary angles are scaled
         fields |= {
             "head_dim": 16, "query_pre_attn_scalar": 16, "rope_local_base_freq": 1e4, "rope_theta": 1e6,
@@ -269,7 +290,7 @@ def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
 
 
 def tied(family: FamilyName, layout: Layout) -> bool:
-    return layout.tied or family == "gemma3"
+    return layout.tied or family in ("gemma3", "aya_vision")
 
 
 def rows_of(family: FamilyName, layout: Layout) -> int:
@@ -318,6 +339,12 @@ def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
             fields |= {
                 "image_token_index": image, "multimodal_projector_bias": False, "projector_hidden_act": "gelu",
                 "spatial_merge_size": layout.scale, "vision_feature_layer": -1,
+            }  # fmt: skip
+        case "aya_vision":
+            vision |= {"model_type": "siglip_vision_model", "vision_use_head": False}
+            fields |= {
+                "adapter_layer_norm_eps": 1e-6, "alignment_intermediate_size": 64, "downsample_factor": layout.scale,
+                "image_token_index": image, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
             }  # fmt: skip
         case "gemma3":
             vision |= {"model_type": "siglip_vision_model", "vision_use_head": False}
@@ -399,6 +426,10 @@ def write_processor(directory: Path, family: FamilyName, layout: Layout) -> None
                 "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]", "image_token": "[IMG]",
                 "patch_size": layout.patch, "spatial_merge_size": layout.scale,
             }  # fmt: skip
+        case "aya_vision":
+            images |= {"crop_to_patches": True, "max_patches": 6, "min_patches": 1}
+            images |= {"size": {"height": side, "width": side}}
+            fields |= {"downsample_factor": layout.scale, "img_size": side, "patch_size": layout.patch}
         case "gemma3":
             images |= {"do_pan_and_scan": None, "resample": 2, "size": {"height": side, "width": side}}
             fields |= {"image_seq_length": slots(layout)}

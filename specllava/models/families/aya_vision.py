@@ -1,0 +1,22 @@
+"""Aya Vision (arXiv 2505.08751), whose tiles stand between words that number them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+from transformers import AyaVisionForConditionalGeneration, PretrainedConfig, ProcessorMixin
+
+from specllava.models.families.interface import Picture, Size
+from specllava.models.families.plain import Plain
+
+
+class AyaVision(Plain):
+    """Aya Vision 8B and 32B: tiles of equal numbers of slots, then the whole; each is a picture of its own."""
+
+    name, target = "aya_vision", AyaVisionForConditionalGeneration
+
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        return [{"pixel_values": tile} for tile in inputs["pixel_values"].split(1)]
