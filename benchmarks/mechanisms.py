@@ -1,6 +1,6 @@
 """The three mechanisms of Spec-LLaVA (arXiv 2509.11961), each by itself on the toy pair.
 
-    python -m benchmarks.mechanisms --mechanism grounding --json benchmarks/results/grounding.json \\
+    python -m benchmarks.mechanisms --mechanism grounding --json benchmarks/results/mechanism-grounding.json \\
         --picture docs/science-grounding.svg
 
 ``grounding``: a draft that sees the picture is in less doubt. ``tree``: with as many guesses a tree gets further than a
@@ -34,7 +34,7 @@ from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.toyworld.scene_questions import scene_questions
 from visual.figures.intervals import Panel, interval_figure
 
-NODES: Final = (2, 4, 8, 16, 32)
+NODES: Final = (2, 4, 8, 16)
 STEPS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the draft before distillation to the one after
 NAMES: Final = ("tau", "acceptance", "entropy", "kl", "agreement")
 TITLES: Final = {
@@ -53,7 +53,7 @@ class MechanismConfig:
 
     mechanism: Literal["grounding", "tree", "distillation"]
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    prompts: int = 60
+    prompts: int = 40
     json: Path | None = None
     picture: Path | None = None
 

@@ -48,7 +48,7 @@ class TurnsConfig:
     """
 
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=128))
-    dialogues: int = 60
+    dialogues: int = 40
     preset: str = "toy"
     json: Path | None = None
     picture: Path | None = None
@@ -59,8 +59,11 @@ def main(config: TurnsConfig) -> None:
     pair = Pair.from_preset(config.preset, dtype="float32")
     measured: dict[str, Turns] = {lane: [[] for _ in range(TURNS)] for lane in (ONE, TWO)}
     for number in tqdm(range(config.dialogues), "dialogues"):
+        chat: list[dict[str, Any]] = []
+        begun = ask(pair, number, range(CHANGED), chat, False, config.decoding)
         for lane, turns in measured.items():
-            for turn, one in enumerate(dialogue(pair, number, config.decoding, lane == TWO)):
+            rest = ask(pair, number, range(CHANGED, TURNS), [*chat], lane == TWO, config.decoding)
+            for turn, one in enumerate(begun + rest):
                 turns[turn].append(one)
     found = {lane: [row_of(turns, turn) for turn in range(TURNS)] for lane, turns in measured.items()}
     Console().print(table(found), markup=False, highlight=False, soft_wrap=True)
@@ -78,15 +81,17 @@ def main(config: TurnsConfig) -> None:
         write_svg(interval_figure(panels, places, "turn of the dialogue"), config.picture)
 
 
-def dialogue(pair: Pair, number: int, config: DecodingConfig, changed: bool) -> list[Guessing]:
-    """Ask the questions of a dialogue, one answer after the other.
+def ask(
+    pair: Pair, number: int, turns: range, chat: list[dict[str, Any]], changed: bool, config: DecodingConfig
+) -> list[Guessing]:
+    """Ask the questions of some turns of a dialogue, one answer after the other.
 
     Args:
+        chat: what was said before; it grows.
         changed: whether turn :data:`CHANGED` shows another picture, which it and later turns are then about.
     """
-    chat: list[dict[str, Any]] = []
     answers = []
-    for turn in range(TURNS):
+    for turn in turns:
         shown = []
         if turn == 0 or (changed and turn == CHANGED):
             shown = [{"type": "image", "image": picture(2 * number + (turn > 0))}]

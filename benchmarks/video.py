@@ -48,7 +48,7 @@ class VideoConfig:
 
     training: ClipTraining = field(default_factory=ClipTraining)
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    clips: int = 60
+    clips: int = 40
     frames: tuple[int, ...] = (1, 2, 4)
     json: Path | None = None
     picture: Path | None = None
