@@ -53,7 +53,7 @@ class MechanismConfig:
 
     mechanism: Literal["grounding", "tree", "distillation"]
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    prompts: int = 40
+    prompts: int = 30
     json: Path | None = None
     picture: Path | None = None
 

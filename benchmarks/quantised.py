@@ -57,7 +57,7 @@ class QuantisedConfig:
     """
 
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    prompts: int = 40
+    prompts: int = 30
     json: Path | None = None
     picture: Path | None = None
 

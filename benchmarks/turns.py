@@ -48,7 +48,7 @@ class TurnsConfig:
     """
 
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=128))
-    dialogues: int = 40
+    dialogues: int = 30
     preset: str = "toy"
     json: Path | None = None
     picture: Path | None = None

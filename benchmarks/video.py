@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,12 @@ from benchmarks.guessing import Guessing, alone, guess, rates, told, write_found
 from benchmarks.markdown import markdown
 from benchmarks.svg import write_svg
 from specllava.config import DecodingConfig
+from specllava.models.video import Video
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt, with_draft_prompt
+from specllava.runtime.prompt import Prompt
 from specllava.toyworld.clip import Clip, sample_clip
 from specllava.toyworld.clip_questions import CLIP_FAMILIES
 from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import Scene
 from specllava.toyworld.scene_questions import PICTURE_SIZE, START
 from visual.figures.intervals import Panel, interval_figure
 
@@ -48,7 +48,7 @@ class VideoConfig:
 
     training: ClipTraining = field(default_factory=ClipTraining)
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    clips: int = 40
+    clips: int = 30
     frames: tuple[int, ...] = (1, 2, 4)
     json: Path | None = None
     picture: Path | None = None
@@ -77,11 +77,11 @@ def measure(pair: Pair, config: VideoConfig) -> Mapping[str, Mapping[str, list[l
         for name, family in CLIP_FAMILIES.items():
             asked = family.ask(clip, random.Random(f"specllava measured clip {number} {name}"))
             for count in config.frames:
-                prompt = prompt_of(pair, clip.frames(count), asked.question)
-                own = alone(pair, prompt, config.decoding)
+                prompts = lanes(pair, clip, count, asked.question)
+                own = alone(pair, prompts[lane_name(count, DENSE)], config.decoding)
                 right = family.statement(own.text) == family.statement(asked.answer)
-                for lane, read in lanes(pair, prompt, clip, count, asked.question).items():
-                    one = guess(pair, read, config.decoding, own, right)
+                for lane, prompt in prompts.items():
+                    one = guess(pair, prompt, config.decoding, own, right)
                     found[lane][name].append([one])
                     whole[lane].append(one)
         for lane, answers in whole.items():
@@ -89,18 +89,13 @@ def measure(pair: Pair, config: VideoConfig) -> Mapping[str, Mapping[str, list[l
     return found
 
 
-def prompt_of(pair: Pair, frames: Sequence[Scene], question: str) -> Prompt:
-    """Build the prompt of a question about frames, in their order."""
-    shown = [{"type": "image", "image": draw_scene(scene, PICTURE_SIZE)} for scene in frames]
-    return pair.prompt(None, [{"role": "user", "content": [*shown, {"type": "text", "text": question}]}])
-
-
-def lanes(pair: Pair, prompt: Prompt, clip: Clip, count: int, question: str) -> dict[str, Prompt]:
-    """Return the prompt with what the draft reads in each lane; of one frame there is no second."""
-    found = {lane_name(count, DENSE): prompt}
+def lanes(pair: Pair, clip: Clip, count: int, question: str) -> dict[str, Prompt]:
+    """Return the prompt of each lane: the draft watches all frames, or every second one; of one there is no second."""
+    frames = tuple(draw_scene(scene, PICTURE_SIZE) for scene in clip.frames(count))
+    video = Video(frames, tuple(map(float, range(count))))
+    found = {lane_name(count, DENSE): pair.prompt(video, question)}
     if count > 1:
-        sparse = prompt_of(pair, clip.frames(count)[::2], question)
-        found[lane_name(count, SPARSE)] = with_draft_prompt(prompt, sparse)
+        found[lane_name(count, SPARSE)] = pair.prompt(replace(video, draft_frames=count // 2), question)
     return found
 
 
