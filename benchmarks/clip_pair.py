@@ -24,7 +24,7 @@ from specllava.models.draft_classes import DraftLlava, save
 from specllava.models.presets import presets
 from specllava.toyworld.clip_batches import ClipBatches
 from specllava.toyworld.corpus import content_ids
-from specllava.toyworld.hints import naming_loss
+from specllava.toyworld.hints import NAMES, naming_loss
 from specllava.toyworld.packed_losses import looking_losses, packed_states
 from specllava.toyworld.recipe import ToyRecipe
 
@@ -44,7 +44,7 @@ class ClipTraining:
     frames: tuple[int, ...] = (1, 2, 4)
     batch: int = 4
     kl_weight: float = 0.5
-    target: LoopConfig = field(default_factory=lambda: LoopConfig(450, 4e-4, warmup=30, checkpoint_every=50, seed=21))
+    target: LoopConfig = field(default_factory=lambda: LoopConfig(700, 4e-4, warmup=30, checkpoint_every=50, seed=21))
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(300, 1e-3, warmup=30, checkpoint_every=50, seed=22))
 
 
@@ -92,7 +92,7 @@ def clip_draft_losses(
     kl = F.kl_div(ours, theirs, log_target=True, reduction="batchmean")
     slots = batch["input_ids"].eq(draft.config.image_token_id)
     read = draft.model.language_model.norm(layers[0][slots])  # [slots, hidden]
-    naming = naming_loss(draft.lm_head(read), batch["shown"][..., :-1].flatten(0, 1), scenery)
+    naming = naming_loss(draft.lm_head(read), batch["shown"][..., :NAMES].flatten(0, 1), scenery)
     loss = (1 - kl_weight) * answers + kl_weight * kl + naming
     return {"loss": loss, "answers": answers, "kl": kl, "naming": naming}
 

@@ -133,9 +133,12 @@ def test_slots_say_whether_their_object_has_moved_since_the_frame_before(process
     batches = ClipBatches(processor, 1, 64, (FRAMES,))
     moves, stays = first_tokens(processor.tokenizer, ("moves", "stays")).values()
     assert moves != stays
+    cells = set(batches.hints.digits.values())
     for seed in range(60):
         clip = sample_clip(seed)
-        named = batches.shown(clip, FRAMES)[:, -1].view(FRAMES, 64)
+        *_, marks, named = batches.shown(clip, FRAMES).view(FRAMES, 64, -1).unbind(-1)
+        own = [set(one.tolist()) for one in marks]
+        assert all(len(one) == 1 for one in own) and len(set.union(*own) - cells) == FRAMES
         for number, scene in enumerate(clip.frames(FRAMES)):
             moved = number > 0 and clip.path[number] != clip.path[number - 1]
             for thing, last in zip(shown_at(scene, 8), named[number].tolist(), strict=True):

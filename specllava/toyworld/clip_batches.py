@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -17,10 +17,12 @@ from specllava.toyworld.hints import Hints, first_tokens
 from specllava.toyworld.packing import drawn, packed_row, padded
 from specllava.toyworld.scene import Scene
 
+MARKS: Final = "0789"  # of the frames of a clip, in their order: digits that no cell has
+
 
 class ClipBatches:
     """Batches by number, a clip a row: those of :class:`PackedBatches`, with the pictures of all rows one after the
-    other in ``pixel_values [b · frames, 3, h, w]`` and ``shown [b, frames · patches, NAMES + 1]``.
+    other in ``pixel_values [b · frames, 3, h, w]`` and ``shown [b, frames · patches, NAMES + 2]``.
 
     Args:
         frames: how many frames of its clips a batch shows; batches take turns.
@@ -31,7 +33,8 @@ class ClipBatches:
         self.processor, self.batch, self.image_tokens, self.frames = processor, batch, image_tokens, frames
         self.first = first
         self.hints = Hints(processor.tokenizer, image_tokens)
-        self.moves, self.still = first_tokens(processor.tokenizer, ("moves", "stays")).values()
+        self.moves, self.stays = first_tokens(processor.tokenizer, ("moves", "stays")).values()
+        self.marks = [self.tokenizer.encode(mark, add_special_tokens=False)[0] for mark in MARKS]
 
     def __call__(self, number: int) -> dict[str, Tensor]:
         start, count = self.first + number * self.batch, self.frames[number % len(self.frames)]
@@ -54,17 +57,18 @@ class ClipBatches:
         return packed_row(self.tokenizer, talks, self.image_tokens, lambda labels: [IGNORE] * len(labels), count)
 
     def shown(self, clip: Clip, count: int) -> Tensor:
-        """Return the words of each slot, ``[frames · patches, NAMES + 1]``: those of its frame, and whether its object
-        has moved since the frame before."""
+        """Return the words of each slot, ``[frames · patches, NAMES + 2]``: those of its frame, the frame's mark, and
+        whether its object has moved since the frame before."""
         before: Scene | None = None
         named = []
-        for scene in clip.frames(count):
-            moved = before is not None and before != scene
+        for mark, scene in zip(self.marks, clip.frames(count), strict=False):
+            moved = before not in (None, scene)
             last = [
                 IGNORE if thing is None
-                else self.moves if moved and thing.combination == clip.moving.combination else self.still
+                else self.moves if moved and thing.combination == clip.moving.combination else self.stays
                 for thing in shown_at(scene, self.hints.side)
             ]  # fmt: skip
-            named.append(torch.cat([self.hints.shown(scene), torch.tensor(last)[:, None]], dim=1))
+            own = torch.tensor([(mark, one) for one in last])  # [patches, 2]
+            named.append(torch.cat([self.hints.shown(scene), own], dim=1))
             before = scene
         return torch.cat(named)
