@@ -61,6 +61,7 @@ RATES: Final[dict[str, Callable[[Guessing], tuple[float, float]]]] = {
     "kl": lambda one: (one.divergence, one.tokens),
     "agreement": lambda one: (one.agreed, one.tokens),
     "right": lambda one: (one.right, 1),
+    "length": lambda one: (one.tokens, 1),
 }
 
 

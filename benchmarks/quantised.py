@@ -1,4 +1,4 @@
-"""What does a quantised target do to its draft? KL, acceptance and τ with the target's weights at 8, 4 and 3 bits.
+"""What does a quantised target do to its draft? KL, acceptance and τ with the target's weights at 8, 4, 3 and 2 bits.
 
     python -m benchmarks.quantised --json benchmarks/results/quantised.json --picture docs/science-quantised.svg
 
@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from benchmarks.guessing import Guessing, alone, guess, rates, told, write_found
+from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
 from benchmarks.markdown import markdown
 from benchmarks.svg import write_svg
 from specllava.config import DecodingConfig
+from specllava.findings.bootstrap import pooled_ratio
 from specllava.models.quantization import WHOLE
 from specllava.pair import Pair
 from specllava.toyworld.scene_questions import scene_questions
@@ -44,7 +45,7 @@ class Scheme:
 
 
 SCHEMES: Final[dict[str, Scheme | None]] = {
-    "float32": None, "int8": Scheme(8), "int4": Scheme(4, 64), "int3": Scheme(3, 64),
+    "float32": None, "int8": Scheme(8), "int4": Scheme(4, 64), "int3": Scheme(3, 64), "int2": Scheme(2, 64),
 }  # fmt: skip
 
 
@@ -112,20 +113,31 @@ def measure(pairs: dict[str, Pair], config: QuantisedConfig) -> dict[str, dict[s
     """Answer every prompt with every target; ``right`` counts answers that are the whole target's own."""
     answers: dict[str, list[list[Guessing]]] = {name: [] for name in pairs}
     for asked in tqdm(scene_questions("held-out", config.prompts), "prompts", config.prompts):
-        whole: tuple[int, ...] | None = None
+        unrounded: tuple[int, ...] = ()
         for name, pair in pairs.items():
             prompt = pair.prompt(asked.image, asked.text)
             own = alone(pair, prompt, config.decoding)
-            whole = own.token_ids if whole is None else whole
-            answers[name].append([guess(pair, prompt, config.decoding, own, own.token_ids == whole)])
-    return {name: rates(clusters) for name, clusters in answers.items()}
+            unrounded = unrounded or own.token_ids
+            answers[name].append([guess(pair, prompt, config.decoding, own, own.token_ids == unrounded)])
+    (whole, *_) = answers.values()
+    return {
+        name: rates(clusters) | {f"{rate}_over_float32": over(rate, whole, clusters) for rate in ("kl", "tau")}
+        for name, clusters in answers.items()
+    }
+
+
+def over(rate: str, whole: list[list[Guessing]], clusters: list[list[Guessing]]) -> dict[str, float]:
+    """Return a rate as a multiple of that of the whole target on the same prompts."""
+    base, own = ([RATES[rate](one) for (one,) in answers] for answers in (whole, clusters))
+    return interval(pooled_ratio(base, own))
 
 
 def table(found: dict[str, dict[str, Any]]) -> str:
     """Return a row for each scheme."""
-    heads = ("weights of the target", "KL, nats", "agreement", "acceptance", "τ", "answers as in float32")
+    heads = ("weights of the target", "KL, nats", "over float32", "acceptance", "τ", "over float32", "same answer")
+    shown = ("kl_over_float32", "acceptance", "tau", "tau_over_float32", "right")
     lines = [
-        (name, told(row["kl"], 3), *(told(row[rate]) for rate in ("agreement", "acceptance", "tau", "right")))
+        (name, told(row["kl"], 3), *(told(row[rate]) for rate in shown))
         for name, row in found.items()
     ]
     return markdown(heads, lines)

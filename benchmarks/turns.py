@@ -35,7 +35,7 @@ TURNS: Final = len(QUESTIONS)
 CHANGED: Final = 2  # turn, counted from 0, that shows another picture
 FIRST_SCENE: Final = START + 10_000  # nothing else measures these
 ONE, TWO = "one picture, in turn 1", "another picture in turn 3"
-NAMES: Final = ("tau", "acceptance", "entropy", "kl", "agreement")
+NAMES: Final = ("tau", "acceptance", "entropy", "kl", "agreement", "length")
 Turns = list[list[Guessing]]  # by turn, one answer for each dialogue
 
 
@@ -109,18 +109,22 @@ def picture(number: int) -> Image.Image:
 
 
 def row_of(turns: Turns, turn: int) -> dict[str, Any]:
-    """Return a turn's rates, and its τ as a multiple of the first turn's of the same dialogues."""
+    """Return a turn's rates over all questions and each, and its τ as a multiple of the first turn's."""
     tau = RATES["tau"]
     ratio = pooled_ratio([tau(one) for one in turns[0]], [tau(one) for one in turns[turn]])
-    return rates([[one] for one in turns[turn]], NAMES) | {"tau_over_first": interval(ratio)}
+    by_question = {
+        question: rates([[one] for n, one in enumerate(turns[turn]) if (n + turn) % TURNS == place], NAMES)
+        for place, question in enumerate(QUESTIONS)
+    }
+    return rates([[one] for one in turns[turn]], NAMES) | {"tau_over_first": interval(ratio), "questions": by_question}
 
 
 def table(found: dict[str, list[dict[str, Any]]]) -> str:
     """Return a row for each turn."""
-    heads = ("pictures", "turn", "τ", "τ over turn 1", "acceptance", "entropy, nats", "KL, nats")
+    heads = ("pictures", "turn", "tokens", "τ", "over turn 1", "τ of descriptions", "entropy, nats", "KL, nats")
     lines = [
-        (lane, str(turn), *(told(row[name]) for name in ("tau", "tau_over_first", "acceptance")),
-         *(told(row[name], 3) for name in ("entropy", "kl")))
+        (lane, str(turn), *(told(row[name]) for name in ("length", "tau", "tau_over_first")),
+         told(row["questions"][QUESTIONS[0]]["tau"]), *(told(row[name], 3) for name in ("entropy", "kl")))
         for lane, rows in found.items()
         for turn, row in enumerate(rows, 1)
     ]  # fmt: skip

@@ -6,10 +6,13 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 from accelerate.utils import set_seed
 from transformers import LlavaForConditionalGeneration
 
+from benchmarks.clip_pair import clip_draft_losses
 from specllava.distill.losses import IGNORE
+from specllava.models.draft_classes import DraftLlava
 from specllava.models.family import tower_features
 from specllava.models.vision import merge_features
 from specllava.toyworld.build import build_processor, special_ids
@@ -127,6 +130,26 @@ def test_a_packed_clip_teaches_what_its_talks_teach_alone(processor):
             alone = model.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state[0]
             mine = batch["segments"][row] == segment
             assert torch.allclose(states[row][mine], alone[-int(mine.sum()) :], atol=1e-9)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_draft_that_is_its_target_has_only_the_targets_own_doubt_to_learn(processor, number):
+    set_seed(number)
+    config = ToyRecipe.tiny().llava_config(2, 64, special_ids(processor), tied=True)
+    target = LlavaForConditionalGeneration(config).to(torch.float64).eval()
+    same, other = (DraftLlava(config).to(torch.float64).eval() for _ in range(2))
+    same.load_state_dict(target.state_dict(), strict=False)
+    batch = ClipBatches(processor, 2, 4, (1, 2, 4))(number)
+    batch["pixel_values"] = batch["pixel_values"].double()
+    own, far = (clip_draft_losses(draft, batch, target, 0.5, 0.1) for draft in (same, other))
+    assert 0 <= own["kl"] < 1e-6 < far["kl"]
+    for found in (own, far):
+        total = 0.5 * found["answers"] + 0.5 * found["kl"] + found["naming"]
+        assert found["loss"].item() == pytest.approx(total.item())
+    states = packed_states(target, batch, target)[-1]
+    labels = batch["labels"][:, 1:].flatten()
+    entropy = F.cross_entropy(target.lm_head(states)[:, :-1].flatten(0, 1).float(), labels, ignore_index=IGNORE)
+    assert own["answers"].item() == pytest.approx(entropy.item(), rel=1e-5)
 
 
 def test_slots_say_whether_their_object_has_moved_since_the_frame_before(processor):
