@@ -146,7 +146,7 @@ def test_a_processor_of_another_model_is_refused(pairs, family: FamilyName):
     """Its patches would be read as others."""
     pair, other = pairs(family, None, "float64"), pairs(f"{family} other", None, "float64")
     line = complaint(lambda: replace(pair, processor=other.processor).prompt(checkpoints.picture(1), "What?"))
-    assert line == "the processor's patch_size is 5, the model's patch_size 7: it does not fit the model"
+    assert line == "the processor's patch_size is 5, the model's patch_size 7: take the files that come with the model"
 
 
 @pytest.mark.parametrize("family", ["idefics3", "smolvlm"])

@@ -97,4 +97,6 @@ def _check_patches(config: PretrainedConfig, processor: ProcessorMixin) -> None:
     ):
         ours, theirs = getattr(config.vision_config, read), getattr(images, cut)
         if ours != theirs:
-            raise ValueError(f"the processor's {cut} is {theirs}, the model's {read} {ours}: it does not fit the model")
+            raise ValueError(
+                f"the processor's {cut} is {theirs}, the model's {read} {ours}: take the files that come with the model"
+            )
