@@ -101,7 +101,9 @@ def drafted(directory: Path, target: LoadedTarget) -> tuple[Tensor, Tensor]:
     source = torch.Generator().manual_seed(11)
     tokens = torch.randint(3, WORDS, (9,), generator=source)
     states = torch.randn(9, HIDDEN * len(draft.config.state_layers), generator=source)
-    rotations = draft.rotations(torch.arange(9)[None])
+    places = torch.arange(9)
+    plain = draft.config.mrope_section is None
+    rotations = draft.rotations(places[None] if plain else torch.stack([places, places // 2, places % 3])[:, None])
     known = draft(draft.entries(tokens, draft.embed(tokens), states).inputs[None], rotations)[0]
     guessed = draft(draft.inputs(draft.embed(tokens), known, guessed=True)[None], rotations)[0]
     return draft.logits(known), draft.logits(guessed)
@@ -117,6 +119,8 @@ VARIANTS = {
     "own embeddings": ("eagle3", EAGLE3 | {"own_embeddings": True}),
     "other layers": ("eagle3", EAGLE3 | {"state_layers": [1, 3, 7]}),
     "layers whose outputs have the usual numbers": ("eagle3", EAGLE3 | {"state_layers": [one + 1 for one in USUAL]}),
+    "rows of positions": ("eagle3", EAGLE3 | {"mrope_section": [2, 3, 3]}),
+    "rows in turn": ("speculators", EAGLE3 | {"mrope_section": [4, 2, 2], "mrope_interleaved": True}),
     "speculators": ("speculators", EAGLE3),
     "residual": ("speculators", EAGLE3 | {"norm_before_residual": True, "norm_output": True}),
     "norm before": ("speculators", EAGLE3 | {"norm_before_fc": True, "own_embeddings": True}),
@@ -198,6 +202,7 @@ def test_the_speculators_layout_names_its_target_and_every_variant(root: Path, t
         ("eagle", {"compressor": {"kind": "gate"}}, "reads compressed pictures", "distil one without a compressor"),
         ("eagle", {"format": "msd"}, "reads pictures as msd does", "--drafter eagle"),
         ("eagle", {"format": "vispec"}, "reads pictures as vispec does", "--drafter eagle"),
+        ("eagle", {"qkv_bias": True}, "have biases", "distil one"),
         ("eagle", {"own_embeddings": True}, "has its own", "distil one with the target's"),
         ("eagle", {"state_layers": [4]}, "it reads [4]", "--drafter eagle"),
         ("eagle", EAGLE3, "its format is eagle3", "--format eagle3 or speculators"),

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from support import checkpoints, feature_checkpoints
 from support.checkpoints import FAMILIES, FamilyName
-from support.feature_checkpoints import LAYOUTS, Layout
-from support.feature_reference import Reference, Text
-from torch import Tensor
+from support.feature_checkpoints import LAYOUTS
+from support.feature_scores import check_answer, reference_of, scores, text_of
 
 from specllava.cli.main import main
 from specllava.config import DecodingConfig
-from specllava.drafters.growing import Expansion
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.trace import DecodeTrace
 
 SHAPES = {
     "chain": DecodingConfig(rule="chain", depth=4),
@@ -31,14 +26,6 @@ SHAPES = {
     "entropy": DecodingConfig(max_branches=3, entropy_threshold=0.5, min_log_prob=-50.0, nodes=9, depth=4),
 }
 LIMIT = 9
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The scores of one node: the tokens from the root to it, and the logits behind it."""
-
-    path: tuple[int, ...]
-    logits: Tensor
 
 
 @pytest.fixture(scope="module")
@@ -68,79 +55,6 @@ def pairs(root: Path) -> Callable[..., Pair]:
     return pair
 
 
-@pytest.fixture
-def scored(monkeypatch: pytest.MonkeyPatch) -> list[list[Scored]]:
-    """What drafts scored, one list for each tree."""
-    trees: list[list[Scored]] = []
-    plain = Expansion.expand
-    paths: dict[int, tuple[int, ...]] = {}
-
-    def noting(self: Expansion, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Any:
-        chosen = self._top_tokens
-
-        def held(logits: Tensor, count: int, of: Sequence[int]) -> Any:
-            trees[-1].extend(Scored(paths[node], row.clone()) for node, row in zip(of, logits, strict=True))
-            return chosen(logits, count, of)
-
-        if not self.columns:
-            trees.append([])
-            paths.clear()
-        for node, token, parent in zip(nodes, tokens, parents, strict=True):
-            paths[node] = (*paths.get(parent, ()), token)
-        self._top_tokens = held
-        try:
-            return plain(self, nodes, tokens, parents)
-        finally:
-            self._top_tokens = chosen
-
-    monkeypatch.setattr(Expansion, "expand", noting)
-    return trees
-
-
-@torch.inference_mode()
-def text_of(pair: Pair, layout: Layout, messages: list[dict[str, Any]], answer: Sequence[int]) -> Text:
-    """A prompt with its answer, from transformers' own processor and one forward pass."""
-    chat, images = [], []
-    for message in messages:
-        content = message["content"]
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        images += [part["image"] for part in parts if part["type"] == "image"]
-        shown = [{"type": "image"} if part["type"] == "image" else part for part in parts]
-        chat.append({"role": message["role"], "content": shown})
-    spelled = pair.processor.apply_chat_template(chat, add_generation_prompt=True)
-    inputs = pair.processor(images=images or None, text=spelled, return_tensors="pt")
-    ids = torch.cat([inputs.pop("input_ids"), torch.tensor([list(answer)], dtype=torch.int64)], 1)
-    pixels = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items() if "im" in name}
-    pixels |= {"pixel_values": inputs["pixel_values"].double()} if images else {}
-    output = pair.target(input_ids=ids, **pixels, use_cache=False, output_hidden_states=True)
-    hidden = output.hidden_states
-    states = torch.cat([hidden[layer][0] for layer in layout.states], -1)
-    return Text(ids[0], hidden[0][0], states, ids[0] == pair.target.config.image_token_id)
-
-
-@torch.inference_mode()
-def check(reference: Reference, text: Text, root: int, tree: Sequence[Scored]) -> None:
-    """Every score of a tree below token number ``root`` of a text is the reference's, of that node's path alone."""
-    assert tree
-    for node in tree:
-        assert node.path[0] == int(text.ids[root])
-        wanted = reference.logits(text, root, node.path[1:])
-        torch.testing.assert_close(node.logits, wanted, rtol=1e-9, atol=1e-9)
-
-
-def reference_of(pair: Pair, name: str, directory: Path) -> Reference:
-    layout = LAYOUTS[name]
-    return Reference(layout, feature_checkpoints.read_weights(directory, layout), pair.target)
-
-
-def held_against(reference: Reference, text: Text, trace: DecodeTrace, trees: Sequence[Sequence[Scored]]) -> None:
-    at = trace.prefill.prompt_tokens
-    assert len(trees) >= len(trace.steps) - 1  # where one token is left, nothing is drafted
-    for step, tree in zip(trace.steps, trees, strict=False):
-        check(reference, text, at, tree)
-        at += len(step.emitted)
-
-
 @pytest.mark.parametrize(
     ("name", "family", "agrees"),
     [
@@ -148,17 +62,16 @@ def held_against(reference: Reference, text: Text, trace: DecodeTrace, trees: Se
         *((name, "llava_next", True) for name in ("eagle", "msd", "vispec", "eagle3", "speculators")),
     ],
 )
-def test_every_guess_is_what_the_format_says(pairs, scored, root: Path, name: str, family: FamilyName, agrees: bool):
+def test_every_guess_is_what_the_format_says(pairs, root: Path, name: str, family: FamilyName, agrees: bool):
     """Prompts with no, one and three pictures and of two turns; the trees of whole answers, node by node."""
     pair = pairs(name, family, agrees)
-    reference = reference_of(pair, name, root / (f"{family} {name}" if agrees else name))
+    reference = reference_of(pair, LAYOUTS[name], root / (f"{family} {name}" if agrees else name))
     accepted = 0
     for number, config in zip(range(5), [*SHAPES.values(), SHAPES["beam"]], strict=True):
-        scored.clear()
         messages = checkpoints.messages(number)
-        trace = pair.run(Lane("x", replace(config, max_new_tokens=LIMIT), pair.prompt(None, messages)))
-        text = text_of(pair, LAYOUTS[name], messages, trace.token_ids)
-        held_against(reference, text, trace, scored)
+        with scores() as trees:
+            trace = pair.run(Lane("x", replace(config, max_new_tokens=LIMIT), pair.prompt(None, messages)))
+        check_answer(reference, text_of(pair, LAYOUTS[name], messages, trace.token_ids), trace, trees)
         accepted += sum(len(step.verification.accepted) for step in trace.steps)
     assert not agrees or accepted > 0
 

@@ -114,6 +114,17 @@ CASES = {
         "speculators", "draft has transformer_layer_config 'llama', which is no JSON object",
         {"transformer_layer_config": "llama"},
     ),
+    "sections of other heads": Broken(
+        "eagle3", "draft has mrope_section [16, 24, 24], which rotate 128 numbers of a head, and heads of 16",
+        {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}},
+    ),
+    "two sections": Broken(
+        "eagle3", "draft has mrope_section [4, 4], which are not three whole numbers",
+        {"rope_parameters": {"rope_type": "default", "mrope_section": [4, 4]}},
+    ),
+    "rotations in a word": Broken(
+        "vispec", "draft has rope_scaling 'mrope', which is no JSON object", {"rope_scaling": "mrope"}
+    ),
     "another format": Broken(
         "eagle3", "draft has the keys of format eagle3, not of msd: leave --draft-format out", asked="msd"
     ),

@@ -48,6 +48,15 @@ def test_fused_layers_compute_what_they_are_made_of(seed: int, groups: int) -> N
     assert torch.allclose(found[0], found[1], rtol=0, atol=1e-5 * found[0].abs().max().item())
 
 
+def test_biases_of_queries_keys_and_values_alone_are_added() -> None:
+    model = _llama(2, attention_bias=True, num_key_value_heads=2)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.bias = None
+    fused = fuse(copy.deepcopy(model))
+    assert all(isinstance(layer, FusedLayer) for layer in fused.model.layers)
+    torch.testing.assert_close(_logits(fused), _logits(model), rtol=0, atol=1e-5)
+
+
 def test_several_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="one row, not 3"):
         fuse(_llama(0))(torch.ones((3, 5), dtype=torch.long))

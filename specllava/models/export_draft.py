@@ -21,6 +21,7 @@ from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.feature_checkpoint import IDS, NESTED, VARIANTS, is_feature_draft, read_feature_draft
 from specllava.models.feature_config import LAST, FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
+from specllava.models.feature_rotations import SECTIONS
 from specllava.models.hub_cache import SINGLE
 from specllava.models.make_draft import MadeDraft, check_free
 from specllava.whole_file import whole_directory
@@ -88,6 +89,8 @@ def _missing_in(
 ) -> str | None:
     """Return what of a draft a layout has no place for, and the way out; ``None`` if it holds all of it."""
     kind = config.format
+    if config.qkv_bias:
+        return "its queries, keys and values have biases, which engines leave out: distil one, which has none"
     if config.compressor is not None:
         return "it reads compressed pictures, which no engine does: distil one without a compressor"
     if kind in ("msd", "vispec"):
@@ -159,11 +162,13 @@ def _llama(draft: FeatureDraft) -> dict[str, Any]:
     config, precision = draft.config, draft.fc.weight.dtype
     rotations: Mapping[str, Any] = config.rope_parameters
     scaling = {name: value for name, value in rotations.items() if name != "rope_theta"}
+    if config.mrope_section is not None:
+        scaling |= {name: getattr(config, name) for name in SECTIONS}
     return {
         "model_type": "llama",
         **{name: getattr(config, name) for name in LLAMA},
         "rope_theta": rotations["rope_theta"],
-        "rope_scaling": None if scaling.get("rope_type", "default") == "default" else scaling,
+        "rope_scaling": None if scaling == {"rope_type": "default"} else scaling,
         "tie_word_embeddings": False,
         "torch_dtype": str(precision).removeprefix("torch."),
     }

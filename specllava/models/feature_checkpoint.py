@@ -19,16 +19,18 @@ from specllava.models.checkpoint import Checkpoint
 from specllava.models.device import input_device
 from specllava.models.feature_config import DraftFormat, FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
+from specllava.models.feature_rotations import rotary_settings
 
-PADDING = 64  # rows by which a draft's vocabulary may be shorter: LLaVA's 32,064 are Vicuna's 32,000 and padding
+PADDING = 128  # rows that a draft's vocabulary may lack: of LLaVA's 32,064 Vicuna has 32,000, of Qwen's 152,064 151,936
 NESTED, IDS = "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"
 VARIANTS: Final = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 SIZES: Final = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters", "hidden_act",
+    "rms_norm_eps", "max_position_embeddings", "hidden_act",
 )  # fmt: skip
-NUMBERS: Final = ("vocab_size", "target_hidden_size", *SIZES[:6])
+NUMBERS: Final = ("vocab_size", "draft_vocab_size", "target_hidden_size", *SIZES[:6])
 UNUSED: Final = ("t2d", "rotary_emb.inv_freq")  # the inverse of d2t, and what follows from the configuration
+AGAIN: Final = "weight"  # the embeddings once more, which MMSpec's trainer leaves in some files
 
 
 def is_feature_draft(checkpoint: Checkpoint) -> bool:
@@ -36,11 +38,13 @@ def is_feature_draft(checkpoint: Checkpoint) -> bool:
     settings = checkpoint.settings()
     if settings.get("model_type") == FeatureDraftConfig.model_type or NESTED in settings:
         return True
-    if settings.get("model_type") not in ("llama", None):
+    # ViSpec and MSD name the target's type, some MSD with its tower; a whole model has more layers, or nests them.
+    single = settings.get("num_hidden_layers") == 1 and "text_config" not in settings
+    if settings.get("model_type") not in ("llama", None) and not single:
         return False
     names = checkpoint.names()
     if names is None:  # a pickled file, which only feature drafts may be
-        return "vision_config" not in settings
+        return single or "vision_config" not in settings
     return "fc.weight" in {_plain(name) for name in names}
 
 
@@ -52,8 +56,9 @@ def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftCo
         return own
     sizes = _sizes(checkpoint.name, settings)
     kept = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
-    eagle3 = {"format": "eagle3", "state_layers": [0, 0, 0]} if _looks_like_eagle3(settings) else {}
-    return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **kept}, vocab_size=text.vocab_size, **eagle3)
+    if _looks_like_eagle3(settings):
+        kept |= {"format": "eagle3", "state_layers": [0, 0, 0], "draft_vocab_size": sizes.get("draft_vocab_size")}
+    return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **kept}, vocab_size=text.vocab_size)
 
 
 def load_feature_draft(
@@ -89,7 +94,7 @@ def read_feature_draft(
     settings = checkpoint.settings()
     most = _most_bytes(_sizes(checkpoint.name, settings), target)
     weights = {_plain(name): one for name, one in checkpoint.weights(most, tell).items()}
-    weights = {name: one for name, one in weights.items() if not name.endswith(UNUSED)}
+    weights = {name: one for name, one in weights.items() if name != AGAIN and not name.endswith(UNUSED)}
     config = feature_config(checkpoint.name, settings, weights, target, asked)
     if not config.own_embeddings:
         weights.pop("embed_tokens.weight", None)  # a copy of the target's
@@ -128,6 +133,9 @@ def feature_config(
     head = weights.get("lm_head.weight") if eagle3 else None
     config = FeatureDraftConfig(
         **{key: sizes[key] for key in SIZES if sizes.get(key) is not None} | {"num_hidden_layers": _layers(weights)},
+        **rotary_settings(name, sizes, in_rows=eagle3),
+        attention_bias="layers.0.self_attn.o_proj.bias" in weights,
+        qkv_bias="layers.0.self_attn.q_proj.bias" in weights,
         vocab_size=int(text.vocab_size),
         format=kind,
         state_layers=layers,
@@ -257,6 +265,12 @@ def _check_target(name: str, config: FeatureDraftConfig, target: PretrainedConfi
     if config.hidden_size != made and not config.own_embeddings:
         raise ValueError(
             f"{name} has hidden size {config.hidden_size} and no embeddings of its own, the target's are {made} wide"
+        )
+    section = config.mrope_section
+    if section is not None and 2 * sum(section) != config.head_dim:
+        raise ValueError(
+            f"{name} has mrope_section {section}, which rotate {2 * sum(section)} numbers of a head, and heads of"
+            f" {config.head_dim}"
         )
     if any(not -count - 1 <= one <= count for one in config.state_layers):
         raise ValueError(f"{name} reads hidden states {list(config.state_layers)} of a target with {count} layers")

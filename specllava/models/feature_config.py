@@ -26,6 +26,10 @@ class FeatureDraftConfig(LlamaConfig):
         fc_bias: the fusion of embedding and state has a bias.
         input_norm: its first layer has an input norm, as in EagleVLM (2509.11815); EAGLE has none there.
         own_embeddings: it has token embeddings of its own; the target's otherwise.
+        qkv_bias: queries, keys and values have biases, as Qwen2's have.
+        mrope_section: pairs of numbers of a head that each of its target's three rows of positions rotates; plain
+            positions without, see :mod:`specllava.models.feature_rotations`.
+        mrope_interleaved: the three take turns, as in Qwen3-VL; else they follow one another, as in Qwen2-VL.
         queries: of ViSpec's image adaptor.
         norm_before_residual, norm_before_fc, fc_norm, norm_output: variants of EAGLE-3 in the speculators layout: the
             normed state is the residual; one norm, or one for each state, before the fusion; the normed state recurs.
@@ -45,6 +49,9 @@ class FeatureDraftConfig(LlamaConfig):
     fc_bias: bool = True
     input_norm: bool = False
     own_embeddings: bool = False
+    qkv_bias: bool = False
+    mrope_section: list[int] | None = None
+    mrope_interleaved: bool = False
     queries: int = 2
     norm_before_residual: bool = False
     norm_before_fc: bool = False
@@ -62,3 +69,6 @@ class FeatureDraftConfig(LlamaConfig):
                 raise ValueError(f"a draft of format {self.format} takes no compressor, only eagle does")
             self.compressor = CompressorConfig.of(self.compressor).settings()
         super().__post_init__(**kwargs)
+
+    def validate_architecture(self) -> None:
+        """Accept heads of another width than hidden size over their number, as the draft for Qwen2.5-VL-32B has."""

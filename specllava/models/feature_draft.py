@@ -18,6 +18,7 @@ from specllava.models.compressor_config import OperatorName
 from specllava.models.compressors import compressor_of_config
 from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_layers import Eagle3Layer, EagleLayer
+from specllava.models.feature_rotations import rotary_axes, rotations_in_rows
 from specllava.models.image_runs import ImageAdaptor, segments_of
 
 
@@ -49,6 +50,8 @@ class Entries:
         bias: added to the attention scores of each entry, ``[entries]``, where a gate in training weighs several
             compressions; ``None`` otherwise.
         choice: name of the operator that pictures go through, the gate's choice if there is a gate.
+        rows: in place of ``positions`` for a draft that rotates by them: its target's rows of positions of the token
+            whose state each entry reads, and those of the next entry, ``[3, entries + 1]``; ``None`` without.
     """
 
     inputs: Tensor
@@ -57,6 +60,7 @@ class Entries:
     image: Tensor | None = None
     bias: Tensor | None = None
     choice: str | None = None
+    rows: Tensor | None = None
 
 
 class FeatureDraft(PreTrainedModel):
@@ -92,7 +96,7 @@ class FeatureDraft(PreTrainedModel):
                 self.fc_norm = nn.ModuleList(nn.RMSNorm(wide // taps, eps=config.rms_norm_eps) for _ in range(taps))
         if config.format == "vispec":
             self.img_fc = nn.Linear(2 * width, width, bias=config.fc_bias)
-            self.imadpt = ImageAdaptor(config.queries, width, config.num_attention_heads, config.attention_bias)
+            self.imadpt = ImageAdaptor(config.queries, width, config.num_attention_heads, config.qkv_bias)
         self.compressor = compressor_of_config(config)
         self.scored = nn.Identity()  # every row that is scored passes here, so a hook counts them
         self._ends: tuple[TargetEnds, ...] = ()  # in a tuple, so that they are no part of this module
@@ -180,7 +184,10 @@ class FeatureDraft(PreTrainedModel):
         return states
 
     def rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines of positions ``[batch, entries]``."""
+        """Return cosines and sines of positions ``[batch, entries]``, or of their rows ``[3, batch, entries]``."""
+        if positions.dim() == 3:
+            axes = rotary_axes(self.config.mrope_section or (), self.config.mrope_interleaved)
+            return rotations_in_rows(self.rotary_emb, axes, positions, self.dtype)
         cosines, sines = self.rotary_emb(self.fc.weight, position_ids=positions)
         return cosines, sines
 

@@ -18,6 +18,8 @@ class EagleLayer(LlamaDecoderLayer):
         super().__init__(config, number)
         if number == 0 and not config.input_norm:
             self.input_layernorm = nn.Identity()
+        if config.qkv_bias:
+            _replace_products(self.self_attn, config.hidden_size, bias=True)
 
 
 class Eagle3Layer(LlamaDecoderLayer):
@@ -25,10 +27,7 @@ class Eagle3Layer(LlamaDecoderLayer):
 
     def __init__(self, config: FeatureDraftConfig, number: int) -> None:
         super().__init__(config, number)
-        attention = self.self_attn
-        for name in ("q_proj", "k_proj", "v_proj"):
-            plain = getattr(attention, name)
-            setattr(attention, name, nn.Linear(2 * config.hidden_size, plain.out_features, bias=plain.bias is not None))
+        _replace_products(self.self_attn, 2 * config.hidden_size, config.qkv_bias or config.attention_bias)
         for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):  # torch's own, which keeps float64
             setattr(self, name, nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps))
         self.norm_before_residual = config.norm_before_residual
@@ -43,3 +42,9 @@ class Eagle3Layer(LlamaDecoderLayer):
         states = (normed if self.norm_before_residual else states) + attended
         out: Tensor = states + self.mlp(self.post_attention_layernorm(states))
         return out
+
+
+def _replace_products(attention: nn.Module, width: int, bias: bool) -> None:
+    """Let queries, keys and values be made of ``width`` numbers."""
+    for name in ("q_proj", "k_proj", "v_proj"):
+        setattr(attention, name, nn.Linear(width, getattr(attention, name).out_features, bias=bias))

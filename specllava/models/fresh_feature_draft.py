@@ -12,6 +12,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from specllava.models.decoder import FULL
 from specllava.models.feature_config import LAST, DraftFormat, FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
+from specllava.models.feature_rotations import rotary_settings
 
 SIZES: Final = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
@@ -42,7 +43,8 @@ def fresh_feature_draft(
     """
     text = target.config.get_text_config()
     rotations = text.rope_parameters
-    sizes = {name: getattr(text, name) for name in SIZES} | {"rope_parameters": rotations.get(FULL, rotations)}
+    sizes = {name: getattr(text, name) for name in SIZES}
+    sizes |= rotary_settings("the target", {"rope_parameters": rotations.get(FULL, rotations)}, in_rows=False)
     sizes |= {"hidden_act": getattr(text, "hidden_act", None) or text.hidden_activation}  # as Gemma names it
     sizes |= {"rms_norm_eps": getattr(text, "rms_norm_eps", None) or text.layer_norm_eps}  # as Cohere does
     sizes |= _narrower(text, heads, intermediate_size)

@@ -35,9 +35,13 @@ def fuse(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _is_plain(layer: LlamaDecoderLayer) -> bool:
-    """Check that a layer's products have no biases and no quantised weights."""
-    products = [module for module in (*layer.self_attn.children(), *layer.mlp.children()) if hasattr(module, "weight")]
-    return all(type(each) is nn.Linear and each.bias is None and type(each.weight.data) is Tensor for each in products)
+    """Check that a layer's products have no quantised weights, and no biases but queries, keys and values all three."""
+    named = {**dict(layer.self_attn.named_children()), **dict(layer.mlp.named_children())}
+    products = {name: module for name, module in named.items() if hasattr(module, "weight")}
+    if not all(type(each) is nn.Linear and type(each.weight.data) is Tensor for each in products.values()):
+        return False
+    biased = {name for name, each in products.items() if each.bias is not None}
+    return biased in (set(), {"q_proj", "k_proj", "v_proj"})
 
 
 class FusedLayer(nn.Module):
@@ -56,9 +60,12 @@ class FusedLayer(nn.Module):
         self.activation: Callable[[Tensor], Tensor] = mlp.act_fn
         gain = getattr(layer.input_layernorm, "weight", None)  # EAGLE has no norm in front of its first layer
         self.normed = gain is not None
+        inward = attention.q_proj, attention.k_proj, attention.v_proj
+        self.biased = attention.q_proj.bias is not None
         weights = (
             torch.ones(0) if gain is None else gain.data,
-            _stacked(attention.q_proj, attention.k_proj, attention.v_proj),
+            torch.cat([each.bias.data for each in inward]) if self.biased else torch.ones(0),
+            _stacked(*inward),
             attention.o_proj.weight.data.t(),
             layer.post_attention_layernorm.weight.data,
             _stacked(mlp.gate_proj, mlp.up_proj),
@@ -101,11 +108,12 @@ class FusedLayer(nn.Module):
         assert position_embeddings is not None
         if len(hidden_states) != 1:
             raise ValueError(f"a fused draft reads one row, not {len(hidden_states)}: load one that learns apart")
-        first_gain, inward, outward, second_gain, widening, narrowing = self.weights
+        first_gain, bias, inward, outward, second_gain, widening, narrowing = self.weights
         states = hidden_states[0]
         tokens = len(states)
         normed = F.rms_norm(states, self.hidden, first_gain, self.eps) if self.normed else states
-        parts = torch.mm(normed, inward).view(1, tokens, -1, self.size).transpose(1, 2)
+        made = torch.addmm(bias, normed, inward) if self.biased else torch.mm(normed, inward)
+        parts = made.view(1, tokens, -1, self.size).transpose(1, 2)
         turned = _turned(parts[:, : -self.keys], *position_embeddings)  # [1, queries + keys, tokens, size]
         keys, values = turned[:, self.queries :], parts[:, -self.keys :]
         if past_key_values is not None:

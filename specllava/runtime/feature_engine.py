@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, groupby, repeat
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specllava.models.family import family_of
 from specllava.models.feature_draft import Entries, FeatureDraft
 from specllava.models.vision import merge_features, num_image_tokens
 from specllava.runtime.attention import AttentionMasks
@@ -22,7 +24,7 @@ class FeatureEngine:
     """A feature draft over a branch cache, batch 1. It begins with token 1 of a text: see :class:`FeatureDraft`.
 
     Args:
-        capacity: cache columns that fit, and positions.
+        capacity: cache columns that fit, and plain positions.
     """
 
     def __init__(self, model: FeatureDraft, capacity: int) -> None:
@@ -32,8 +34,10 @@ class FeatureEngine:
         self.ahead = 0  # positions against columns: a compressed picture takes fewer columns
         self.image: Tensor | None = None  # of the last picture, see :class:`Entries`
         self._masks = AttentionMasks(model.config, self.device, self.dtype)
-        with torch.inference_mode():
-            self._rotations = torch.stack(model.rotations(torch.arange(capacity, device=self.device)[None]))
+        self._table: Tensor | None = None  # of rotations by position; what pictures shift has no largest one
+        if model.config.mrope_section is None:
+            with torch.inference_mode():
+                self._table = torch.stack(model.rotations(torch.arange(capacity, device=self.device)[None]))
 
     @property
     def nbytes(self) -> int:
@@ -51,10 +55,15 @@ class FeatureEngine:
         assert entries.bias is None, "a draft in training mode weighs all that its gate could choose"
         reused = self.cache.common_prefix(contents)
         self.cache.keep(reused, [])
-        self.ahead, self.image = 1 + max(entries.positions, default=-1) - len(contents), entries.image
+        position = 1 + max(entries.positions, default=-1) if entries.rows is None else int(entries.rows[0, -1])
+        self.ahead, self.image = position - len(contents), entries.image
         if reused == len(contents):
             return entries.inputs.new_empty((0, self.model.config.hidden_size))
-        return self._run(entries.inputs[reused:], entries.positions[reused:], None, contents[reused:])
+        if entries.rows is None:
+            rotations = self._rotations(entries.positions[reused:])
+        else:
+            rotations = self.model.rotations(entries.rows[:, None, reused:-1])
+        return self._run(entries.inputs[reused:], rotations, None, contents[reused:])
 
     def read(self, tokens: Sequence[int], states: Tensor, summary: Summary | None = None) -> PassOutput:
         """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored.
@@ -63,7 +72,7 @@ class FeatureEngine:
             summary: as :meth:`Engine.forward`.
         """
         inputs = self.model.inputs(self._embed(tokens), states, image=self.image)
-        own = self._run(inputs, self._next(len(tokens)), None, tokens)
+        own = self._run(inputs, self._rotations(self._next(len(tokens))), None, tokens)
         return PassOutput(self.model.logits(own[-1:]), own)
 
     def forward(self, batch: PassInput, states: Tensor | None = None, summary: Summary | None = None) -> PassOutput:
@@ -76,7 +85,8 @@ class FeatureEngine:
         embeds = self._embed(batch.tokens)
         states = torch.zeros_like(embeds) if states is None else states
         inputs = self.model.inputs(embeds, states, guessed=True, image=self.image)
-        own = self._run(inputs, batch.positions or self._next(len(batch.tokens)), batch, batch.tokens)
+        positions = batch.positions or self._next(len(batch.tokens))
+        own = self._run(inputs, self._rotations(positions), batch, batch.tokens)
         return PassOutput(self.model.logits(own), own)
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
@@ -94,8 +104,23 @@ class FeatureEngine:
     def _embed(self, tokens: Sequence[int]) -> Tensor:
         return self.model.embed(torch.tensor(list(tokens), device=self.device))
 
+    def _rotations(self, positions: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines of positions ``[entries]`` that are the same in all rows."""
+        if self._table is not None and isinstance(positions, range):
+            cosines, sines = self._table[:, :, positions.start : positions.stop]
+            return cosines, sines
+        at = torch.as_tensor(positions, device=self.device)
+        if self._table is None:
+            return self.model.rotations(at[None])
+        cosines, sines = self._table[:, :, at]
+        return cosines, sines
+
     def _run(
-        self, inputs: Tensor, positions: Sequence[int], batch: PassInput | None, contents: Sequence[Content]
+        self,
+        inputs: Tensor,
+        rotations: tuple[Tensor, Tensor],
+        batch: PassInput | None,
+        contents: Sequence[Content],
     ) -> Tensor:
         """Run the layers on ``[entries, width]`` behind the cache; returns ``[entries, hidden]``."""
         start, count = self.cache.length, len(inputs)
@@ -103,10 +128,8 @@ class FeatureEngine:
         visible = None if batch is None else batch.visible
         if visible is None and count > 1:
             visible = np.tri(count, start + count, start, dtype=np.bool_)
-        mask = None if visible is None else self._masks.of(visible, positions, ())
-        at = slice(positions.start, positions.stop) if isinstance(positions, range) else list(positions)
-        rotations = self._rotations[:, :, at]
-        states = self.model(inputs[None], (rotations[0], rotations[1]), mask, self.cache)
+        mask = None if visible is None else self._masks.of(visible, (), ())  # a draft has no windows
+        states = self.model(inputs[None], rotations, mask, self.cache)
         self.cache.contents += contents
         found: Tensor = states[0]
         return found
@@ -128,11 +151,21 @@ def prompt_entries(
     ids = prompt.input_ids[0]
     embeds = merge_features(target, prompt.input_ids, prompt.features)[0]
     entries = draft.entries(ids[1:], embeds[1:], states[:-1], question=states[-1])
+    if draft.config.mrope_section is not None:
+        entries = replace(entries, rows=_position_rows(target, prompt))
     counts = num_image_tokens(target, prompt.features)
     keys = chain.from_iterable(repeat(key, count) for key, count in zip(prompt.image_keys, counts, strict=False))
     marker = draft.image_token_id
     contents: list[Content] = [next(keys, None) if token == marker else token for token in ids.tolist()]
     return entries, entry_contents(entries, contents)
+
+
+def _position_rows(target: PreTrainedModel, prompt: Prompt) -> Tensor:
+    """Return the positions that the target gives a prompt's tokens in time, height and width, ``[3, length]``."""
+    given, _ = family_of(target.config).prefill_positions(target, prompt.input_ids, prompt.features)
+    if given is None:
+        return torch.arange(prompt.length, device=prompt.input_ids.device).expand(3, -1)
+    return given.reshape(-1, prompt.length).expand(3, -1)
 
 
 def entry_contents(entries: Entries, contents: Sequence[Content]) -> list[Content]:

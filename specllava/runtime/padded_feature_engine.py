@@ -65,8 +65,7 @@ class PaddedFeatureEngine(FeatureEngine):
         def compute() -> Tensor:
             embeds = self.model.embed(shape.ids[0])
             inputs = self.model.inputs(embeds, held[: shape.rows], guessed=guessed, image=self._picture)
-            rotations = self._rotations[:, :, shape.positions]
-            states = self.model(inputs[None], (rotations[0], rotations[1]), self.passes.mask(shape), self.cache)
+            states = self.model(inputs[None], self._rotations(shape.positions), self.passes.mask(shape), self.cache)
             self._own[: shape.rows].copy_(states[0])
             return self.model.logits(states[0])
 

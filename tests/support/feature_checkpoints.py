@@ -43,6 +43,12 @@ class Layout:
         ids: layers that it names, as ``config.json`` says it.
         states: hidden states that these are.
         flags: of the speculators layout, whose configuration is nested.
+        width: its hidden size.
+        qkv_bias: queries, keys and values have biases.
+        theta: base of its rotary embeddings.
+        section: pairs of numbers rotated by time, height and width; ``None`` for plain positions.
+        interleaved: they take turns.
+        says: what else its ``config.json`` says.
     """
 
     format: DraftFormat
@@ -58,6 +64,12 @@ class Layout:
     ids: dict[str, Any] = field(default_factory=dict)
     states: tuple[int, ...] = (-1,)
     flags: dict[str, bool] | None = None
+    width: int = HIDDEN
+    qkv_bias: bool = False
+    theta: float = 10000.0
+    section: tuple[int, int, int] | None = None
+    interleaved: bool = False
+    says: dict[str, Any] = field(default_factory=dict)
 
     @property
     def eagle3(self) -> bool:
@@ -106,7 +118,7 @@ def write_draft(directory: Path, layout: Layout, seed: int = 0, agrees_with: Pat
         agrees_with: a calm target, whose next token it guesses from the last one, as the target nearly does.
     """
     directory.mkdir(parents=True)
-    if agrees_with is not None:
+    if agrees_with is not None and layout.eagle3:
         layout = replace(layout, kv=HEADS)
     checkpoints.write(directory / "config.json", settings(layout))
     weights = random_weights(layout, seed)
@@ -140,7 +152,7 @@ def settings(layout: Layout) -> dict[str, Any]:
         "bos_token_id": 1,
         "eos_token_id": 2,
         "hidden_act": "silu",
-        "hidden_size": HIDDEN,
+        "hidden_size": layout.width,
         "initializer_range": 0.02,
         "intermediate_size": INNER,
         "max_position_embeddings": 2048,
@@ -157,8 +169,8 @@ def settings(layout: Layout) -> dict[str, Any]:
         "vocab_size": rows,
     }
     if layout.flags is None:
-        return sizes | ({"draft_vocab_size": layout.head} if layout.eagle3 else {}) | layout.ids
-    nested = {**sizes, "head_dim": SIZE, "attention_bias": False, "rope_theta": 10000.0}
+        return sizes | ({"draft_vocab_size": layout.head} if layout.eagle3 else {}) | layout.ids | layout.says
+    nested = {**sizes, "head_dim": SIZE, "attention_bias": False, "rope_theta": 10000.0} | layout.says
     del nested["architectures"]
     return {
         "architectures": ["Eagle3Speculator"],
@@ -191,39 +203,45 @@ def random_weights(layout: Layout, seed: int) -> dict[str, Tensor]:
     def gains(width: int) -> Tensor:
         return (0.5 + torch.rand(width, generator=source)).half()
 
-    wide = 2 * HIDDEN if layout.eagle3 else HIDDEN
+    width = layout.width
+    wide = 2 * width if layout.eagle3 else width
     weights = {
-        "fc.weight": drawn(HIDDEN, (3 if layout.eagle3 else 2) * HIDDEN),
+        "fc.weight": drawn(width, 3 * HIDDEN if layout.eagle3 else width + HIDDEN),
         "layers.0.self_attn.q_proj.weight": drawn(HEADS * SIZE, wide),
         "layers.0.self_attn.k_proj.weight": drawn(layout.kv * SIZE, wide),
         "layers.0.self_attn.v_proj.weight": drawn(layout.kv * SIZE, wide),
-        "layers.0.self_attn.o_proj.weight": drawn(HIDDEN, HEADS * SIZE),
-        "layers.0.mlp.gate_proj.weight": drawn(INNER, HIDDEN),
-        "layers.0.mlp.up_proj.weight": drawn(INNER, HIDDEN),
-        "layers.0.mlp.down_proj.weight": drawn(HIDDEN, INNER),
-        "layers.0.post_attention_layernorm.weight": gains(HIDDEN),
+        "layers.0.self_attn.o_proj.weight": drawn(width, HEADS * SIZE),
+        "layers.0.mlp.gate_proj.weight": drawn(INNER, width),
+        "layers.0.mlp.up_proj.weight": drawn(INNER, width),
+        "layers.0.mlp.down_proj.weight": drawn(width, INNER),
+        "layers.0.post_attention_layernorm.weight": gains(width),
     }
+    if layout.qkv_bias:
+        rows = {"q": HEADS, "k": layout.kv, "v": layout.kv}
+        weights |= {f"layers.0.self_attn.{name}_proj.bias": drawn(count * SIZE) for name, count in rows.items()}
     if layout.input_norm:
-        weights["layers.0.input_layernorm.weight"] = gains(HIDDEN)
+        weights["layers.0.input_layernorm.weight"] = gains(width)
     if layout.bias:
-        weights["fc.bias"] = drawn(HIDDEN)
+        weights["fc.bias"] = drawn(width)
     if layout.rows is not None:
-        weights["embed_tokens.weight"] = drawn(layout.rows, HIDDEN)
+        weights["embed_tokens.weight"] = drawn(layout.rows, width)
     if layout.format == "vispec":
         weights |= {
             "imadpt.q": drawn(layout.queries, HEADS, SIZE),
-            "imadpt.k_proj.weight": drawn(HIDDEN, HIDDEN),
-            "imadpt.v_proj.weight": drawn(HIDDEN, HIDDEN),
-            "imadpt.o_proj.weight": drawn(HIDDEN, HIDDEN),
-            "img_fc.weight": drawn(HIDDEN, 2 * HIDDEN),
-            "img_fc.bias": drawn(HIDDEN),
+            "imadpt.k_proj.weight": drawn(width, width),
+            "imadpt.v_proj.weight": drawn(width, width),
+            "imadpt.o_proj.weight": drawn(width, width),
+            "img_fc.weight": drawn(width, 2 * width),
+            "img_fc.bias": drawn(width),
         }
+        if layout.qkv_bias:
+            weights |= {f"imadpt.{name}_proj.bias": drawn(width) for name in "kv"}
     if layout.eagle3:
         weights |= {
-            "layers.0.hidden_norm.weight": gains(HIDDEN),
-            "layers.0.input_layernorm.weight": gains(HIDDEN),
-            "norm.weight": gains(HIDDEN),
-            "lm_head.weight": drawn(layout.head, HIDDEN, std=1.0),
+            "layers.0.hidden_norm.weight": gains(width),
+            "layers.0.input_layernorm.weight": gains(width),
+            "norm.weight": gains(width),
+            "lm_head.weight": drawn(layout.head, width, std=1.0),
         }
         flags = layout.flags or {}
         if flags.get("norm_before_fc"):

@@ -29,12 +29,14 @@ class Text:
         merged: token embeddings with those of pictures in their slots, ``[length, hidden]``.
         states: that the draft reads, side by side, ``[length, layers * hidden]``.
         slots: whether a picture is there, ``[length]``.
+        rows: its target's positions of them in time, height and width, ``[3, length]``.
     """
 
     ids: Tensor
     merged: Tensor
     states: Tensor
     slots: Tensor
+    rows: Tensor
 
 
 class Reference:
@@ -51,29 +53,41 @@ class Reference:
         if layout.eagle3 and layout.rows == len(self.table):
             self.table = self.weights["embed_tokens.weight"]
         self.head = target.get_output_embeddings().weight.double()
-        places = LlamaRotaryEmbedding(LlamaConfig(hidden_size=HIDDEN, num_attention_heads=HEADS))
+        rope = {"rope_type": "default", "rope_theta": layout.theta}
+        places = LlamaRotaryEmbedding(LlamaConfig(head_dim=SIZE, rope_parameters=rope))
         cosines, sines = places(torch.zeros(1, dtype=torch.float64), torch.arange(LONGEST)[None])
-        self.cosines, self.sines = cosines[0], sines[0]
+        self.cosines, self.sines = cosines[0], sines[0]  # [longest, size]
+        self.turning = torch.tensor([self._row(pair) for pair in range(SIZE // 2)] * 2)  # of each number of a head
+
+    def _row(self, pair: int) -> int:
+        """Time, height or width: whose position rotates a pair of numbers."""
+        section = self.layout.section
+        if section is None:
+            return 0
+        if self.layout.interleaved:  # time, height, width in turn, as long as height and width have pairs left
+            return pair % 3 if (pair // 3 < section[pair % 3]) else 0
+        return 0 if pair < section[0] else 1 if pair < section[0] + section[1] else 2
 
     def logits(self, text: Text, known: int, guesses: Sequence[int] = ()) -> Tensor:
         """Next-token logits ``[vocab]`` behind a text and guesses, from the states of its first ``known`` tokens.
 
         Token ``known`` is the last one of the text: the root, whose own state nobody knows yet.
         """
-        inputs, positions, image = self._read(text, known)
-        states = self._layer(inputs, positions)
+        inputs, places, image = self._read(text, known)
+        positions = torch.tensor(places).expand(3, -1) if self.layout.section is None else text.rows[:, places]
+        state = self._layer(inputs, positions)
         for guess in guesses:
             embed = self.table[guess][None]
-            inputs = torch.cat([inputs, self._fused(embed, states[-1:], image, guessed=True)])
-            positions.append(positions[-1] + 1)
-            states = self._layer(inputs, positions)
-        return self._scored(states[-1])
+            inputs = torch.cat([inputs, self._fused(embed, state, image, guessed=True)])
+            positions = torch.cat([positions, positions[:, -1:] + 1], 1)
+            state = self._layer(inputs, positions)
+        return self._scored(state[0])
 
     def _read(self, text: Text, known: int) -> tuple[Tensor, list[int], Tensor]:
-        """Entries of tokens 1 to ``known``, their positions, and ViSpec's vector of the last picture."""
+        """Entries of tokens 1 to ``known``, their places, and ViSpec's vector of the last picture."""
         ids, slots = text.ids[1 : known + 1], text.slots[1 : known + 1].tolist()
         embeds = self.table[ids] if self.layout.eagle3 else text.merged[1 : known + 1]
-        image = torch.zeros(HIDDEN, dtype=torch.float64)
+        image = torch.zeros(self.layout.width, dtype=torch.float64)
         entries, positions, place = [], [], 0
         while place < len(ids):
             if not slots[place] or self.layout.format != "vispec":
@@ -110,40 +124,39 @@ class Reference:
             states = torch.cat([*parts], -1)
         return self._linear("fc", states)
 
-    def _layer(self, inputs: Tensor, positions: Sequence[int]) -> Tensor:
-        """States that recur, ``[entries, hidden]``."""
+    def _layer(self, inputs: Tensor, positions: Tensor) -> Tensor:
+        """State behind the last entry, which recurs, ``[1, hidden]``."""
         if self.layout.eagle3:
-            embeds, states = inputs[:, :HIDDEN], inputs[:, HIDDEN:]
+            embeds, states = inputs.chunk(2, -1)
             normed = self._norm("layers.0.hidden_norm", states)
             read = torch.cat([self._norm("layers.0.input_layernorm", embeds), normed], -1)
             residual = normed if self.flags.get("norm_before_residual") else states
         else:
             residual = inputs
             read = self._norm("layers.0.input_layernorm", inputs) if self.layout.input_norm else inputs
-        states = residual + self._attention(read, positions)
+        states = residual[-1:] + self._attention(read, positions)
         normed = self._norm("layers.0.post_attention_layernorm", states)
         gate, up = (self._linear(f"layers.0.mlp.{name}_proj", normed) for name in ("gate", "up"))
         assert gate.shape[-1] == INNER
         states = states + self._linear("layers.0.mlp.down_proj", gate * torch.sigmoid(gate) * up)
         return self._norm("norm", states) if self.flags.get("norm_output") else states
 
-    def _attention(self, read: Tensor, positions: Sequence[int]) -> Tensor:
+    def _attention(self, read: Tensor, positions: Tensor) -> Tensor:
+        """What the last entry gathers from all, ``[1, hidden]``."""
         queries, keys, values = (
-            self._linear(f"layers.0.self_attn.{name}_proj", read).view(len(read), -1, SIZE).transpose(0, 1)
-            for name in "qkv"
+            self._linear(f"layers.0.self_attn.{name}_proj", of).view(len(of), -1, SIZE).transpose(0, 1)
+            for name, of in (("q", read[-1:]), ("k", read), ("v", read))
         )  # [heads, entries, size]
-        queries, keys = self._turned(queries, positions), self._turned(keys, positions)
+        queries, keys = self._turned(queries, positions[:, -1:]), self._turned(keys, positions)
         groups = HEADS // len(keys)
         keys, values = keys.repeat_interleave(groups, 0), values.repeat_interleave(groups, 0)
-        scores = queries @ keys.transpose(1, 2) / math.sqrt(SIZE)
-        later = torch.ones(len(read), len(read), dtype=torch.bool).triu(1)
-        seen = scores.masked_fill(later, -torch.inf).softmax(-1) @ values
-        return self._linear("layers.0.self_attn.o_proj", seen.transpose(0, 1).reshape(len(read), -1))
+        seen = (queries @ keys.transpose(1, 2) / math.sqrt(SIZE)).softmax(-1) @ values
+        return self._linear("layers.0.self_attn.o_proj", seen.transpose(0, 1).reshape(1, -1))
 
-    def _turned(self, parts: Tensor, positions: Sequence[int]) -> Tensor:
-        places = list(positions)
+    def _turned(self, parts: Tensor, positions: Tensor) -> Tensor:
+        at = positions[self.turning].T, torch.arange(SIZE)  # [entries, size]
         turned = torch.cat([-parts[..., SIZE // 2 :], parts[..., : SIZE // 2]], -1)
-        return parts * self.cosines[places] + turned * self.sines[places]
+        return parts * self.cosines[at] + turned * self.sines[at]
 
     def _adapted(self, embeds: Tensor) -> Tensor:
         """ViSpec's queries over the embeddings of one picture, ``[queries, hidden]``."""
