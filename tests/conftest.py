@@ -116,8 +116,8 @@ def shipped_page(serve: Callable[[AppState], str]) -> Server:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium, as the machine has it."""
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium, as the machine has it, with a new profile as its first context."""
     in_ci = bool(os.environ.get("CI"))
     if not in_ci:
         pytest.importorskip(
@@ -131,9 +131,10 @@ def browser() -> Iterator[Any]:
         pytest.fail(message) if in_ci else pytest.skip(message)
     with sync_api.sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
-        chromium = playwright.chromium.launch(executable_path=path, args=flags)
-        yield chromium
-        chromium.close()
+        folder = tmp_path_factory.mktemp("profile")
+        profile = playwright.chromium.launch_persistent_context(folder, executable_path=path, args=flags)
+        yield profile.browser
+        profile.close()
 
 
 @pytest.fixture

@@ -56,7 +56,6 @@ def test_the_shipped_pair_races_on_the_page(browser: Any, address: str) -> None:
     assert "recorded run" in tab.text(".origin") and "identical" in tab.text(".same")
     tab.wait("document.querySelector('.chip').textContent.includes('toy')")
     page.click("text=New scene")
-    page.select_option(".speed", "1")
     tab.run("Describe this image in detail.")
     tab.wait(FINISHED)
     page.click("[data-do=last]")

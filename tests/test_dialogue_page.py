@@ -125,6 +125,7 @@ def server(serve: Callable[[AppState], str], tmp_path_factory: pytest.TempPathFa
 
 
 def ask(tab: Visit, question: str, button: str = "#follow") -> None:
+    tab.page.select_option(".speed", "1")
     tab.page.fill("#question textarea", question)
     tab.page.click(button)
     tab.wait(f"document.querySelector('.asked').textContent === {question!r} && {FINISHED}")

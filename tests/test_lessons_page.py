@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.browser import Server, Visit
+from support.browser import Server, Visit, new_page
 
 from benchmarks.first_paint import shipped_state
 
@@ -23,7 +23,7 @@ def page(shipped_page: Server, browser: Any) -> Iterator[Any]:
     opened, errors = [], []
 
     def open_page(query: str, width: int = 1280) -> Visit:
-        tab = browser.new_context(viewport={"width": width, "height": 720}).new_page()
+        tab = new_page(browser, {"width": width, "height": 720})
         opened.append(tab)
         tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.goto(shipped_page.address + query)
@@ -34,7 +34,7 @@ def page(shipped_page: Server, browser: Any) -> Iterator[Any]:
 
     yield open_page
     for tab in opened:
-        tab.context.close()
+        tab.close()
     assert not errors
 
 

@@ -26,7 +26,6 @@ def test_the_first_paint_teaches_without_a_click(visit: Visitor) -> None:
 
 def test_a_race_runs_to_its_end_and_says_identical(visit: Visitor) -> None:
     tab = visit()
-    tab.page.select_option(".speed", "1")
     tab.run("What is on the left?")
     tab.wait(FINISHED)
     tab.page.click("[data-do=last]")
@@ -120,7 +119,6 @@ def test_words_of_the_model_never_become_markup(visit: Visitor, server: Server) 
     server.backend.texts.update(HOSTILE)
     try:
         tab = visit()
-        tab.page.select_option(".speed", "1")
         tab.run("Words that bite")
         tab.wait(FINISHED)
         tab.page.click("[data-do=first]")

@@ -75,11 +75,7 @@ def violations(tab: Visit) -> Any:
 @pytest.fixture
 def watched(visit: Visitor) -> Visit:
     """A visitor's page that notes what the policy refuses, from before its first script on."""
-    tab = visit()
-    tab.page.add_init_script(NOTE_VIOLATIONS)
-    tab.page.reload()
-    tab.page.wait_for_selector(".tree .main-svg")
-    return tab
+    return visit(init_script=NOTE_VIOLATIONS)
 
 
 def test_a_walk_over_the_whole_page_violates_nothing(watched: Visit, browser: Any, tmp_path: Path) -> None:

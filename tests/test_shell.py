@@ -122,7 +122,6 @@ def test_axe_finds_no_serious_violation_in_the_open_drawer_and_menu(visit: Visit
 
 def test_d11_a_race_is_never_beside_another_picture_without_saying_so(visit: Visitor, tmp_path: Path) -> None:
     tab = visit()
-    tab.page.select_option(".speed", "1")
     source = "document.querySelector('#picture img').src"
     assert not tab.page.evaluate(STALE)
     first = tab.page.evaluate(source)
@@ -172,7 +171,6 @@ def test_d11_a_race_is_never_beside_another_question_without_saying_so(visit: Vi
 
 def test_d14_a_run_of_an_uploaded_picture_says_what_the_toy_pair_knows(visit: Visitor, tmp_path: Path) -> None:
     tab = visit()
-    tab.page.select_option(".speed", "1")
     said = "The toy pair knows only its own cartoon scenes"
     assert said in tab.text(".sources-card")
     tab.run("What is there?")

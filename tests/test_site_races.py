@@ -79,7 +79,7 @@ def edition(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         tab.page.goto(address)
         yield Edition(tab.page, f"{address}{code.name}", f"{address}files/{rules.name}")
         assert not tab.errors, tab.errors
-        tab.page.context.close()
+        tab.close()
 
 
 @pytest.fixture

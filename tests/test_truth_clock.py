@@ -24,8 +24,7 @@ def test_d16_a_live_run_waits_for_its_clock(visit: Visitor) -> None:
     """On a slow machine the first tree and its verdict stood there while both lanes were empty."""
     tab = visit()
     tab.page.evaluate(WATCH)
-    tab.page.select_option(".speed", "0.02")
-    tab.run("What is there?")
+    tab.run("What is there?", speed="0.02")
     tab.wait("document.querySelector('.origin').textContent.includes('live') && window.waited > 0")
     tab.wait("document.querySelector('.step-name').textContent.startsWith('Step 1')")
     assert tab.page.evaluate("window.tooEarly") == 0

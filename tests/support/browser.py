@@ -54,26 +54,51 @@ class Visit:
     def wait(self, condition: str) -> None:
         """Until an expression holds. Playwright gives up at once where it throws: what is absent is waited for too."""
         patient = f"(() => {{ try {{ return {condition}; }} catch (absent) {{ return false; }} }})()"
-        self.page.wait_for_function(patient)
+        self.page.wait_for_function(patient, polling=50)  # milliseconds; at every frame would be work
 
     def lesson(self, number: int) -> None:
         """Choose a lesson, from 0, in the menu."""
         self.page.click(".learn-card button.label-wrap")
         self.page.locator("button.teach").nth(number).click()
 
-    def run(self, question: str) -> None:
+    def run(self, question: str, speed: str = "1") -> None:
+        """Ask, and play the run as fast as it was; at the speed that the page chooses it plays for eight seconds."""
+        self.page.select_option(".speed", speed)
         self.page.fill("#question textarea", question)
         self.page.click("#run")
+
+    def close(self) -> None:
+        """Leave; a tab in a browser's own profile must have left nothing there."""
+        context = self.page.context
+        if context == context.browser.contexts[0]:
+            kept = self.page.evaluate("document.cookie + Object.keys(localStorage)")
+            self.page.close()
+            assert not kept, f"the next visitor would have it: {kept}"
+        else:
+            context.close()
 
 
 Visitor = Callable[..., Visit]
 SavedPages = Callable[..., Visit]
 
 
+def new_page(browser: Any, viewport: dict[str, int], **context: Any) -> Any:
+    """A page in the browser's profile, which keeps scripts as it compiled them: they are half of what a visit takes.
+
+    What cannot be chosen for one page of a profile gets a profile of its own, where nothing was loaded before.
+    """
+    if not context.keys() <= {"color_scheme", "reduced_motion"}:
+        return browser.new_context(viewport=viewport, **context).new_page()
+    page = browser.contexts[0].new_page()
+    page.set_viewport_size(viewport)
+    page.emulate_media(**context)
+    return page
+
+
 def new_tab(browser: Any, **context: Any) -> Visit:
-    """A tab of its own visitor, which notes errors and what it asks for."""
+    """A visitor's tab, which notes errors and what it asks for."""
     context.setdefault("viewport", {"width": 1280, "height": 900})
-    tab = Visit(browser.new_context(**context).new_page())
+    tab = Visit(new_page(browser, **context))
     tab.page.on("console", lambda message: tab.errors.extend([message.text] if message.type == "error" else []))
     tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
     tab.page.on("request", lambda request: tab.calls.append(request.url))
@@ -85,16 +110,17 @@ def visits(browser: Any, address: str) -> Iterator[Visitor]:
     """Open pages of ``address``; at the end no tab may have asked another host or logged an error."""
     made: list[Visit] = []
 
-    def open_page(query: str = "", address: str = address, **context: Any) -> Visit:
+    def open_page(query: str = "", address: str = address, init_script: str = "", **context: Any) -> Visit:
         tab = new_tab(browser, **context)
         made.append(tab)
+        tab.page.add_init_script(init_script)
         tab.page.goto(address + query)
         tab.page.wait_for_selector(".tree .main-svg")
         return tab
 
     yield open_page
     for tab in made:
-        tab.page.context.close()
+        tab.close()
         assert not tab.errors, tab.errors
         asked = {urlsplit(call).netloc for call in tab.calls}
         assert asked <= {urlsplit(tab.calls[0]).netloc, ""}, f"asked another host: {asked}"

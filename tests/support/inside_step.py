@@ -52,9 +52,10 @@ def opened(saved_page: SavedPages, race: Recorded, show: int = 0, **context: Any
 
 
 def enter(tab: Visit, step: int = 0) -> None:
-    """Go to a step, from 0, and inside it."""
-    tab.page.click("[data-do=first]")
-    for _ in range(step):
+    """Go to a step, from 0, and inside it; from a step before it, by those between them."""
+    if tab.step() > step:
+        tab.page.click("[data-do=first]")
+    while tab.step() <= step:
         tab.page.click("[data-do=next]")
     if not tab.page.locator(".phases").is_visible():
         tab.page.click(".inside-toggle")
