@@ -23,21 +23,23 @@ TOAST = "document.querySelector('.toast-wrap button') !== null"
 Start = Callable[[], "subprocess.Popen[bytes]"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture
-def start(port: int, tmp_path: Path) -> Iterator[Start]:
-    """Start a page in a process of its own, always at the same address."""
+@pytest.fixture(scope="module")
+def start(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Start a page in a process of its own, always at the same address, where none is up."""
     started: list[subprocess.Popen[bytes]] = []
-    command = [sys.executable, "-m", "support.served_page", str(port), str(tmp_path)]
+    command = [sys.executable, "-m", "support.served_page", str(port), str(tmp_path_factory.mktemp("recorded"))]
     places = os.pathsep.join([str(HERE), str(HERE.parent)])
 
     def serve() -> subprocess.Popen[bytes]:
+        if started and started[-1].poll() is None:
+            return started[-1]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": places}, **quiet)
         started.append(process)
