@@ -11,11 +11,12 @@ test: .venv/.dev
 	$(BIN)/python -m pytest -m 'not alone'
 	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_page_limits.py tests/test_phase_steps.py
 
-# The families once more with torchvision, by which transformers then scales pictures. It lies in a directory that nothing
-# else sees, since no other test and no recorded asset knows of it; the plugin makes any build of it do.
+# The families once more with torchvision, by which transformers then scales pictures. It lies in a directory of its own,
+# since recorded assets and other tests know nothing of it; the plugin makes any build of it do.
 torchvision: .venv/.dev
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/torchvision torchvision==0.28.0
-	PYTHONPATH=.venv/torchvision:tests $(BIN)/python -m pytest -p support.torchvision_operators tests/test_families.py
+	PYTHONPATH=.venv/torchvision:tests $(BIN)/python -m pytest -p support.torchvision_operators \
+		tests/test_checkpoints.py tests/test_families.py tests/test_gemma3.py
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
