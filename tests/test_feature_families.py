@@ -13,10 +13,15 @@ from support import checkpoints, feature_checkpoints, feature_families, models
 from support.families import FamilyName
 from support.feature_checkpoints import Layout
 from support.feature_scores import check_answer, reference_of, scores, text_of
+from test_bad_input import complaint
 
 from specllava.chat import Chat
 from specllava.config import COMPARED_RULES, DecodingConfig
+from specllava.distill.beginning import check_teachable
+from specllava.distill.config import DistillConfig
 from specllava.lane import Lane
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.feature_checkpoint import is_feature_draft
 from specllava.pair import Pair
 
 BEAM = DecodingConfig(rule="topk", width=3, depth=3, nodes=8, max_new_tokens=6)
@@ -121,3 +126,27 @@ def test_a_turn_that_goes_on_drafts_what_a_fresh_reading_drafts(pairs, name: str
             assert [one.path for one in some] == [one.path for one in others]
             rows = [torch.stack([one.logits for one in tree]) for tree in (some, others)]
             torch.testing.assert_close(*rows, rtol=1e-9, atol=1e-9)
+
+
+def test_a_draft_that_rotates_by_rows_is_not_taught(pairs):
+    """Its lessons would have plain positions, and its guesses have others."""
+    line = complaint(lambda: check_teachable(pairs("specforge"), DistillConfig(drafter="eagle3")))
+    assert line.startswith("the draft specforge rotates by three rows of positions") and "--drafter eagle3" in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"model_type": "llava_next"}, True),
+        ({"model_type": "llava", "mm_hidden_size": 1024}, True),
+        ({"model_type": "qwen2_vl", "vision_config": {"depth": 32}}, True),
+        ({"model_type": "qwen2_vl", "vision_config": {"depth": 32}, "num_hidden_layers": 28}, False),
+        ({"model_type": "llava", "text_config": {"num_hidden_layers": 1}}, False),
+    ],
+)
+def test_a_configuration_of_the_targets_type_is_a_drafts_if_it_has_one_layer(tmp_path: Path, settings, found: bool):
+    """As ViSpec and MSD write them; drafts of type llava_next were taken for whole models."""
+    feature_checkpoints.write_draft(tmp_path / "draft", feature_families.VISPEC)
+    said = feature_checkpoints.settings(Layout("vispec")) | settings
+    checkpoints.write(tmp_path / "draft" / "config.json", said)
+    assert is_feature_draft(Checkpoint.at(tmp_path / "draft")) is found

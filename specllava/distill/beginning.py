@@ -29,8 +29,8 @@ def check_teachable(pair: Pair, config: DistillConfig) -> None:
     """Refuse drafts that the loss does not support.
 
     Raises:
-        ValueError: a draft of another kind than the drafter, with a tower of its own, or options for a projector or
-            a compressor that the draft cannot have.
+        ValueError: a draft of another kind than the drafter, with a tower of its own, or that rotates by its target's
+            rows of positions, or options for a projector or a compressor that the draft cannot have.
     """
     name = pair.draft_name
     kind = "vlm"
@@ -38,6 +38,11 @@ def check_teachable(pair: Pair, config: DistillConfig) -> None:
         kind = "eagle3" if pair.draft.config.format == "eagle3" else "eagle"
     if pair.draft is not None and kind != config.drafter:
         raise ValueError(f"the draft {name} learns with --drafter {kind}, not with --drafter {config.drafter}")
+    if isinstance(pair.draft, FeatureDraft) and pair.draft.config.mrope_section is not None:
+        raise ValueError(
+            f"the draft {name} rotates by three rows of positions and distill teaches drafts that count plainly: begin"
+            f" a new one with --drafter {kind}, without --draft"
+        )
     if pair.draft_vision == "own":
         raise ValueError(
             f"the draft {name} has a tower of its own, and distill teaches drafts that read the target's features or no"
