@@ -5,6 +5,7 @@ Run ``python app.py``: the page is up at once with a recorded race, while the mo
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +27,8 @@ import tyro
 from pydantic import ValidationError
 
 from specllava.cli.options import DTypeName, PairOptions, load_pair
-from specllava.cli.page_options import PageOptions
+from specllava.cli.page_options import PageOptions, is_for_one
+from specllava.cli.page_pairs import load_offered, offered_names, weighed
 from specllava.config import one_line
 from specllava.growth.cost_model import Costs, read_costs
 from specllava.models.images import open_image
@@ -39,6 +41,7 @@ from visual.page.experiments import Experiments
 from visual.page.first_paint import FirstPaint
 from visual.page.layout import build_page
 from visual.page.model_choice import AS_STARTED, OWN, Chosen, ModelChoices
+from visual.page.other_pairs import OtherPairs, PairOffer
 from visual.page.run_requests import RunRequests
 from visual.page.serving import serve
 from visual.page.zero_gpu import ZeroGPUPair
@@ -133,12 +136,15 @@ def make_state(options: PageOptions, launched: Event | None = None) -> AppState:
         options = replace(options, running=replace(options.running, device="cpu"))
     loading = ThreadPoolExecutor(1, "models").submit(_load, options.running, costs, launched)
     drafts = _drafts(options)
+    dialogues = Dialogues(lambda turns: _chat(loading.result(), turns), turns=options.limits.turns)
+    pairs = _pairs(options, dialogues)
     choices = _choices(options, drafts)
+    choices = replace(choices, pairs=pairs.offers) if pairs.names else choices
+    others = _others(options.running, choices, drafts, loading.result)
+    others |= {Chosen(pair=name): _models(partial(pairs.get, name)) for name in pairs.names}
     return AppState(
         loading.result, **shared,
-        lab=lambda: _lab(loading.result()),
-        dialogues=Dialogues(lambda turns: _chat(loading.result(), turns), turns=options.limits.turns),
-        others=_others(options.running, choices, drafts, loading.result), choices=choices,
+        lab=lambda: _lab(loading.result()), dialogues=dialogues, others=others, choices=choices,
     )  # fmt: skip
 
 
@@ -218,6 +224,21 @@ def _others(
             made[Chosen(draft, precision)] = _models(pair)
     del made[Chosen()]
     return made
+
+
+def _pairs(options: PageOptions, dialogues: Dialogues) -> OtherPairs:
+    """Return the pairs that visitors may choose; the page's only visitor has one of them at a time."""
+
+    def drop(name: str) -> None:
+        dialogues.put_down(name)
+        gc.collect()  # a pair is part of cycles, and the next wants its memory
+
+    def weigh(held: Sequence[str]) -> list[PairOffer]:
+        return [PairOffer(one.name, one.about, one.why) for one in weighed(names, options.running, held)]
+
+    names = offered_names(options)
+    load = partial(load_offered, running=options.running)
+    return OtherPairs(names, load, weigh, drop if is_for_one(options) else None)
 
 
 def _loaded(options: PairOptions) -> Callable[[], Any]:

@@ -344,6 +344,21 @@ def test_a_shorter_context_that_fits_is_proposed_and_then_loads(root: Path, monk
     assert f"do not fit the context of {proposed}: shorten the prompt" in line
 
 
+def test_without_memory_for_the_whole_context_a_pair_takes_what_there_is_unless_that_is_little(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Targets that can hold 128,000 tokens were refused wherever there was no memory for all of them."""
+    pair, told = {"device": "cpu", "dtype": "float32"}, list[str]()
+    build = type(Pair.load(root / "target", name="big", **pair).target), Checkpoint.at(root / "target").config()
+    needed = estimate(build, None, torch.float32)
+    monkeypatch.setattr(weighing, "free_bytes", lambda place, spread: int(needed.total) - 500 * needed.column)
+    monkeypatch.setattr(weighing, "ENOUGH", room := checkpoints.CONTEXT - 500)
+    assert Pair.load(root / "target", name="big", **pair, tell=told.append).context == room
+    assert told[0].endswith(f"which is enough for {room}: prompt and answer have as many at most")
+    monkeypatch.setattr(weighing, "ENOUGH", room + 1)
+    assert f"try --context {room}, " in complaint(lambda: Pair.load(root / "target", name="big", **pair))
+
+
 @pytest.mark.parametrize("wanted", [0, -3, checkpoints.CONTEXT + 1])
 def test_a_context_that_the_target_cannot_hold_is_refused(root: Path, wanted: int):
     line = complaint(lambda: Pair.load(root / "target", name="x", device="cpu", context=wanted))

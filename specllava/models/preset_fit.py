@@ -88,14 +88,14 @@ class Fit:
     missing: str = ""
 
 
-def this_machine() -> Machine:
-    """Return the device that models load on by default, and its free memory."""
+def this_machine(device: str = "auto") -> Machine:
+    """Return the machine with its free memory, that of a GPU if there is one and ``device`` is not the CPU."""
     import torch
 
     from specllava.models.free_memory import free_bytes
 
-    kind: Kind = "cuda" if torch.cuda.is_available() else "cpu"
-    free = free_bytes(torch.device(kind), spread=False)
+    kind: Kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    free = free_bytes(torch.device(kind if device in ("auto", "cpu") else device), spread=False)
     return Machine(kind, free, tuple(one for one in ("bitsandbytes", "torchao") if find_spec(one)))
 
 

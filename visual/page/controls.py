@@ -19,17 +19,17 @@ from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, f
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
 from specllava.limits import Limits
-from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PRECISION, ModelChoices, models_named
+from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PAIR, PRECISION, ModelChoices, models_named
 from visual.page.option_limits import OptionRefused, check_options, offered
 from visual.player.component import component_arguments
 from visual.player.summary import settings_summary
 
 Settings = Mapping[str, Any]
 FIELDS: Final[dict[str, FieldInfo]] = dict(vars(DecodingConfig)["__pydantic_fields__"])
-MODULES: Final = ("settings.js", "draw_tree.js")
+MODULES: Final = ("settings.js", "draw_tree.js", "pair_choice.js")
 MOUNT: Final = """
-loaded.then(({ settings, draw_tree }) =>
-  settings.mount({ element, props, watch, server, editors: { shape: draw_tree.createTreeEditor } }));
+loaded.then(({ settings, draw_tree, pair_choice }) =>
+  settings.mount({ element, props, watch, server, editors: { shape: draw_tree.createTreeEditor }, pair_choice }));
 """
 CHOICES: Final = {
     "drafter": {name: info.help for name, info in DRAFTER_INFOS.items()},
@@ -81,15 +81,22 @@ def settings_drawer(run: str, models: ModelChoices | None = None, limits: Limits
     unchanged = {name: defaults[name] for name in tree}
     choices = models or ModelChoices()
     defaults |= {PRECISION: AS_STARTED} if choices.precisions else {}
+    defaults |= {PAIR: AS_STARTED} if choices.pairs else {}
+    of_models = [_precision_option(choices)] if choices.precisions else []
+    of_models += [{"name": PAIR, "title": "Another pair", "loads": True}] if choices.pairs else []
+
+    def pairs(_: Any) -> list[dict[str, Any]]:  # gradio hands every such function a value
+        return choices.pairs() if choices.pairs else []
+
     return gr.HTML(**component_arguments(
-        "settings.html", MODULES, MOUNT, defaults, elem_id="settings", server_functions=[described],
+        "settings.html", MODULES, MOUNT, defaults, elem_id="settings", server_functions=[described, pairs],
         run=run, described=described(defaults), groups=[
             {"title": "The tree", "options": [
                 _drafter_option(choices) if name == "drafter" else _option(name, bounds)
                 for name in FIELDS if name in tree
             ]},
             {"title": "The answer", "options": [_option(name, bounds) for name in FIELDS if name not in tree]},
-            *([{"title": "The models", "options": [_precision_option(choices)]}] if choices.precisions else []),
+            *([{"title": "The models", "options": of_models}] if of_models else []),
         ],
         presets=[
             {"title": preset.title, "because": preset.because, "changes": {**unchanged, **preset.changes}}
@@ -106,7 +113,7 @@ def decoding_config(settings: Settings | None, limits: Limits | None = None) -> 
         OptionRefused: a value beyond the page's limits.
         ValueError: a browser sent something else than settings.
     """
-    given = {name: value for name, value in _named(settings).items() if name != PRECISION}
+    given = {name: value for name, value in _named(settings).items() if name not in (PRECISION, PAIR)}
     if "drafter" in given:
         given["drafter"] = _drafter(given)
     read = _read(given)
@@ -126,6 +133,8 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
         summary = settings_summary(decoding_config(settings, limits), draft=draft)
         if models.precision != AS_STARTED:
             summary += f" · {models.precision}"
+        if models.pair != AS_STARTED:
+            summary = f"{models.pair} · {summary}"
     except ValidationError as error:
         refused = {
             ".".join(map(str, item["loc"][:1])): item["msg"].removeprefix("Value error, ") for item in few_errors(error)
@@ -136,7 +145,8 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
         summary = f"Please change the settings: {refusal}"
     except ValueError as refusal:
         return {"summary": str(refusal), "read": [], "refused": {"": str(refusal)}}
-    return {"summary": summary, "read": sorted({*_read(settings), PRECISION}), "refused": refused}
+    read = {*_read(settings), PAIR} | ({PRECISION} if models_named(settings).pair == AS_STARTED else set())
+    return {"summary": summary, "read": sorted(read), "refused": refused}
 
 
 def _named(settings: Settings | None) -> Settings:
@@ -156,7 +166,8 @@ def _read(settings: Settings) -> frozenset[str]:
 
 def _drafter(settings: Settings) -> Any:
     """Return the drafter of settings: one of the target's drafts is the drafter ``model`` of a pair of its own."""
-    return "model" if models_named(settings).draft != OWN else settings.get("drafter", FIELDS["drafter"].default)
+    drafter = settings.get("drafter", FIELDS["drafter"].default)
+    return "model" if str(drafter).startswith(DRAFT) else drafter
 
 
 def _tree_options() -> set[str]:

@@ -72,6 +72,7 @@ class Dialogue:
         id: as the player knows it.
         recorded: the race or dialogue that is on show, until the first follow-up.
         chat: what was asked and said here.
+        said: likewise, while no models are held for it.
         edited: number of the turn that the next question replaces, from 0.
         sources: the pictures that turns are about, as the page knows them; ``None`` where there is none.
         models: name of the models of the chat.
@@ -83,6 +84,16 @@ class Dialogue:
     edited: int | None = None
     sources: list[PictureSource | None] = field(default_factory=list)
     models: str = ""
+    said: Sequence[Turn] = ()
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """What was asked and said here."""
+        return self.said if self.chat is None else self.chat.turns
+
+    def put_down(self) -> None:
+        """Let go of the models; what was said stays."""
+        self.said, self.chat = self.turns, None
 
     def edit(self, turn: int) -> tuple[str, PictureSource | None]:
         """Let the next question replace a turn. Return that turn's question and picture.
@@ -91,8 +102,8 @@ class Dialogue:
             ValueError: there is no such turn.
         """
         asked = [one.prompt for one in self.recorded.turns] if self.recorded else []
-        if self.chat is not None:
-            asked = [one.text for one in self.chat.turns]
+        if self.chat is not None or self.said:
+            asked = [one.text for one in self.turns]
         if not 0 <= turn < len(asked):
             raise ValueError(f"the dialogue has {len(asked)} turns, and no turn {turn + 1} to edit")
         self.edited = turn
@@ -104,10 +115,10 @@ class Dialogue:
         Raises:
             ValueError: a race that cannot be gone on from.
         """
-        if self.chat is None:
+        if self.chat is None and not self.said:
             self.chat = make([] if self.recorded is None else _turn_parts(self.recorded))
-        elif models != self.models:
-            self.chat = make([(turn.text, turn.images, turn.trace, turn.alone) for turn in self.chat.turns])
+        elif self.chat is None or models != self.models:
+            self.chat = make([(turn.text, turn.images, turn.trace, turn.alone) for turn in self.turns])
         self.models = models
         return self.chat
 
@@ -203,6 +214,13 @@ class Dialogues:
             dialogue.edited = None
             return "", None
         return dialogue.edit(turn)
+
+    def put_down(self, models: str) -> None:
+        """Let go of models in all dialogues, which go on with their next question if the models are there again."""
+        with self._lock:
+            for dialogue in self._dialogues.values():
+                if dialogue.models == models:
+                    dialogue.put_down()
 
     def leave(self, session: str) -> None:
         """Forget the dialogue of a session."""

@@ -14,7 +14,7 @@ from specllava.findings.sweep import SWEEP_VALUES
 from visual.page import widgets
 from visual.page.controls import Settings
 from visual.page.experiments import EXPERIMENTS, Experiment, Experiments
-from visual.page.model_choice import Chosen, ModelChoices, chosen_models
+from visual.page.model_choice import AS_STARTED, Chosen, ModelChoices, chosen_models
 from visual.page.notices import info, notice_arguments
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
@@ -59,6 +59,8 @@ class LabState:
 
     def drafts(self, models: Chosen) -> dict[str, Experiments]:
         """Return the experiments with each draft of the target, by its name, in the precision that was chosen."""
+        if models.pair != AS_STARTED:
+            return {models.pair: self.on(models)}
         drafts = self.choices.all_drafts().items()
         return {name: self.on(replace(models, draft=draft)) for name, draft in drafts}
 

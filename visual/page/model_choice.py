@@ -1,17 +1,19 @@
-"""Which models run for a visitor: the pair of the page, with another of the target's drafts, or in another precision.
+"""Which models run for a visitor: the page's pair, with another draft, or in another precision; or another pair.
 
-The form's setting ``drafter`` names a drafter, or another draft behind :data:`DRAFT`; ``precision`` names a precision.
+The form's setting ``drafter`` names a drafter, or another draft behind :data:`DRAFT`; ``precision`` names a precision,
+``pair`` another pair, which has neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from specllava.config import short
 
 PRECISION: Final = "precision"  # the setting that is no option of decoding
+PAIR: Final = "pair"  # likewise
 DRAFT: Final = "draft: "  # before the name of a draft, in the setting that is otherwise a drafter's name
 OWN, AS_STARTED = "model", "as started"  # the draft and the precision that the page was started with
 Item = TypeVar("Item")
@@ -19,12 +21,15 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The models of a request: a draft and a precision, each by its name."""
+    """The models of a request: a draft and a precision, or another pair, each by its name."""
 
     draft: str = OWN
     precision: str = AS_STARTED
+    pair: str = AS_STARTED
 
     def __str__(self) -> str:
+        if self.pair != AS_STARTED:
+            return self.pair
         changed = (self.draft if self.draft != OWN else "", self.precision if self.precision != AS_STARTED else "")
         return ", ".join(filter(None, changed)) or AS_STARTED
 
@@ -37,12 +42,14 @@ class ModelChoices:
         own: name of the draft that it was started with; "" where there is none.
         about: what that draft is.
         drafts, precisions: the others by name, and what they are.
+        pairs: says which other pairs there are, as :meth:`visual.page.other_pairs.OtherPairs.offers`; not without any.
     """
 
     own: str = ""
     about: str = ""
     drafts: Mapping[str, str] = field(default_factory=dict)
     precisions: Mapping[str, str] = field(default_factory=dict)
+    pairs: Callable[[], list[dict[str, Any]]] | None = None
 
     def all_drafts(self) -> dict[str, str]:
         """Return all drafts by what they are called, in order: how :class:`Chosen` names each."""
@@ -52,6 +59,9 @@ class ModelChoices:
 def models_named(settings: Mapping[str, Any] | None) -> Chosen:
     """Return the models that settings choose; they may be anything that a browser sent."""
     given = settings or {}
+    pair = str(given.get(PAIR, AS_STARTED))
+    if pair != AS_STARTED:
+        return Chosen(pair=pair)
     drafter = str(given.get("drafter", OWN))
     draft = drafter.removeprefix(DRAFT) if drafter.startswith(DRAFT) else OWN
     return Chosen(draft, str(given.get(PRECISION, AS_STARTED)))

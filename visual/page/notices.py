@@ -7,6 +7,7 @@ empty string is no notice. Words stand here, colours in ``shell.css`` under the 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
@@ -30,6 +31,19 @@ show();
 """
 
 
+class NotYet(ValueError):
+    """Error of a run whose models are being loaded: no fault of the visitor, and over by itself.
+
+    Args:
+        said: how it stands.
+        progress: tells how it stands by then; ``None`` once it is over.
+    """
+
+    def __init__(self, said: str, progress: Callable[[], str | None]) -> None:
+        super().__init__(said)
+        self.progress = progress
+
+
 def info(text: str) -> str:
     """Make a notice of progress or of an end that was wanted; empty without a text."""
     return _notice("info", text)
@@ -47,6 +61,8 @@ def error(text: str) -> str:
 
 def refusal_notice(refusal: ValueError) -> str:
     """Make the notice of a refused request."""
+    if isinstance(refusal, NotYet):
+        return info(str(refusal))
     if isinstance(refusal, ValidationError):
         return error(f"Please change the settings: {one_line(refusal)}")
     return error(f"This cannot run: {refusal}")

@@ -14,7 +14,7 @@ from specllava.metrics import Summary, summarise
 from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
-from visual.page.model_choice import chosen_models
+from visual.page.model_choice import AS_STARTED, chosen_models
 from visual.page.pictures import TOY_KNOWS, Picture
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update
@@ -92,7 +92,8 @@ def race_kind(state: AppState) -> RunKind:
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         picture = data_address(inputs.picture.shown())
         uploaded = isinstance(inputs.picture, Picture) and inputs.picture.upload is not None
-        source = f"live run: {TOY_KNOWS[:1].lower()}{TOY_KNOWS[1:-1]}" if state.toy and uploaded else "live run"
+        unknown = state.toy and inputs.models.pair == AS_STARTED and uploaded
+        source = f"live run: {TOY_KNOWS[:1].lower()}{TOY_KNOWS[1:-1]}" if unknown else "live run"
         if state.dialogues is None:
             events = backend.race(inputs.picture.open(), inputs.question, config)
             return RaceRun(events, backend.collect_race, picture, absent, source)

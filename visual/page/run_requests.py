@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, Literal
@@ -66,6 +66,7 @@ class RunRequests:
         self.limits = limits or Limits()
         self._latest: dict[RunKey, RunRequest] = {}  # in the order of the waiting line
         self._seconds: deque[float] = deque(maxlen=RECENT)
+        self._progress: dict[RunKey, Callable[[], str | None]] = {}
         self._closed = False
         self._lock = Lock()
 
@@ -103,6 +104,15 @@ class RunRequests:
             left = sum(max(usual - spent, 0.0) for spent in computing)
             return Place(waiting + len(computing), waiting * usual + left)
 
+    def await_models(self, key: RunKey, progress: Callable[[], str | None]) -> None:
+        """Note that a session's run waits for models, and what tells how they stand until it is asked for again."""
+        with self._lock:
+            self._progress[key] = progress
+
+    def awaited(self, key: RunKey) -> Callable[[], str | None] | None:
+        """Return what tells how the models stand that a session's last run wanted; ``None`` if it waits for none."""
+        return self._progress.get(key)
+
     def stop(self, key: RunKey) -> bool:
         """Stop the latest request, begun or not. Return whether there was one."""
         with self._lock:
@@ -119,7 +129,7 @@ class RunRequests:
     def cancel_session(self, session: str) -> None:
         """Leave all requests of a session, whose visitor is gone."""
         with self._lock:
-            for key in [key for key in self._latest if key[0] == session]:
+            for key in [key for key in (*self._latest, *self._progress) if key[0] == session]:
                 self._leave(key)
 
     def close(self) -> None:
@@ -152,6 +162,7 @@ class RunRequests:
         return request is not None and request.state == "on"
 
     def _leave(self, key: RunKey) -> None:
+        self._progress.pop(key, None)
         request = self._latest.pop(key, None)
         if request is not None:
             request.state = "left"

@@ -38,7 +38,7 @@ from specllava.metrics import Summary
 from specllava.out_of_memory import is_out_of_memory
 from visual.page.controls import decoding_config
 from visual.page.model_choice import Chosen, models_named
-from visual.page.notices import error, info, refusal_notice, warning
+from visual.page.notices import NotYet, error, info, refusal_notice, warning
 from visual.page.run_log import Outcome, log_run
 from visual.page.run_requests import Place, RunKey, RunRequest, RunRequests
 from visual.page.waiting_calls import COMPUTE, waiting_calls
@@ -54,6 +54,7 @@ COMPUTES: dict[str, Any] = {
     "api_visibility": "private",
 }  # fmt: skip
 CLOSED = "The server is being restarted. Please try again in a minute."
+LOADED: Final = "The models are there, or could not be loaded: press the button again."
 SECONDS_PER_LOOK: Final = 3.0  # between two looks at how many runs still come first
 FAILED = "Something went wrong and {} was stopped. Please try again."
 OUT_OF_MEMORY = (
@@ -153,6 +154,10 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
     except OutOfTime as over:
         outcome = "deadline"
         yield None if run is None else run.end(outcome), warning(f"{over} {kind.kept}")
+    except NotYet as refusal:
+        outcome = "refused"
+        requests.await_models(key, refusal.progress)
+        yield None, refusal_notice(refusal)
     except ValueError as refusal:
         outcome = "refused"
         yield None, refusal_notice(refusal)
@@ -261,8 +266,13 @@ def connect_run(
     def waited(request: gr.Request) -> tuple[Any, ...]:
         place = requests.place((session_of(request), kind.name), waiting_calls())
         if place is None:  # the run has begun, or is no longer wanted: what it says must stay
-            return gr.skip(), gr.Timer(active=False)
+            progress = requests.awaited((session_of(request), kind.name))
+            said = progress() if progress else None
+            return info(said or LOADED) if progress else gr.skip(), gr.Timer(active=said is not None)
         return waiting_notice(place), gr.Timer(active=place.before > 0)
+
+    def ended(request: gr.Request) -> tuple[Any, ...]:
+        return *buttons(request), gr.Timer(active=requests.awaited((session_of(request), kind.name)) is not None)
 
     def compute(request: gr.Request) -> Iterator[dict[Any, Any]]:
         for value, notice in run_updates(requests, kind, (session_of(request), kind.name)):
@@ -284,7 +294,7 @@ def connect_run(
     begun = gr.on(clicks, begin, values, [*pressed, controls.notice, looks], **QUICK)
     begun.failure(None, None, controls.notice, js=f"() => {json.dumps(UNBEGUN)}", **QUICK)
     computed = begun.then(compute, None, [controls.shown, controls.notice], **COMPUTES)
-    computed.then(buttons, None, pressed, **QUICK)
+    computed.then(ended, None, [*pressed, looks], **QUICK)
     computed.failure(refused, None, [*pressed, controls.notice], **QUICK)  # a full queue: only the browser is told
     controls.stop.click(halt, None, [*pressed, controls.notice], **QUICK)
     return lambda event: event.then(buttons, None, pressed, **QUICK)

@@ -3,8 +3,9 @@
 
 const MANY = 150; // milliseconds in which changes are told to the server as one
 
-// `editors` has, by an option's name, what makes an editor beside its field (draw_tree.js).
-export function mount({ element, props, watch, server, editors }) {
+// `editors` has, by an option's name, what makes an editor beside its field (draw_tree.js); `pair_choice` makes the choice
+// of another pair, which the server knows afresh each time that the drawer opens.
+export function mount({ element, props, watch, server, editors, pair_choice }) {
   const root = element.querySelector(".settings");
   const find = (selector) => root.querySelector(selector);
   const drawer = find(".drawer");
@@ -12,6 +13,7 @@ export function mount({ element, props, watch, server, editors }) {
   let asked = 0;
   let soon = 0;
 
+  const pairs = (option) => pair_choice.create(option, change, () => server.pairs(null));
   const change = (changes) => {
     props.value = { ...props.value, ...changes };
     show();
@@ -20,8 +22,11 @@ export function mount({ element, props, watch, server, editors }) {
   };
 
   find(".presets").append(...props.presets.map((preset) => presetButton(preset, () => change(kept(preset.changes, props.value)))));
-  find(".options").append(...props.groups.map((group) => section(group, controls, { change, run, editors })));
-  find(".settings-open").addEventListener("click", () => drawer.showModal());
+  find(".options").append(...props.groups.map((group) => section(group, controls, { change, run, editors, pairs })));
+  find(".settings-open").addEventListener("click", () => {
+    drawer.showModal();
+    for (const control of controls.values()) control.ask?.();
+  });
   find(".drawer-close").addEventListener("click", () => drawer.close());
   drawer.addEventListener("click", (event) => event.target === drawer && drawer.close()); // beside the drawer
   find(".drawer-run").addEventListener("click", run);
@@ -79,9 +84,9 @@ function presetButton({ title, because }, choose) {
   return button;
 }
 
-function section({ title, options }, controls, { change, run, editors }) {
+function section({ title, options }, controls, { change, run, editors, pairs }) {
   const rows = options.map((option) => {
-    const control = option.choices ? choice(option, change) : typed(option, change);
+    const control = option.loads ? pairs(option) : option.choices ? choice(option, change) : typed(option, change);
     if (editors[option.name]) edited(control, editors[option.name]({ most: option.most, change: (value) => change({ [option.name]: value }), run }));
     controls.set(option.name, control);
     return control.row;

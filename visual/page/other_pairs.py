@@ -1,0 +1,115 @@
+"""Pairs that visitors may choose in place of the page's own, each loaded when it is first chosen.
+
+Loading takes minutes and may begin with a download, so it runs on a thread of its own: runs on models that are there
+go on, and the visitor who chose is told how it stands. No models here: whoever serves the page loads and weighs them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from threading import Lock
+from typing import Any
+
+from visual.page.notices import NotYet
+
+
+@dataclass(frozen=True, slots=True)
+class PairOffer:
+    """A pair as it can be chosen.
+
+    Args:
+        about: its models, the memory that they take and what is downloaded.
+        why: why it cannot be loaded here; "" if it can.
+    """
+
+    name: str
+    about: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A pair that is there, or being loaded since a moment of ``time.monotonic``."""
+
+    pair: Future[Any]
+    since: float
+
+    @property
+    def failed(self) -> bool:
+        return self.pair.done() and self.pair.exception() is not None
+
+    def said(self, name: str) -> str:
+        """Tell for how long it has been loading."""
+        seconds = time.monotonic() - self.since
+        return f"{name} is being loaded, for {seconds:.0f} seconds by now; runs on other models go on meanwhile."
+
+
+class OtherPairs:
+    """The pairs beside the page's own. Handlers share it across threads.
+
+    Args:
+        names: of the pairs that may be loaded.
+        load: loads one of them; a ``ValueError`` says what is wrong.
+        weigh: describes them with the memory that is free by now, and that pairs it is given would make free.
+        drop: lets go of whatever else holds a pair; a pair that was chosen before then makes room for the next. Without
+            it all stay: others may be using them.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        load: Callable[[str], Any],
+        weigh: Callable[[Sequence[str]], list[PairOffer]],
+        drop: Callable[[str], None] | None = None,
+    ) -> None:
+        self.names = tuple(names)
+        self._load, self._weigh, self._drop = load, weigh, drop
+        self._held: dict[str, _Held] = {}
+        self._lock = Lock()
+        self._thread = ThreadPoolExecutor(1, "pairs")
+
+    def get(self, name: str) -> Any:
+        """Return a pair that is loaded; of one that is not, loading begins.
+
+        Raises:
+            NotYet: it is being loaded.
+            ValueError: it cannot be, or another one is at the moment.
+        """
+        with self._lock:
+            held = self._held.get(name) or self._begin(name)
+        if not held.pair.done():
+            raise NotYet(held.said(name), lambda: self._progress(name))
+        try:
+            return held.pair.result()
+        except ValueError as refusal:
+            with self._lock:
+                self._held.pop(name, None)  # the next choice tries again
+            raise ValueError(f"{name} cannot be loaded: {refusal}") from refusal
+
+    def offers(self) -> list[dict[str, Any]]:
+        """Return all pairs as data for ``static/pair_choice.js``, those that are there or on their way first."""
+        with self._lock:
+            held = {name: one.pair.done() for name, one in self._held.items() if not one.failed}
+        states = {name: "is loaded" if done else "is being loaded" for name, done in held.items()}
+        given = self._weigh([name for name, done in held.items() if done] if self._drop else [])
+        offers = [asdict(offer) | {"state": states.get(offer.name, "")} for offer in given]
+        return sorted(offers, key=lambda offer: (not offer["state"], bool(offer["why"])))
+
+    def _begin(self, name: str) -> _Held:
+        busy = next((other for other, one in self._held.items() if not one.pair.done()), None)
+        if busy is not None:
+            raise ValueError(f"{busy} is being loaded, and pairs are loaded one at a time: try again in a minute")
+        if self._drop is not None:
+            for other in tuple(self._held):
+                del self._held[other]
+                self._drop(other)
+        self._held[name] = _Held(self._thread.submit(self._load, name), time.monotonic())
+        return self._held[name]
+
+    def _progress(self, name: str) -> str | None:
+        """Tell how loading stands; ``None`` once it is over."""
+        held = self._held.get(name)
+        return None if held is None or held.pair.done() else held.said(name)

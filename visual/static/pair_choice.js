@@ -1,0 +1,53 @@
+// The choice of another pair: what the page was started with, pairs that can be loaded here, and why others cannot be.
+// The server weighs them each time that the drawer opens, with the memory that is free by then.
+
+const OWN = "as started";
+
+// `change` takes the changed setting, `offers` asks the server: name, about, why (not), and whether it is loaded.
+export function create({ name, title }, change, offers) {
+  const list = make("div", {});
+  const others = make("details", { class: "others" });
+  const wait = make("p", { class: "help" });
+  const row = make("fieldset", { class: "option pairs" }, make("legend", {}, title), wait, list, others);
+  let chosen = OWN;
+  let asked = 0;
+
+  const show = (value) => {
+    chosen = value ?? OWN;
+    row.querySelectorAll("input").forEach((input) => (input.checked = input.value === chosen));
+  };
+
+  async function ask() {
+    const number = ++asked;
+    wait.textContent = "Weighing what fits this machine \u2026";
+    const found = await offers().catch(() => null);
+    if (number !== asked) return;
+    wait.textContent = found ? "Loaded at its first run, which may take minutes." : "The server did not say what fits.";
+    const fitting = (found ?? []).filter(({ why }) => !why);
+    const rest = (found ?? []).filter(({ why }) => why);
+    list.replaceChildren(
+      label({ name: OWN, about: "the pair that this page was started with", state: "" }),
+      ...fitting.map(label));
+    others.hidden = rest.length === 0;
+    others.replaceChildren(
+      make("summary", {}, `${rest.length} more, which do not fit`),
+      ...rest.map(({ name: pair, why }) => make("p", { class: "help" }, make("b", {}, pair), ` ${why}`)));
+    show(chosen);
+  }
+
+  function label({ name: pair, about, state }) {
+    const input = make("input", { type: "radio", name: `option-${name}`, value: pair });
+    input.addEventListener("change", () => change({ [name]: pair }));
+    return make("label", { class: "choice" }, input, make("b", {}, pair), make("span", {}, state ? `${state}; ${about}` : about));
+  }
+
+  others.hidden = true;
+  return { row, show, refuse: () => {}, ask };
+}
+
+function make(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
+  made.append(...children);
+  return made;
+}
