@@ -100,7 +100,7 @@ def test_what_generate_raises_becomes_one_line(monkeypatch):
     ("kind", "config", "name", "said"),
     [
         ("mixed", SHORT, "oak", "there is no lane oak: choose among target-only"),
-        (None, SHORT, "entropy", "has no draft: name one with --draft"),
+        (None, SHORT, "entropy", "has no draft: make one with"),
         (None, SHORT, "transformers-assisted", "has no draft"),
         ("mixed", SHORT, "transformers-compiled", "CUDA"),
         ("mixed", replace(SHORT, temperature=1.0), "transformers", "temperature"),

@@ -29,11 +29,12 @@ from specllava.models.make_draft import init_draft
 from specllava.models.memory_estimate import estimate, size_of
 from specllava.models.presets import presets
 from specllava.models.quantization import quantization_config
+from specllava.models.presets import draft_hint
 from specllava.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = ["--max-new-tokens", "6"]
-OFF = 'speculation is off because {} has no draft: make one with "specllava draft init", name it with --draft'
+OFF = 'speculation is off because {} has no draft: make one with "specllava draft init" and name it with --draft'
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,9 @@ def test_a_preset_of_the_hub_runs_without_a_draft_and_says_so(hub: Path, root: P
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "loading llava-1.5-7b: torch and transformers first, then the weights"
     assert told[1].startswith("llava-1.5-7b needs 0.00 GB of memory: target ") and "GB free" in told[1]
-    assert told[2:] == [OFF.format("llava-1.5-7b")]
+    hint = draft_hint("llava-hf/llava-1.5-7b-hf", "llava")
+    assert hint.startswith("--preset llava-1.5-7b-msd or ")
+    assert told[2:] == [f"speculation is off because llava-1.5-7b has no draft: {hint}"]
     assert main(["compare", "--preset", "llava-1.5-7b", *asked(root)]) == 0
     told = capsys.readouterr()
     assert "prompt-lookup guesses because llava-1.5-7b has no draft" in told.err and "identical" in told.out

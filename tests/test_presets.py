@@ -21,7 +21,7 @@ from specllava.cli.options import PairOptions, load_pair
 from specllava.config import DecodingConfig
 from specllava.models.export_draft import export_draft
 from specllava.models.feature_draft import FeatureDraft
-from specllava.models.presets import NO_FIGURES, Preset, presets
+from specllava.models.presets import NO_FIGURES, Preset, draft_hint, presets
 from specllava.pair import Pair
 from visual.player.recorded import read_recorded
 
@@ -124,6 +124,18 @@ def test_a_small_model_of_a_family_is_named_with_a_large_one() -> None:
         large, small = name.rsplit("-", 1)
         assert large.split("-")[-1] in target and small in draft and large.split("-")[0] in target.replace("llava-", "")
         assert preset.draft_format is None and preset.licence and preset.measured == "no figures are known"
+
+
+def test_a_target_without_a_draft_is_told_what_drafts_for_it() -> None:
+    made = 'make one with "specllava draft init" and name it with --draft'
+    for preset in presets().values():
+        if preset.draft and not preset.shipped:
+            told = draft_hint(str(preset.target), preset.family)
+            named = told.removeprefix("--preset ").split(" has one; or ")[0].split(" or ")
+            assert all(presets()[name].target == preset.target and presets()[name].draft for name in named)
+    assert draft_hint("runs/mine", "mistral3") == made
+    smaller = "such as --draft Qwen/Qwen2.5-VL-3B-Instruct; or "
+    assert draft_hint("runs/mine", "qwen2_5_vl").endswith(smaller + made)
 
 
 def test_a_pair_of_a_family_answers_as_its_target_does(stored: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from specllava.config import COMPARED_RULES, DecodingConfig
 from specllava.decoding import stream
 from specllava.growth.rules import RULE_INFOS
 from specllava.lane import TARGET_ONLY, Lane
+from specllava.models.presets import draft_hint
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.timing import now
@@ -76,7 +77,7 @@ def _why_not(pair: Pair, config: DecodingConfig, name: str, own: Mapping[str, De
     """Return why a lane cannot be had here, ``None`` if it can."""
     needs_draft = own[name].drafter == "model" if name in own else TRANSFORMERS_LANES[name].needs_draft
     if needs_draft and pair.draft is None:
-        return f"the pair {pair.name} has no draft: name one with --draft"
+        return f"the pair {pair.name} has no draft: {draft_hint(pair.target.config.name_or_path, pair.family.name)}"
     if name in own:
         return None
     if config.temperature > 0:

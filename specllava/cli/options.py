@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from specllava.config import DecodingConfig, DrafterName
-from specllava.models.presets import preset_named
+from specllava.models.presets import draft_hint, preset_named
 from specllava.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -184,7 +184,8 @@ def with_fallback_drafter(pair: Pair, decoding: DecodingConfig, fallback: Drafte
     if pair.draft is not None or decoding.drafter != "model":
         return decoding
     what = "speculation is off" if fallback == "none" else f"{fallback} guesses"
-    print_notice(f'{what} because {pair.name} has no draft: make one with "specllava draft init", name it with --draft')
+    hint = draft_hint(pair.target.config.name_or_path, pair.family.name)
+    print_notice(f"{what} because {pair.name} has no draft: {hint}")
     return replace(decoding, drafter=fallback)
 
 

@@ -27,6 +27,7 @@ class Preset:
         before: the draft as it was before distillation, if it is there too.
         draft_format: of a draft that reads the target's states, where its keys do not tell.
         licence: of a published draft, as far as known.
+        family: model type of both models, where the draft is a smaller model of the target's family.
         measured: what others measured with a published draft, greedily, and who they are; nothing of it was repeated
             here.
     """
@@ -36,6 +37,7 @@ class Preset:
     before: Source | None = None
     draft_format: DraftFormat | None = None
     licence: str = ""
+    family: str = ""
     measured: str = ""
 
     @property
@@ -119,19 +121,19 @@ def _relatives() -> dict[str, Preset]:
     intern, gemma, one = "OpenGVLab/InternVL3-{}-hf", "google/gemma-3-{}-it", "llava-hf/llava-onevision-qwen2-{}-ov-hf"
     apache, research = "weights: Apache-2.0", "the draft's weights: Qwen Research, no commercial use"
     terms = "weights: Gemma's terms, to be agreed to on the hub (HF_TOKEN)"
-    families = (  # name, id of a target, of a draft, sizes of targets, of drafts, licence
-        ("smolvlm2", smol, smol_draft, ("2.2B",), ("256M", "500M"), apache),
-        ("qwen2.5-vl", qwen2, qwen2, ("7B", "32B", "72B"), ("3B",), research),
-        ("qwen3-vl", qwen3, qwen3, ("8B", "32B"), ("2B",), apache),
-        ("internvl3", intern, intern, ("8B",), ("1B",), LICENCE_UNKNOWN),
-        ("gemma-3", gemma, gemma, ("12b", "27b"), ("4b",), terms),
-        ("onevision", one, one, ("7b", "72b"), ("0.5b",), LICENCE_UNKNOWN),
+    families = (  # name, model type, id of a target, of a draft, sizes of targets, of drafts, licence
+        ("smolvlm2", "smolvlm", smol, smol_draft, ("2.2B",), ("256M", "500M"), apache),
+        ("qwen2.5-vl", "qwen2_5_vl", qwen2, qwen2, ("7B", "32B", "72B"), ("3B",), research),
+        ("qwen3-vl", "qwen3_vl", qwen3, qwen3, ("8B", "32B"), ("2B",), apache),
+        ("internvl3", "internvl", intern, intern, ("8B",), ("1B",), LICENCE_UNKNOWN),
+        ("gemma-3", "gemma3", gemma, gemma, ("12b", "27b"), ("4b",), terms),
+        ("onevision", "llava_onevision", one, one, ("7b", "72b"), ("0.5b",), LICENCE_UNKNOWN),
     )
     return {
-        f"{family}-{large}-{small}".lower(): Preset(
-            target.format(large), draft.format(small), licence=licence, measured=NO_FIGURES
+        f"{name}-{large}-{small}".lower(): Preset(
+            target.format(large), draft.format(small), licence=licence, measured=NO_FIGURES, family=family
         )
-        for family, target, draft, targets, drafts, licence in families
+        for name, family, target, draft, targets, drafts, licence in families
         for large in targets
         for small in drafts
     }
@@ -148,3 +150,18 @@ def preset_named(name: str) -> Preset:
         near = ", ".join(get_close_matches(name, known, n=3, cutoff=0.3) or list(known)[:3])
         raise ValueError(f"unknown preset {name!r}: {near} or another of the {len(known)} that specllava presets lists")
     return known[name]
+
+
+def draft_hint(target: str, family: str) -> str:
+    """Say how a target without a draft gets one.
+
+    Args:
+        target: id of the hub, or directory.
+        family: its model type.
+    """
+    known = presets()
+    made = 'make one with "specllava draft init" and name it with --draft'
+    if named := [name for name, preset in known.items() if str(preset.target) == target and preset.draft]:
+        return f"--preset {' or '.join(named)} has one; or {made}"
+    smaller = next((preset.draft for preset in known.values() if preset.family == family), None)
+    return f"a smaller model of its family drafts for it, such as --draft {smaller}; or {made}" if smaller else made

@@ -167,7 +167,7 @@ def _read(settings: Settings) -> frozenset[str]:
 def _drafter(settings: Settings) -> Any:
     """Return the drafter of settings: one of the target's drafts is the drafter ``model`` of a pair of its own."""
     drafter = settings.get("drafter", FIELDS["drafter"].default)
-    return "model" if str(drafter).startswith(DRAFT) else drafter
+    return "model" if models_named({"drafter": drafter}).draft != OWN else drafter
 
 
 def _tree_options() -> set[str]:
