@@ -27,9 +27,8 @@ from specllava.models.draft_classes import save
 from specllava.models.family import FAMILIES
 from specllava.models.make_draft import init_draft
 from specllava.models.memory_estimate import estimate, size_of
-from specllava.models.presets import presets
+from specllava.models.presets import draft_hint, presets
 from specllava.models.quantization import quantization_config
-from specllava.models.presets import draft_hint
 from specllava.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
