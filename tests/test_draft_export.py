@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from support import checkpoints
+from support import checkpoints, families
 from support.checkpoints import PADDED, WORDS
 from test_bad_input import complaint
 from torch import Tensor
 
 from specllava.cli.main import main
 from specllava.models.checkpoint import Checkpoint
+from specllava.models.draft_classes import save
 from specllava.models.export_draft import LayoutName, export_draft
 from specllava.models.feature_checkpoint import load_feature_draft
 from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
+from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading import LoadedTarget, LoadOptions, load_target
 
 HIDDEN, INNER, HEADS, KV, LAYERS = 48, 64, 3, 1, 8
@@ -40,9 +42,10 @@ LAYER = {
     "mlp.down_proj.weight": (HIDDEN, INNER),
     "post_attention_layernorm.weight": (HIDDEN,),
 }
-LAYER3 = {
-    name: (rows[0], 2 * HIDDEN) if name.split(".")[-2][:1] in "qkv" else rows for name, rows in LAYER.items()
-} | {"hidden_norm.weight": (HIDDEN,), "input_layernorm.weight": (HIDDEN,)}
+LAYER3 = {name: (rows[0], 2 * HIDDEN) if name.split(".")[-2][:1] in "qkv" else rows for name, rows in LAYER.items()} | {
+    "hidden_norm.weight": (HIDDEN,),
+    "input_layernorm.weight": (HIDDEN,),
+}
 EAGLE_KEYS = {
     "embed_tokens.weight": (PADDED, HIDDEN),
     "fc.weight": (HIDDEN, 2 * HIDDEN),
@@ -100,7 +103,7 @@ def drafted(directory: Path, target: LoadedTarget) -> tuple[Tensor, Tensor]:
     draft = load_feature_draft(Checkpoint.at(directory), target.model)
     source = torch.Generator().manual_seed(11)
     tokens = torch.randint(3, WORDS, (9,), generator=source)
-    states = torch.randn(9, HIDDEN * len(draft.config.state_layers), generator=source)
+    states = torch.randn(9, draft.config.target_hidden_size * len(draft.config.state_layers), generator=source)
     places = torch.arange(9)
     plain = draft.config.mrope_section is None
     rotations = draft.rotations(places[None] if plain else torch.stack([places, places // 2, places % 3])[:, None])
@@ -179,6 +182,28 @@ def test_eagle3_has_the_published_keys_and_counts_layers_as_each_engine_does(roo
     assert settings["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [one - 1 for one in USUAL]
 
 
+@pytest.mark.parametrize("family", ["smolvlm", "qwen2_5_vl", "gemma3"])
+def test_a_draft_for_any_family_is_exported(family: families.FamilyName, tmp_path: Path) -> None:
+    """With the embeddings that the target's decoder reads, which Gemma's multiplies and an engine's draft does not."""
+    place = families.write_checkpoint(tmp_path / "target", family, layout=families.Layout(layers=4))
+    target = load_target("random", place, None, LoadOptions(device="cpu", dtype="float32"), lambda line: None)
+    with torch.inference_mode():
+        read = target.model.get_input_embeddings()(torch.arange(target.model.config.get_text_config().vocab_size))
+    for kind, layout in (("eagle", "eagle"), ("eagle3", "eagle3"), ("eagle3", "speculators")):
+        draft, out = tmp_path / f"{layout} draft", tmp_path / layout
+        save(fresh_feature_draft(target.model, kind, input_norm=False), None, draft, torch.float32)
+        export_draft(draft, place, out, layout)
+        for ours, theirs in zip(drafted(draft, target), drafted(out, target), strict=True):
+            torch.testing.assert_close(ours, theirs)
+        held = checkpoints.weights_of(out).get("embed_tokens.weight")
+        assert (held is not None) == (layout == "eagle" or family == "gemma3")
+        if held is not None:
+            torch.testing.assert_close(held, read, rtol=1e-3, atol=0)
+        settings = settings_of(out)
+        assert settings.get("target_model_type") == (None if layout == "speculators" else family)
+        assert settings.get("transformer_layer_config", settings)["hidden_act"] == "silu"
+
+
 def test_the_speculators_layout_names_its_target_and_every_variant(root: Path, tmp_path: Path) -> None:
     out = exported(tmp_path, root, "speculators", **EAGLE3 | {"fc_norm": True, "norm_before_residual": True})
     norms = {f"fc_norm.{number}.weight": (HIDDEN,) for number in range(3)}
@@ -197,6 +222,7 @@ def test_the_speculators_layout_names_its_target_and_every_variant(root: Path, t
 @pytest.mark.parametrize(
     ("layout", "variant", "told", "way_out"),
     [
+        ("eagle", {"hidden_act": "gelu"}, "engines have silu alone", "distil a new one"),
         ("eagle", {"input_norm": True}, "input norm", "--identity-layer"),
         ("eagle", {"compressor": {"kind": "pool"}}, "reads compressed pictures", "distil one without a compressor"),
         ("eagle", {"compressor": {"kind": "gate"}}, "reads compressed pictures", "distil one without a compressor"),

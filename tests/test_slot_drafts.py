@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
-from support import checkpoints, families, models
+from support import checkpoints, families, family_drafts, models
 from support.distilling import arguments
 from support.families import FAMILIES, FamilyName
 from test_bad_input import complaint
 
 from specllava.cli.main import main
-from specllava.config import DecodingConfig
 from specllava.distill.batches import RowBatches
 from specllava.distill.beginning import training_draft
 from specllava.distill.chats import ChatEncoder
@@ -30,20 +29,13 @@ from specllava.distill.pictures import Pixels
 from specllava.distill.rows import Rows, index_rows
 from specllava.distill.stage import state_losses, taught_losses
 from specllava.findings.distillation import Report
-from specllava.growth.rules import RULE_INFOS
-from specllava.lane import Lane
-from specllava.models.draft_classes import save
 from specllava.models.family import family_of
-from specllava.models.fresh_feature_draft import fresh_feature_draft
-from specllava.models.make_draft import init_draft
 from specllava.models.slot_draft import SlotDraft
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.scoring import draft_log_probs, teacher_forced_log_probs
 
 ROWS, LENGTH = 9, 400
-SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
-ANSWERS = ("A red bus stands on the left side of the road.", "There are two cats and a dog.", "It is on the table.")
 Taught = tuple[FamilyName, str]
 # Slots side by side, with row tokens between them, with three rows of positions, and seeing each other both ways.
 DRAFTS: tuple[Taught, ...] = (
@@ -53,27 +45,11 @@ LEARNING: tuple[Taught, ...] = (("smolvlm", "vlm"), ("qwen2_5_vl", "eagle3"))
 Made = Callable[[str], Path]
 
 
-def row(number: int) -> dict[str, object]:
-    """Text alone, one picture, or three in two questions; all of odd sizes."""
-    names = [f"{place % len(checkpoints.SIZES)}.png" for place in range(number, number + (0, 1, 3)[number % 3])]
-    marks = (len(names) > 0) * "<image>\n", "<image>" * max(0, len(names) - 1)
-    said = []
-    for place, mark in enumerate(marks):
-        said += [
-            {"from": "human", "value": mark + checkpoints.QUESTIONS[(number + place) % 5]},
-            {"from": "gpt", "value": ANSWERS[(number + place) % 3]},
-        ]
-    return {"id": str(number), "conversations": said} | ({"image": names} if names else {})
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pictures and a data file."""
     root = tmp_path_factory.mktemp("slots")
-    (root / "images").mkdir()
-    for number in range(len(checkpoints.SIZES)):
-        checkpoints.picture(number).save(root / "images" / f"{number}.png")
-    (root / "data.json").write_text(json.dumps([row(number) for number in range(ROWS)]))
+    family_drafts.write_data(root, ROWS)
     return root
 
 
@@ -90,13 +66,8 @@ def made(root: Path) -> Made:
     def write(name: str) -> Path:
         family, _, kind = name.partition(" ")
         if not kind:
-            return families.write_checkpoint(root / name, family)
-        if kind == "vlm":
-            speaker = families.write_speaker(root / f"{family} speaker", family)
-            return init_draft(speaker, write(family), root / name).directory
-        target = Pair.load(write(family), device="cpu", dtype="float32").target
-        save(fresh_feature_draft(target, kind), None, root / name, torch.float32)
-        return root / name
+            return family_drafts.write_target(root / name, family)
+        return family_drafts.write_draft(root / name, family, kind, write(family))
 
     return write
 
@@ -189,11 +160,7 @@ def test_a_draft_learns_and_changes_no_token(root: Path, made: Made, tmp_path: P
     pair = Pair.load(made(family), tmp_path / "run" / "last", device="cpu", dtype="float64")
     pair = replace(pair, costs=models.COSTS)
     assert pair.draft_vision == ("shared" if kind == "vlm" else "states")
-    prompts = [pair.prompt(None, checkpoints.messages(number)) for number in (2, 4)]
-    alone = [pair.run(Lane("x", replace(SHORT, drafter="none"), prompt)).token_ids for prompt in prompts]
-    for number, rule in enumerate(name for name, info in RULE_INFOS.items() if info.compared):
-        lane = Lane("x", replace(SHORT, rule=rule), prompts[number % 2])
-        assert pair.run(lane).token_ids == alone[number % 2]
+    family_drafts.check_identity(pair)
 
 
 def test_a_draft_for_other_slots_is_refused(made: Made, tmp_path: Path):

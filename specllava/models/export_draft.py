@@ -72,11 +72,15 @@ def export_draft(
     if why:
         raise ValueError(f"the layout {layout} cannot hold {small.name}: {why}")
     if layout == "eagle":
-        weights, settings = _eagle(made, identity_layer, large.tensors("embed_tokens")["weight"])
+        weights, settings = _eagle(made, identity_layer, _embeddings(large, config))
     elif layout == "eagle3":
         weights, settings = _eagle3(made, "midlayer."), _llama(made) | _heads(made.config) | _sglang(made.config)
     else:
         weights, settings = _eagle3(made, "layers.0."), _speculators(made, large)
+    if layout != "eagle" and _is_scaled(config) and not made.config.own_embeddings:
+        weights["embed_tokens.weight"] = _embeddings(large, config).to(made.fc.weight.dtype)
+    if layout != "speculators":
+        settings["target_model_type"] = config.model_type
     _write(output, weights, settings)
     said = [f"layout {layout}, {len(weights)} tensors: not tried on an engine yet (docs/drafters.md)"]
     if layout == "speculators" and large.local:
@@ -91,6 +95,8 @@ def _missing_in(
     kind = config.format
     if config.qkv_bias:
         return "its queries, keys and values have biases, which engines leave out: distil one, which has none"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}, and engines have silu alone: distil a new one"
     if config.compressor is not None:
         return "it reads compressed pictures, which no engine does: distil one without a compressor"
     if kind in ("msd", "vispec"):
@@ -130,6 +136,18 @@ def _eagle(draft: FeatureDraft, identity_layer: bool, embeddings: Tensor) -> tup
     fusion = own["fc.weight"]
     added = {"embed_tokens.weight": embeddings.to(fusion.dtype), "fc.bias": fusion.new_zeros(len(fusion))}
     return added | own, settings
+
+
+def _embeddings(target: Checkpoint, config: PretrainedConfig) -> Tensor:
+    """Return the target's token embeddings as its decoder reads them; of an engine's draft they are looked up alone."""
+    rows = target.tensors("embed_tokens")["weight"]
+    scale = torch.tensor(config.get_text_config().hidden_size**0.5).to(rows.dtype)
+    return rows * scale if _is_scaled(config) else rows
+
+
+def _is_scaled(target: PretrainedConfig) -> bool:
+    """Whether a decoder multiplies its token embeddings, as Gemma's does."""
+    return str(target.get_text_config().model_type).startswith("gemma")
 
 
 def _one_later(name: str) -> str:

@@ -45,8 +45,8 @@ def fresh_feature_draft(
     rotations = text.rope_parameters
     sizes = {name: getattr(text, name) for name in SIZES}
     sizes |= rotary_settings("the target", {"rope_parameters": rotations.get(FULL, rotations)}, in_rows=False)
-    sizes |= {"hidden_act": getattr(text, "hidden_act", None) or text.hidden_activation}  # as Gemma names it
-    sizes |= {"rms_norm_eps": getattr(text, "rms_norm_eps", None) or text.layer_norm_eps}  # as Cohere does
+    sizes |= {"hidden_act": "silu"}  # whatever the target's: engines have no other in a draft's layer
+    sizes |= {"rms_norm_eps": getattr(text, "rms_norm_eps", None) or text.layer_norm_eps}  # as Cohere names it
     sizes |= _narrower(text, heads, intermediate_size)
     count, eagle3 = int(text.num_hidden_layers), kind == "eagle3"
     ids = None if guessable is None else sorted(set(guessable))

@@ -1,0 +1,125 @@
+"""Is a draft of every kind made, taught, loaded and exported for a target of every family?
+
+    PYTHONPATH=tests python -m benchmarks.family_drafts --json benchmarks/results/family_drafts.json
+
+Targets are small random checkpoints in the published layouts, and the data file a few sentences, so the numbers say
+that each draft learns, and not what one is worth. Families that are not named keep their entry in the file.
+"""
+
+from __future__ import annotations
+
+import json as json_format
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+import transformers
+import tyro
+from support import family_drafts, models
+from support.family_drafts import KINDS, AnyFamily, Kind
+
+from specllava.cli.options import write_json
+from specllava.config import DecodingConfig
+from specllava.distill.config import DistillConfig
+from specllava.distill.job import Job
+from specllava.distill.run import distil_files
+from specllava.models.export_draft import LayoutName, export_draft
+from specllava.pair import Pair
+
+ROWS, LENGTH, HELD_OUT = 30, 600, 3
+HEATS: tuple[dict[str, float], ...] = ({}, {"temperature": 0.8, "seed": 3})
+LAYOUTS: dict[Kind, tuple[LayoutName, ...]] = {"vlm": (), "eagle": ("eagle",), "eagle3": ("eagle3", "speculators")}
+FAMILIES: tuple[AnyFamily, ...] = tuple(name for part in get_args(AnyFamily) for name in get_args(part))
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What became of one draft.
+
+    Args:
+        losses, kl: mean loss of the first and last fifth of the steps, and KL before and after, in nats per token.
+        tokens, passes: of answers over all rules, greedy and sampled, every one of them the target's own.
+        exported: layouts that were written and, read again, gave the same answers in as many passes.
+    """
+
+    losses: tuple[float, float]
+    kl: tuple[float, float]
+    tokens: int
+    passes: int
+    exported: tuple[LayoutName, ...]
+
+
+def main(
+    steps: int = 50,
+    families: tuple[AnyFamily, ...] = FAMILIES,
+    kinds: tuple[Kind, ...] = KINDS,
+    json: Path | None = None,
+) -> None:
+    """Teach drafts and check them.
+
+    Args:
+        steps: of training.
+        families: of the targets.
+        kinds: of the drafts.
+        json: write what was found to this file.
+    """
+    known: dict[str, Any] = {}
+    if json is not None and json.is_file():
+        known = json_format.loads(json.read_text(encoding="utf-8"))["families"]
+    for family in families:
+        with tempfile.TemporaryDirectory() as made:
+            root = Path(made)
+            family_drafts.write_data(root, ROWS)
+            target = family_drafts.write_target(root / "target", family)
+            found = {kind: taught(root, family, target, kind, steps) for kind in kinds}
+        known[family] = known.get(family, {}) | {kind: asdict(one) for kind, one in found.items()}
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        write_json(json, {"versions": versions, "steps": steps, "families": known})
+        for kind, one in found.items():
+            loss, kl = (" to ".join(f"{value:.3f}" for value in values) for values in (one.losses, one.kl))
+            print(f"{family}, {kind}: loss {loss}, KL {kl}, {one.tokens} tokens in {one.passes} passes")
+
+
+def taught(root: Path, family: AnyFamily, target: Path, kind: Kind, steps: int) -> Taught:
+    """Make, teach, load and export one draft.
+
+    Raises:
+        AssertionError: a token that is not the target's, or an exported draft that guesses otherwise.
+    """
+    begin = family_drafts.write_draft(root / f"{kind} draft", family, kind, target)
+    output = root / f"{kind} run"
+    training = DistillConfig(
+        drafter=kind, steps=steps, batch=2, learning_rate=0.01, warmup=3, kl_weight=1.0, length=LENGTH,
+        validation_prompts=HELD_OUT, validate_every=0,
+    )  # fmt: skip
+    job = Job(
+        target=str(target), draft=begin, data=root / "data.json", images=root / "images", output=output,
+        features=root / "features", device="cpu", dtype="float32", context=None, training=training,
+        decoding=DecodingConfig(max_new_tokens=8),
+    )  # fmt: skip
+    report = distil_files(job, print)
+    assert report is not None
+    losses, few = [point["loss"] for point in report.curve], max(1, steps // 5)
+    tokens, passes = _checked(target, output / "last")
+    for layout in LAYOUTS[kind]:
+        export_draft(output / "last", target, root / f"{layout} layout", layout)
+        assert _checked(target, root / f"{layout} layout") == (tokens, passes), layout
+    return Taught(
+        (sum(losses[:few]) / few, sum(losses[-few:]) / few),
+        (report.checks[0].kl, report.checks[-1].kl),
+        tokens,
+        passes,
+        LAYOUTS[kind],
+    )
+
+
+def _checked(target: Path, draft: Path) -> tuple[int, int]:
+    pair = replace(Pair.load(target, draft, device="cpu", dtype="float64"), costs=models.COSTS)
+    found: tuple[int, int] = family_drafts.check_identity(pair, HEATS)
+    return found
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

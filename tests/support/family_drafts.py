@@ -1,0 +1,79 @@
+"""Data and drafts for targets of every family, and what a distilled one is held to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from specllava.config import DecodingConfig
+from specllava.growth.rules import RULE_INFOS
+from specllava.lane import Lane
+from specllava.models.draft_classes import save
+from specllava.models.fresh_feature_draft import fresh_feature_draft
+from specllava.models.make_draft import init_draft
+from specllava.pair import Pair
+from support import checkpoints, families
+
+AnyFamily = families.FamilyName | checkpoints.FamilyName
+Kind = Literal["vlm", "eagle", "eagle3"]
+KINDS: tuple[Kind, ...] = ("vlm", "eagle", "eagle3")
+SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
+ANSWERS = ("A red bus stands on the left side of the road.", "There are two cats and a dog.", "It is on the table.")
+
+
+def row(number: int) -> dict[str, Any]:
+    """Text alone, one picture, or three in two questions; all of odd sizes."""
+    names = [f"{place % len(checkpoints.SIZES)}.png" for place in range(number, number + (0, 1, 3)[number % 3])]
+    marks = (len(names) > 0) * "<image>\n", "<image>" * max(0, len(names) - 1)
+    said = []
+    for place, mark in enumerate(marks):
+        said += [
+            {"from": "human", "value": mark + checkpoints.QUESTIONS[(number + place) % 5]},
+            {"from": "gpt", "value": ANSWERS[(number + place) % 3]},
+        ]
+    return {"id": str(number), "conversations": said} | ({"image": names} if names else {})
+
+
+def write_data(root: Path, rows: int) -> None:
+    """``images/`` and ``data.json``."""
+    (root / "images").mkdir()
+    for number in range(len(checkpoints.SIZES)):
+        checkpoints.picture(number).save(root / "images" / f"{number}.png")
+    (root / "data.json").write_text(json.dumps([row(number) for number in range(rows)]))
+
+
+def write_target(directory: Path, family: AnyFamily) -> Path:
+    if family in checkpoints.FAMILIES:
+        return checkpoints.write_llava(directory, family)
+    return families.write_checkpoint(directory, family)
+
+
+def write_draft(directory: Path, family: AnyFamily, kind: Kind, target: Path) -> Path:
+    """A draft that has learnt nothing."""
+    if kind != "vlm":
+        model = Pair.load(target, device="cpu", dtype="float32").target
+        save(fresh_feature_draft(model, kind, input_norm=False), None, directory, torch.float32)
+        return directory
+    speaker = directory.with_name(f"{directory.name} speaker")
+    if family in checkpoints.FAMILIES:
+        checkpoints.write_llama(speaker)
+    else:
+        families.write_speaker(speaker, family)
+    return init_draft(speaker, target, directory).directory
+
+
+def check_identity(pair: Pair, heats: tuple[dict[str, float], ...] = ({},)) -> tuple[int, int]:
+    """No rule changes a token; returns tokens and passes of all speculative answers."""
+    prompts = [pair.prompt(None, checkpoints.messages(number)) for number in (2, 4)]
+    tokens = passes = 0
+    for heat in heats:
+        alone = [pair.run(Lane("x", replace(SHORT, drafter="none", **heat), prompt)).token_ids for prompt in prompts]
+        for number, rule in enumerate(name for name, info in RULE_INFOS.items() if info.compared):
+            trace = pair.run(Lane("x", replace(SHORT, rule=rule, **heat), prompts[number % 2]))
+            assert trace.token_ids == alone[number % 2], f"{rule} {heat}"
+            tokens, passes = tokens + len(trace.token_ids), passes + 1 + len(trace.steps)
+    return tokens, passes
