@@ -462,7 +462,7 @@ def test_a_cache_goes_on_with_what_it_lacks(indexed, place, seeing, monkeypatch)
     make_features(directory, target, models.processor(), place / "images", names[:25], accelerator)
     before = {file.name: file.stat().st_mtime_ns for file in directory.iterdir()}
     read = []
-    monkeypatch.setattr(caching, "Pixels", lambda *given: lambda some: read.extend(some) or Pixels(*given)(some))
+    monkeypatch.setattr(caching, "Pixels", lambda *given: lambda some, _: read.extend(some) or Pixels(*given)(some))
     whole = make_features(directory, target, models.processor(), place / "images", names, accelerator)
     assert len(whole) == len(names) and sorted(read) == names[25:]
     assert all((directory / name).stat().st_mtime_ns == stamp for name, stamp in before.items())

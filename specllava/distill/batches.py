@@ -45,14 +45,14 @@ class RowBatches:
     """Batches by number: ``input_ids`` and ``labels`` ``[batch, length]``, and the pictures in slot order.
 
     Pictures are entries of :func:`batch_entries`; ``image_sizes`` ``[images, 2]`` has height and width of each, and
-    ``images`` ``[batch]`` how many are each row's.
+    ``images`` ``[batch]`` how many of the entries are each row's.
     Each epoch has another random order of rows. Padding is on the right, where causal attention does not reach.
 
     The object is pickled whole where worker processes do not inherit the memory of this one.
 
     Args:
         numbers: of the training rows.
-        see: pictures of a row by path: what the tower reads of each, or its features.
+        see: the first pictures of a row, by the paths of all: what the tower reads of each, or its features.
         images: directory that the paths are relative to.
     """
 
@@ -63,7 +63,7 @@ class RowBatches:
         encode: ChatEncoder,
         batch: int,
         seed: int,
-        see: Callable[[Sequence[str]], list[Picture]],
+        see: Callable[[Sequence[str], int], list[Picture]],
         images: Path,
     ) -> None:
         self.rows, self.numbers, self.encode, self.batch, self.seed = rows, numbers, encode, batch, seed
@@ -122,8 +122,8 @@ class RowBatches:
             if all(label == IGNORE for label in encoded.labels[1:]):
                 counts[ANSWERLESS] += 1
                 continue
-            try:  # all, since what a picture becomes may depend on how many there are
-                seen = self.see(row.images)[: encoded.images] if encoded.images else []
+            try:
+                seen = self.see(row.images, encoded.images) if encoded.images else []
             except ValueError:
                 counts[UNREADABLE] += 1
                 continue

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +69,13 @@ class FeatureCache:
     def __len__(self) -> int:
         return len(self.parts)
 
-    def __call__(self, names: Sequence[str]) -> list[Picture]:
-        """Return the features of the pictures of one row; only their own pages are read.
+    def __call__(self, names: Sequence[str], shown: int | None = None) -> list[Picture]:
+        """Return the features of the first ``shown`` pictures of one row, or of all; only their own pages are read.
 
         Raises:
             ValueError: a picture that could not be read when the cache was made.
         """
-        return [self._one(name) for name in kept_names(names, self.several_differ)]
+        return [self._one(name) for name in kept_names(names, self.several_differ)[:shown]]
 
     def _one(self, name: str) -> Picture:
         if name not in self.parts:
@@ -166,13 +167,15 @@ def _computed(target: PreTrainedModel, names: Sequence[str], see: Pixels) -> dic
         for name in names[start : start + AT_ONCE]:
             times = 2 if name.endswith(AMONG) else 1
             try:
-                readable[name] = placed(see([name.removesuffix(AMONG)] * times)[0], target, target.device)
+                seen = see([name.removesuffix(AMONG)] * times, 1)
             except ValueError:
                 continue
+            readable[name] = [placed(one, target, target.device) for one in seen]
         if readable:
-            features = family.encode(target, list(readable.values()))
-            for name, one in zip(readable, features, strict=True):
-                for part, tensor in family.stored(one).items():
+            features = iter(family.encode(target, [one for seen in readable.values() for one in seen]))
+            for name, seen in readable.items():
+                own: list[Any] = list(islice(features, len(seen)))
+                for part, tensor in family.stored(own[0] if len(own) == 1 else torch.cat(own)).items():
                     found[name if part == FEATURES else f"{name}{PART}{part}"] = tensor.cpu().clone()
     return found
 

@@ -38,17 +38,21 @@ class Pixels:
     config: PretrainedConfig
     images: Path
 
-    def __call__(self, names: Sequence[str]) -> list[Picture]:
-        """Return the pictures of one row.
+    def __call__(self, names: Sequence[str], shown: int | None = None) -> list[Picture]:
+        """Return the pictures of one row; of some families each tile of a picture is one.
+
+        Args:
+            shown: only the first of them, as they are beside the others; all without it.
 
         Raises:
             ValueError: a picture that cannot be read.
         """
-        opened = [open_image(self.images / name) for name in names]
+        family = family_of(self.config)
+        opened = [open_image(self.images / name) for name in (names if family.several_differ else names[:shown])]
         text = self.processor.image_token * len(opened)
         inputs = self.processor(images=[opened], text=text, return_tensors="pt")
-        sizes = [(one.height, one.width) for one in opened]
-        return family_of(self.config).pictures(self.config, self.processor, inputs, sizes)
+        found = family.pictures(self.config, self.processor, inputs, [(one.height, one.width) for one in opened])
+        return found[:shown] if family.several_differ else found
 
 
 def batch_entries(pictures: Sequence[Picture]) -> Batch:

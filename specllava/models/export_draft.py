@@ -72,13 +72,13 @@ def export_draft(
     if why:
         raise ValueError(f"the layout {layout} cannot hold {small.name}: {why}")
     if layout == "eagle":
-        weights, settings = _eagle(made, identity_layer, _embeddings(large, config))
+        weights, settings = _eagle(made, identity_layer, _embeddings(large, config, made.fc.weight.dtype))
     elif layout == "eagle3":
         weights, settings = _eagle3(made, "midlayer."), _llama(made) | _heads(made.config) | _sglang(made.config)
     else:
         weights, settings = _eagle3(made, "layers.0."), _speculators(made, large)
     if layout != "eagle" and _is_scaled(config) and not made.config.own_embeddings:
-        weights["embed_tokens.weight"] = _embeddings(large, config).to(made.fc.weight.dtype)
+        weights["embed_tokens.weight"] = _embeddings(large, config, made.fc.weight.dtype)
     if layout != "speculators":
         settings["target_model_type"] = config.model_type
     _write(output, weights, settings)
@@ -134,14 +134,14 @@ def _eagle(draft: FeatureDraft, identity_layer: bool, embeddings: Tensor) -> tup
         del own["layers.0.input_layernorm.weight"]
         settings["num_hidden_layers"] += 1
     fusion = own["fc.weight"]
-    added = {"embed_tokens.weight": embeddings.to(fusion.dtype), "fc.bias": fusion.new_zeros(len(fusion))}
+    added = {"embed_tokens.weight": embeddings, "fc.bias": fusion.new_zeros(len(fusion))}
     return added | own, settings
 
 
-def _embeddings(target: Checkpoint, config: PretrainedConfig) -> Tensor:
-    """Return the target's token embeddings as its decoder reads them; of an engine's draft they are looked up alone."""
-    rows = target.tensors("embed_tokens")["weight"]
-    scale = torch.tensor(config.get_text_config().hidden_size**0.5).to(rows.dtype)
+def _embeddings(target: Checkpoint, config: PretrainedConfig, dtype: torch.dtype) -> Tensor:
+    """Return the target's token embeddings as its decoder reads them; a draft of an engine looks them up, no more."""
+    rows = target.tensors("embed_tokens")["weight"].to(dtype)
+    scale = torch.tensor(config.get_text_config().hidden_size**0.5, dtype=dtype)
     return rows * scale if _is_scaled(config) else rows
 
 
