@@ -21,7 +21,7 @@ from specllava.distill.beginning import check_teachable
 from specllava.distill.config import DistillConfig
 from specllava.lane import Lane
 from specllava.models.checkpoint import Checkpoint
-from specllava.models.feature_checkpoint import is_feature_draft
+from specllava.models.feature_checkpoint import is_feature_draft, sizes_of
 from specllava.pair import Pair
 
 BEAM = DecodingConfig(rule="topk", width=3, depth=3, nodes=8, max_new_tokens=6)
@@ -126,6 +126,14 @@ def test_a_turn_that_goes_on_drafts_what_a_fresh_reading_drafts(pairs, name: str
             assert [one.path for one in some] == [one.path for one in others]
             rows = [torch.stack([one.logits for one in tree]) for tree in (some, others)]
             torch.testing.assert_close(*rows, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["specforge", "wide"])
+def test_memory_is_counted_for_the_tokens_that_a_head_scores(pairs, root: Path, name: str):
+    """A head for 32,000 of 152,064 tokens was counted as if it scored them all."""
+    pair = pairs(name)
+    sizes = sizes_of(Checkpoint.at(root / name), pair.target.config)
+    assert sizes.draft_vocab_size == pair.draft.config.draft_vocab_size == CASES[name].layout.head
 
 
 def test_a_draft_that_rotates_by_rows_is_not_taught(pairs):

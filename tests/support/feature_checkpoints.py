@@ -48,6 +48,7 @@ class Layout:
         theta: base of its rotary embeddings.
         section: pairs of numbers rotated by time, height and width; ``None`` for plain positions.
         interleaved: they take turns.
+        again: its embeddings are there once more, as ``weight``.
         says: what else its ``config.json`` says.
     """
 
@@ -69,6 +70,7 @@ class Layout:
     theta: float = 10000.0
     section: tuple[int, int, int] | None = None
     interleaved: bool = False
+    again: bool = False
     says: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -225,6 +227,8 @@ def random_weights(layout: Layout, seed: int) -> dict[str, Tensor]:
         weights["fc.bias"] = drawn(width)
     if layout.rows is not None:
         weights["embed_tokens.weight"] = drawn(layout.rows, width)
+    if layout.again:
+        weights["weight"] = weights["embed_tokens.weight"]
     if layout.format == "vispec":
         weights |= {
             "imadpt.q": drawn(layout.queries, HEADS, SIZE),

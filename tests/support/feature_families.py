@@ -33,7 +33,7 @@ MSD = Layout(
     says={**QWEN, "architectures": ["Qwen2VLForConditionalGeneration"], "model_type": "qwen2_vl", "rope_theta": 1e6,
           "rope_scaling": CHUNKED, "vision_config": {"depth": 32, "embed_dim": 1280, "patch_size": 14}},
 )  # fmt: skip
-EAGLE = Layout("eagle", file="bin", kv=1, front="module.", says={"model_type": None})
+EAGLE = Layout("eagle", file="bin", kv=1, front="module.", again=True, says={"model_type": None})
 EAGLE3 = Layout("eagle3", rows=None, layer="midlayer.", head=SMALL, kv=1, bias=False, states=tuple(USUAL))
 SPECFORGE = replace(
     EAGLE3, theta=1e6, section=(2, 3, 3),
