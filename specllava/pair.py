@@ -19,7 +19,7 @@ from specllava.models.checkpoint import Source
 from specllava.models.family import ImageFeatures
 from specllava.models.feature_config import DraftFormat
 from specllava.models.loading import LoadOptions, load_draft, load_target
-from specllava.models.presets import preset_named, presets
+from specllava.models.presets import draft_hint, preset_named, presets
 from specllava.models.shown import Pictures, opened
 from specllava.runtime.chat_format import Messages
 from specllava.runtime.engines import PassesName
@@ -165,7 +165,8 @@ class Pair(LoadedPair):
         check_room(self.context, prompt.length, config.max_new_tokens, prompt.turn)
         drafter = lane.drafter or build_drafter(config.drafter, self.draft)
         if drafter.needs_draft and self.draft is None:
-            raise ValueError(f'the pair {self.name} has no draft: use drafter "prompt-lookup" or "none"')
+            hint = draft_hint(self.target.config.name_or_path, self.family.name)
+            raise ValueError(f'the pair {self.name} has no draft: use drafter "prompt-lookup" or "none", or {hint}')
         if lane.rule is not None and not drafter.grows:
             raise ValueError(f"the drafter {drafter.name} grows no trees, so the rule {lane.rule.name} has no use")
         if lane.rule is not None and config.children == "drawn" and not lane.rule.drawable:

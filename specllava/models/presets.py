@@ -162,6 +162,6 @@ def draft_hint(target: str, family: str) -> str:
     known = presets()
     made = 'make one with "specllava draft init" and name it with --draft'
     if named := [name for name, preset in known.items() if str(preset.target) == target and preset.draft]:
-        return f"--preset {' or '.join(named)} has one; or {made}"
+        return f"take --preset {' or '.join(named)}, or {made}"
     smaller = next((preset.draft for preset in known.values() if preset.family == family), None)
-    return f"a smaller model of its family drafts for it, such as --draft {smaller}; or {made}" if smaller else made
+    return f"take a smaller model of its family, such as --draft {smaller}, or {made}" if smaller else made

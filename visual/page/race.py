@@ -89,6 +89,8 @@ def race_kind(state: AppState) -> RunKind:
         models = chosen_models(state.others, inputs.models)
         backend = (models.backend if models else state.backend)()
         absent = speculation_off(backend.info, inputs.config)
+        if absent and inputs.config.drafter == "model" and state.choices.pairs:
+            absent += " Another pair may be chosen there, too."
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         picture = data_address(inputs.picture.shown())
         uploaded = isinstance(inputs.picture, Picture) and inputs.picture.upload is not None
