@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -181,12 +182,12 @@ def test_a_draft_for_another_tower_is_refused(root: Path):
 
 
 def test_a_draft_with_another_image_token_is_refused(root: Path, tmp_path: Path):
-    other = checkpoints.write_llava(tmp_path / "other")
+    other = Path(shutil.copytree(root / "draft", tmp_path / "other"))
     config = config_of(other)
     config["image_token_index"] = 5
     checkpoints.write(other / "config.json", config)
-    line = complaint(lambda: Pair.load(other, root / "draft", name="x", device="cpu"))
-    assert line == f"the draft's image token is {checkpoints.IMAGE_ID}, the target's 5: run \"specllava draft import\""
+    line = complaint(lambda: Pair.load(root / "target", other, name="x", device="cpu"))
+    assert line == f"the draft's image token is 5, the target's {checkpoints.IMAGE_ID}: run \"specllava draft import\""
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support import checkpoints, families, models
-from support.families import FAMILIES, QWENS, WORDS, FamilyName, Layout
+from support.families import FAMILIES, WORDS, FamilyName, Layout
 from support.family_proofs import (
     ALONE,
     FAST,
@@ -46,6 +49,7 @@ OTHER = Layout(  # and another seed
 
 
 Made = Callable[[str], Path]
+MISFIT = "the processor does not fit the model, take both from one checkpoint"
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -141,12 +145,50 @@ def test_a_picture_smaller_than_a_patch_is_read(pairs, family: FamilyName):
     assert said(pair, prompt, FAST)[0] == said(pair, prompt, ALONE)[0]
 
 
-@pytest.mark.parametrize("family", QWENS)
-def test_a_processor_of_another_model_is_refused(pairs, family: FamilyName):
-    """Its patches would be read as others."""
-    pair, other = pairs(family, None, "float64"), pairs(f"{family} other", None, "float64")
-    line = complaint(lambda: replace(pair, processor=other.processor).prompt(checkpoints.picture(1), "What?"))
-    assert line == "the processor's patch_size is 5, the model's patch_size 7: take the files that come with the model"
+def without_weights(made: Path, tmp_path: Path) -> Path:
+    """A copy that is refused by its small files, or not at all."""
+    return Path(shutil.copytree(made, tmp_path / "odd", ignore=shutil.ignore_patterns("*.safetensors*")))
+
+
+def test_a_processor_that_counts_other_slots_is_refused_before_weights_are_read(
+    made: Made, family: FamilyName, tmp_path: Path
+):
+    """Of each field that decides how many slots there are and what the tower reads."""
+    odd = without_weights(made(family), tmp_path)
+    names = families.AGREEMENTS.get(family, families.QWEN_AGREEMENTS)
+    for name in names:
+        file = next(one for one in odd.glob("*processor_config.json") if name in json.loads(one.read_text()))
+        before = file.read_text()
+        fields = json.loads(before)
+        fields[name] = doubled(fields[name])
+        file.write_text(json.dumps(fields))
+        line = complaint(lambda: Pair.load(odd, device="cpu"))
+        assert re.fullmatch(rf"odd: the processor's \w+ is \d+, the model's \d+: {MISFIT}", line), line
+        file.write_text(before)
+    fields = json.loads((odd / "config.json").read_text())
+    (odd / "config.json").write_text(json.dumps(fields | {"image_token_id": 3, "image_token_index": 3}))
+    line = complaint(lambda: Pair.load(odd, device="cpu"))
+    assert re.fullmatch(rf"odd: the processor's image token is [\d, ]+, the model's 3: {MISFIT}", line), line
+
+
+def doubled(value: Any) -> Any:
+    return {name: 2 * side for name, side in value.items()} if isinstance(value, dict) else 2 * value
+
+
+@pytest.mark.parametrize(
+    ("family", "other", "why"),
+    [
+        ("gemma3", "idefics3", MISFIT),
+        ("idefics3", "gemma3", "cannot be read"),
+        ("qwen3_vl", "gemma3", "is no processor of a qwen3_vl"),
+    ],
+)
+def test_a_processor_of_another_family_is_refused(made: Made, tmp_path: Path, family: str, other: str, why: str):
+    """It has none of the fields that would be compared."""
+    odd = without_weights(made(family), tmp_path)
+    for file in made(other).glob("*processor*"):
+        shutil.copy(file, odd)
+    assert why in complaint(lambda: Pair.load(odd, device="cpu"))
 
 
 @pytest.mark.parametrize("family", ["idefics3", "smolvlm"])

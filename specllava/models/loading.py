@@ -22,6 +22,7 @@ from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fused import fuse
 from specllava.models.language_model import LANGUAGE_MODELS, language_model_class
 from specllava.models.memory_estimate import check_memory, checked_context, estimate
+from specllava.models.processor_fit import check_processor
 from specllava.models.quantization import QuantizationName, quantization_config
 from specllava.models.slot_draft import SlotDraft, SlotDraftConfig, draft_config
 from specllava.models.vocabulary import align
@@ -121,6 +122,7 @@ def load_target(
     context, told = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
     tell(told)
     processor = checkpoint.processor(family.processor)
+    check_processor(checkpoint.name, family, config, processor)
     arguments: dict[str, Any] = {} if stored is None else {"quantization_config": stored}
     if device.type != "cpu" or options.device_map:
         arguments["device_map"] = "auto" if options.device_map else {"": device}
@@ -166,6 +168,8 @@ def load_draft(
     relative = family is not None and not shares  # whose tower and prompt are its own
     if relative:
         check_relative(checkpoint.name, config, reads.tokenizer, target.config, processor.tokenizer)
+    if family is not None and build is family.target:
+        check_processor(checkpoint.name, family, config, reads)
     model = checkpoint.load(build, dtype=target.dtype, **where)
     if not relative:
         check_pair(target, model, processor, reads)

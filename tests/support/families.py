@@ -161,6 +161,19 @@ KINDS: dict[FamilyName, Kind] = {
 }  # fmt: skip
 
 
+# Fields of a processor's files of which each decides slots or pixels.
+QWEN_AGREEMENTS = ("patch_size", "temporal_patch_size", "merge_size")
+AGREEMENTS: dict[FamilyName, tuple[str, ...]] = {
+    "llava_onevision": ("num_image_tokens", "size"),
+    "internvl": ("image_seq_length", "size"),
+    "mistral3": ("spatial_merge_size",),
+    "idefics3": ("image_seq_len", "max_image_size"),
+    "smolvlm": ("image_seq_len", "max_image_size"),
+    "gemma3": ("image_seq_length", "size"),
+    "aya_vision": ("img_size", "size", "downsample_factor"),
+}
+
+
 @cache
 def token_ids(family: FamilyName) -> dict[str, int]:
     """Ids of the special tokens."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Gemma3ForConditionalGeneration, PretrainedConfig, ProcessorMixin
 
-from specllava.models.families.interface import Picture, Size
+from specllava.models.families.interface import Picture, Size, square
 from specllava.models.families.plain import Plain
 
 
@@ -20,6 +21,10 @@ class Gemma3(Plain):
 
     name, target = "gemma3", Gemma3ForConditionalGeneration
     bidirectional = True
+
+    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        tokens = processor.image_seq_length, config.mm_tokens_per_image
+        return square(config, processor) | {"image_seq_length": tokens}
 
     def pictures(
         self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 from transformers import (
@@ -21,6 +22,14 @@ class Idefics3(Plain):
     """Idefics3 (arXiv 2408.12637): tiles between row and column tokens, then the whole picture."""
 
     name, target = "idefics3", Idefics3ForConditionalGeneration
+
+    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        side = config.vision_config.image_size
+        tokens = (side // config.vision_config.patch_size // config.scale_factor) ** 2
+        return {
+            "max_image_size": (processor.image_processor.max_image_size["longest_edge"], side),
+            "image_seq_len": (processor.image_seq_len, tokens),
+        }
 
     def pictures(
         self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]

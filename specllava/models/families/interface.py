@@ -75,6 +75,13 @@ class Family(ABC):
             sizes: of the pictures as given, in their order.
         """
 
+    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        """Return in what processor and model must agree, by the processor's name for it: its value, then the model's.
+
+        What is left out is told by the first picture, after the weights were loaded.
+        """
+        return {}
+
     @abstractmethod
     def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
         """Run pictures through the model's tower, and return the features of each."""
@@ -191,6 +198,15 @@ def tower_features(target: PreTrainedModel, pixel_values: Tensor) -> Tensor:
     if config.vision_feature_select_strategy == "default":
         chosen = [states[:, 1:] for states in chosen]
     return torch.cat(chosen, dim=-1) if len(chosen) > 1 else chosen[0]
+
+
+def square(config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+    """Return the agreement of a processor that scales or cuts pictures to the square that the tower reads."""
+    images, side = processor.image_processor, config.vision_config.image_size
+    name = "crop_size" if getattr(images, "do_center_crop", False) else "size"
+    size = getattr(images, name)
+    made = size.get("height") or size.get("shortest_edge")
+    return {name: (made, side[0] if isinstance(side, list | tuple) else side)}
 
 
 def split_tiles(tiles: Tensor, counts: Sequence[int]) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from transformers import (
 from transformers.image_processing_utils import select_best_resolution
 
 from specllava.models.draft_classes import DraftLlava, DraftLlavaNext
-from specllava.models.families.interface import SharedTower, Size, Tiles
+from specllava.models.families.interface import SharedTower, Size, Tiles, square
 
 
 class Llava(SharedTower):
@@ -27,6 +28,9 @@ class Llava(SharedTower):
 
     def num_tiles(self, config: PretrainedConfig, size: Size) -> int:
         return 1
+
+    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        return square(config, processor) | patches(config, processor)
 
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
         return list(pixel_values[:, None])
@@ -63,6 +67,11 @@ class LlavaNext(SharedTower):
         side = config.vision_config.image_size
         height, width = select_best_resolution(size, config.image_grid_pinpoints)
         return 1 + int(height // side) * int(width // side)
+
+    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        grids = processor.image_processor.image_grid_pinpoints, config.image_grid_pinpoints
+        listed = [sorted(tuple(one) for one in each) for each in grids]
+        return square(config, processor) | patches(config, processor) | {"image_grid_pinpoints": (listed[0], listed[1])}
 
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
         """Return each picture's tiles.
@@ -101,3 +110,10 @@ class LlavaNext(SharedTower):
             image_newline=newline,
         )
         return packed
+
+
+def patches(config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+    """Return the agreements by which slots are counted from a picture's size."""
+    names = "patch_size", "vision_feature_select_strategy"
+    models = config.vision_config.patch_size, config.vision_feature_select_strategy
+    return {name: (getattr(processor, name), ours) for name, ours in zip(names, models, strict=True)}

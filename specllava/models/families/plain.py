@@ -7,6 +7,7 @@ ran once. A draft reads them through a projector of its own (``SlotDraft``), or 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from transformers import (
     ProcessorMixin,
 )
 
-from specllava.models.families.interface import Family, ImageFeatures, Picture, Size, split_tiles
+from specllava.models.families.interface import Family, ImageFeatures, Picture, Size, split_tiles, square
 from specllava.models.families.processors import (
     InternVLProcessorPil,
     LlavaOnevisionProcessorPil,
@@ -55,6 +56,11 @@ class LlavaOnevision(Plain):
     name, target, processor = "llava_onevision", LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessorPil
     several_differ = True
 
+    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        vision = config.vision_config
+        tokens = processor.num_image_tokens, (vision.image_size // vision.patch_size) ** 2
+        return square(config, processor) | {"num_image_tokens": tokens}
+
     def pictures(
         self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
     ) -> list[Picture]:
@@ -71,6 +77,11 @@ class InternVL(Plain):
 
     name, target, processor = "internvl", InternVLForConditionalGeneration, InternVLProcessorPil
 
+    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        (side, _), (patch, _) = config.vision_config.image_size, config.vision_config.patch_size
+        tokens = processor.image_seq_length, int(side // patch * config.downsample_ratio) ** 2
+        return square(config, processor) | {"image_seq_length": tokens}
+
     def pictures(
         self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
     ) -> list[Picture]:
@@ -84,6 +95,13 @@ class Mistral3(Plain):
     """Mistral Small 3.1 and later: a picture of any shape, a token after each row of its slots."""
 
     name, target, processor = "mistral3", Mistral3ForConditionalGeneration, PixtralProcessorPil
+
+    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        patch = config.vision_config.patch_size
+        return {
+            "patch_size": (processor.patch_size, patch),
+            "spatial_merge_size": (processor.square // processor.patch_size, config.spatial_merge_size),
+        }
 
     def pictures(
         self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]

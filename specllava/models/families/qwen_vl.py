@@ -30,10 +30,17 @@ class Qwen2VL(Family):
     name, target, processor = "qwen2_vl", Qwen2VLForConditionalGeneration, Qwen2VLProcessorPil
     position_rows = 3
 
+    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        images, vision = processor.image_processor, config.vision_config
+        return {
+            "patch_size": (images.patch_size, vision.patch_size),
+            "temporal_patch_size": (images.temporal_patch_size, vision.temporal_patch_size),
+            "merge_size": (images.merge_size, vision.spatial_merge_size),
+        }
+
     def pictures(
         self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
     ) -> list[Picture]:
-        _check_patches(config, processor)
         grids = inputs["image_grid_thw"].split(1)
         patches = inputs["pixel_values"].split([int(grid.prod()) for grid in grids])
         return [{"pixel_values": own, "image_grid_thw": grid} for own, grid in zip(patches, grids, strict=True)]
@@ -81,22 +88,3 @@ class Qwen25VL(Qwen2VL):
     """Qwen2.5-VL (arXiv 2502.13923): most layers of its tower attend within windows."""
 
     name, target = "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration
-
-
-def _check_patches(config: PretrainedConfig, processor: ProcessorMixin) -> None:
-    """Refuse a processor that cuts pictures in other ways than the model reads them.
-
-    Raises:
-        ValueError: with both numbers.
-    """
-    images: Any = processor.image_processor
-    for read, cut in (
-        ("patch_size", "patch_size"),
-        ("temporal_patch_size", "temporal_patch_size"),
-        ("spatial_merge_size", "merge_size"),
-    ):
-        ours, theirs = getattr(config.vision_config, read), getattr(images, cut)
-        if ours != theirs:
-            raise ValueError(
-                f"the processor's {cut} is {theirs}, the model's {read} {ours}: take the files that come with the model"
-            )
