@@ -29,6 +29,7 @@ from specllava.models.export_draft import LayoutName, export_draft
 from specllava.pair import Pair
 
 ROWS, LENGTH, HELD_OUT = 30, 600, 3
+LAYERS = 4  # of the target, enough for the three whose states engines hand to EAGLE-3
 HEATS: tuple[dict[str, float], ...] = ({}, {"temperature": 0.8, "seed": 3})
 LAYOUTS: dict[Kind, tuple[LayoutName, ...]] = {"vlm": (), "eagle": ("eagle",), "eagle3": ("eagle3", "speculators")}
 FAMILIES: tuple[AnyFamily, ...] = tuple(name for part in get_args(AnyFamily) for name in get_args(part))
@@ -52,7 +53,7 @@ class Taught:
 
 
 def main(
-    steps: int = 50,
+    steps: int = 20,
     families: tuple[AnyFamily, ...] = FAMILIES,
     kinds: tuple[Kind, ...] = KINDS,
     json: Path | None = None,
@@ -72,7 +73,7 @@ def main(
         with tempfile.TemporaryDirectory() as made:
             root = Path(made)
             family_drafts.write_data(root, ROWS)
-            target = family_drafts.write_target(root / "target", family)
+            target = family_drafts.write_target(root / "target", family, LAYERS)
             found = {kind: taught(root, family, target, kind, steps) for kind in kinds}
         known[family] = known.get(family, {}) | {kind: asdict(one) for kind, one in found.items()}
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}

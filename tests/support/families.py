@@ -499,7 +499,7 @@ def write_checkpoint(
 def write_speaker(directory: Path, family: FamilyName, seed: int = 0, layout: Layout = SPEAKER) -> Path:
     """A random language model with the family's kind of decoder and its tokens."""
     directory.mkdir(parents=True)
-    kind: dict[str, str] = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
+    kind: dict[str, str] = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "aya_vision": "llama"}
     fields = text_fields(family, layout)
     fields |= {"model_type": kind.get(family, fields["model_type"]), "rope_scaling": None}
     write(directory / "config.json", fields)
