@@ -1,4 +1,4 @@
-"""Ratio of two pooled rates, with its bootstrap interval over prompts."""
+"""A pooled rate, or the ratio of two, with its bootstrap interval over prompts."""
 
 from __future__ import annotations
 
@@ -56,6 +56,11 @@ def pooled_ratio(a: Sequence[Part], b: Sequence[Part], seed: int = 0) -> Ratio:
         return Ratio(value, math.nan, math.nan)
     low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Ratio(value, float(low), float(high))
+
+
+def pooled_rate(parts: Sequence[Part], seed: int = 0) -> Ratio:
+    """Return a rate, the total of its numerators over the total of its denominators, with its interval over prompts."""
+    return pooled_ratio([(1.0, 1.0)] * len(parts), parts, seed)
 
 
 def _ratios(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -131,12 +131,14 @@ class ChatBatches:
         return scene, *encode_chat(self.processor.tokenizer, turns, self.image_tokens)
 
 
-def encode_chat(tokenizer: Any, turns: tuple[QuestionAnswer, ...], image_tokens: int) -> tuple[list[int], list[int]]:
-    """Encode a conversation as ids and labels; the ids equal those of the chat template (checked by a test)."""
+def encode_chat(
+    tokenizer: Any, turns: tuple[QuestionAnswer, ...], image_tokens: int, pictures: int = 1
+) -> tuple[list[int], list[int]]:
+    """Encode a conversation about pictures as ids and labels; the ids equal those of the chat template (a test)."""
     ids = [tokenizer.bos_token_id]
     labels = [IGNORE]
     for number, turn in enumerate(turns):
-        image = "<image>" * image_tokens + "\n" if number == 0 else ""
+        image = ("<image>" * image_tokens + "\n") * pictures if number == 0 else ""
         question = tokenizer.encode(f"USER: {image}{turn.question} ASSISTANT:", add_special_tokens=False)
         answer = [*tokenizer.encode(f" {turn.answer}", add_special_tokens=False), tokenizer.eos_token_id]
         ids += question + answer

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from specllava.toyworld.scene import Scene, sample_scene
 
 Talk = Callable[[Scene, random.Random], tuple[QuestionAnswer, ...]]
 PICTURE, PADDING = 0, -1  # segments; the conversations are numbered from 1
+FILLERS: Final = {"labels": IGNORE, "told": IGNORE, "position_ids": 0, "segments": PADDING}  # what pads a row
 
 
 class PackedBatches:
@@ -37,37 +39,59 @@ class PackedBatches:
     def __call__(self, number: int) -> dict[str, Tensor]:
         start = self.first + number * self.batch
         scenes = [sample_scene(index) for index in range(start, start + self.batch)]
-        rows = [self.row(scene, index) for index, scene in enumerate(scenes, start)]
-        length = max(len(row["input_ids"]) for row in rows)
-        blank = {
-            "input_ids": self.processor.tokenizer.pad_token_id,
-            "labels": IGNORE, "told": IGNORE, "position_ids": 0, "segments": PADDING,
-        }  # fmt: skip
-        batch = {
-            name: torch.tensor([row[name] + [filler] * (length - len(row[name])) for row in rows])
-            for name, filler in blank.items()
-        }
-        size = self.processor.image_processor.crop_size["height"]
-        pictures = [draw_scene(scene, size) for scene in scenes]
-        batch["pixel_values"] = self.processor.image_processor(pictures, return_tensors="pt")["pixel_values"]
+        batch = padded([self.row(scene, index) for index, scene in enumerate(scenes, start)], self.processor.tokenizer)
+        batch["pixel_values"] = drawn(self.processor, scenes)
         batch["shown"] = torch.stack([self.hints.shown(scene) for scene in scenes])
         return batch
 
     def row(self, scene: Scene, index: int) -> dict[str, list[int]]:
         """Return a row: the picture's prefix once, then the tokens that each conversation adds to it."""
-        row: dict[str, list[int]] = {name: [] for name in ("input_ids", "labels", "told", "position_ids", "segments")}
-        for segment, talk in enumerate(self.talks, 1):
-            turns = talk(scene, random.Random(f"specllava packed {index} {segment}"))
-            ids, labels = encode_chat(self.processor.tokenizer, turns, self.image_tokens)
-            image = self.processor.tokenizer.convert_tokens_to_ids("<image>")
-            shared = ids.index(image) + self.image_tokens + 1  # with the line break behind the picture
-            start = shared if row["input_ids"] else 0
-            row["input_ids"] += ids[start:]
-            row["labels"] += labels[start:]
-            row["told"] += self.hints.told(scene, labels)[start:]
-            row["position_ids"] += range(start, len(ids))
-            row["segments"] += [PICTURE] * (shared - start) + [segment] * (len(ids) - shared)
-        return row
+        talks = [talk(scene, random.Random(f"specllava packed {index} {n}")) for n, talk in enumerate(self.talks, 1)]
+        return packed_row(self.processor.tokenizer, talks, self.image_tokens, partial(self.hints.told, scene))
+
+
+def packed_row(
+    tokenizer: Any,
+    talks: Sequence[tuple[QuestionAnswer, ...]],
+    image_tokens: int,
+    told: Callable[[list[int]], list[int]],
+    pictures: int = 1,
+) -> dict[str, list[int]]:
+    """Pack conversations about the same pictures.
+
+    Args:
+        told: hints by the labels of a conversation, see :meth:`Hints.told`.
+    """
+    row: dict[str, list[int]] = {name: [] for name in ("input_ids", *FILLERS)}
+    for segment, turns in enumerate(talks, 1):
+        ids, labels = encode_chat(tokenizer, turns, image_tokens, pictures)
+        image = tokenizer.convert_tokens_to_ids("<image>")
+        shared = ids.index(image) + pictures * (image_tokens + 1)  # with the line break behind each picture
+        start = shared if row["input_ids"] else 0
+        row["input_ids"] += ids[start:]
+        row["labels"] += labels[start:]
+        row["told"] += told(labels)[start:]
+        row["position_ids"] += range(start, len(ids))
+        row["segments"] += [PICTURE] * (shared - start) + [segment] * (len(ids) - shared)
+    return row
+
+
+def padded(rows: Sequence[dict[str, list[int]]], tokenizer: Any) -> dict[str, Tensor]:
+    """Return rows as tensors ``[rows, length]``, filled up to the longest."""
+    length = max(len(row["input_ids"]) for row in rows)
+    fillers = {"input_ids": tokenizer.pad_token_id, **FILLERS}
+    return {
+        name: torch.tensor([row[name] + [filler] * (length - len(row[name])) for row in rows])
+        for name, filler in fillers.items()
+    }
+
+
+def drawn(processor: Any, scenes: Sequence[Scene]) -> Tensor:
+    """Draw scenes as a model reads them, ``[scenes, 3, height, width]``."""
+    size = processor.image_processor.crop_size["height"]
+    pictures = [draw_scene(scene, size) for scene in scenes]
+    pixels: Tensor = processor.image_processor(pictures, return_tensors="pt")["pixel_values"]
+    return pixels
 
 
 def packed_mask(segments: Tensor) -> Tensor:

@@ -1,0 +1,196 @@
+"""The three mechanisms of Spec-LLaVA (arXiv 2509.11961), each by itself on the toy pair.
+
+    python -m benchmarks.mechanisms --mechanism grounding --json benchmarks/results/mechanism-grounding.json \\
+        --picture docs/science-grounding.svg
+
+``grounding``: a draft that sees the picture is in less doubt. ``tree``: with as many guesses a tree gets further than a
+chain. ``distillation``: the nearer the draft's distribution is to the target's, the more of its guesses stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+import tyro
+from PIL import Image
+from rich.console import Console
+from tqdm.auto import tqdm
+
+from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
+from benchmarks.markdown import markdown
+from benchmarks.svg import write_svg
+from specllava.config import DecodingConfig
+from specllava.findings.bootstrap import pooled_ratio
+from specllava.lab import BLANK
+from specllava.pair import Pair
+from specllava.question import Question
+from specllava.runtime.prompt import Prompt, with_draft_prompt
+from specllava.toyworld.scene_questions import scene_questions
+from visual.figures.intervals import Panel, interval_figure
+
+NODES: Final = (4, 8, 16)
+NO_FLOOR: Final = -50.0  # nats
+STEPS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the draft before distillation to the one after
+NAMES: Final = ("tau", "acceptance", "entropy", "kl", "agreement")
+TITLES: Final = {
+    "tau": "τ, tokens per target pass", "entropy": "entropy of the draft, nats",
+    "kl": "KL(target ‖ draft), nats per token", "acceptance": "acceptance, share of guesses",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MechanismConfig:
+    """What is measured.
+
+    Args:
+        prompts: held-out ones, most of them for a description.
+    """
+
+    mechanism: Literal["grounding", "tree", "distillation"]
+    decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
+    prompts: int = 30
+    json: Path | None = None
+    picture: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to guess for the same target.
+
+    Args:
+        series, place: where it stands in the figure.
+        base: number of the variant whose τ its own is compared with.
+        picture: what the draft sees in place of a question's own picture and the next question's; its own without it.
+    """
+
+    series: str
+    place: str
+    pair: Pair
+    config: DecodingConfig
+    base: int = 0
+    picture: Callable[[Image.Image, Image.Image], Image.Image] | None = None
+
+    def prompt(self, own: Question, other: Question) -> Prompt:
+        prompt = self.pair.prompt(own.image, own.text)
+        if self.picture is None:
+            return prompt
+        assert isinstance(own.image, Image.Image)
+        assert isinstance(other.image, Image.Image)
+        return with_draft_prompt(prompt, self.pair.prompt(self.picture(own.image, other.image), own.text))
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """How a mechanism is shown.
+
+    Args:
+        rates: of its panels.
+        across: what the places are.
+    """
+
+    variants: Callable[[Pair, DecodingConfig], list[Variant]]
+    rates: tuple[str, ...]
+    across: str
+
+
+def _grounding(pair: Pair, config: DecodingConfig) -> list[Variant]:
+    return [
+        Variant("toy pair", "its own", pair, config),
+        Variant("toy pair", "a grey one", pair, config, picture=lambda own, other: Image.new("RGB", own.size, BLANK)),
+        Variant("toy pair", "another", pair, config, picture=lambda own, other: other),
+    ]
+
+
+def _tree(pair: Pair, config: DecodingConfig) -> list[Variant]:
+    """Vary the number of guesses, which both rules use up: nothing but their number ends a tree or a chain."""
+    free = replace(config, depth=max(NODES), min_log_prob=NO_FLOOR)
+    return [
+        Variant(name, str(nodes), pair, replace(free, rule=rule, nodes=nodes), base)
+        for name, rule in (("chain", "chain"), ("entropy tree", "entropy"))
+        for base, nodes in enumerate(NODES)
+    ]
+
+
+@torch.no_grad()
+def _distillation(pair: Pair, config: DecodingConfig) -> list[Variant]:
+    """Go in a straight line from the weights before distillation to those after it."""
+    assert pair.draft is not None
+    before = pair.undistilled()
+    assert before.draft is not None
+    found = []
+    for step in STEPS:
+        draft = deepcopy(before.draft)
+        for weight, goal in zip(draft.parameters(), pair.draft.parameters(), strict=True):
+            weight.lerp_(goal, step)
+        found.append(Variant("toy pair", f"{step:g}", replace(pair, draft=draft, costs=None), config))
+    return found
+
+
+MECHANISMS: Final[dict[str, Mechanism]] = {
+    "grounding": Mechanism(_grounding, ("entropy", "kl", "tau"), "picture that the draft sees"),
+    "tree": Mechanism(_tree, ("tau", "acceptance"), "guesses of a pass at most"),
+    "distillation": Mechanism(_distillation, ("kl", "entropy", "tau"), "way from before distillation (0) to after (1)"),
+}
+
+
+def main(config: MechanismConfig) -> None:
+    """Measure every variant on the same prompts, and draw."""
+    mechanism = MECHANISMS[config.mechanism]
+    pair = Pair.from_preset("toy", dtype="float32")
+    variants = mechanism.variants(pair, config.decoding)
+    found = rows_of(variants, measure(variants, config))
+    Console().print(table(found, mechanism.across), markup=False, highlight=False, soft_wrap=True)
+    write_found(config.json, pair, config, {"rows": found})
+    if config.picture is not None:
+        series = list(dict.fromkeys(one.series for one in variants))
+        places = list(dict.fromkeys(one.place for one in variants))
+        panels = [
+            Panel(TITLES[rate], {name: [row[rate] for row in found if row["series"] == name] for name in series})
+            for rate in mechanism.rates
+        ]
+        figure = interval_figure(panels, places, mechanism.across, joined=config.mechanism != "grounding")
+        write_svg(figure, config.picture)
+
+
+def measure(variants: Sequence[Variant], config: MechanismConfig) -> list[list[Guessing]]:
+    """Answer every prompt with every variant; for each variant, an answer for each prompt."""
+    asked = list(scene_questions("held-out", config.prompts + 1))
+    answers: list[list[Guessing]] = [[] for _ in variants]
+    for own, other in tqdm(pairwise(asked), "prompts", config.prompts):
+        said = None
+        for one, done in zip(variants, answers, strict=True):
+            prompt = one.prompt(own, other)
+            said = said or alone(one.pair, prompt, one.config)
+            done.append(guess(one.pair, prompt, one.config, said))
+    return answers
+
+
+def rows_of(variants: Sequence[Variant], answers: Sequence[Sequence[Guessing]]) -> list[dict[str, Any]]:
+    """Return a row for each variant: its rates, and its τ as a multiple of its base's."""
+    tau, found = RATES["tau"], []
+    for one, done in zip(variants, answers, strict=True):
+        ratio = pooled_ratio([tau(each) for each in answers[one.base]], [tau(each) for each in done])
+        row = rates([[each] for each in done], NAMES)
+        found.append({"series": one.series, "place": one.place, **row, "tau_over_base": interval(ratio)})
+    return found
+
+
+def table(found: Sequence[dict[str, Any]], across: str) -> str:
+    """Return a row for each variant."""
+    heads = ("draft", across, "τ", "τ over base", "acceptance", "entropy, nats", "KL, nats")
+    lines = [
+        (row["series"], row["place"], *(told(row[name]) for name in ("tau", "tau_over_base", "acceptance")),
+         *(told(row[name], 3) for name in ("entropy", "kl")))
+        for row in found
+    ]  # fmt: skip
+    return markdown(heads, lines)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(MechanismConfig, description=__doc__))
