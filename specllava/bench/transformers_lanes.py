@@ -22,6 +22,7 @@ from specllava.config import DecodingConfig
 from specllava.decoding import clip
 from specllava.models.family import family_of
 from specllava.models.feature_draft import FeatureDraft
+from specllava.models.special import slot_ids
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.timing import now
@@ -68,9 +69,7 @@ def _no_cuda(pair: Pair) -> str | None:
 
 def _lookup(pair: Pair, prompt: Prompt) -> dict[str, Any]:
     """Return arguments of prompt lookup; guesses end in front of a picture's slots, whose copies it fails on."""
-    marker = getattr(pair.target.config, "image_token_id", None)
-    forbidden = {} if marker is None else {"suppress_tokens": [marker]}
-    return {"prompt_lookup_num_tokens": LOOKUP_TOKENS, **forbidden}
+    return {"prompt_lookup_num_tokens": LOOKUP_TOKENS, "suppress_tokens": list(slot_ids(pair.target.config))}
 
 
 TRANSFORMERS_LANES: Final[Mapping[str, TransformersLane]] = MappingProxyType(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from transformers import PreTrainedModel, ProcessorMixin
+from transformers import PreTrainedModel
 
 from specllava.models.family import family_of
 from specllava.pair import Pair
@@ -16,20 +16,17 @@ from specllava.runtime.timing import now
 @torch.inference_mode()
 def with_vision_time(pair: Pair, prompt: Prompt) -> Prompt:
     """Return the prompt with the seconds of encoding its pictures now; the features stay."""
-    timed = replace(prompt, vision_seconds=_seconds(pair.target, pair.processor, prompt))
+    timed = replace(prompt, vision_seconds=_seconds(pair.target, prompt))
     own = prompt.draft_prompt
     if own is not None and pair.draft is not None and pair.draft_processor is not None:
-        seconds = _seconds(pair.draft, pair.draft_processor, own)
+        seconds = _seconds(pair.draft, own)
         return replace(timed, draft_prompt=replace(own, vision_seconds=seconds))
     return timed
 
 
-def _seconds(model: PreTrainedModel, processor: ProcessorMixin, prompt: Prompt) -> float:
+def _seconds(model: PreTrainedModel, prompt: Prompt) -> float:
     if prompt.features is None:
         return 0.0
-    family, sizes = family_of(model.config), [(height, width) for width, height in prompt.image_sizes]
-    inputs = {"input_ids": prompt.input_ids, **prompt.image_inputs}
-    pictures = family.pictures(model.config, processor, inputs, sizes)
     started = now(prompt.input_ids.device)
-    family.encode(model, pictures)
+    family_of(model.config).encode(model, prompt.pictures)
     return now(prompt.input_ids.device) - started

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specllava.config import DecodingConfig
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
+from specllava.models.special import slot_ids
 from specllava.tree import ROOT_PARENT, DraftTree
 
 MAX_MATCHES = 16  # latest first
@@ -26,7 +27,7 @@ class LookupDrafter(Drafter):
     name = "prompt-lookup"
 
     def open(self, context: DraftContext) -> DraftSession:
-        opaque = frozenset({context.target.config.image_token_id})
+        opaque = frozenset(slot_ids(context.target.config))
         return LookupSession(context.prompt.input_ids[0].tolist(), context.config, opaque)
 
 

@@ -11,6 +11,7 @@ from specllava.config import DecodingConfig
 from specllava.findings.forced_token import ForcedToken, Option
 from specllava.lab.run import run_lane
 from specllava.lane import lane_of
+from specllava.models.special import slot_ids
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_prefix
 from specllava.runtime.scoring import draft_log_probs, teacher_forced_log_probs
@@ -70,6 +71,6 @@ def _options(pair: Pair, emitted: int, target: Tensor, draft: Tensor) -> tuple[O
     likely = {*target.topk(OPTIONS + 1).indices.tolist(), *draft.topk(OPTIONS + 1).indices.tolist()}
     options = [
         Option(token, pair.detokenizer.text_of(token), float(target[token]), float(draft[token]))
-        for token in likely - {emitted} - pair.eos_token_ids - {pair.target.config.image_token_id}
+        for token in likely - {emitted} - pair.eos_token_ids - set(slot_ids(pair.target.config))
     ]
     return tuple(sorted(options, key=lambda option: -max(option.target, option.draft)))

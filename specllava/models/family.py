@@ -23,6 +23,7 @@ from specllava.models.families.interface import (
     tower_features,
 )
 from specllava.models.families.llava import Llava, LlavaNext
+from specllava.models.families.llava_video import LlavaNextVideo
 from specllava.models.families.plain import InternVL, LlavaOnevision, Mistral3
 from specllava.models.families.qwen3_vl import Qwen3VL
 from specllava.models.families.qwen_vl import Qwen2VL, Qwen25VL
@@ -44,6 +45,7 @@ __all__ = [
 FAMILIES: Final[tuple[Family, ...]] = (
     Llava(),
     LlavaNext(),
+    LlavaNextVideo(),
     LlavaOnevision(),
     InternVL(),
     Mistral3(),

@@ -20,6 +20,7 @@ from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_layers import Eagle3Layer, EagleLayer
 from specllava.models.feature_rotations import rotary_axes, rotations_in_rows
 from specllava.models.image_runs import ImageAdaptor, segments_of
+from specllava.models.special import slot_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class FeatureDraft(PreTrainedModel):
     def bind(self, target: PreTrainedModel) -> FeatureDraft:
         """Use the token embeddings and the head of ``target`` from now on; returns the draft."""
         self._ends = (TargetEnds(target.get_input_embeddings(), target.get_output_embeddings(), target.dtype),)
-        self.image_token_id: int | None = getattr(target.config, "image_token_id", None)
+        self.slot_ids = slot_ids(target.config)
         return self
 
     @property
@@ -154,7 +155,7 @@ class FeatureDraft(PreTrainedModel):
             question: the target's state of the prompt's last token, which a compressor's gate reads; without it the
                 last of ``states``.
         """
-        slots = tokens == (-1 if self.image_token_id is None else self.image_token_id)
+        slots = torch.isin(tokens, tokens.new_tensor(self.slot_ids))
         kind, embeds = self.config.format, embeds.to(self.dtype)
         if kind == "eagle3" or self.config.own_embeddings:
             embeds = self.embed(tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 IMAGE_MARKER = "<image>"
 
@@ -50,3 +50,9 @@ def defused(text: str, special: Sequence[str]) -> str:
     for token in special:
         text = text.replace(token, f"{token[0]} {token[1:]}")
     return text
+
+
+def slot_ids(config: PretrainedConfig) -> tuple[int, ...]:
+    """Return the ids of the tokens that stand for parts of pictures and videos; none for a plain language model."""
+    found = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
+    return tuple(one for one in found if one is not None)

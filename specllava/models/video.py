@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from PIL import Image
 
@@ -51,3 +52,10 @@ def evenly(total: int, count: int) -> tuple[int, ...]:
     This is the rule of transformers' video processors (``BaseVideoProcessor.sample_frames``).
     """
     return tuple(number * total // count for number in range(count))
+
+
+def metadata(video: Video) -> dict[str, Any]:
+    """Return the times of a video as transformers' processors take them: frames of a clock of 1000 a second."""
+    clock = 1000
+    places = [round(clock * second) for second in video.seconds]
+    return {"total_num_frames": places[-1] + 1, "fps": clock, "frames_indices": places}

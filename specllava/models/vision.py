@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.models.compressors import Compressor, Operator
 from specllava.models.family import Features, features_family, shared_tower_of
 from specllava.models.slot_draft import SlotDraft
+from specllava.models.special import slot_ids
 
 
 def placed(inputs: Mapping[str, Tensor], model: PreTrainedModel, device: torch.device) -> dict[str, Tensor]:
@@ -42,6 +43,11 @@ def compressor_of(model: PreTrainedModel) -> Operator | None:
     return None if compressor is None else compressor.operator(compressor.names[0])
 
 
+def slots_of(config: PretrainedConfig, input_ids: Tensor) -> Tensor:
+    """Mark the tokens that stand for parts of pictures and videos."""
+    return torch.isin(input_ids, torch.tensor(slot_ids(config), dtype=input_ids.dtype, device=input_ids.device))
+
+
 def kept_slots(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
     """Mark the tokens that a draft with a compressor reads: of each picture's slots as many as are left.
 
@@ -54,7 +60,7 @@ def kept_slots(model: PreTrainedModel, input_ids: Tensor, features: Features | N
     kept = torch.ones_like(input_ids, dtype=torch.bool)
     if features is None:
         return kept
-    slots = torch.eq(input_ids, model.config.image_token_id).nonzero()
+    slots = slots_of(model.config, input_ids).nonzero()
     counts = features_family(model.config).num_image_tokens(model, features)
     for own, count in zip(slots.split(counts), num_image_tokens(model, features), strict=True):
         kept[tuple(own[count:].t())] = False
@@ -74,10 +80,7 @@ def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features
         ValueError: the prompt has another number of image slots than there are features.
     """
     embeds: Tensor = model.get_input_embeddings()(input_ids)
-    marker: int | None = getattr(model.config, "image_token_id", None)
-    if marker is None and features is None:
-        return embeds  # a text-only language model has no slots
-    slots = torch.eq(input_ids, -1 if marker is None else marker)
+    slots = slots_of(model.config, input_ids)
     count, available = int(slots.sum()), sum(num_image_tokens(model, features))
     if count != available:
         raise ValueError(

@@ -18,6 +18,7 @@ from transformers import LlamaModel, PretrainedConfig, PreTrainedModel
 from specllava.models.decoder import GROWING_ROPES
 from specllava.models.device import input_device
 from specllava.models.family import Features, find_family
+from specllava.models.special import slot_ids
 from specllava.models.vision import merge_features, num_image_tokens
 from specllava.runtime.attention import AttentionMasks, seen_in_prefill
 from specllava.runtime.cache import BranchCache, Content
@@ -79,15 +80,15 @@ class Engine:
         Raises:
             ValueError: another number of image slots than the features fill.
         """
-        ids, marker = input_ids[0].tolist(), getattr(self.model.config, "image_token_id", None)
+        ids, markers = input_ids[0].tolist(), slot_ids(self.model.config)
         counts = num_image_tokens(self.model, features)
         keys = chain.from_iterable(repeat(key, count) for key, count in zip(image_keys, counts, strict=False))
-        contents: list[Content] = [next(keys, None) if token == marker else token for token in ids]
+        contents: list[Content] = [next(keys, None) if token in markers else token for token in ids]
         # The last token is always read, for its logits; a picture that is shared in part is read whole.
         shared = self.cache.common_prefix(contents[:-1])
         if self.state_layers:
             shared = min(shared, self._held.length)  # what lacks its states is read again
-        reused, seen = _before_cut_image([i for i, token in enumerate(ids) if token == marker], counts, shared)
+        reused, seen = _before_cut_image([i for i, token in enumerate(ids) if token in markers], counts, shared)
         self.keep(reused, [])
         self.cache.check_room(len(ids) - reused)
         rest = None if features is None or seen >= len(counts) else features[seen:]
@@ -99,7 +100,7 @@ class Engine:
             if positions is not None:
                 arguments["position_ids"] = positions[..., reused:]
             if self._family.bidirectional and rest is not None:
-                slots = np.array(ids) == marker
+                slots = np.isin(ids, markers)
                 visible, read = seen_in_prefill(slots, reused), range(reused, len(ids))
                 arguments["attention_mask"] = self._masks.of(visible, read, self.cache.positions)
         output = self.decoder(

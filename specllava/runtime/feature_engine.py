@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from specllava.models.family import family_of
 from specllava.models.feature_draft import Entries, FeatureDraft
+from specllava.models.special import slot_ids
 from specllava.models.vision import merge_features, num_image_tokens
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache, Content
@@ -155,8 +156,8 @@ def prompt_entries(
         entries = replace(entries, rows=_position_rows(target, prompt))
     counts = num_image_tokens(target, prompt.features)
     keys = chain.from_iterable(repeat(key, count) for key, count in zip(prompt.image_keys, counts, strict=False))
-    marker = draft.image_token_id
-    contents: list[Content] = [next(keys, None) if token == marker else token for token in ids.tolist()]
+    markers = slot_ids(target.config)
+    contents: list[Content] = [next(keys, None) if token in markers else token for token in ids.tolist()]
     return entries, entry_contents(entries, contents)
 
 

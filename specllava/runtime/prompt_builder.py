@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import torch
-from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedModel, ProcessorMixin
+from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 from specllava.models.device import input_device
 from specllava.models.draft_classes import VisionSource
-from specllava.models.family import ImageFeatures, family_of, picture_key
+from specllava.models.family import Family, ImageFeatures, Picture, family_of, picture_key
 from specllava.models.shown import Shown, all_frames, for_draft
 from specllava.models.special import special_tokens, written_begun
-from specllava.models.video import Video
-from specllava.models.vision import compressor_of, kept_slots, placed
+from specllava.models.video import Video, metadata
+from specllava.models.vision import compressor_of, kept_slots, placed, slots_of
 from specllava.runtime.chat_format import Message, Messages, apply_template, as_chat, with_video_parts
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
+
+VIDEO_INPUTS: Final = ("pixel_values_videos", "video_grid_thw", "second_per_grid_ts")  # of processors, beside pictures'
 
 
 class NoRoomError(ValueError):
@@ -84,15 +86,15 @@ class PromptBuilder:
         if not all_shown:
             return plain
         known = known or {}
-        prompt = _with_features(plain, self.target, self.processor, inputs, known)
+        prompt = _with_features(plain, self.target, self.processor, all_shown, inputs, known)
         if self.vision == "none":
-            words = plain.input_ids[plain.input_ids != self.target.config.image_token_id]
+            words = plain.input_ids[~slots_of(self.target.config, plain.input_ids)]
             return with_draft_prompt(prompt, replace(plain, input_ids=words[None], image_sizes=()))
         watched = for_draft(all_shown)
         if self.draft is not None and self.draft_processor is not None:  # it has a tower of its own
             inputs = self._read(self.draft_processor, chat, watched)
             own = self._plain(chat, watched, inputs)
-            own = _with_features(own, self.draft, self.draft_processor, inputs, known, "own ")
+            own = _with_features(own, self.draft, self.draft_processor, watched, inputs, known, "own ")
             return replace(prompt, draft_prompt=own)
         if self.draft is None or self.vision != "shared":
             return prompt
@@ -100,7 +102,7 @@ class PromptBuilder:
         if sparse:
             inputs = self._read(self.processor, chat, watched)
             read = self._plain(chat, watched, inputs)
-            read = _with_features(read, self.target, self.processor, inputs, prompt.features_by_key)
+            read = _with_features(read, self.target, self.processor, watched, inputs, prompt.features_by_key)
         if compressor_of(self.draft) is not None:
             kept = read.input_ids[kept_slots(self.draft, read.input_ids, read.features)]
             read = replace(read, input_ids=kept[None])
@@ -110,9 +112,9 @@ class PromptBuilder:
         self, processor: ProcessorMixin, chat: Sequence[Message], shown: Sequence[Shown]
     ) -> Mapping[str, Tensor]:
         """Write a chat by the target's template, and tokenise it with what it shows."""
-        parts = family_of(self.target.config).video_parts
-        text = apply_template(self.processor, with_video_parts(chat, shown, parts), self.name)
-        return _read(processor, all_frames(shown), text)
+        family = family_of(self.target.config)
+        text = apply_template(self.processor, with_video_parts(chat, shown, family.video_parts), self.name)
+        return _read(processor, shown if family.reads_videos else all_frames(shown), text)
 
     def _plain(self, chat: Sequence[Message], shown: Sequence[Shown], inputs: Mapping[str, Tensor]) -> Prompt:
         """Return the prompt of a chat without features."""
@@ -120,6 +122,7 @@ class PromptBuilder:
             text=chat[-1]["content"][-1]["text"],
             input_ids=inputs["input_ids"].to(input_device(self.target)),
             image_inputs={},
+            pictures=(),
             features=None,
             image_keys=(),
             image_sizes=tuple(one.size for one in all_frames(shown)),
@@ -154,19 +157,25 @@ class PromptBuilder:
         return 0 if room < 0 else 1 + room * (count - 1) // max(1, length - least)
 
 
-def _read(processor: ProcessorMixin, images: Sequence[Image.Image], text: str) -> Mapping[str, Tensor]:
-    """Tokenise a text with its pictures as ``apply_chat_template`` would: no second beginning, pictures of one chat.
+def _read(processor: ProcessorMixin, shown: Sequence[Shown], text: str) -> Mapping[str, Tensor]:
+    """Tokenise a text with what it shows as ``apply_chat_template`` would: no second beginning, pictures of one chat.
 
     Raises:
         ValueError: settings of the processor, which come with the checkpoint, that do not work.
     """
-    special = written_begun(processor.tokenizer, text)
-    shown = [list(images)] if images else None
+    given: dict[str, Any] = dict(written_begun(processor.tokenizer, text))
+    pictures = [one for one in shown if not isinstance(one, Video)]
+    videos = [one for one in shown if isinstance(one, Video)]
+    if videos:
+        given |= {"videos": [list(one.frames) for one in videos], "video_metadata": [metadata(one) for one in videos]}
     try:
-        read: Mapping[str, Tensor] = processor(images=shown, text=text, return_tensors="pt", **special)
+        read: Mapping[str, Tensor] = processor(
+            images=[pictures] if pictures else None, text=text, return_tensors="pt", **given
+        )
     except Exception as error:  # whatever its settings make it raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        raise ValueError(f"the {type(processor).__name__} cannot read {len(images)} pictures: {why}") from error
+        what = f"{len(pictures)} pictures" + (f" and {len(videos)} videos" if videos else "")
+        raise ValueError(f"the {type(processor).__name__} cannot read {what}: {why}") from error
     return read
 
 
@@ -174,35 +183,52 @@ def _with_features(
     prompt: Prompt,
     model: PreTrainedModel,
     processor: ProcessorMixin,
+    shown: Sequence[Shown],
     inputs: Mapping[str, Tensor],
     known: Mapping[str, ImageFeatures],
     whose: str = "",
 ) -> Prompt:
-    """Add the features of its pictures to a prompt; only pictures that are not known run through the model's tower.
+    """Add the features of what a prompt shows; only what is not known runs through the model's tower.
 
     Args:
         inputs: as the processor gives them.
         whose: in front of the keys, where features are not the target's.
     """
     family, device = family_of(model.config), prompt.input_ids.device
-    sizes = [(height, width) for width, height in prompt.image_sizes]
-    read = family.pictures(model.config, processor, inputs, sizes)
+    read = [placed(one, model, device) for one in _split(family, model.config, processor, shown, inputs)]
     keys = tuple(whose + picture_key(one) for one in read)
     started = now(device)
     new = {key: number for number, key in enumerate(keys) if key not in known}
     found = dict(known)
     if new:
-        pictures = [placed(read[number], model, device) for number in new.values()]
-        found |= zip(new, family.encode(model, pictures), strict=True)
+        found |= zip(new, family.encode(model, [read[number] for number in new.values()]), strict=True)
     features = family.stack([found[key] for key in keys])
-    own = {name: inputs[name] for name in processor.image_processor.model_input_names if name in inputs}
+    names = (*processor.image_processor.model_input_names, *VIDEO_INPUTS)
+    own = {name: inputs[name] for name in names if isinstance(inputs.get(name), Tensor)}
     return replace(
         prompt,
         image_inputs=placed(own, model, device),
+        pictures=tuple(read),
         features=features,
         image_keys=keys,
         vision_seconds=now(device) - started,
     )
+
+
+def _split(
+    family: Family,
+    config: PretrainedConfig,
+    processor: ProcessorMixin,
+    shown: Sequence[Shown],
+    inputs: Mapping[str, Tensor],
+) -> list[Picture]:
+    """Split the processor's output into what is shown, in its order."""
+    if not family.reads_videos:
+        return family.pictures(config, processor, inputs, [one.size[::-1] for one in all_frames(shown)])
+    sizes = [one.size[::-1] for one in shown if not isinstance(one, Video)]
+    pictures = iter(family.pictures(config, processor, inputs, sizes) if sizes else ())
+    videos = iter(family.videos(config, processor, inputs) if len(sizes) < len(shown) else ())
+    return [next(videos if isinstance(one, Video) else pictures) for one in shown]
 
 
 def check_room(context: int, length: int, new_tokens: int, turn: int = 0, frames: int | None = None) -> None:

@@ -3,7 +3,8 @@
 The layouts are those of ``llava-hf/llava-onevision-qwen2-0.5b-ov-hf``, ``OpenGVLab/InternVL3-1B-hf``,
 ``mistralai/Mistral-Small-3.1-24B-Instruct-2503``, ``HuggingFaceM4/Idefics3-8B-Llama3``,
 ``HuggingFaceTB/SmolVLM2-2.2B-Instruct``, ``Qwen/Qwen2-VL-7B-Instruct``, ``Qwen/Qwen2.5-VL-7B-Instruct``,
-``Qwen/Qwen3-VL-8B-Instruct``, ``google/gemma-3-4b-it`` and ``CohereLabs/aya-vision-8b``, as transformers
+``Qwen/Qwen3-VL-8B-Instruct``, ``google/gemma-3-4b-it``, ``CohereLabs/aya-vision-8b`` and
+``llava-hf/LLaVA-NeXT-Video-7B-hf``, as transformers
 describes them. Only the sizes are small.
 """
 
@@ -25,7 +26,7 @@ from support.models import seeded
 
 FamilyName = Literal[
     "llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3",
-    "aya_vision",
+    "aya_vision", "llava_next_video",
 ]
 FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
 WORDS = 320  # pieces of the vocabulary: 256 bytes and what is learnt from a text
@@ -74,7 +75,7 @@ class Kind:
 
 PARTS = (
     "{% for content in message['content'] %}{% if content['type'] == 'image' %}IMAGE"
-    "{% else %}{{ content['text'] }}{% endif %}{% endfor %}"
+    "{% elif content['type'] == 'video' %}VIDEO{% else %}{{ content['text'] }}{% endif %}{% endfor %}"
 )
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n" + PARTS + "<|im_end|>\n{% endfor %}"
@@ -102,7 +103,14 @@ MODEL = (
     + PARTS.replace("IMAGE", "<start_of_image>")
     + "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
 )
-VISION = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>")
+VISION = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>").replace(
+    "VIDEO", "<|vision_start|><|video_pad|><|vision_end|>"
+)
+USER = (
+    "{% for message in messages %}{{ message['role'].upper() + ': ' }}"
+    + PARTS.replace("IMAGE", "<image>\n").replace("VIDEO", "<video>\n")
+    + "{{ ' ' }}{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
 ASSISTANT = (
     "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
 )
@@ -157,6 +165,10 @@ KINDS: dict[FamilyName, Kind] = {
          "<|END_OF_IMG|>", "<|IMG_PATCH|>"),
         "<|IMG_PATCH|>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "CohereTokenizer", "AyaVisionProcessor",
         "GotOcr2ImageProcessorFast", COMMAND,
+    ),
+    "llava_next_video": Kind(
+        ("<unk>", "<s>", "</s>"), ("<video>", "<image>", "<pad>"), "<image>", "<s>", "</s>", "LlamaTokenizerFast",
+        "LlavaNextVideoProcessor", "LlavaNextImageProcessor", USER,
     ),
 }  # fmt: skip
 
@@ -338,6 +350,14 @@ def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
                 "use_image_newline_parameter": True, "video_token_index": ids["<video>"],
                 "vision_aspect_ratio": ASPECT, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
             }  # fmt: skip
+        case "llava_next_video":
+            vision |= {"model_type": "clip_vision_model", "projection_dim": 24}
+            fields |= {
+                "image_grid_pinpoints": grid(layout), "image_token_index": image, "projector_hidden_act": "gelu",
+                "spatial_pool_mode": "average", "spatial_pool_stride": 2, "use_image_newline_parameter": True,
+                "video_token_index": ids["<video>"], "vision_feature_layer": -2,
+                "vision_feature_select_strategy": "default",
+            }  # fmt: skip
         case "internvl":
             vision |= {"model_type": "internvl_vision", "norm_type": "layer_norm", "use_mean_pooling": True}
             vision |= {name: [vision[name]] * 2 for name in ("image_size", "patch_size")}
@@ -426,6 +446,15 @@ def write_processor(directory: Path, family: FamilyName, layout: Layout) -> None
             fields |= {
                 "image_token": "<image>", "num_image_tokens": (side // layout.patch) ** 2, "video_token": "<video>",
                 "vision_aspect_ratio": ASPECT, "vision_feature_select_strategy": "full",
+            }  # fmt: skip
+        case "llava_next_video":
+            images |= {
+                "aspect_ratio_setting": "anyres", "crop_size": {"height": side, "width": side}, "do_center_crop": True,
+                "do_pad": True, "image_grid_pinpoints": grid(layout), "size": {"shortest_edge": side},
+            }  # fmt: skip
+            fields |= {
+                "image_token": "<image>", "num_additional_image_tokens": 1, "patch_size": layout.patch,
+                "video_token": "<video>", "vision_feature_select_strategy": "default",
             }  # fmt: skip
         case "internvl":
             images |= {

@@ -61,6 +61,7 @@ class Family(ABC):
     target: type[PreTrainedModel]
     processor: type[Any] = AutoProcessor  # class whose ``from_pretrained`` reads a checkpoint's processor
     position_rows: ClassVar[int] = 1  # of position ids per token
+    reads_videos: ClassVar[bool] = False  # as such, and not as several pictures
     bidirectional: ClassVar[bool] = False  # slots side by side attend to each other in both directions in the prefill
     several_differ: ClassVar[bool] = False  # features of a picture depend on whether its prompt shows others
 
@@ -99,8 +100,17 @@ class Family(ABC):
         """Return the embeddings of all image slots in their order, ``[slots, hidden]``."""
 
     def video_parts(self, video: Video) -> list[dict[str, str]]:
-        """Return the parts of a message that stand for a video in the chat template: by default a picture per frame."""
-        return [{"type": "image"}] * len(video.frames)
+        """Return the parts of a message that stand for a video in the chat template.
+
+        By default a picture per frame where the family reads no videos as such; texts may stand between pictures.
+        """
+        return [{"type": "video"}] if self.reads_videos else [{"type": "image"}] * len(video.frames)
+
+    def videos(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
+    ) -> list[Picture]:
+        """Split the processor's output into videos as :meth:`pictures` does; for a family that reads them as such."""
+        raise NotImplementedError
 
     def slot_width(self, config: PretrainedConfig) -> int:
         """Return the numbers of each image slot in a picture's features."""

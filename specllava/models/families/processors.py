@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import InternVLProcessor, LlavaOnevisionProcessor, ProcessorMixin, Qwen2VLProcessor
+import torch
+from transformers import (
+    CLIPImageProcessorPil,
+    InternVLProcessor,
+    LlavaNextVideoProcessor,
+    LlavaOnevisionProcessor,
+    ProcessorMixin,
+    Qwen2VLProcessor,
+)
 
 
 class LlavaOnevisionProcessorPil(LlavaOnevisionProcessor):
@@ -56,6 +64,45 @@ class Qwen2VLProcessorPil(Qwen2VLProcessor):
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
         super().__init__(image_processor, tokenizer, None, chat_template)
+
+
+class LlavaNextVideoProcessorPil(LlavaNextVideoProcessor):
+    """LLaVA-NeXT-Video's processor, whose frames are scaled to the square of the picture's whole by PIL."""
+
+    skip_tensor_conversion = (*LlavaNextVideoProcessor.skip_tensor_conversion, "pixel_values_videos")
+
+    def __init__(
+        self,
+        image_processor: Any = None,
+        tokenizer: Any = None,
+        chat_template: str | None = None,
+        patch_size: int | None = None,
+        vision_feature_select_strategy: str | None = None,
+        video_token: str = "<video>",
+        image_token: str = "<image>",
+        num_additional_image_tokens: int = 0,
+    ) -> None:
+        ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
+        self.video_processor = None  # it is looked for, and not used
+        self.patch_size, self.num_additional_image_tokens = patch_size, num_additional_image_tokens
+        self.vision_feature_select_strategy = vision_feature_select_strategy
+        self.image_token, self.video_token = image_token, video_token
+        self.image_token_id, self.video_token_id = tokenizer.convert_tokens_to_ids([image_token, video_token])
+
+    def _process_videos(self, videos: Any, **_: Any) -> tuple[dict[str, Any], list[str]]:
+        """Return the frames of all videos, and the tokens of each.
+
+        Frames are ``[videos, frames, 3, height, width]``, or a list where videos have other numbers of them, which the
+        model takes one by one.
+        """
+        images = self.image_processor
+        squares = CLIPImageProcessorPil(
+            **{name: getattr(images, name) for name in ("size", "crop_size", "resample", "image_mean", "image_std")}
+        )
+        frames = [squares(list(one), return_tensors="pt")["pixel_values"] for one in videos]
+        alike = len({len(one) for one in frames}) == 1
+        made = {"pixel_values_videos": torch.stack(frames) if alike else frames}
+        return made, [self.replace_video_token(made, number) for number in range(len(videos))]
 
 
 class PixtralProcessorPil(ProcessorMixin):

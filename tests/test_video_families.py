@@ -1,0 +1,147 @@
+"""Families that read videos as such: what comes out is their own ``generate``, whoever watches how many frames."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from support import checkpoints, families, models
+from support.chats import check_last
+from support.families import KINDS, WORDS, FamilyName, Layout
+from support.family_proofs import ALONE, FAST, said
+from torch import Tensor
+
+from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
+from specllava.chat import Chat
+from specllava.growth.rules import RULE_INFOS
+from specllava.models.family import family_of
+from specllava.models.loading import DTypeName
+from specllava.models.video import Video, metadata
+from specllava.pair import Pair
+from specllava.runtime.engine import Engine
+from specllava.runtime.passes import PassInput
+from specllava.tree import DraftTree
+
+READERS: tuple[FamilyName, ...] = ("llava_next_video",)
+NEAR = Layout(vision=16, side=36, patch=6, padding=8)
+
+
+def clip(count: int, sparse: int | None = None, seed: int = 0) -> Video:
+    """Noise of an odd size; every second frame half a second behind the one before, as of a broken camera."""
+    source = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(256, (count, 45, 62, 3), generator=source, dtype=torch.uint8).numpy()
+    frames = tuple(Image.fromarray(one) for one in pixels)
+    return Video(frames, tuple(0.75 * number + 0.25 * (number % 2) for number in range(count)), sparse)
+
+
+def chat(number: int, sparse: int | None = None) -> list[dict[str, Any]]:
+    """Chat ``number``: a video, a picture and a video, a video and a later turn."""
+    shown = {
+        0: [clip(3, sparse)], 1: [checkpoints.picture(4), clip(4, sparse, 1)], 2: [clip(5, sparse, 2)],
+    }[number]  # fmt: skip
+    kinds = ["video" if isinstance(one, Video) else "image" for one in shown]
+    parts = [{"type": kind, kind: one} for kind, one in zip(kinds, shown, strict=True)]
+    asked = {"role": "user", "content": [*parts, {"type": "text", "text": "What happens?"}]}
+    answer = {"role": "assistant", "content": "A bus stands."}
+    return [asked, answer, {"role": "user", "content": "Where?"}] if number == 2 else [asked]
+
+
+def own_inputs(pair: Pair, number: int) -> dict[str, Tensor]:
+    """What the family's processor makes of a chat, by the family's own template."""
+    plain = [
+        one | {"content": [{"type": "text", "text": one["content"]}]} if isinstance(one["content"], str) else one
+        for one in chat(number)
+    ]
+    parts = [part for one in plain for part in one["content"]]
+    videos = [part["video"] for part in parts if part["type"] == "video"]
+    pictures = [part["image"] for part in parts if part["type"] == "image"]
+    text = pair.processor.apply_chat_template(plain, add_generation_prompt=True)
+    made = pair.processor(
+        text=text, images=pictures or None, videos=[list(one.frames) for one in videos],
+        video_metadata=[metadata(one) for one in videos], return_tensors="pt",
+    )  # fmt: skip
+    return {name: one.to(pair.target.dtype) if one.is_floating_point() else one for name, one in made.items()}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory):
+    root = tmp_path_factory.mktemp("videos")
+
+    @cache
+    def pair(family: FamilyName, dtype: DTypeName) -> Pair:
+        target, draft = root / family, root / f"{family} near"
+        if not target.exists():
+            families.write_checkpoint(target, family)
+            families.write_checkpoint(draft, family, 1, NEAR, target)
+        return replace(Pair.load(target, draft, device="cpu", dtype=dtype), costs=models.COSTS)
+
+    return pair
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("family", READERS)
+@torch.inference_mode()
+def test_target_only_is_the_familys_own_generate(pairs, family: FamilyName, dtype: DTypeName):
+    pair = pairs(family, dtype)
+    for number in range(3):
+        inputs = own_inputs(pair, number)
+        named = family_of(pair.target.config).prompt_arguments(pair.target.config, inputs["input_ids"])
+        wanted = pair.target.generate(**inputs | named, do_sample=False, max_new_tokens=ALONE.max_new_tokens)
+        prompt = pair.prompt(None, chat(number))
+        assert torch.equal(prompt.input_ids, inputs["input_ids"])
+        assert said(pair, prompt, ALONE)[0] == tuple(wanted[0, prompt.length :].tolist())
+        assert transformers_lane(pair, TRANSFORMERS, ALONE)(prompt).token_ids == said(pair, prompt, ALONE)[0]
+
+
+@pytest.mark.parametrize("family", READERS)
+def test_speculation_about_a_video_changes_no_token(pairs, family: FamilyName):
+    """The draft, with a tower of its own, watches all frames or fewer."""
+    pair, saved = pairs(family, "float64"), 0
+    rules = [name for name, info in RULE_INFOS.items() if info.compared]
+    for number, sparse in ((0, None), (0, 1), (1, 2), (2, 3)):
+        prompt = pair.prompt(None, chat(number, sparse))
+        assert prompt.draft_prompt is not None
+        if sparse:
+            assert prompt.draft_prompt.length < pair.prompt(None, chat(number)).draft_prompt.length
+        for heat in ({}, {"temperature": 0.8, "seed": number}):
+            plain, passes = said(pair, prompt, replace(ALONE, **heat))
+            assert said(pair, prompt, replace(FAST, drafter="prompt-lookup", **heat))[0] == plain
+            for rule in rules[number % 2 :: 2]:
+                fast, fewer = said(pair, prompt, replace(FAST, rule=rule, **heat))
+                assert fast == plain
+                saved += passes - fewer
+    assert saved > 0
+
+
+@pytest.mark.parametrize("family", READERS)
+def test_later_turns_keep_the_caches_of_a_video(pairs, family: FamilyName):
+    talk, reused = Chat(pairs(family, "float64")), 0
+    for text, shown in (("What?", clip(4, 2)), ("Where?", ()), ("And this?", [checkpoints.picture(2), clip(4, 1, 3)])):
+        trace = talk.ask(text, shown, FAST)
+        assert trace.prefill.reused_tokens >= reused
+        reused = trace.prefill.reused_tokens
+        check_last(talk)
+    assert reused > 0
+
+
+@pytest.mark.parametrize("family", READERS)
+@torch.inference_mode()
+def test_a_tree_pass_behind_a_video_scores_each_path_as_alone(pairs, family: FamilyName):
+    pair = pairs(family, "float64")
+    for number in (1, 2):
+        prompt, plain = pair.prompt(None, chat(number)), models.random_tree(number)
+        words = [len(KINDS[family].first) + token % WORDS for token in plain.tokens]
+        tree = DraftTree(tuple(words), plain.parents, plain.log_probs, plain.entropies)
+        engine = Engine(pair.target, prompt.length + len(tree))
+        engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
+        logits = engine.forward(PassInput.of_tree(tree, prompt.length)).logits
+        for leaf in (node for node, children in enumerate(tree.children()) if not children):
+            path = tree.path(leaf)
+            ids = torch.cat([prompt.input_ids, torch.tensor([[words[node] for node in path]])], dim=1)
+            named = family_of(pair.target.config).prompt_arguments(pair.target.config, ids)
+            whole = pair.target(input_ids=ids, **prompt.image_inputs, **named, use_cache=False).logits[0, -len(path) :]
+            torch.testing.assert_close(logits[list(path)], whole, rtol=0, atol=1e-9)
