@@ -26,7 +26,7 @@ from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput
 from specllava.tree import DraftTree
 
-READERS: tuple[FamilyName, ...] = ("llava_next_video",)
+READERS: tuple[FamilyName, ...] = ("llava_next_video", "qwen2_5_vl")
 NEAR = Layout(vision=16, side=36, patch=6, padding=8)
 
 
@@ -64,7 +64,8 @@ def own_inputs(pair: Pair, number: int) -> dict[str, Tensor]:
         text=text, images=pictures or None, videos=[list(one.frames) for one in videos],
         video_metadata=[metadata(one) for one in videos], return_tensors="pt",
     )  # fmt: skip
-    return {name: one.to(pair.target.dtype) if one.is_floating_point() else one for name, one in made.items()}
+    pixels = ("pixel_values", "pixel_values_videos")
+    return {name: one.to(pair.target.dtype) if name in pixels else one for name, one in made.items()}
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +146,19 @@ def test_a_tree_pass_behind_a_video_scores_each_path_as_alone(pairs, family: Fam
             named = family_of(pair.target.config).prompt_arguments(pair.target.config, ids)
             whole = pair.target(input_ids=ids, **prompt.image_inputs, **named, use_cache=False).logits[0, -len(path) :]
             torch.testing.assert_close(logits[list(path)], whole, rtol=0, atol=1e-9)
+
+
+def test_frames_that_stand_still_give_the_patches_of_pictures(pairs):
+    """Which Qwen2.5-VL's picture processor doubles in time; an odd frame at the end is doubled too."""
+    processor = pairs("qwen2_5_vl", "float64").processor
+    one, other = clip(2).frames
+    text = "<|vision_start|><|video_pad|><|vision_end|>"
+    times = [{"total_num_frames": 3, "fps": 1, "frames_indices": [0, 1, 2]}]
+    made = processor(text=text, videos=[[one, one, other]], video_metadata=times, return_tensors="pt")
+    most = processor.image_processor.size["longest_edge"]
+    plain = processor.image_processor(
+        [one, other], size={"shortest_edge": most, "longest_edge": most}, return_tensors="pt"
+    )
+    assert made["pixel_values_videos"].equal(plain["pixel_values"])
+    assert made["video_grid_thw"].tolist() == [[2, *plain["image_grid_thw"][0, 1:].tolist()]]
+    assert made["second_per_grid_ts"].tolist() == [2.0]

@@ -26,7 +26,8 @@ from specllava.models.families.llava import Llava, LlavaNext
 from specllava.models.families.llava_video import LlavaNextVideo
 from specllava.models.families.plain import InternVL, LlavaOnevision, Mistral3
 from specllava.models.families.qwen3_vl import Qwen3VL
-from specllava.models.families.qwen_vl import Qwen2VL, Qwen25VL
+from specllava.models.families.qwen25_vl import Qwen25VL
+from specllava.models.families.qwen_vl import Qwen2VL
 
 __all__ = [
     "FEATURES",

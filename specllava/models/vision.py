@@ -15,9 +15,9 @@ from specllava.models.special import slot_ids
 
 
 def placed(inputs: Mapping[str, Tensor], model: PreTrainedModel, device: torch.device) -> dict[str, Tensor]:
-    """Move inputs to a device, those that are no whole numbers in the model's precision."""
+    """Move inputs to a device, pixels in the model's precision; times, which are rows, keep theirs."""
     return {
-        name: one.to(device, model.dtype) if one.is_floating_point() else one.to(device)
+        name: one.to(device, model.dtype) if one.is_floating_point() and one.dim() > 1 else one.to(device)
         for name, one in inputs.items()
     }
 

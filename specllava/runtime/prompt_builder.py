@@ -195,8 +195,9 @@ def _with_features(
         whose: in front of the keys, where features are not the target's.
     """
     family, device = family_of(model.config), prompt.input_ids.device
-    read = [placed(one, model, device) for one in _split(family, model.config, processor, shown, inputs)]
-    keys = tuple(whose + picture_key(one) for one in read)
+    given = _split(family, model.config, processor, shown, inputs)
+    read = [placed(one, model, device) for one in given]
+    keys = tuple(whose + picture_key(one) for one in given)
     started = now(device)
     new = {key: number for number, key in enumerate(keys) if key not in known}
     found = dict(known)

@@ -34,18 +34,20 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class GridFeatures:
-    """Embeddings of a picture whose slots have positions in a grid.
+    """Embeddings of a picture or video whose slots have positions in a grid.
 
     Args:
         embeddings: ``[slots, hidden]``.
         grid: patches in time, height and width, ``[1, 3]``.
         deep: what the hidden states of the slots get added behind each of the first decoder layers,
             ``[layers, slots, hidden]``.
+        interval: seconds from one patch in time to the next; ``None`` for a picture.
     """
 
     embeddings: Tensor
     grid: Tensor
     deep: Tensor
+    interval: float | None = None
 
 
 # One picture's features; a tensor is [patches or slots, width].

@@ -5,10 +5,11 @@ The signature of each names what is read from a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
+from torch import Tensor
 from transformers import (
     CLIPImageProcessorPil,
     InternVLProcessor,
@@ -17,6 +18,8 @@ from transformers import (
     ProcessorMixin,
     Qwen2VLProcessor,
 )
+
+VIDEO_PIXELS: Final = (128 * 28 * 28, 768 * 28 * 28)  # of a frame at least and at most: those of Qwen2-VL's own
 
 
 class LlavaOnevisionProcessorPil(LlavaOnevisionProcessor):
@@ -66,9 +69,41 @@ class Qwen2VLProcessorPil(Qwen2VLProcessor):
         super().__init__(image_processor, tokenizer, None, chat_template)
 
 
+class Qwen25VLProcessorPil(Qwen2VLProcessorPil):
+    """Qwen2.5-VL's processor, whose frames are scaled by PIL and put together in time."""
+
+    video_processor = None  # it is looked for, and not used
+
+    def _process_videos(
+        self, videos: Any, video_metadata: Sequence[Mapping[str, Any]], **_: Any
+    ) -> tuple[dict[str, Tensor], list[str]]:
+        """Return patches and grids of all videos and the seconds between their steps in time, and the tokens of each.
+
+        A picture's patch holds its pixels once for each time, so a video's takes them from as many frames.
+        """
+        images = self.image_processor
+        most = min(images.size["longest_edge"], VIDEO_PIXELS[1])
+        bounds = {"shortest_edge": min(VIDEO_PIXELS[0], most), "longest_edge": most}
+        depth, patches, grids, intervals = images.temporal_patch_size, list[Tensor](), list[Tensor](), list[float]()
+        for frames, times in zip(videos, video_metadata, strict=True):
+            read = images([*frames, *[frames[-1]] * (-len(frames) % depth)], size=bounds, return_tensors="pt")
+            grid = read["image_grid_thw"][0]
+            count, steps = int(grid.prod()), len(read["image_grid_thw"]) // depth
+            pixels = read["pixel_values"].view(steps, depth, count, 3, depth, -1)[..., 0, :]
+            patches.append(pixels.permute(0, 2, 3, 1, 4).reshape(steps * count, -1))
+            grids.append(torch.tensor([steps, *grid[1:].tolist()]))
+            places = times["frames_indices"]
+            intervals.append(depth * (places[-1] - places[0]) / max(1, len(places) - 1) / times["fps"])
+        slots = [int(grid.prod()) // images.merge_size**2 for grid in grids]
+        made = {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.stack(grids)}
+        made["second_per_grid_ts"] = torch.tensor(intervals)
+        return made, [self.video_token * count for count in slots]
+
+
 class LlavaNextVideoProcessorPil(LlavaNextVideoProcessor):
     """LLaVA-NeXT-Video's processor, whose frames are scaled to the square of the picture's whole by PIL."""
 
+    video_processor = None
     skip_tensor_conversion = (*LlavaNextVideoProcessor.skip_tensor_conversion, "pixel_values_videos")
 
     def __init__(
@@ -83,7 +118,6 @@ class LlavaNextVideoProcessorPil(LlavaNextVideoProcessor):
         num_additional_image_tokens: int = 0,
     ) -> None:
         ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
-        self.video_processor = None  # it is looked for, and not used
         self.patch_size, self.num_additional_image_tokens = patch_size, num_additional_image_tokens
         self.vision_feature_select_strategy = vision_feature_select_strategy
         self.image_token, self.video_token = image_token, video_token

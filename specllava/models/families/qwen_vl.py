@@ -1,4 +1,4 @@
-"""Qwen2-VL and Qwen2.5-VL, whose tokens have positions in time, height and width (M-RoPE, arXiv 2409.12191).
+"""Qwen2-VL, whose tokens have positions in time, height and width (M-RoPE, arXiv 2409.12191).
 
 A word has the same position in all three rows. A picture's slots have those of their grid, and what follows goes on
 behind the grid's longer side: so a text with pictures ends at a smaller position than its length, and every later token
@@ -16,7 +16,6 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
-    Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
 )
 
@@ -75,16 +74,15 @@ class Qwen2VL(Family):
     ) -> tuple[Tensor | None, int]:
         if features is None:
             return None, 0
-        grids = torch.cat([one.grid for one in features])
-        types = self.prompt_arguments(model.config, input_ids)
-        positions, offsets = model.model.get_rope_index(input_ids, image_grid_thw=grids, **types)  # [3, 1, length]
+        positions, offsets = self.rope_index(model, input_ids, features)  # [3, 1, length]
         return positions, int(offsets)
 
+    def rope_index(self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures]) -> Any:
+        """Return position ids and offset as the model itself counts them."""
+        grids = torch.cat([one.grid for one in features])
+        types = self.prompt_arguments(model.config, input_ids)
+        return model.model.get_rope_index(input_ids, image_grid_thw=grids, **types)
+
     def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
-        return {"mm_token_type_ids": torch.eq(input_ids, config.image_token_id).int()}
-
-
-class Qwen25VL(Qwen2VL):
-    """Qwen2.5-VL (arXiv 2502.13923): most layers of its tower attend within windows."""
-
-    name, target = "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration
+        pictures, videos = (torch.eq(input_ids, token) for token in (config.image_token_id, config.video_token_id))
+        return {"mm_token_type_ids": pictures.int() + 2 * videos.int()}
