@@ -95,6 +95,7 @@ def _seeing(speaker: PreTrainedModel, target: PretrainedConfig) -> PreTrainedMod
             target_type=target.model_type,
             slot_size=target.get_text_config().hidden_size,
             image_token_id=target.image_token_id,
+            video_token_id=getattr(target, "video_token_id", None),
         )
     )
 

@@ -26,7 +26,7 @@ class SlotDraftConfig(PretrainedConfig):
         text_config: of the language model.
         target_type: model type of the targets whose slots it reads.
         slot_size: width of their embeddings.
-        image_token_id: token of an image slot, as in the target.
+        image_token_id, video_token_id: tokens of slots, as in the target; ``None`` where it has no videos.
         projector_hidden_act: between the projector's two layers.
         compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.
     """
@@ -40,6 +40,7 @@ class SlotDraftConfig(PretrainedConfig):
     target_type: str = ""
     slot_size: int = 0
     image_token_id: int = -1
+    video_token_id: int | None = None
     projector_hidden_act: str = "gelu"
     compressor: dict[str, Any] | None = None
     tie_word_embeddings: bool = False
