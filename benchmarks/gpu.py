@@ -22,6 +22,7 @@ import tyro
 from rich.console import Console
 
 from benchmarks.gpu_llava import ALONE, LANES, PICTURE, QUESTION, hardware
+from benchmarks.gpu_page import page_race
 from benchmarks.gpu_passes import Check, Watch, check_bits, check_memory, check_waits, read_bandwidth
 from benchmarks.markdown import markdown
 from benchmarks.random_pair import SizeName, build, feature_draft, place_for, size_of
@@ -214,6 +215,7 @@ def measure(pair: Pair, formats: Sequence[DraftFormat], repeats: int, prompts: i
     checks: dict[str, Check] = {
         "1,000 passes leave memory as it was": check_memory(pair, way),
         "no step waits but for its downloads": check_waits(pair, way),
+        "a race on the page ends": page_race(pair, way),
     }
     found["checks"] |= {name: asdict(check) for name, check in checks.items()}
     for lane in ("chain", "entropy, defaults"):

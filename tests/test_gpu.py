@@ -36,7 +36,8 @@ def test_a_toy_goes_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert all(step["overhead"] is None for step in ways["eager"].values())
         assert all(step["overhead"] > 0 and step["median"] > 0 for step in ways["padded"].values())
     assert report["steps"]["own draft"]["padded"][ALONE]["nodes"] == 0
-    assert all(check["passed"] for check in report["checks"].values()) and len(report["checks"]) == 4
+    assert all(check["passed"] for check in report["checks"].values()) and len(report["checks"]) == 5
+    assert "equal answers" in report["checks"]["a race on the page ends"]["told"]
     assert all(same["agreed"] == same["tokens"] == gpu.LONGEST for same in report["identity"].values())
     for name, (got, limit) in report["goals"].items():
         assert f"| {name} | {got:.2f} | ≤ {limit:g} | {'yes' if got <= limit else 'no'} |" in text
