@@ -2,9 +2,9 @@
 
     python -m benchmarks.growth --json benchmarks/results/growth.json
 
-Models are a Llama of random weights, of the shape that --hidden, --layers and --vocabulary name, and variations of it in
-one measure at a time. Passes are those of this project's engine, in rounds over all variations, so that whatever else
-the machine does falls on all. Steps are of the toy pair, behind a short prompt and a long one.
+Models are a Llama of random weights, of the shape that --hidden, --layers and --vocabulary name, and variations of it
+in one measure at a time. Passes are those of this project's engine, in rounds over all variations, so that whatever
+else the machine does falls on all. Steps are of the toy pair, behind a short prompt and a long one.
 """
 
 from __future__ import annotations
@@ -174,7 +174,8 @@ def steps(pair: Pair, rounds: int) -> dict[str, dict[str, Any]]:
 def tables(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the tables of a report, as Markdown."""
     for group, rows in report["passes"].items():
-        heads = [group, *(["tokens"] if group == "context" else []), "ms", "× the first", *_attention(group, "attention, ms")]
+        wide = ["tokens"] if group == "context" else []
+        heads = [group, *wide, "ms", "× the first", *_attention(group, "attention, ms")]
         cells = []
         for row in rows:
             first = next(one["ms"] for one in rows if group == "tokens" or one["tokens"] == row["tokens"])
