@@ -184,9 +184,9 @@ def tables(report: Mapping[str, Any]) -> Iterator[str]:
             cells.append([f"{row[group]:,}", *wide, *told, *_attention(group, f"{row['attention_ms'] or 0:.2f}")])
         yield markdown(heads, cells)
     for group, rows in report["steps"].items():
-        heads = ("chain of" if group == "depth" else f"{group} prompt", "levels", "tokens", "ms", "floor", "overhead")
+        titles = ("chain of" if group == "depth" else f"{group} prompt", "levels", "tokens", "ms", "floor", "overhead")
         yield markdown(
-            heads,
+            titles,
             [
                 [name, f"{row['levels']:.1f}", f"{row['tokens']:.1f}", f"{row['ms_cycle']:.2f}",
                  f"{row['ms_floor']:.2f}", f"{100 * row['overhead']:.0f} %"]
