@@ -21,7 +21,9 @@ import torch
 import transformers
 import tyro
 from support import family_proofs, models
-from support.families import FAMILIES, FamilyName, Layout, write_checkpoint
+from support.families import write_checkpoint
+from support.family_configs import Layout
+from support.family_kinds import FAMILIES, FamilyName
 from tqdm.auto import tqdm
 
 from specllava.cli.options import write_json

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import checkpoints, families
+from support import checkpoints, families, family_configs, family_kinds
 from support.checkpoints import PADDED, WORDS
 from test_bad_input import complaint
 from torch import Tensor
@@ -183,9 +183,9 @@ def test_eagle3_has_the_published_keys_and_counts_layers_as_each_engine_does(roo
 
 
 @pytest.mark.parametrize("family", ["smolvlm", "qwen2_5_vl", "gemma3"])
-def test_a_draft_for_any_family_is_exported(family: families.FamilyName, tmp_path: Path) -> None:
+def test_a_draft_for_any_family_is_exported(family: family_kinds.FamilyName, tmp_path: Path) -> None:
     """With the embeddings that the target's decoder reads, which Gemma's multiplies and an engine's draft does not."""
-    place = families.write_checkpoint(tmp_path / "target", family, layout=families.Layout(layers=4))
+    place = families.write_checkpoint(tmp_path / "target", family, layout=family_configs.Layout(layers=4))
     target = load_target("random", place, None, LoadOptions(device="cpu", dtype="float32"), lambda line: None)
     with torch.inference_mode():
         read = target.model.get_input_embeddings()(torch.arange(target.model.config.get_text_config().vocab_size))

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import checkpoints, families, models
-from support.families import FAMILIES, WORDS, FamilyName, Layout
+from support import checkpoints, families, family_kinds, models
+from support.family_configs import Layout
+from support.family_kinds import FAMILIES, WORDS, FamilyName
 from support.family_proofs import (
     ALONE,
     FAST,
@@ -155,7 +156,7 @@ def test_a_processor_that_counts_other_slots_is_refused_before_weights_are_read(
 ):
     """Of each field that decides how many slots there are and what the tower reads."""
     odd = without_weights(made(family), tmp_path)
-    names = families.AGREEMENTS.get(family, families.QWEN_AGREEMENTS)
+    names = family_kinds.AGREEMENTS.get(family, family_kinds.QWEN_AGREEMENTS)
     for name in names:
         file = next(one for one in odd.glob("*processor_config.json") if name in json.loads(one.read_text()))
         before = file.read_text()

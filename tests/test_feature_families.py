@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import checkpoints, feature_checkpoints, feature_families, models
-from support.families import FamilyName
+from support.family_kinds import FamilyName
 from support.feature_checkpoints import Layout
 from support.feature_scores import check_answer, reference_of, scores, text_of
 from test_bad_input import complaint

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support import checkpoints
-from support.families import Layout, write_checkpoint
+from support.families import write_checkpoint
+from support.family_configs import Layout
 from test_bad_input import complaint
 from test_draft_export import HIDDEN, LAYERS, written
 

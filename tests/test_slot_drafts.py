@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
-from support import checkpoints, families, family_drafts, models
+from support import checkpoints, families, family_configs, family_drafts, models
 from support.distilling import arguments
-from support.families import FAMILIES, FamilyName
+from support.family_kinds import FAMILIES, FamilyName
 from test_bad_input import complaint
 
 from specllava.cli.main import main
@@ -164,7 +164,7 @@ def test_a_draft_learns_and_changes_no_token(root: Path, made: Made, tmp_path: P
 
 
 def test_a_draft_for_other_slots_is_refused(made: Made, tmp_path: Path):
-    wide = families.write_checkpoint(tmp_path / "wide", "internvl", layout=families.Layout(hidden=64))
+    wide = families.write_checkpoint(tmp_path / "wide", "internvl", layout=family_configs.Layout(hidden=64))
     line = complaint(lambda: Pair.load(wide, made("internvl vlm"), device="cpu"))
     assert line.startswith("the draft reads image slots of size 48, the target's have 64: run ")
     settings = json.loads((made("internvl vlm") / "config.json").read_text())

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 from support import checkpoints, families, models
 from support.chats import check_last
-from support.families import KINDS, WORDS, FamilyName, Layout
+from support.family_configs import Layout
+from support.family_kinds import KINDS, WORDS, FamilyName
 from support.family_proofs import ALONE, FAST, said
 from torch import Tensor
 

@@ -25,7 +25,7 @@ from specllava.runtime.prompt import Prompt
 from specllava.tree import DraftTree
 from support import checkpoints, models
 from support.chats import check_last
-from support.families import KINDS, WORDS, FamilyName
+from support.family_kinds import KINDS, WORDS, FamilyName
 
 FAST = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
 ALONE = replace(FAST, drafter="none")

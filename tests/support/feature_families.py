@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from support import checkpoints, families
+from support import checkpoints, families, family_configs, family_kinds
 from support.checkpoints import PADDED
-from support.families import KINDS, FamilyName
+from support.family_kinds import KINDS, FamilyName
 from support.feature_checkpoints import HEADS, HIDDEN, IDS, LAYERS, SMALL, USUAL, Layout
 
 CALM = 0.004  # of a target's layers: its next token follows mostly from the last one
@@ -58,8 +58,8 @@ WIDE = replace(
 def write_target(directory: Path, family: FamilyName, seed: int = 0) -> Path:
     """A random target of the sizes that these layouts are for, and calm."""
     kind = KINDS[family]
-    padding = PADDED - families.WORDS - len(kind.first) - len(kind.last)
-    sizes = families.Layout(layers=LAYERS, hidden=HIDDEN, heads=HEADS, kv_heads=1, padding=padding)
+    padding = PADDED - family_kinds.WORDS - len(kind.first) - len(kind.last)
+    sizes = family_configs.Layout(layers=LAYERS, hidden=HIDDEN, heads=HEADS, kv_heads=1, padding=padding)
     families.write_checkpoint(directory, family, seed, sizes)
     weights = checkpoints.weights_of(directory)
     for file in directory.glob("*.safetensors*"):

@@ -1,0 +1,158 @@
+"""What is published with each family: tokens, processor, chat template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, get_args
+
+FamilyName = Literal[
+    "llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3",
+    "aya_vision", "llava_next_video",
+]
+FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
+WORDS = 320  # pieces of the vocabulary: 256 bytes and what is learnt from a text
+CONTEXT = 2048
+QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+QWEN_VL = (*QWEN, "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
+QWENS: tuple[FamilyName, ...] = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+ROWS = tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is published with a family: tokens, processor, template."""
+
+    first: tuple[str, ...]  # special tokens in front of the words
+    last: tuple[str, ...]  # and behind them
+    image: str
+    bos: str | None
+    eos: str
+    tokenizer: str
+    processor: str
+    image_processor: str
+    template: str
+    named: tuple[tuple[str, str], ...] = ()  # special tokens that the tokenizer knows by a name
+
+
+PARTS = (
+    "{% for content in message['content'] %}{% if content['type'] == 'image' %}IMAGE"
+    "{% elif content['type'] == 'video' %}VIDEO{% else %}{{ content['text'] }}{% endif %}{% endfor %}"
+)
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n" + PARTS + "<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TURNS = (
+    "{% for message in messages %}{{ message['role'] | capitalize }}{% if message['content'][0]['type'] == 'image' %}"
+    "{{ ':' }}{% else %}{{ ': ' }}{% endif %}" + PARTS.replace("IMAGE", "<image>") + "<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+INST = (
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}[INST]"
+    + PARTS.replace("IMAGE", "[IMG]") + "[/INST]{% else %}{{ message['content'][0]['text'] + eos_token }}"
+    "{% endif %}{% endfor %}"
+)  # fmt: skip
+COMMAND = (
+    "{{ bos_token }}{% for message in messages %}<|START_OF_TURN_TOKEN|>"
+    "{{ '<|CHATBOT_TOKEN|>' if message['role'] == 'assistant' else '<|USER_TOKEN|>' }}"
+    + PARTS.replace("IMAGE", "<image>") + "<|END_OF_TURN_TOKEN|>{% endfor %}"
+    "{% if add_generation_prompt %}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>{% endif %}"
+)  # fmt: skip
+MODEL = (
+    "{{ bos_token }}{% for message in messages %}<start_of_turn>"
+    "{{ 'model' if message['role'] == 'assistant' else message['role'] }}\n"
+    + PARTS.replace("IMAGE", "<start_of_image>")
+    + "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+VISION = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>").replace(
+    "VIDEO", "<|vision_start|><|video_pad|><|vision_end|>"
+)
+USER = (
+    "{% for message in messages %}{{ message['role'].upper() + ': ' }}"
+    + PARTS.replace("IMAGE", "<image>\n").replace("VIDEO", "<video>\n")
+    + "{{ ' ' }}{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+ASSISTANT = (
+    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
+)
+KINDS: dict[FamilyName, Kind] = {
+    "llava_onevision": Kind(
+        (), (*QWEN, "<image>", "<video>"), "<image>", None, "<|im_end|>", "Qwen2Tokenizer", "LlavaOnevisionProcessor",
+        "LlavaOnevisionImageProcessor", CHATML.replace("IMAGE", "<image>\n"),
+    ),
+    "internvl": Kind(
+        (), (*QWEN, "<img>", "</img>", "<IMG_CONTEXT>", "<video>"), "<IMG_CONTEXT>", None, "<|im_end|>",
+        "Qwen2Tokenizer", "InternVLProcessor", "GotOcr2ImageProcessorFast", CHATML.replace("IMAGE", "<IMG_CONTEXT>\n"),
+        (("start_image_token", "<img>"), ("end_image_token", "</img>"), ("context_image_token", "<IMG_CONTEXT>"),
+         ("video_token", "<video>")),
+    ),
+    "mistral3": Kind(
+        ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"), (), "[IMG]", "<s>",
+        "</s>", "LlamaTokenizerFast", "PixtralProcessor", "PixtralImageProcessor", INST,
+    ),
+    "idefics3": Kind(
+        (), ("<|begin_of_text|>", "<|end_of_text|>", "<fake_token_around_image>", "<image>", "<end_of_utterance>"),
+        "<image>", "<|begin_of_text|>", "<end_of_utterance>", "PreTrainedTokenizerFast", "Idefics3Processor",
+        "Idefics3ImageProcessor", "{{ bos_token }}" + TURNS,
+    ),
+    "smolvlm": Kind(
+        ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+        ("<global-img>", *ROWS, "<fake_token_around_image>", "<image>", "<end_of_utterance>"), "<image>",
+        "<|im_start|>", "<end_of_utterance>", "GPT2Tokenizer", "SmolVLMProcessor", "SmolVLMImageProcessor",
+        "<|im_start|>" + TURNS,
+    ),
+    "qwen2_vl": Kind(
+        (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen2VLProcessor", "Qwen2VLImageProcessor",
+        ASSISTANT + VISION,
+    ),
+    "qwen2_5_vl": Kind(
+        (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen2_5_VLProcessor",
+        "Qwen2VLImageProcessor", ASSISTANT + VISION,
+    ),
+    "qwen3_vl": Kind(
+        (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen3VLProcessor",
+        "Qwen2VLImageProcessorFast", VISION,
+    ),
+    "gemma3": Kind(
+        ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"),
+        ("<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"),
+        "<image_soft_token>", "<bos>", "<end_of_turn>", "GemmaTokenizer", "Gemma3Processor", "Gemma3ImageProcessor",
+        MODEL,
+        (("boi_token", "<start_of_image>"), ("eoi_token", "<end_of_image>"), ("image_token", "<image_soft_token>")),
+    ),
+    "aya_vision": Kind(
+        ("<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>"),
+        ("<|END_OF_TURN_TOKEN|>", "<|START_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|START_OF_IMG|>",
+         "<|END_OF_IMG|>", "<|IMG_PATCH|>"),
+        "<|IMG_PATCH|>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "CohereTokenizer", "AyaVisionProcessor",
+        "GotOcr2ImageProcessorFast", COMMAND,
+    ),
+    "llava_next_video": Kind(
+        ("<unk>", "<s>", "</s>"), ("<video>", "<image>", "<pad>"), "<image>", "<s>", "</s>", "LlamaTokenizerFast",
+        "LlavaNextVideoProcessor", "LlavaNextImageProcessor", USER,
+    ),
+}  # fmt: skip
+
+
+# Fields of a processor's files of which each decides slots or pixels.
+QWEN_AGREEMENTS = ("patch_size", "temporal_patch_size", "merge_size")
+AGREEMENTS: dict[FamilyName, tuple[str, ...]] = {
+    "llava_onevision": ("num_image_tokens", "size"),
+    "internvl": ("image_seq_length", "size"),
+    "mistral3": ("spatial_merge_size",),
+    "idefics3": ("image_seq_len", "max_image_size"),
+    "smolvlm": ("image_seq_len", "max_image_size"),
+    "gemma3": ("image_seq_length", "size"),
+    "aya_vision": ("img_size", "size", "downsample_factor"),
+}
+
+
+@cache
+def token_ids(family: FamilyName) -> dict[str, int]:
+    """Ids of the special tokens."""
+    kind = KINDS[family]
+    behind = len(kind.first) + WORDS
+    return {token: number for number, token in enumerate(kind.first)} | {
+        token: behind + number for number, token in enumerate(kind.last)
+    }
