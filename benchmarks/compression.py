@@ -26,7 +26,6 @@ from specllava.models.draft_classes import DraftLlava
 from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fused import fuse
-from specllava.models.memory_estimate import size_of
 from specllava.models.vision import kept_slots
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
@@ -74,7 +73,6 @@ class Subject:
 
     draft: str
     compressor: str
-    config: Any
     slots: int
     prefill: Callable[[], tuple[Engine | FeatureEngine, str]]
 
@@ -110,7 +108,7 @@ def eagle_subject(kind: CompressorKind | None, slots: int, hidden: int, target: 
         engine.prefill(entries, contents[: len(entries.positions)])
         return engine, entries.choice or "none"
 
-    return Subject(EAGLE, kind or "none", config, slots, prefill)
+    return Subject(EAGLE, kind or "none", slots, prefill)
 
 
 def vlm_subject(kind: CompressorKind | None, slots: int, hidden: int, layers: int) -> Subject:
@@ -131,7 +129,7 @@ def vlm_subject(kind: CompressorKind | None, slots: int, hidden: int, layers: in
         engine.prefill(read, features)
         return engine, kind or "none"
 
-    return Subject(VLM, kind or "none", config, slots, prefill)
+    return Subject(VLM, kind or "none", slots, prefill)
 
 
 @torch.inference_mode()
@@ -151,7 +149,7 @@ def measure(subjects: list[Subject], repeats: int) -> list[Cost]:
                 prefills[number].append(read - started)
                 passes[number].append(now(CPU) - read)
             else:
-                megabytes = size_of(type(subject), subject.config).column * columns * torch.float32.itemsize / 1e6
+                megabytes = engine.cache.nbytes * columns / engine.cache.capacity / 1e6
                 names = (subject.draft, subject.compressor, name)
                 found.append(Cost(*names, subject.slots, columns, round(megabytes, 2), 0.0, 0.0))
     return [

@@ -62,9 +62,10 @@ class FusedLayer(nn.Module):
         self.normed = gain is not None
         inward = attention.q_proj, attention.k_proj, attention.v_proj
         self.biased = attention.q_proj.bias is not None
+        absent = attention.o_proj.weight.data.new_ones(0)
         weights = (
-            torch.ones(0) if gain is None else gain.data,
-            torch.cat([each.bias.data for each in inward]) if self.biased else torch.ones(0),
+            absent if gain is None else gain.data,
+            torch.cat([each.bias.data for each in inward]) if self.biased else absent,
             _stacked(*inward),
             attention.o_proj.weight.data.t(),
             layer.post_attention_layernorm.weight.data,
