@@ -9,8 +9,10 @@ import sys
 from importlib.metadata import requires
 from pathlib import Path
 
+import av
 import pytest
 from packaging.requirements import Requirement
+from PIL import Image
 
 from specllava.bench import rounds
 
@@ -36,6 +38,16 @@ def test_the_python_examples_run_as_printed(tmp_path, monkeypatch, capsys):
     assert "target passes instead of" in said and "StepTrace(" in said
 
 
+def write_clip(path):
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=8)
+        stream.width = stream.height = 64
+        for number in range(16):
+            still = av.VideoFrame.from_image(Image.new("RGB", (64, 64), (16 * number, 0, 0)))
+            container.mux(stream.encode(still))
+        container.mux(stream.encode(None))
+
+
 def _run(words, monkeypatch):
     """``python -m specllava``, in this process: most commands take less than a new one takes to import torch."""
     monkeypatch.chdir(ROOT)
@@ -58,7 +70,9 @@ def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
     race = tmp_path / "r"
     if "trace" in words[:1]:
         shutil.copy(ROOT / "assets" / "examples" / "3-count.json", race)
-    small = {"40": "2", "500": "2", "20": "2", "scene.png": str(scene)} | dict.fromkeys(
+    if "--video" in words:
+        write_clip(tmp_path / "clip.mp4")
+    small = {"40": "2", "500": "2", "20": "2", "scene.png": str(scene), "clip.mp4": str(tmp_path / "clip.mp4")} | dict.fromkeys(
         ("race.json", "gpu.json", "cpu.json"), str(race)
     )
     small |= {name: str(tmp_path / name) for name in ("ab.csv", "ab.zip", "ab.md", "ab.json")}

@@ -138,6 +138,7 @@ KINDS: dict[FamilyName, Kind] = {
 # Fields of a processor's files of which each decides slots or pixels.
 QWEN_AGREEMENTS = ("patch_size", "temporal_patch_size", "merge_size")
 AGREEMENTS: dict[FamilyName, tuple[str, ...]] = {
+    "llava_next_video": ("patch_size",),
     "llava_onevision": ("num_image_tokens", "size"),
     "internvl": ("image_seq_length", "size"),
     "mistral3": ("spatial_merge_size",),

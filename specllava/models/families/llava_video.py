@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,8 @@ from transformers import (
 )
 from transformers.image_processing_utils import select_best_resolution
 
-from specllava.models.families.interface import Picture, Size
+from specllava.models.families.interface import Picture, Size, square
+from specllava.models.families.llava import patches
 from specllava.models.families.plain import Plain
 from specllava.models.families.processors import LlavaNextVideoProcessorPil
 
@@ -24,6 +26,9 @@ class LlavaNextVideo(Plain):
 
     name, target = "llava_next_video", LlavaNextVideoForConditionalGeneration
     processor, reads_videos = LlavaNextVideoProcessorPil, True
+
+    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        return square(config, processor) | patches(config, processor)
 
     def pictures(
         self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
