@@ -12,12 +12,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 import tyro
 from rich.console import Console
 from tqdm.auto import tqdm
@@ -80,47 +83,63 @@ def variations(base: Shape) -> dict[str, list[Shape]]:
     }
 
 
+class Take:
+    """Runs passes and returns the seconds of each."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __call__(self, run_pass: Callable[[], object]) -> float:
+        started = now(self.device)
+        run_pass()
+        return now(self.device) - started
+
+
+class TakeAttention(Take):
+    """Runs passes and returns the seconds of the attention within each, all layers."""
+
+    def __call__(self, run_pass: Callable[[], object]) -> float:
+        attend, seconds = F.scaled_dot_product_attention, 0.0
+
+        def timed(*args: Any, **kwargs: Any) -> torch.Tensor:
+            nonlocal seconds
+            started = now(self.device)
+            result = attend(*args, **kwargs)
+            seconds += now(self.device) - started
+            return result
+
+        with patch.object(F, "scaled_dot_product_attention", timed):
+            run_pass()
+        return seconds
+
+
 @torch.inference_mode()
-def pass_times(shapes: list[Shape], rounds: int, device: torch.device) -> dict[Shape, float]:
-    """Return the median seconds of each pass; passes of one model take turns with those of all others."""
+def pass_times(shapes: list[Shape], rounds: int, take: Take) -> dict[Shape, float]:
+    """Return the median seconds of each pass; passes of one model take turns with those of all others.
+
+    Args:
+        take: runs a pass and returns its seconds.
+    """
     models: dict[tuple[int, int, int], LlamaForCausalLM] = {}
     engines: dict[Shape, Engine] = {}
     taken: defaultdict[Shape, list[float]] = defaultdict(list)
     for shape in shapes:
         key = shape.hidden, shape.layers, shape.vocabulary
         if key not in models:
-            models[key] = shape.model().to(device)
+            models[key] = shape.model().to(take.device)
         engines[shape] = Engine(models[key], shape.context + shape.tokens)
         engines[shape].forward(PassInput([1] * shape.context, last=1))
     for _ in tqdm(range(1 + rounds), "rounds of passes", disable=None):
         for shape, engine in engines.items():
             for _ in range(2):  # the first finds the processor's caches as another model left them
-                started = now(device)
-                engine.forward(PassInput([1] * shape.tokens)).logits.argmax(-1).tolist()
-                seconds = now(device) - started
+                seconds = take(partial(_choices, engine, shape.tokens))
                 engine.keep(shape.context, [])
             taken[shape].append(seconds)
     return {shape: statistics.median(times[1:]) for shape, times in taken.items()}
 
 
-def attention_times(base: Shape, rounds: int, device: torch.device) -> dict[tuple[int, int], float]:
-    """Return the median seconds of a pass's attention alone, all layers, by tokens and context."""
-    heads = max(1, base.hidden // 64)
-    keys, values = torch.randn(2, 1, heads, max(CONTEXTS) + TREE, base.hidden // heads, device=device)
-    taken: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
-    for _ in range(1 + rounds):
-        for context in CONTEXTS:
-            for tokens in (1, TREE):
-                queries = torch.randn(1, heads, tokens, base.hidden // heads, device=device)
-                columns = context + tokens
-                mask = torch.zeros(1, 1, tokens, columns, device=device) if tokens > 1 else None
-                started = now(device)
-                for _ in range(base.layers):
-                    torch.nn.functional.scaled_dot_product_attention(
-                        queries, keys[:, :, :columns], values[:, :, :columns], attn_mask=mask
-                    )
-                taken[tokens, context].append(now(device) - started)
-    return {key: statistics.median(times[1:]) for key, times in taken.items()}
+def _choices(engine: Engine, tokens: int) -> object:
+    return engine.forward(PassInput([1] * tokens)).logits.argmax(-1).tolist()
 
 
 def long_prompt(pair: Pair, prompt: Prompt, length: int) -> Prompt:
@@ -215,16 +234,18 @@ def main(
     place = parse_device(device)
     base = Shape(hidden, layers, vocabulary)
     groups = variations(base)
-    times = pass_times(list(dict.fromkeys(shape for group in groups.values() for shape in group)), rounds, place)
-    alone = attention_times(base, rounds, place)
+    times = pass_times(list(dict.fromkeys(shape for group in groups.values() for shape in group)), rounds, Take(place))
+    attention = pass_times(groups["context"], rounds, TakeAttention(place))
     pair = Pair.from_preset("toy")
+    pair.target.config.get_text_config().max_position_embeddings = 2 * LONG  # what it never learnt costs the same
+    pair = replace(pair, context_limit=2 * LONG)
     report: dict[str, Any] = {
         "passes": {
             group: [
                 {
                     "hidden": shape.hidden, "layers": shape.layers, "vocabulary": shape.vocabulary,
                     "tokens": shape.tokens, "context": shape.context, "ms": 1e3 * times[shape],
-                    "attention_ms": 1e3 * alone[shape.tokens, shape.context] if group == "context" else None,
+                    "attention_ms": 1e3 * attention[shape] if group == "context" else None,
                 }
                 for shape in shapes
             ]
