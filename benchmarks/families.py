@@ -20,7 +20,7 @@ from typing import Any, Final, get_args
 import torch
 import transformers
 import tyro
-from support import family_proofs, models
+from support import checkpoints, family_proofs, models
 from support.families import write_checkpoint
 from support.family_configs import Layout
 from support.family_kinds import FAMILIES, FamilyName
@@ -114,7 +114,8 @@ def prove(proofs: Proofs, family: FamilyName, seed: int) -> None:
                 with proof("lane of transformers"):
                     family_proofs.check_lane(pair, TEXTS[3:4])
                 with proof("tree pass"):
-                    family_proofs.check_tree_pass(pair, family, TEXTS[1:4:2])
+                    prompts = (pair.prompt(None, checkpoints.messages(number)) for number in TEXTS[1:4:2])
+                    family_proofs.check_tree_pass(pair, family, prompts)
                 with proof("chat"):
                     family_proofs.check_chat(pairs[0])
                 with proof("reading the rest"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
 
 import pytest
@@ -12,9 +11,9 @@ from accelerate import Accelerator
 from PIL import Image
 from support import checkpoints
 from support.distilling import arguments, weights
+from support.family_drafts import SHORT, write_data
 
 from specllava.cli.main import main
-from specllava.config import DecodingConfig
 from specllava.distill import features as caching
 from specllava.distill.batches import RowBatches
 from specllava.distill.chats import ChatEncoder, messages
@@ -35,31 +34,13 @@ from specllava.pair import Pair
 
 ROWS, LENGTH = 30, 600
 TAUGHT = [("llava_next", "init"), ("llava_next", "blind"), ("llava", "blind")]  # the rest is in test_distill_run
-SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
-ANSWERS = ("A red bus stands on the left side of the road.", "There are two cats and a dog.", "It is on the table.")
-
-
-def row(number):
-    """Text alone, one picture, or three in two questions; all of odd sizes."""
-    names = [f"{place % len(checkpoints.SIZES)}.png" for place in range(number, number + (0, 1, 3)[number % 3])]
-    marks = (len(names) > 0) * "<image>\n", "<image>" * max(0, len(names) - 1)
-    said = []
-    for place, mark in enumerate(marks):
-        said += [
-            {"from": "human", "value": mark + checkpoints.QUESTIONS[(number + place) % 5]},
-            {"from": "gpt", "value": ANSWERS[(number + place) % 3]},
-        ]
-    return {"id": str(number), "conversations": said} | ({"image": names} if names else {})
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     """Both targets, for each a draft that sees and one that does not, and a data file."""
     root = tmp_path_factory.mktemp("families")
-    (root / "images").mkdir()
-    for number in range(len(checkpoints.SIZES)):
-        checkpoints.picture(number).save(root / "images" / f"{number}.png")
-    (root / "data.json").write_text(json.dumps([row(number) for number in range(ROWS)]))
+    write_data(root, ROWS)
     checkpoints.write_llama(root / "llama")
     for family in checkpoints.FAMILIES:
         target = checkpoints.write_llava(root / family, family)

@@ -127,7 +127,8 @@ def test_a_draft_that_reads_states_changes_no_token(pairs, family: FamilyName, t
 
 
 def test_a_tree_pass_scores_each_path_as_alone(pairs, family: FamilyName):
-    check_tree_pass(pairs(family, None, "float64"), family, range(1, 5))
+    pair = pairs(family, None, "float64")
+    check_tree_pass(pair, family, (pair.prompt(None, checkpoints.messages(number)) for number in range(1, 5)))
 
 
 def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, family: FamilyName):

@@ -12,8 +12,8 @@ from PIL import Image
 from support import checkpoints, families, models
 from support.chats import check_last
 from support.family_configs import Layout
-from support.family_kinds import KINDS, WORDS, FamilyName
-from support.family_proofs import ALONE, FAST, said
+from support.family_kinds import FamilyName
+from support.family_proofs import ALONE, FAST, check_tree_pass, said
 from torch import Tensor
 
 from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
@@ -23,9 +23,6 @@ from specllava.models.family import family_of
 from specllava.models.loading import DTypeName
 from specllava.models.video import Video, metadata
 from specllava.pair import Pair
-from specllava.runtime.engine import Engine
-from specllava.runtime.passes import PassInput
-from specllava.tree import DraftTree
 
 READERS: tuple[FamilyName, ...] = ("llava_next_video", "qwen2_5_vl")
 NEAR = Layout(vision=16, side=36, patch=6, padding=8)
@@ -131,22 +128,9 @@ def test_later_turns_keep_the_caches_of_a_video(pairs, family: FamilyName):
 
 
 @pytest.mark.parametrize("family", READERS)
-@torch.inference_mode()
 def test_a_tree_pass_behind_a_video_scores_each_path_as_alone(pairs, family: FamilyName):
     pair = pairs(family, "float64")
-    for number in (1, 2):
-        prompt, plain = pair.prompt(None, chat(number)), models.random_tree(number)
-        words = [len(KINDS[family].first) + token % WORDS for token in plain.tokens]
-        tree = DraftTree(tuple(words), plain.parents, plain.log_probs, plain.entropies)
-        engine = Engine(pair.target, prompt.length + len(tree))
-        engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
-        logits = engine.forward(PassInput.of_tree(tree, prompt.length)).logits
-        for leaf in (node for node, children in enumerate(tree.children()) if not children):
-            path = tree.path(leaf)
-            ids = torch.cat([prompt.input_ids, torch.tensor([[words[node] for node in path]])], dim=1)
-            named = family_of(pair.target.config).prompt_arguments(pair.target.config, ids)
-            whole = pair.target(input_ids=ids, **prompt.image_inputs, **named, use_cache=False).logits[0, -len(path) :]
-            torch.testing.assert_close(logits[list(path)], whole, rtol=0, atol=1e-9)
+    check_tree_pass(pair, family, (pair.prompt(None, chat(number)) for number in (1, 2)))
 
 
 def test_frames_that_stand_still_give_the_patches_of_pictures(pairs):

@@ -108,11 +108,10 @@ def check_state_drafts(pair: Pair, directory: Path) -> None:
 
 
 @torch.inference_mode()
-def check_tree_pass(pair: Pair, family: FamilyName, numbers: Iterable[int]) -> None:
+def check_tree_pass(pair: Pair, family: FamilyName, prompts: Iterable[Prompt]) -> None:
     """The logits of a tree pass are those of each path alone, read without any cache."""
-    for number in numbers:
-        prompt = pair.prompt(None, checkpoints.messages(number))
-        plain = models.random_tree(number)
+    for seed, prompt in enumerate(prompts, 1):
+        plain = models.random_tree(seed)
         words = [len(KINDS[family].first) + token % WORDS for token in plain.tokens]
         tree = DraftTree(tuple(words), plain.parents, plain.log_probs, plain.entropies)
         reader, engine = (Engine(pair.target, prompt.length + room) for room in (0, len(tree)))

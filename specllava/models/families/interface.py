@@ -111,8 +111,8 @@ class Family(ABC):
     def videos(
         self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
     ) -> list[Picture]:
-        """Split the processor's output into videos as :meth:`pictures` does; for a family that reads them as such."""
-        raise NotImplementedError
+        """Split the processor's output into videos as :meth:`pictures` does; none by default."""
+        return []
 
     def slot_width(self, config: PretrainedConfig) -> int:
         """Return the numbers of each image slot in a picture's features."""
