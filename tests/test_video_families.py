@@ -12,7 +12,7 @@ from PIL import Image
 from support import checkpoints, families, models
 from support.chats import check_last
 from support.family_configs import Layout
-from support.family_kinds import FamilyName
+from support.family_kinds import QWENS, FamilyName
 from support.family_proofs import ALONE, FAST, check_tree_pass, said
 from torch import Tensor
 
@@ -24,16 +24,20 @@ from specllava.models.loading import DTypeName
 from specllava.models.video import Video, metadata
 from specllava.pair import Pair
 
-READERS: tuple[FamilyName, ...] = ("llava_next_video", "qwen2_5_vl")
+READERS: tuple[FamilyName, ...] = ("llava_next_video", *QWENS)
 NEAR = Layout(vision=16, side=36, patch=6, padding=8)
 
 
-def clip(count: int, sparse: int | None = None, seed: int = 0) -> Video:
-    """Noise of an odd size; every second frame half a second behind the one before, as of a broken camera."""
+def clip(count: int, sparse: int | None = None, seed: int = 0, slow: float = 1.0) -> Video:
+    """Noise of an odd size; every second frame a second behind the one before, the others half a second.
+
+    Args:
+        slow: what these times are multiplied by.
+    """
     source = torch.Generator().manual_seed(seed)
     pixels = torch.randint(256, (count, 45, 62, 3), generator=source, dtype=torch.uint8).numpy()
     frames = tuple(Image.fromarray(one) for one in pixels)
-    return Video(frames, tuple(0.75 * number + 0.25 * (number % 2) for number in range(count)), sparse)
+    return Video(frames, tuple(slow * (0.75 * number + 0.25 * (number % 2)) for number in range(count)), sparse)
 
 
 def chat(number: int, sparse: int | None = None) -> list[dict[str, Any]]:
@@ -133,9 +137,21 @@ def test_a_tree_pass_behind_a_video_scores_each_path_as_alone(pairs, family: Fam
     check_tree_pass(pair, family, (pair.prompt(None, chat(number)) for number in (1, 2)))
 
 
-def test_frames_that_stand_still_give_the_patches_of_pictures(pairs):
-    """Which Qwen2.5-VL's picture processor doubles in time; an odd frame at the end is doubled too."""
-    processor = pairs("qwen2_5_vl", "float64").processor
+def test_what_was_decoded_behind_a_long_video_is_read_again_where_it_moves(pairs):
+    """Its time goes further than the words behind it, so an answer stands behind the time, and later behind the words.
+
+    Kept columns once had the answer at its first place, and the next turn differed from a fresh reading.
+    """
+    talk = Chat(pairs("qwen2_5_vl", "float64"))
+    for text in ("What?", "Where?", "Why?"):
+        talk.ask(text, clip(4, slow=40.0) if text == "What?" else (), FAST)
+        check_last(talk)
+
+
+@pytest.mark.parametrize("family", QWENS)
+def test_frames_that_stand_still_give_the_patches_of_pictures(pairs, family: FamilyName):
+    """Which a Qwen's picture processor doubles in time; an odd frame at the end is doubled too."""
+    processor = pairs(family, "float64").processor
     one, other = clip(2).frames
     text = "<|vision_start|><|video_pad|><|vision_end|>"
     times = [{"total_num_frames": 3, "fps": 1, "frames_indices": [0, 1, 2]}]
@@ -146,4 +162,10 @@ def test_frames_that_stand_still_give_the_patches_of_pictures(pairs):
     )
     assert made["pixel_values_videos"].equal(plain["pixel_values"])
     assert made["video_grid_thw"].tolist() == [[2, *plain["image_grid_thw"][0, 1:].tolist()]]
-    assert made["second_per_grid_ts"].tolist() == [2.0]
+    slots = int(plain["image_grid_thw"][0].prod()) // processor.image_processor.merge_size ** 2
+    assert ("second_per_grid_ts" in made) == (family == "qwen2_5_vl")
+    assert made.get("second_per_grid_ts", torch.tensor([2.0])).tolist() == [2.0]
+    step = "{}<|vision_start|>" + "<|video_pad|>" * slots + "<|vision_end|>"
+    whole = text.replace("<|video_pad|>", "<|video_pad|>" * 2 * slots)
+    wanted = step.format("<0.5 seconds>") + step.format("<2.0 seconds>") if family == "qwen3_vl" else whole
+    assert processor.tokenizer.decode(made["input_ids"][0]) == wanted

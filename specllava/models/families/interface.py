@@ -41,13 +41,15 @@ class GridFeatures:
         grid: patches in time, height and width, ``[1, 3]``.
         deep: what the hidden states of the slots get added behind each of the first decoder layers,
             ``[layers, slots, hidden]``.
-        interval: seconds from one patch in time to the next; ``None`` for a picture.
+        video: whether it is one.
+        interval: seconds from one patch of a video in time to the next, where positions go by them.
     """
 
     embeddings: Tensor
     grid: Tensor
     deep: Tensor
-    interval: float | None = None
+    video: bool = False
+    interval: float = 1.0
 
 
 # One picture's features; a tensor is [patches or slots, width].

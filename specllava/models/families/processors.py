@@ -1,4 +1,4 @@
-"""Processors of pictures alone, over PIL: transformers' own of the same families cannot be built without torchvision.
+"""Processors over PIL: transformers' own of the same families cannot be built without torchvision.
 
 The signature of each names what is read from a checkpoint.
 """
@@ -17,9 +17,11 @@ from transformers import (
     LlavaOnevisionProcessor,
     ProcessorMixin,
     Qwen2VLProcessor,
+    Qwen3VLProcessor,
 )
+from transformers.video_utils import VideoMetadata
 
-VIDEO_PIXELS: Final = (128 * 28 * 28, 768 * 28 * 28)  # of a frame at least and at most: those of Qwen2-VL's own
+FRAME_SLOTS: Final = (128, 768)  # of a Qwen's frame at least and at most, as in its makers' qwen-vl-utils
 
 
 class LlavaOnevisionProcessorPil(LlavaOnevisionProcessor):
@@ -62,42 +64,77 @@ class InternVLProcessorPil(InternVLProcessor):
         super().__init__(image_processor, tokenizer, None, image_seq_length, chat_template)
 
 
-class Qwen2VLProcessorPil(Qwen2VLProcessor):
-    """Qwen2-VL's processor, likewise; those of Qwen2.5-VL and Qwen3-VL differ in videos alone."""
+class QwenVideos(ProcessorMixin):
+    """What the processors of the Qwens make of videos: frames are scaled by PIL and put together in time."""
 
-    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
-        super().__init__(image_processor, tokenizer, None, chat_template)
-
-
-class Qwen25VLProcessorPil(Qwen2VLProcessorPil):
-    """Qwen2.5-VL's processor, whose frames are scaled by PIL and put together in time."""
-
-    video_processor = None  # it is looked for, and not used
+    @property
+    def video_processor(self) -> Any:
+        """The picture processor, whose patches and slots are those of videos too."""
+        return self.image_processor
 
     def _process_videos(
         self, videos: Any, video_metadata: Sequence[Mapping[str, Any]], **_: Any
-    ) -> tuple[dict[str, Tensor], list[str]]:
-        """Return patches and grids of all videos and the seconds between their steps in time, and the tokens of each.
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Return patches and grids of all videos, and the tokens of each.
 
         A picture's patch holds its pixels once for each time, so a video's takes them from as many frames.
         """
         images = self.image_processor
-        most = min(images.size["longest_edge"], VIDEO_PIXELS[1])
-        bounds = {"shortest_edge": min(VIDEO_PIXELS[0], most), "longest_edge": most}
-        depth, patches, grids, intervals = images.temporal_patch_size, list[Tensor](), list[Tensor](), list[float]()
-        for frames, times in zip(videos, video_metadata, strict=True):
+        slot = (images.patch_size * images.merge_size) ** 2  # pixels
+        most = min(images.size["longest_edge"], FRAME_SLOTS[1] * slot)
+        bounds = {"shortest_edge": min(FRAME_SLOTS[0] * slot, most), "longest_edge": most}
+        depth, patches, grids = images.temporal_patch_size, list[Tensor](), list[Tensor]()
+        for frames in videos:
             read = images([*frames, *[frames[-1]] * (-len(frames) % depth)], size=bounds, return_tensors="pt")
             grid = read["image_grid_thw"][0]
             count, steps = int(grid.prod()), len(read["image_grid_thw"]) // depth
             pixels = read["pixel_values"].view(steps, depth, count, 3, depth, -1)[..., 0, :]
             patches.append(pixels.permute(0, 2, 3, 1, 4).reshape(steps * count, -1))
             grids.append(torch.tensor([steps, *grid[1:].tolist()]))
+        made = {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.stack(grids)}
+        made |= self._times(video_metadata)
+        return made, [self.replace_video_token(made, number) for number in range(len(videos))]
+
+    def _times(self, video_metadata: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what the model or the prompt takes of the times of all videos; nothing by default."""
+        return {}
+
+
+class Qwen2VLProcessorPil(QwenVideos, Qwen2VLProcessor):
+    """Qwen2-VL's processor; those of Qwen2.5-VL and Qwen3-VL differ in the times of videos alone."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
+        super().__init__(image_processor, tokenizer, None, chat_template)
+
+
+class Qwen25VLProcessorPil(Qwen2VLProcessorPil):
+    """Qwen2.5-VL's processor."""
+
+    def _times(self, video_metadata: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the seconds between the patches in time of each video."""
+        depth, intervals = self.image_processor.temporal_patch_size, list[float]()
+        for times in video_metadata:
             places = times["frames_indices"]
             intervals.append(depth * (places[-1] - places[0]) / max(1, len(places) - 1) / times["fps"])
-        slots = [int(grid.prod()) // images.merge_size**2 for grid in grids]
-        made = {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.stack(grids)}
-        made["second_per_grid_ts"] = torch.tensor(intervals)
-        return made, [self.video_token * count for count in slots]
+        return {"second_per_grid_ts": torch.tensor(intervals)}
+
+
+class Qwen3VLProcessorPil(QwenVideos, Qwen3VLProcessor):
+    """Qwen3-VL's processor, which writes the seconds of each patch in time in front of its slots."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
+        super().__init__(image_processor, tokenizer, None, chat_template)
+
+    def _times(self, video_metadata: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {"video_metadata": [VideoMetadata(**times) for times in video_metadata]}
+
+    def get_text_with_replacements(self, text: list[str], *replacements: Any) -> Any:
+        """Replace the marks that a chat template puts around a video as well: each patch in time has its own.
+
+        transformers did so up to 4.57 and now leaves them; the model was trained without.
+        """
+        marked = f"{self.vision_start_token}{self.video_token}{self.vision_end_token}"
+        return super().get_text_with_replacements([one.replace(marked, self.video_token) for one in text], *replacements)
 
 
 class LlavaNextVideoProcessorPil(LlavaNextVideoProcessor):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
-import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin, Qwen2_5_VLForConditionalGeneration
 
@@ -13,35 +12,20 @@ from specllava.models.families.interface import GridFeatures, Picture
 from specllava.models.families.processors import Qwen25VLProcessorPil
 from specllava.models.families.qwen_vl import Qwen2VL
 
+INTERVAL = "second_per_grid_ts"  # seconds from one patch in time to the next
+
 
 class Qwen25VL(Qwen2VL):
-    """Qwen2.5-VL: most layers of its tower attend within windows; two frames of a video become one patch in time."""
+    """Qwen2.5-VL: most layers of its tower attend within windows."""
 
-    name, target = "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration
-    processor, reads_videos = Qwen25VLProcessorPil, True
+    name, target, processor = "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration, Qwen25VLProcessorPil
 
     def videos(
         self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
     ) -> list[Picture]:
-        grids, times = (inputs[name].split(1) for name in ("video_grid_thw", "second_per_grid_ts"))
-        patches = inputs["pixel_values_videos"].split([int(grid.prod()) for grid in grids])
-        names = "pixel_values_videos", "video_grid_thw", "second_per_grid_ts"
-        return [dict(zip(names, one, strict=True)) for one in zip(patches, grids, times, strict=True)]
+        found = super().videos(config, processor, inputs)
+        return [one | {INTERVAL: time} for one, time in zip(found, inputs[INTERVAL].split(1), strict=True)]
 
     def _features(self, model: PreTrainedModel, picture: Picture) -> GridFeatures:
-        if "video_grid_thw" not in picture:
-            return super()._features(model, picture)
-        grid, interval = picture["video_grid_thw"], float(picture["second_per_grid_ts"])
-        (embeddings,) = model.model.get_video_features(picture["pixel_values_videos"], grid).pooler_output
-        return GridFeatures(embeddings, grid, embeddings.new_empty((0, *embeddings.shape)), interval)
-
-    def rope_index(self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures]) -> Any:
-        pictures = [one.grid for one in features if one.interval is None]
-        videos = [(one.grid, one.interval) for one in features if one.interval is not None]
-        return model.model.get_rope_index(
-            input_ids,
-            image_grid_thw=torch.cat(pictures) if pictures else None,
-            video_grid_thw=torch.cat([grid for grid, _ in videos]) if videos else None,
-            second_per_grid_ts=torch.tensor([interval for _, interval in videos]) if videos else None,
-            **self.prompt_arguments(model.config, input_ids),
-        )
+        found = super()._features(model, picture)
+        return replace(found, interval=float(picture[INTERVAL])) if found.video else found

@@ -1,4 +1,7 @@
-"""Qwen3-VL (arXiv 2511.21631): as Qwen2-VL, and the slots take in features of the tower's earlier layers too."""
+"""Qwen3-VL (arXiv 2511.21631): as Qwen2-VL, and the slots take in features of the tower's earlier layers too.
+
+Each patch in time of a video has a text of its seconds in front of its slots, and positions as a picture has.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel, Qwen3VLForConditionalGeneration
 
 from specllava.models.families.interface import GridFeatures
+from specllava.models.families.processors import Qwen3VLProcessorPil
 from specllava.models.families.qwen_vl import Qwen2VL
 
 
 class Qwen3VL(Qwen2VL):
     """Qwen3-VL: behind its first layers the decoder adds to each slot what the tower made of it earlier (DeepStack)."""
 
-    name, target = "qwen3_vl", Qwen3VLForConditionalGeneration
+    name, target, processor = "qwen3_vl", Qwen3VLForConditionalGeneration, Qwen3VLProcessorPil
 
     def slot_width(self, config: PretrainedConfig) -> int:
         return super().slot_width(config) * (1 + len(config.vision_config.deepstack_visual_indexes))
@@ -27,6 +31,6 @@ class Qwen3VL(Qwen2VL):
         if features is None:
             return {}
         return {
-            "visual_pos_masks": torch.eq(input_ids, model.config.image_token_id),
+            "visual_pos_masks": self.prompt_arguments(model.config, input_ids)["mm_token_type_ids"] > 0,
             "deepstack_visual_embeds": list(torch.cat([one.deep for one in features], dim=1)),  # [slots, hidden] each
         }

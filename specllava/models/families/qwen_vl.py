@@ -24,10 +24,10 @@ from specllava.models.families.processors import Qwen2VLProcessorPil
 
 
 class Qwen2VL(Family):
-    """Qwen2-VL: pictures of any shape, a slot for four patches."""
+    """Qwen2-VL: pictures of any shape, a slot for four patches; two frames of a video become one patch in time."""
 
     name, target, processor = "qwen2_vl", Qwen2VLForConditionalGeneration, Qwen2VLProcessorPil
-    position_rows = 3
+    position_rows, reads_videos = 3, True
 
     def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         images, vision = processor.image_processor, config.vision_config
@@ -44,15 +44,28 @@ class Qwen2VL(Family):
         patches = inputs["pixel_values"].split([int(grid.prod()) for grid in grids])
         return [{"pixel_values": own, "image_grid_thw": grid} for own, grid in zip(patches, grids, strict=True)]
 
+    def videos(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
+    ) -> list[Picture]:
+        grids = inputs["video_grid_thw"].split(1)
+        patches = inputs["pixel_values_videos"].split([int(grid.prod()) for grid in grids])
+        return [{"pixel_values_videos": own, "video_grid_thw": grid} for own, grid in zip(patches, grids, strict=True)]
+
     def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
         return [self._features(model, one) for one in pictures]
 
     def _features(self, model: PreTrainedModel, picture: Picture) -> GridFeatures:
-        output = model.model.get_image_features(**picture, return_dict=True)
+        video = "video_grid_thw" in picture
+        if video:
+            grid = picture["video_grid_thw"]
+            output = model.model.get_video_features(picture["pixel_values_videos"], grid, return_dict=True)
+        else:
+            grid = picture["image_grid_thw"]
+            output = model.model.get_image_features(picture["pixel_values"], grid, return_dict=True)
         (embeddings,) = output.pooler_output
         deep = [layer for (layer,) in getattr(output, "deepstack_features", ())]
         empty = embeddings.new_empty((0, *embeddings.shape))
-        return GridFeatures(embeddings, picture["image_grid_thw"], torch.stack(deep) if deep else empty)
+        return GridFeatures(embeddings, grid, torch.stack(deep) if deep else empty, video)
 
     def stack(self, pictures: Sequence[GridFeatures]) -> tuple[GridFeatures, ...]:
         return tuple(pictures)
@@ -79,9 +92,14 @@ class Qwen2VL(Family):
 
     def rope_index(self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures]) -> Any:
         """Return position ids and offset as the model itself counts them."""
-        grids = torch.cat([one.grid for one in features])
-        types = self.prompt_arguments(model.config, input_ids)
-        return model.model.get_rope_index(input_ids, image_grid_thw=grids, **types)
+        pictures, videos = ([one.grid for one in features if one.video == video] for video in (False, True))
+        return model.model.get_rope_index(
+            input_ids,
+            image_grid_thw=torch.cat(pictures) if pictures else None,
+            video_grid_thw=torch.cat(videos) if videos else None,
+            second_per_grid_ts=torch.tensor([one.interval for one in features if one.video]),
+            **self.prompt_arguments(model.config, input_ids),
+        )
 
     def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
         pictures, videos = (torch.eq(input_ids, token) for token in (config.image_token_id, config.video_token_id))
