@@ -23,7 +23,7 @@ from specllava.models.families.interface import (
     tower_features,
 )
 from specllava.models.families.llava import Llava, LlavaNext
-from specllava.models.families.llava_video import LlavaNextVideo
+from specllava.models.families.llava_video import LlavaNextVideo, VideoLlava
 from specllava.models.families.plain import InternVL, LlavaOnevision, Mistral3
 from specllava.models.families.qwen3_vl import Qwen3VL
 from specllava.models.families.qwen25_vl import Qwen25VL
@@ -47,6 +47,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Llava(),
     LlavaNext(),
     LlavaNextVideo(),
+    VideoLlava(),
     LlavaOnevision(),
     InternVL(),
     Mistral3(),

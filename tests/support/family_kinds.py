@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 FamilyName = Literal[
     "llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3",
-    "aya_vision", "llava_next_video",
+    "aya_vision", "llava_next_video", "video_llava",
 ]
 FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
 WORDS = 320  # pieces of the vocabulary: 256 bytes and what is learnt from a text
@@ -132,6 +132,10 @@ KINDS: dict[FamilyName, Kind] = {
         ("<unk>", "<s>", "</s>"), ("<video>", "<image>", "<pad>"), "<image>", "<s>", "</s>", "LlamaTokenizerFast",
         "LlavaNextVideoProcessor", "LlavaNextImageProcessor", USER,
     ),
+    "video_llava": Kind(
+        ("<unk>", "<s>", "</s>"), ("<image>", "<video>", "<pad>"), "<image>", "<s>", "</s>", "LlamaTokenizerFast",
+        "VideoLlavaProcessor", "VideoLlavaImageProcessor", USER,
+    ),
 }  # fmt: skip
 
 
@@ -139,6 +143,7 @@ KINDS: dict[FamilyName, Kind] = {
 QWEN_AGREEMENTS = ("patch_size", "temporal_patch_size", "merge_size")
 AGREEMENTS: dict[FamilyName, tuple[str, ...]] = {
     "llava_next_video": ("patch_size",),
+    "video_llava": ("patch_size", "crop_size"),
     "llava_onevision": ("num_image_tokens", "size"),
     "internvl": ("image_seq_length", "size"),
     "mistral3": ("spatial_merge_size",),

@@ -1,4 +1,4 @@
-"""LLaVA-NeXT-Video, which reads pictures as LLaVA-NeXT does and the frames of a video pooled, in slots of their own."""
+"""LLaVA-NeXT-Video and Video-LLaVA, whose videos are frames in slots of their own, each frame one square."""
 
 from __future__ import annotations
 
@@ -12,23 +12,40 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
+    VideoLlavaForConditionalGeneration,
 )
 from transformers.image_processing_utils import select_best_resolution
 
 from specllava.models.families.interface import Picture, Size, square
 from specllava.models.families.llava import patches
 from specllava.models.families.plain import Plain
-from specllava.models.families.processors import LlavaNextVideoProcessorPil
+from specllava.models.families.processors import LlavaNextVideoProcessorPil, VideoLlavaProcessorPil
 
 
-class LlavaNextVideo(Plain):
-    """LLaVA-NeXT-Video: a frame is one square, of whose patches four become one slot."""
+class SquareVideos(Plain):
+    """Family whose tower reads the frames of a video one by one."""
 
-    name, target = "llava_next_video", LlavaNextVideoForConditionalGeneration
-    processor, reads_videos = LlavaNextVideoProcessorPil, True
+    reads_videos = True
 
     def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         return square(config, processor) | patches(config, processor)
+
+    def videos(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
+    ) -> list[Picture]:
+        return [{"pixel_values_videos": one[None]} for one in inputs["pixel_values_videos"]]
+
+    def _embeddings(self, model: PreTrainedModel, picture: Picture) -> Tensor:
+        if "pixel_values_videos" not in picture:
+            return super()._embeddings(model, picture)
+        pooled: Tensor = model.model.get_video_features(**picture, return_dict=True).pooler_output
+        return pooled.flatten(0, -2)
+
+
+class LlavaNextVideo(SquareVideos):
+    """LLaVA-NeXT-Video: pictures as LLaVA-NeXT; of the patches of a frame four become one slot."""
+
+    name, target, processor = "llava_next_video", LlavaNextVideoForConditionalGeneration, LlavaNextVideoProcessorPil
 
     def pictures(
         self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
@@ -40,13 +57,13 @@ class LlavaNextVideo(Plain):
             found.append({"pixel_values": own[None], "image_sizes": torch.tensor([size])})
         return found
 
-    def videos(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
-    ) -> list[Picture]:
-        return [{"pixel_values_videos": one[None]} for one in inputs["pixel_values_videos"]]
 
-    def _embeddings(self, model: PreTrainedModel, picture: Picture) -> Tensor:
-        if "pixel_values_videos" not in picture:
-            return super()._embeddings(model, picture)
-        pooled: Tensor = model.model.get_video_features(**picture, return_dict=True).pooler_output  # [1, slots, hidden]
-        return pooled[0]
+class VideoLlava(SquareVideos):
+    """Video-LLaVA (arXiv 2311.10122): a tower for pictures and one for frames, whose class token has a slot too."""
+
+    name, target, processor = "video_llava", VideoLlavaForConditionalGeneration, VideoLlavaProcessorPil
+
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        return [{"pixel_values": one} for one in inputs["pixel_values"].split(1)]

@@ -18,6 +18,7 @@ from transformers import (
     ProcessorMixin,
     Qwen2VLProcessor,
     Qwen3VLProcessor,
+    VideoLlavaProcessor,
 )
 from transformers.video_utils import VideoMetadata
 
@@ -137,11 +138,11 @@ class Qwen3VLProcessorPil(QwenVideos, Qwen3VLProcessor):
         return super().get_text_with_replacements([one.replace(marked, self.video_token) for one in text], *replacements)
 
 
-class LlavaNextVideoProcessorPil(LlavaNextVideoProcessor):
-    """LLaVA-NeXT-Video's processor, whose frames are scaled to the square of the picture's whole by PIL."""
+class SquareFrames(ProcessorMixin):
+    """What LLaVA-NeXT-Video's and Video-LLaVA's processors make of videos: frames are squares, scaled by PIL."""
 
-    video_processor = None
-    skip_tensor_conversion = (*LlavaNextVideoProcessor.skip_tensor_conversion, "pixel_values_videos")
+    video_processor = None  # it is looked for, and not used
+    skip_tensor_conversion = (*ProcessorMixin.skip_tensor_conversion, "pixel_values_videos")
 
     def __init__(
         self,
@@ -160,20 +161,34 @@ class LlavaNextVideoProcessorPil(LlavaNextVideoProcessor):
         self.image_token, self.video_token = image_token, video_token
         self.image_token_id, self.video_token_id = tokenizer.convert_tokens_to_ids([image_token, video_token])
 
+    def _squares(self) -> CLIPImageProcessorPil:
+        """Return what scales and cuts pictures to the square that the tower reads."""
+        names = "size", "crop_size", "resample", "image_mean", "image_std"
+        return CLIPImageProcessorPil(**{name: getattr(self.image_processor, name) for name in names})
+
     def _process_videos(self, videos: Any, **_: Any) -> tuple[dict[str, Any], list[str]]:
         """Return the frames of all videos, and the tokens of each.
 
         Frames are ``[videos, frames, 3, height, width]``, or a list where videos have other numbers of them, which the
         model takes one by one.
         """
-        images = self.image_processor
-        squares = CLIPImageProcessorPil(
-            **{name: getattr(images, name) for name in ("size", "crop_size", "resample", "image_mean", "image_std")}
-        )
+        squares = self._squares()
         frames = [squares(list(one), return_tensors="pt")["pixel_values"] for one in videos]
         alike = len({len(one) for one in frames}) == 1
         made = {"pixel_values_videos": torch.stack(frames) if alike else frames}
         return made, [self.replace_video_token(made, number) for number in range(len(videos))]
+
+
+class LlavaNextVideoProcessorPil(SquareFrames, LlavaNextVideoProcessor):
+    """LLaVA-NeXT-Video's processor."""
+
+
+class VideoLlavaProcessorPil(SquareFrames, VideoLlavaProcessor):
+    """Video-LLaVA's processor, whose pictures are such squares too; transformers' own names them as it did once."""
+
+    def _process_images(self, images: Any, **_: Any) -> tuple[Any, list[str]]:
+        made = self._squares()(images, return_tensors="pt")
+        return made, [self.replace_image_token(made, number) for number in range(len(made["pixel_values"]))]
 
 
 class PixtralProcessorPil(ProcessorMixin):
