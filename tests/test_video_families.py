@@ -4,40 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from support import checkpoints, families, models
-from support.chats import check_last
+from support.chats import check_last, talker
+from support.clips import clip
 from support.family_configs import Layout
+from support.family_drafts import write_draft, write_target
 from support.family_kinds import QWENS, FamilyName
 from support.family_proofs import ALONE, FAST, check_tree_pass, said
 from torch import Tensor
 
 from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
+from specllava.bench.vision_time import with_vision_time
 from specllava.chat import Chat
 from specllava.growth.rules import RULE_INFOS
 from specllava.models.family import family_of
 from specllava.models.loading import DTypeName
 from specllava.models.video import Video, metadata
 from specllava.pair import Pair
+from specllava.runtime.prompt_builder import NoRoomError
 
-READERS: tuple[FamilyName, ...] = ("llava_next_video", *QWENS)
+READERS: tuple[FamilyName, ...] = ("llava_next_video", "video_llava", *QWENS)
 NEAR = Layout(vision=16, side=36, patch=6, padding=8)
-
-
-def clip(count: int, sparse: int | None = None, seed: int = 0, slow: float = 1.0) -> Video:
-    """Noise of an odd size; every second frame a second behind the one before, the others half a second.
-
-    Args:
-        slow: what these times are multiplied by.
-    """
-    source = torch.Generator().manual_seed(seed)
-    pixels = torch.randint(256, (count, 45, 62, 3), generator=source, dtype=torch.uint8).numpy()
-    frames = tuple(Image.fromarray(one) for one in pixels)
-    return Video(frames, tuple(slow * (0.75 * number + 0.25 * (number % 2)) for number in range(count)), sparse)
 
 
 def chat(number: int, sparse: int | None = None) -> list[dict[str, Any]]:
@@ -146,6 +138,32 @@ def test_what_was_decoded_behind_a_long_video_is_read_again_where_it_moves(pairs
     for text in ("What?", "Where?", "Why?"):
         talk.ask(text, clip(4, slow=40.0) if text == "What?" else (), FAST)
         check_last(talk)
+
+
+@pytest.mark.parametrize("family", READERS)
+def test_frames_that_do_not_fit_are_told_with_how_many_do(pairs, family: FamilyName):
+    """Where two share their slots, one more may take as many slots as two or none."""
+    pair, video = pairs(family, "float64"), clip(8)
+    least, length = (pair.prompt(one, "What?").length for one in (replace(video, draft_frames=1).for_draft(), video))
+    for lacking in range(1, length - least + 1, (length - least) // 6):
+        short = replace(pair, context_limit=length - lacking)
+        with pytest.raises(NoRoomError) as caught:
+            short.prompt(video, "What?")
+        fits = int(str(caught.value).partition("take ")[2].split()[0])
+        assert short.prompt(replace(video, draft_frames=fits).for_draft(), "What?").length <= length - lacking
+
+
+def test_the_draft_pays_for_frames_that_the_target_did_not_encode_so(pairs, tmp_path: Path):
+    """Where a video is read as such, fewer of its frames are another video; where it is pictures, none is new."""
+    own = pairs("video_llava", "float64")
+    target = write_target(tmp_path / "target", "video_llava")
+    draft = write_draft(tmp_path / "draft", "video_llava", "vlm", target)
+    for pair, new in ((own, True), (Pair.load(target, draft, device="cpu", dtype="float64"), True), (talker(), False)):
+        prompt = pair.prompt(clip(4, 2), "What?")
+        assert prompt.draft_prompt is not None and prompt.draft_prompt.vision_seconds > 0
+        timed = with_vision_time(pair, prompt)
+        assert timed.vision_seconds > 0
+        assert (timed.draft_prompt.vision_seconds > 0) == new
 
 
 @pytest.mark.parametrize("family", QWENS)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from transformers import PreTrainedModel
 
-from specllava.models.family import family_of
+from specllava.models.device import input_device
+from specllava.models.family import Picture, family_of
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.timing import now
@@ -15,18 +17,24 @@ from specllava.runtime.timing import now
 
 @torch.inference_mode()
 def with_vision_time(pair: Pair, prompt: Prompt) -> Prompt:
-    """Return the prompt with the seconds of encoding its pictures now; the features stay."""
-    timed = replace(prompt, vision_seconds=_seconds(pair.target, prompt))
+    """Return the prompt with the seconds of encoding its pictures now; the features stay.
+
+    Those of the draft's prompt count where the target's pass does not serve it: for a tower of its own, and for fewer
+    frames of a video that is read as such.
+    """
+    timed = replace(prompt, vision_seconds=_seconds(pair.target, prompt.pictures))
     own = prompt.draft_prompt
-    if own is not None and pair.draft is not None and pair.draft_processor is not None:
-        seconds = _seconds(pair.draft, own)
-        return replace(timed, draft_prompt=replace(own, vision_seconds=seconds))
-    return timed
+    if own is None or pair.draft is None:
+        return timed
+    new = [one for key, one in zip(own.image_keys, own.pictures, strict=True) if key not in prompt.image_keys]
+    reader = pair.target if pair.draft_processor is None else pair.draft
+    return replace(timed, draft_prompt=replace(own, vision_seconds=_seconds(reader, new)))
 
 
-def _seconds(model: PreTrainedModel, prompt: Prompt) -> float:
-    if prompt.features is None:
+def _seconds(model: PreTrainedModel, pictures: Sequence[Picture]) -> float:
+    if not pictures:
         return 0.0
-    started = now(prompt.input_ids.device)
-    family_of(model.config).encode(model, prompt.pictures)
-    return now(prompt.input_ids.device) - started
+    device = input_device(model)
+    started = now(device)
+    family_of(model.config).encode(model, pictures)
+    return now(device) - started

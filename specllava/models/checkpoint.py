@@ -91,7 +91,15 @@ class Checkpoint:
         Args:
             build: class whose ``from_pretrained`` reads them, as the model's family says.
         """
-        processor = self._read(lambda: build.from_pretrained(self.place, **self._rules))
+        try:
+            processor = self._read(lambda: build.from_pretrained(self.place, **self._rules))
+        except ValueError as error:
+            if isinstance(error.__cause__, ImportError) and "Torchvision" in str(error.__cause__):
+                raise ValueError(
+                    f"{self.place} has a processor for videos that no model has which is read by transformers' own:"
+                    " the processor does not fit the model, take both from one checkpoint"
+                ) from error
+            raise
         if not hasattr(processor, "image_processor"):
             raise ValueError(f"{self.place} has no image processor: files of a processor are expected beside the model")
         if getattr(processor, "patch_size", 0) is None:

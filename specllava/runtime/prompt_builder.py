@@ -96,17 +96,18 @@ class PromptBuilder:
             own = self._plain(chat, watched, inputs)
             own = _with_features(own, self.draft, self.draft_processor, watched, inputs, known, "own ")
             return replace(prompt, draft_prompt=own)
-        if self.draft is None or self.vision != "shared":
+        compressed = self.draft is not None and compressor_of(self.draft) is not None
+        if self.draft is None or self.vision != "shared" or not (sparse or compressed):
             return prompt
-        read = prompt
-        if sparse:
+        read = replace(prompt, vision_seconds=0.0)  # the tower has read it
+        if sparse:  # so it has where frames are pictures
             inputs = self._read(self.processor, chat, watched)
             read = self._plain(chat, watched, inputs)
             read = _with_features(read, self.target, self.processor, watched, inputs, prompt.features_by_key)
-        if compressor_of(self.draft) is not None:
+        if compressed:
             kept = read.input_ids[kept_slots(self.draft, read.input_ids, read.features)]
             read = replace(read, input_ids=kept[None])
-        return prompt if read is prompt else with_draft_prompt(prompt, replace(read, vision_seconds=0.0))
+        return with_draft_prompt(prompt, read)
 
     def _read(
         self, processor: ProcessorMixin, chat: Sequence[Message], shown: Sequence[Shown]
@@ -150,11 +151,17 @@ class PromptBuilder:
         videos = [one for one in shown if isinstance(one, Video)]
         if len(videos) != 1:
             return None
-        count = len(videos[0].frames)
-        first = [replace(one, draft_frames=1) if isinstance(one, Video) else one for one in shown]
-        least = self._read(self.processor, chat, for_draft(first))["input_ids"].shape[1]
-        room = self.context - new_tokens - least
-        return 0 if room < 0 else 1 + room * (count - 1) // max(1, length - least)
+        count, room = len(videos[0].frames), self.context - new_tokens
+
+        def taken(frames: int) -> int:
+            fewer = [replace(one, draft_frames=frames) if isinstance(one, Video) else one for one in shown]
+            return int(self._read(self.processor, chat, for_draft(fewer))["input_ids"].shape[1])
+
+        least = taken(1)
+        fit = 0 if least > room else 1 + (room - least) * (count - 1) // max(1, length - least)
+        while fit > 1 and taken(fit) > room:  # where several frames share their slots, one more may take many
+            fit -= 1
+        return fit
 
 
 def _read(processor: ProcessorMixin, shown: Sequence[Shown], text: str) -> Mapping[str, Tensor]:

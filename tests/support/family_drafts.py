@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from specllava.lane import Lane
 from specllava.models.draft_classes import save
 from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.models.make_draft import init_draft
+from specllava.models.video import Video
 from specllava.pair import Pair
 from support import checkpoints, families
 
@@ -66,14 +68,17 @@ def write_draft(directory: Path, family: AnyFamily, kind: Kind, target: Path) ->
     return init_draft(speaker, target, directory).directory
 
 
-def check_identity(pair: Pair, heats: tuple[dict[str, float], ...] = ({},)) -> tuple[int, int]:
+def check_identity(
+    pair: Pair, heats: tuple[dict[str, float], ...] = ({},), videos: Sequence[Video] = ()
+) -> tuple[int, int]:
     """No rule changes a token; returns tokens and passes of all speculative answers."""
     prompts = [pair.prompt(None, checkpoints.messages(number)) for number in (2, 4)]
+    prompts += [pair.prompt(one, "What happens?") for one in videos]
     tokens = passes = 0
     for heat in heats:
         alone = [pair.run(Lane("x", replace(SHORT, drafter="none", **heat), prompt)).token_ids for prompt in prompts]
         for number, rule in enumerate(name for name, info in RULE_INFOS.items() if info.compared):
-            trace = pair.run(Lane("x", replace(SHORT, rule=rule, **heat), prompts[number % 2]))
-            assert trace.token_ids == alone[number % 2], f"{rule} {heat}"
+            trace = pair.run(Lane("x", replace(SHORT, rule=rule, **heat), prompts[number % len(prompts)]))
+            assert trace.token_ids == alone[number % len(prompts)], f"{rule} {heat}"
             tokens, passes = tokens + len(trace.token_ids), passes + 1 + len(trace.steps)
     return tokens, passes

@@ -135,7 +135,8 @@ class Qwen3VLProcessorPil(QwenVideos, Qwen3VLProcessor):
         transformers did so up to 4.57 and now leaves them; the model was trained without.
         """
         marked = f"{self.vision_start_token}{self.video_token}{self.vision_end_token}"
-        return super().get_text_with_replacements([one.replace(marked, self.video_token) for one in text], *replacements)
+        bare = [one.replace(marked, self.video_token) for one in text]
+        return super().get_text_with_replacements(bare, *replacements)
 
 
 class SquareFrames(ProcessorMixin):
