@@ -96,7 +96,7 @@ class Checkpoint:
         except ValueError as error:
             if isinstance(error.__cause__, ImportError) and "Torchvision" in str(error.__cause__):
                 raise ValueError(
-                    f"{self.place} has a processor for videos that no model has which is read by transformers' own:"
+                    f"the processor of {self.place} reads videos, which that of its model does not:"
                     " the processor does not fit the model, take both from one checkpoint"
                 ) from error
             raise
