@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a picture, or about none.
+    """A question about a picture, about several, or about none.
 
     Args:
-        image: the picture, or where it lies.
+        image: the picture, or where it lies; several pictures and videos, as a pair takes them.
         name: of the picture, for tables.
     """
 
     text: str
-    image: Image.Image | Path | None = None
+    image: Image.Image | Path | Sequence[Any] | None = None
     name: str | None = None

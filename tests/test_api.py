@@ -22,6 +22,7 @@ import pytest
 from gradio.utils import get_function_description
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
+from PIL import Image
 from support.visual_traces import FakeBackend, synthetic_recorded
 
 from benchmarks.visitor import Handlers, Visitor
@@ -39,6 +40,7 @@ from visual.player.recorded import recorded_race
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = [f"/{endpoint.name}" for endpoint in ENDPOINTS]
 PLENTY = Limits(runs_per_minute=10_000, calls_per_minute=10_000)
+PASSWORDS = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
 STEP = 0.02  # seconds of an event whose question begins with "slowly"
 
 
@@ -115,7 +117,7 @@ def test_parameters_are_the_options_with_their_names_and_defaults(client: Client
         image, question, *options = found["parameters"]
         assert "filepath" in image["python_type"]["type"] and question["type"] == {"type": "string"}
         defaults = {one["parameter_name"]: one["parameter_default"] for one in options}
-        assert list(defaults) == list(FIELDS)
+        assert list(defaults) == [*FIELDS, "more_images"] and defaults.pop("more_images") == []
         assert DecodingConfig(**defaults) == DecodingConfig()
         assert all(one["type"] for one in options), "every option has a type"
 
@@ -143,6 +145,16 @@ def test_compare_tells_both_answers_and_a_race_file_that_opens(site: Site, clien
     assert found["equal"] is (alone.token_ids == together.token_ids) is True and found["first_difference"] is None
     assert found["tau"] == pytest.approx((len(together.token_ids) - 1) / found["passes"])
     assert found["speed_up"] > 1
+
+
+def test_several_pictures_are_asked_about_in_their_order(site: Site, client: Client, tmp_path: Path) -> None:
+    files = [tmp_path / "one.png", tmp_path / "two.png"]
+    for file, size in zip(files, ((40, 30), (20, 50)), strict=True):
+        Image.new("RGB", size).save(file)
+    more = [handle_file(str(file)) for file in files]
+    found = client.predict(handle_file(site.picture), "What?", more_images=more, api_name="/compare")
+    seen = found["trace"]["speculative"]["image"]
+    assert seen.endswith(" pixels, 40 x 30 pixels, 20 x 50 pixels") and found["equal"]
 
 
 def test_generate_and_the_last_of_the_stream_say_the_same(site: Site, client: Client) -> None:
@@ -192,6 +204,8 @@ def test_a_call_chooses_draft_and_precision_where_the_page_does(tmp_path: Path) 
     [
         ({"image": None}, "no picture came"),
         ({"image": {"path": "/etc/passwd"}}, "no picture came"),
+        ({"more_images": 7}, "more_images = 7: a list of pictures is expected"),
+        ({"more_images": [{"path": "/etc/passwd"}]}, "no picture came"),
         ({"question": " "}, "the question is empty"),
         ({"question": 7}, "the question is empty"),
         ({"question": "w" * 20_001}, "the question has more than 20,000 characters: shorten it"),
@@ -220,7 +234,8 @@ def test_what_cannot_run_is_refused_in_one_line(
         ("v2/compare", {"nope": 1}, "Parameter `nope` is not a valid key-word argument"),
         ("v2/nope", {}, "there is no endpoint '/nope'"),
         ("compare", {"data": ["too", "few"]}, "didn't receive enough input values"),
-        ("v2/compare", {"image": {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}}, "not uploaded"),
+        ("v2/compare", {"image": PASSWORDS}, "not uploaded"),
+        ("v2/compare", {"more_images": [PASSWORDS]}, "not uploaded"),
     ],
 )
 def test_what_gradio_cannot_make_sense_of_is_answered_without_a_stack_trace(

@@ -13,9 +13,11 @@ from support.visual_traces import FakeBackend, synthetic_recorded
 from test_bad_input import complaint
 
 from specllava.config import DecodingConfig
+from specllava.models.video import Video
 from visual.page.dialogue import Dialogues
 from visual.page.dialogue_events import KEEP, OVER, edited
 from visual.page.pictures import Picture
+from visual.page.uploads import SeveralShown
 from visual.player.recorded import MAX_TURNS, Recorded
 from visual.player.turns import DialoguePlace
 
@@ -114,7 +116,7 @@ def test_an_edited_turn_replaces_itself_and_what_follows_with_its_own_picture() 
     store.ask("a", "One?", 0, follow=False)
     store.ask("a", "Two?", 1)
     store.ask("a", "Three?", 1)
-    assert [len(turn.images) for turn in store.made[0].turns] == [1, 1, 0]  # a picture comes once, with its message
+    assert [len(turn.shown) for turn in store.made[0].turns] == [1, 1, 0]  # a picture comes once, with its message
     assert store.dialogues.edit("a", 1) == ("Two?", PICTURES[1])
     store.dialogues.edit("a", None)
     assert len(store.ask("a", "Four?", 1).before) == 3
@@ -122,6 +124,20 @@ def test_an_edited_turn_replaces_itself_and_what_follows_with_its_own_picture() 
     place = store.ask("a", "Two again?", 0)
     assert ([turn.lead.prompt for turn in place.before], place.own_picture) == (["One?"], False)
     assert complaint(lambda: store.dialogues.edit("a", 5)) == "the dialogue has 2 turns, and no turn 6 to edit"
+
+
+def test_several_pictures_come_with_the_message_that_they_are_new_to_and_stay_with_it() -> None:
+    store, parts = Store(), tuple(one.open() for one in PICTURES)
+    frames = Video(parts, (0.0, 1.0))
+    for number, source in enumerate([SeveralShown(parts), SeveralShown((frames,)), SeveralShown(parts[::-1])]):
+        for again in range(2):
+            events, _ = store.dialogues.begin("a", source, "What?", CONFIG, follow=bool(number or again))
+            list(events)
+            assert store.made[0].turns[-1].shown == (() if again else source.parts)
+            assert store.dialogues.edit("a", 2 * number + again) == ("What?", source)
+            store.dialogues.edit("a", None)
+    assert len(store.ask("a", "And of the first alone?", 0).before) == 6
+    assert len(store.made[0].turns[-1].shown) == 1
 
 
 def test_a_dialogue_has_no_more_turns_than_its_file_may_have() -> None:
@@ -136,7 +152,7 @@ def test_a_recorded_race_is_gone_on_from_unless_something_of_it_is_missing(tmp_p
     store.dialogues.show("a", race)
     place = store.ask("a", "And now?", 1)
     assert [turn.lead.prompt for turn in place.before] == [race.prompt]
-    assert store.made[0].turns[0].images and place.own_picture
+    assert store.made[0].turns[0].shown and place.own_picture
     bare = Recorded("bare", None, race.target_only, race.speculative, image_name="gone.png")
     store.dialogues.show("a", bare)
     assert "without its picture" in complaint(lambda: store.ask("a"))

@@ -20,6 +20,7 @@ from specllava.lab import Lab
 from specllava.lab.contrast import Variant, contrast, most_divergent, with_tree_comparisons
 from specllava.lab.sweep import sweep_values
 from specllava.metrics import drafted_tokens, summarise
+from specllava.models.video import Video
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput, PassOutput, Summary
@@ -100,6 +101,13 @@ def test_what_the_draft_sees_changes_no_token(lab: Lab, temperature: float):
         assert done.results[0].trace.token_ids == models.expected(0, 0, 16)
     for side in done.results:
         assert min(side.scores.divergences) >= 0 and max(side.scores.divergences) > 0
+
+
+def test_of_several_pictures_and_frames_each_is_replaced_for_the_draft(lab: Lab, tiny: Pair):
+    shown = (models.picture(0), Video((models.picture(1), models.picture(2)), (0.0, 1.0)))
+    done = last(lab.image_ablation(shown, QUESTION, models.picture(5), SHORT))
+    assert all(same.identical for same in done.sameness) and len({side.scores.probs for side in done.results}) == 3
+    assert done.results[0].trace.token_ids == tiny.generate(shown, QUESTION, SHORT).token_ids
 
 
 def test_the_draft_that_is_shown_the_same_picture_is_the_same_draft(tiny: Pair):

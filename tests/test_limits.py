@@ -24,13 +24,14 @@ from specllava.config import DecodingConfig, options_read
 from specllava.growth.rules import RULE_INFOS
 from specllava.limits import Limits, highest
 from specllava.models.images import MAX_PIXELS, open_image
+from specllava.models.video_file import MAX_FRAMES
 from visual.page import run_rate
 from visual.page.controls import FIELDS, decoding_config, described_settings
 from visual.page.option_limits import COUNTS, LISTS, OptionRefused, offered
-from visual.page.pictures import read_upload
 from visual.page.request_limits import ENVELOPE, RequestLimits
 from visual.page.run_rate import RunRate, TooManyRuns
 from visual.page.run_requests import Place, RunRequest, RunRequests
+from visual.page.uploads import read_upload
 from visual.player import bounds, recorded
 
 SMALL = Limits(new_tokens=32, depth=4, nodes=10, width=2, branches=2, list_items=3)
@@ -43,12 +44,12 @@ def test_bounds_of_options_and_files_are_those_of_the_limits() -> None:
     """A page's limit may be smaller than such a bound and never larger, so nothing granted is refused further on."""
     assert (highest("prompt_characters"), highest("nodes") + 1) == (bounds.MAX_PROMPT_CHARACTERS, bounds.MAX_TREE)
     assert (highest("trace_bytes"), highest("turns")) == (recorded.MAX_BYTES, recorded.MAX_TURNS)
-    assert highest("pixels") == MAX_PIXELS
+    assert (highest("pixels"), highest("frames")) == (MAX_PIXELS, MAX_FRAMES)
     for option, limit in COUNTS.items():
         DecodingConfig(**{option: highest(limit)})
         with pytest.raises(ValidationError):
             DecodingConfig(**{option: highest(limit) + 1})
-    for limit in {*COUNTS.values(), *LISTS.values(), "pixels", "trace_bytes", "turns"}:
+    for limit in {*COUNTS.values(), *LISTS.values(), "pixels", "pictures", "frames", "trace_bytes", "turns"}:
         for wrong in (0, -1, highest(limit) + 1, "x", None):
             with pytest.raises(ValidationError, match=limit):
                 Limits(**{limit: wrong})
@@ -114,8 +115,8 @@ def test_an_upload_beyond_bytes_or_pixels_is_refused(tmp_path: Path) -> None:
         (Limits(upload_bytes=size - 1), f"the file has {size} bytes, and at most {size - 1} are read"),
         (Limits(pixels=1199), "40 x 30 pixels: at least 1 and at most 1,199 in all are read"),
     ):
-        assert words in json.loads(read_upload(str(file), limits)[2])["text"]
-    assert read_upload(str(file), Limits(upload_bytes=size, pixels=1200))[2] == ""
+        assert words in json.loads(read_upload([str(file)], limits)[2])["text"]
+    assert read_upload([str(file)], Limits(upload_bytes=size, pixels=1200))[2] == ""
 
 
 def test_a_photo_beyond_a_smaller_limit_is_decoded_at_a_part_of_its_size(tmp_path: Path) -> None:
@@ -145,8 +146,10 @@ def client(limits: Limits) -> TestClient:
 
 
 def test_a_request_that_is_too_large_or_of_unknown_length_is_not_read() -> None:
-    page = client(Limits(upload_bytes=1))
+    page = client(Limits(upload_bytes=1, question_bytes=9))
     most = 1 + ENVELOPE
+    assert page.post("/gradio_api/upload", content=b"x" * (most + 8)).text == str(most + 8), "of all files together"
+    assert page.post("/gradio_api/upload", content=b"x" * (most + 9)).status_code == 413
     assert page.post("/gradio_api/run/predict", content=b"x" * most).text == str(most)
     refused = page.post("/gradio_api/run/predict", content=b"x" * (most + 1))
     assert refused.status_code == 413 and f"at most {most:,} are read" in refused.json()["detail"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 import socket
@@ -22,7 +23,7 @@ from PIL import ExifTags, Image
 from support.lab_traces import FakeLab
 from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
-from benchmarks.visitor import Handlers, Visitor
+from benchmarks.visitor import Handlers, Visitor, VisitorRun
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
 from visual.page import replays as replays_module
@@ -30,12 +31,13 @@ from visual.page.app_state import AppState
 from visual.page.experiments import EXPERIMENTS
 from visual.page.lab import LabState, experiment_kind
 from visual.page.layout import build_page
-from visual.page.pictures import Picture, read_upload
+from visual.page.pictures import Picture
 from visual.page.race import race_kind
 from visual.page.replays import MAX_REPLAYS, Replays, follow_address, open_race_file, race_values
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import run_updates
 from visual.page.serving import SESSIONS, serve
+from visual.page.uploads import read_upload
 from visual.player.link import follow_link
 from visual.player.question import LONGEST_QUESTION, shorten_question
 
@@ -161,7 +163,7 @@ def test_an_upload_is_decoded_once_and_kept_small(tmp_path: Path) -> None:
     file, orientation = tmp_path / "photo.jpg", Image.Exif()
     orientation[ExifTags.Base.Orientation] = 6
     Image.new("RGB", (4000, 3000), "red").save(file, exif=orientation)
-    picture, address, notice = read_upload(str(file))
+    picture, address, notice = read_upload([str(file)])
     assert notice == "" and address == picture.address and picture.shown().size == (1008, 1344)
     file.unlink()
     assert picture.open() is picture.shown()
@@ -171,10 +173,36 @@ def test_an_upload_is_decoded_once_and_kept_small(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", [None, "/none.png", __file__])
 def test_what_is_no_upload_changes_nothing(path: str | None, site: AppState) -> None:
     """A raw call without a file once drew a scene in its place, and left a stack trace in the log."""
-    *parts, notice = read_upload(path)
+    *parts, notice = read_upload(path and [path])
     assert all(part == gr.skip() for part in parts) and said(notice).startswith("This picture cannot be used: ")
     *parts, notice = open_race_file(site, path, "me")
     assert all(part == gr.skip() for part in parts) and said(notice).startswith("This file cannot be opened: ")
+
+
+def test_a_question_about_several_uploaded_files_is_about_all_of_them(served: tuple[gr.Blocks, str]) -> None:
+    _, address = served
+    config = httpx.get(f"{address}config").json()
+    button = next(part["id"] for part in config["components"] if part["props"].get("elem_id") == "upload")
+    calls = [one for one in config["dependencies"] if one["backend_fn"]]
+    handler = next(one["id"] for one in calls if [button, "upload"] in one["targets"])
+    files = []
+    for size, colour in (((40, 30), "red"), ((20, 50), "green")):
+        data = io.BytesIO()
+        Image.new("RGB", size, colour).save(data, "PNG")
+        files.append(("files", (f"{colour}.png", data.getvalue())))
+    paths = httpx.post(f"{address}gradio_api/upload", files=files).json()
+
+    async def asked() -> tuple[Any, VisitorRun]:
+        async with httpx.AsyncClient(timeout=30) as client:
+            visitor = Visitor(address, client, Handlers.of(config))
+            given = [[{"path": path, "meta": {"_type": "gradio.FileData"}} for path in paths]]
+            body = {"session_hash": visitor.session, "fn_index": handler, "data": given}
+            changed = (await client.post(f"{address}gradio_api/run/predict", json=body)).json()["data"]
+            return changed, await visitor.run("What is different?")
+
+    (_, shown, notice), run = asyncio.run(asked())
+    assert shown.startswith("data:image/jpeg;base64,") and said(notice).startswith("The models see these 2")
+    assert run.race is not None and run.race["image"] == "40 x 30 pixels, 20 x 50 pixels"
 
 
 def test_no_file_is_no_failure_of_drawing(site: AppState, caplog: pytest.LogCaptureFixture) -> None:

@@ -117,6 +117,26 @@ def test_more_frames_than_the_context_holds_are_refused_with_the_number_that_fit
         pair.prompt(clip(fits + 1), "What?", 32)
 
 
+def test_more_pictures_than_the_context_holds_are_refused_with_the_number_that_fits():
+    """Also behind an earlier turn; the pictures of that are not counted."""
+    earlier = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello."}]
+    pair = replace(models.pair("mixed"), context_limit=150)
+    for before in ([], earlier):
+        asked = lambda count, before=before: [*before, pictured(count)]  # noqa: E731
+        line = complaint(lambda asked=asked: pair.prompt(None, asked(20), 32))
+        fits = int(line.partition("take ")[2].split()[0])
+        assert "\n" not in line and f"take {fits} picture" in line
+        assert pair.prompt(None, asked(fits), 32).length <= pair.context - 32
+        assert f"take {fits} picture" in complaint(lambda asked=asked: pair.prompt(None, asked(fits + 1), 32))  # noqa: B023
+    small = replace(pair, context_limit=40)
+    assert "shorten the prompt" in complaint(lambda: small.prompt(None, [pictured(2)], 32))
+
+
+def pictured(count):
+    parts = [{"type": "image", "image": models.picture(number)} for number in range(count)]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": "What?"}]}
+
+
 @pytest.mark.parametrize(
     ("frames", "seconds", "draft", "why"),
     [

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from support import models
 from support.chats import ALONE, SHORT
+from support.clip_files import COUNT, RATE, SIZE, write_clip
 from test_bad_input import complaint
 
 from specllava.cli.main import main
@@ -18,24 +19,11 @@ from specllava.models import video_file
 from specllava.models.video import evenly
 from specllava.models.video_file import read_video
 
-COUNT, RATE, SIZE = 20, 10, (64, 48)
 KINDS = (  # name, codec, pixels; H.264 keeps frames in another order than they are shown
     ("a.mp4", "libx264", "yuv420p"), ("a.mkv", "libx264", "yuv420p"), ("b.avi", "libx264", "yuv420p"),
     ("a.avi", "mpeg4", "yuv420p"), ("a.webm", "libvpx-vp9", "yuv420p"), ("a.ts", "libx264", "yuv420p"),
     ("a.mov", "mjpeg", "yuvj420p"),
 )  # fmt: skip
-
-
-def write_clip(path: Path, codec: str, pixels: str, count: int = COUNT, size: tuple[int, int] = SIZE) -> Path:
-    """Frames of one shade of grey each, which says what number it is."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=RATE)
-        stream.width, stream.height, stream.pix_fmt = *size, pixels
-        for number in range(count):
-            shade = np.full((size[1], size[0], 3), 12 * number, np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(shade, "rgb24")))
-        container.mux(stream.encode())
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +35,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def numbers(frames: tuple[Image.Image, ...]) -> list[int]:
-    return [round(np.asarray(frame)[20, 20].mean() / 12) for frame in frames]
+    return [round(np.asarray(frame)[10, 10].mean() / 12) for frame in frames]
 
 
 @pytest.mark.parametrize("name", [kind[0] for kind in KINDS])
@@ -57,6 +45,11 @@ def test_the_frames_that_the_rule_names_with_their_times(clips: Path, name: str)
         assert numbers(video.frames) == list(chosen) and {frame.mode for frame in video.frames} == {"RGB"}
         assert video.seconds == pytest.approx([place / RATE for place in chosen], abs=1e-3)
         assert video.frames[0].size == SIZE and video.draft_frames == 1
+
+
+def test_of_a_shorter_video_all_frames_may_be_taken_and_frames_may_be_shrunk(clips: Path):
+    video = read_video(clips / "a.mp4", COUNT + 9, fewer=True, longest=32)
+    assert numbers(video.frames) == list(range(COUNT)) and {frame.size for frame in video.frames} == {(32, 24)}
 
 
 def test_a_video_from_a_turned_camera_stands_upright():

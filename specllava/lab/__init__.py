@@ -6,7 +6,7 @@ that they can be closed between any two steps. What they find is in ``findings``
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from PIL import Image
@@ -21,7 +21,8 @@ from specllava.lab.contrast import Variant, contrast, with_tree_comparisons
 from specllava.lab.drafters import compare_drafters
 from specllava.lab.forced_token import force_token, token_options
 from specllava.lab.sweep import sweep, sweep_values
-from specllava.models.shown import Pictures
+from specllava.models.shown import Pictures, Shown, opened
+from specllava.models.video import Video
 from specllava.pair import Pair
 from specllava.question import Question
 from specllava.runtime.chat_format import Messages
@@ -69,20 +70,27 @@ class Lab:
         return compare_drafters(pairs, present, image, messages, chosen)
 
     def image_ablation(
-        self, image: Image.Image, messages: Messages, other: Image.Image, config: DecodingConfig | None = None
+        self, image: Pictures, messages: Messages, other: Image.Image, config: DecodingConfig | None = None
     ) -> Generator[Contrast]:
-        """Ablate the draft's image: its own, a blank one, ``other``. The target always reads its own."""
+        """Ablate the draft's image: its own, a blank one, ``other``. The target always reads its own.
+
+        Of several pictures, or of a video's frames, each is replaced.
+        """
         chosen = _comparable(config)
         if self.pair.draft_vision == "states":
             raise ValueError(
                 f"the draft {self.pair.draft_name} reads the target's states: it cannot be shown another picture"
             )
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
-        views = {"a blank picture": Image.new("RGB", image.size, BLANK), "another picture": other}
+        shown = opened(image)
+        views = {
+            "a blank picture": _replaced(shown, lambda picture: Image.new("RGB", picture.size, BLANK)),
+            "another picture": _replaced(shown, lambda _: other),
+        }
         variants = [Variant("the picture", self.pair, prompt)]
         for name, view in views.items():
-            shown = with_draft_prompt(prompt, self.pair.prompt(view, messages))
-            variants.append(Variant(name, self.pair, shown))
+            seen = with_draft_prompt(prompt, self.pair.prompt(view, messages))
+            variants.append(Variant(name, self.pair, seen))
         return contrast(variants, chosen)
 
     def distillation(
@@ -138,6 +146,13 @@ def _closely(variants: Sequence[Variant], config: DecodingConfig) -> Generator[C
     for found in contrast(variants, config):
         yield found
     yield from with_tree_comparisons(found, variants, config)
+
+
+def _replaced(shown: Sequence[Shown], by: Callable[[Image.Image], Image.Image]) -> tuple[Shown, ...]:
+    """Return what is shown with another picture in place of each picture and frame."""
+    return tuple(
+        replace(one, frames=tuple(map(by, one.frames))) if isinstance(one, Video) else by(one) for one in shown
+    )
 
 
 def _comparable(config: DecodingConfig | None) -> DecodingConfig:

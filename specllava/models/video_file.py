@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from PIL import Image
 
+from specllava.limits import highest
 from specllava.models.images import MAX_PIXELS, MAX_RATIO
 from specllava.models.video import Video, evenly
 
@@ -18,12 +20,25 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 FORMATS: Final = ("mov", "mp4", "matroska", "webm", "avi", "mpegts")  # no lists of other files
-MAX_FRAMES: Final = 256  # that are read of a video
+SUFFIXES: Final = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".ts")  # of files in those formats
+MAX_FRAMES: Final = highest("frames")  # that are read of a video
 MAX_FILE_FRAMES: Final = 200_000  # that it has, nearly two hours at 30 a second
 HELD_PIXELS: Final = 8 * MAX_PIXELS  # of all frames that are read, 3 bytes each
 
 
-def read_video(source: str | Path, frames: int, draft_frames: int | None = None) -> Video:
+def videos_are_read() -> bool:
+    """Whether the library that reads videos is installed."""
+    return find_spec("av") is not None
+
+
+def read_video(
+    source: str | Path,
+    frames: int,
+    draft_frames: int | None = None,
+    *,
+    fewer: bool = False,
+    longest: int | None = None,
+) -> Video:
     """Return frames of a video file, upright and in RGB, with their times.
 
     Of all frames those of :func:`~specllava.models.video.evenly` are taken. The file is read twice, for the times of
@@ -32,6 +47,8 @@ def read_video(source: str | Path, frames: int, draft_frames: int | None = None)
     Args:
         frames: how many to take.
         draft_frames: how many of them a draft model watches; all without it.
+        fewer: take all frames of a video that has fewer.
+        longest: shrink the frames until their longer side has at most so many pixels.
 
     Raises:
         ValueError: PyAV is not installed, no such file, no video, a codec that cannot be read, too long, frames that
@@ -44,16 +61,16 @@ def read_video(source: str | Path, frames: int, draft_frames: int | None = None)
         raise ValueError(f"{frames} frames of {path.name} are asked for: 1 to {MAX_FRAMES} are possible")
     with path.open("rb") as file:
         with _stream(file, path.name) as (container, stream):
-            _check_size(path.name, stream.codec_context.width, stream.codec_context.height, frames)
+            _check_size(path.name, stream.codec_context.width, stream.codec_context.height, frames, longest)
             times = _times(path.name, container, stream)
-        if frames > len(times):
+        if frames > len(times) and not fewer:
             raise ValueError(f"{path.name} has {len(times)} frames, not {frames}: take {len(times)} at most")
-        chosen = evenly(len(times), frames)
+        chosen = evenly(len(times), min(frames, len(times)))
         file.seek(0)
         with _stream(file, path.name) as (container, stream):
-            taken = tuple(_taken(path.name, container, stream, frozenset(chosen)))
-    if len(taken) < frames:
-        raise ValueError(f"{path.name} breaks off: {len(taken)} of {frames} frames could be decoded")
+            taken = tuple(_taken(path.name, container, stream, frozenset(chosen), longest))
+    if len(taken) < len(chosen):
+        raise ValueError(f"{path.name} breaks off: {len(taken)} of {len(chosen)} frames could be decoded")
     return Video(taken, tuple(times[place] - times[0] for place in chosen), draft_frames)
 
 
@@ -79,7 +96,7 @@ def _stream(file: BinaryIO, name: str) -> Iterator[tuple[InputContainer, VideoSt
         raise ValueError(f"{name} cannot be read as a video ({why}): use mp4, mov, mkv, webm, avi or ts") from error
 
 
-def _check_size(name: str, width: int, height: int, frames: int) -> None:
+def _check_size(name: str, width: int, height: int, frames: int, longest: int | None) -> None:
     """Refuse frames that are too large, narrow or many to be held.
 
     Raises:
@@ -90,10 +107,10 @@ def _check_size(name: str, width: int, height: int, frames: int) -> None:
             f"{name} has frames of {width} x {height} pixels: 1 to {MAX_PIXELS:,} in all are read, one side at most"
             f" {MAX_RATIO:.0f} times the other"
         )
-    if frames * width * height > HELD_PIXELS:
+    held = width * height if longest is None else min(width * height, longest**2)
+    if frames * held > HELD_PIXELS:
         raise ValueError(
-            f"{frames} frames of {width} x {height} pixels are too much of {name}: take"
-            f" {HELD_PIXELS // (width * height)} at most"
+            f"{frames} frames of {width} x {height} pixels are too much of {name}: take {HELD_PIXELS // held} at most"
         )
 
 
@@ -115,7 +132,9 @@ def _times(name: str, container: InputContainer, stream: VideoStream) -> list[fl
     return [float(time * (stream.time_base or 0)) for time in sorted(times)]
 
 
-def _taken(name: str, container: InputContainer, stream: VideoStream, chosen: frozenset[int]) -> Iterator[Image.Image]:
+def _taken(
+    name: str, container: InputContainer, stream: VideoStream, chosen: frozenset[int], longest: int | None
+) -> Iterator[Image.Image]:
     """Decode up to the last of the chosen frames, and yield those.
 
     Raises:
@@ -128,11 +147,13 @@ def _taken(name: str, container: InputContainer, stream: VideoStream, chosen: fr
             sizes.add((frame.width, frame.height))
             if len(sizes) > 1:
                 raise ValueError(f"{name} changes the size of its frames: cut a part out of it")
-            yield _upright(frame)
+            yield _upright(frame, longest)
 
 
-def _upright(frame: VideoFrame) -> Image.Image:
+def _upright(frame: VideoFrame, longest: int | None = None) -> Image.Image:
     """Return a frame as it is shown; a camera that was turned says so beside the pixels."""
     image: Image.Image = frame.to_image()
+    if longest is not None:
+        image.thumbnail((longest, longest))
     turn = round(frame.rotation / 90) * 90 % 360
     return image.rotate(turn, expand=True) if turn else image

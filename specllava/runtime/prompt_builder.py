@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -81,8 +82,9 @@ class PromptBuilder:
         inputs = self._read(self.processor, chat, all_shown)
         plain = self._plain(chat, all_shown, inputs)
         if plain.length + new_tokens > self.context:
-            frames = self._frames_that_fit(chat, all_shown, plain.length, new_tokens)
-            check_room(self.context, plain.length, new_tokens, plain.turn, frames)
+            fit = self._frames_that_fit(chat, all_shown, plain.length, new_tokens)
+            fit = fit or self._pictures_that_fit(chat, all_shown, new_tokens)
+            check_room(self.context, plain.length, new_tokens, plain.turn, fit)
         if not all_shown:
             return plain
         known = known or {}
@@ -142,15 +144,15 @@ class PromptBuilder:
 
     def _frames_that_fit(
         self, chat: Sequence[Message], shown: Sequence[Shown], length: int, new_tokens: int
-    ) -> int | None:
-        """Return how many frames of a chat's only video would fit the context; ``None`` for another number of videos.
+    ) -> str:
+        """Tell how many frames of a chat's only video would fit the context; "" if none, or there is no such video.
 
         Args:
             length: tokens of the chat with all frames.
         """
         videos = [one for one in shown if isinstance(one, Video)]
         if len(videos) != 1:
-            return None
+            return ""
         count, room = len(videos[0].frames), self.context - new_tokens
 
         def taken(frames: int) -> int:
@@ -161,7 +163,23 @@ class PromptBuilder:
         fit = 0 if least > room else 1 + (room - least) * (count - 1) // max(1, length - least)
         while fit > 1 and taken(fit) > room:  # where several frames share their slots, one more may take many
             fit -= 1
-        return fit
+        return f"{fit} frames" if fit else ""
+
+    def _pictures_that_fit(self, chat: Sequence[Message], shown: Sequence[Shown], new_tokens: int) -> str:
+        """Tell how many of the last message's pictures would fit; "" if none, or it shows no two, or a video."""
+        *before, last = chat
+        *kinds, _ = parts = last["content"]
+        asked = len(kinds)
+        if asked < 2 or {"type": "video"} in kinds:
+            return ""
+
+        def length(count: int) -> int:
+            fewer = [*before, last | {"content": parts[asked - count :]}]
+            kept = shown[: len(shown) - asked + count]
+            return int(self._read(self.processor, fewer, kept)["input_ids"].shape[1])
+
+        count = bisect_right(range(1, asked), self.context - new_tokens, key=length)
+        return f"{count} picture{'s' if count > 1 else ''}" if count else ""
 
 
 def _read(processor: ProcessorMixin, shown: Sequence[Shown], text: str) -> Mapping[str, Tensor]:
@@ -239,18 +257,18 @@ def _split(
     return [next(videos if isinstance(one, Video) else pictures) for one in shown]
 
 
-def check_room(context: int, length: int, new_tokens: int, turn: int = 0, frames: int | None = None) -> None:
+def check_room(context: int, length: int, new_tokens: int, turn: int = 0, fit: str = "") -> None:
     """Refuse a prompt and answer that do not fit the context.
 
     Args:
-        frames: of the prompt's video that would fit, if it has one.
+        fit: how many of the prompt's frames or pictures would fit, in words, if any would.
 
     Raises:
         NoRoomError: with the numbers, and the number that would fit.
     """
     if length + new_tokens <= context:
         return
-    ways = [f"take {frames} frames at most" if frames else "shorten the prompt"]
+    ways = [f"take {fit} at most" if fit else "shorten the prompt"]
     if turn:
         ways.append("edit an earlier turn or begin a new chat")
     if length < context:

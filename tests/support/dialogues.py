@@ -6,9 +6,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from PIL import Image
-
 from specllava.config import DecodingConfig
+from specllava.models.shown import Shown
 from specllava.trace import DecodeTrace
 from support.visual_traces import FakeBackend, FakeEvent
 from visual.page.dialogue import TurnParts
@@ -19,7 +18,7 @@ COLUMNS = 20  # of a turn, more than the prompt before it
 @dataclass(frozen=True)
 class FakeTurn:
     text: str
-    images: tuple[Image.Image, ...]
+    shown: tuple[Shown, ...]
     trace: DecodeTrace
     alone: DecodeTrace | None = None
 
@@ -37,14 +36,14 @@ class FakeChat:
         self.forgotten += 1
 
     def race(
-        self, text: str, image: Sequence[Image.Image], config: DecodingConfig, turn: int | None = None
+        self, text: str, image: Sequence[Shown], config: DecodingConfig, turn: int | None = None
     ) -> Generator[FakeEvent]:
         place = len(self.turns) if turn is None else turn
-        shown = [one for asked in self.turns[:place] for one in asked.images] + list(image)
-        return self._events(self._backend.race(shown[-1], text, config), text, tuple(image), place)
+        shown = [one for asked in self.turns[:place] for one in asked.shown] + list(image)
+        return self._events(self._backend.race(shown, text, config), text, tuple(image), place)
 
     def _events(
-        self, race: Generator[FakeEvent], text: str, images: tuple[Image.Image, ...], place: int
+        self, race: Generator[FakeEvent], text: str, shown: tuple[Shown, ...], place: int
     ) -> Generator[FakeEvent]:
         said: list[Any] = []
         reused, self.nbytes = (COLUMNS * place if self.nbytes else 0), self._size
@@ -58,4 +57,4 @@ class FakeChat:
             traces = self._backend.collect_race(said)
             if traces:
                 *alone, trace = traces.values()
-                self.turns = (*self.turns[:place], FakeTurn(text, images, trace, *alone))
+                self.turns = (*self.turns[:place], FakeTurn(text, shown, trace, *alone))

@@ -14,9 +14,8 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from PIL import Image
-
 from specllava.config import DecodingConfig
+from specllava.models.shown import Pictures, all_frames, opened
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 from specllava.trace import (
@@ -222,18 +221,19 @@ class FakeBackend:
     closed: list[str] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
 
-    def race(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[FakeEvent]:
+    def race(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[FakeEvent]:
         if not messages.strip():
             raise ValueError("the prompt is empty")
         if messages.startswith("fail"):
             raise RuntimeError("a secret inside")
-        lanes = synthetic_race(sum(map(ord, messages)), config, f"{image.width} x {image.height} pixels")
+        sizes = [f"{one.width} x {one.height} pixels" for one in all_frames(opened(image))]
+        lanes = synthetic_race(sum(map(ord, messages)), config, ", ".join(sizes))
         lanes = {name: replace(retexted(run, self.texts), prompt=messages) for name, run in lanes.items()}
         if config.drafter == "none":
             del lanes["speculative"]
         return self._events(lanes, messages)
 
-    def answer(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[FakeEvent]:
+    def answer(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[FakeEvent]:
         """One lane of the race."""
         lane = "target-only" if config.drafter == "none" else "speculative"
         return (event for event in self.race(image, messages, config) if event.lane == lane)

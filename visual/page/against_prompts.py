@@ -24,8 +24,8 @@ from specllava.limits import highest
 from specllava.models.images import EncodedImage, read_size
 from specllava.question import Question
 from specllava.toyworld.scene_questions import START, scene_questions
+from visual.page.picture_source import PictureSource
 from visual.page.pictures import Picture
-from visual.player.picture import PictureSource
 from visual.player.question import check_question
 
 MAX_PROMPTS: Final = highest("prompts")

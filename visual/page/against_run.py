@@ -22,10 +22,11 @@ from visual.page.controls import Settings, decoding_config
 from visual.page.lab import LabState
 from visual.page.model_choice import models_named
 from visual.page.notices import info
+from visual.page.picture_source import PictureSource
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update
 from visual.player.frames import Ending
-from visual.player.picture import PictureSource, data_address
+from visual.player.picture import data_address
 from visual.player.question import check_question
 from visual.player.race_frames import race_frames
 from visual.player.recorded import recorded_race

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -20,7 +20,7 @@ from gradio.events import api
 from gradio_client.utils import is_file_obj_with_meta
 from pydantic import ValidationError
 
-from specllava.config import DecodingConfig, one_line
+from specllava.config import DecodingConfig, one_line, short
 from specllava.limits import Limits
 from specllava.metrics import Summary, summarise
 from visual.page.app_state import AppState, Backend
@@ -30,17 +30,20 @@ from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PRECISION, ModelCho
 from visual.page.notices import text_of
 from visual.page.odd_calls import check_early
 from visual.page.option_limits import check_options, offered
-from visual.page.pictures import Picture, uploaded_picture
+from visual.page.picture_source import PictureSource
 from visual.page.race import SECONDS_PER_UPDATE, speculation_off
 from visual.page.run_rate import RunRate
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import RunInputs, RunKind, Update, run_updates, session_of
+from visual.page.uploads import uploaded_pictures
 from visual.page.waiting_calls import COMPUTE, watch_call
 from visual.player.frames import Ending
 from visual.player.question import shorten_question
 
 IMAGE: Final = "the picture: a PNG, JPEG, WebP, BMP or GIF file that was uploaded to this server"
 QUESTION: Final = "what is asked about the picture"
+MORE: Final = "more_images"
+MORE_IMAGES: Final = "further pictures of the question, behind image and in their order, uploaded likewise"
 
 
 class FileMark(TypedDict):
@@ -174,7 +177,7 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
 def _handler(endpoint: Endpoint, state: AppState, rate: RunRate) -> Callable[..., Any]:
     """Make what answers a call: a generator where answers are streamed, otherwise a function."""
 
-    names = [*FIELDS, *_model_parameters(state.choices)]
+    names = [*FIELDS, *_model_parameters(state.choices), MORE]
 
     def answers(request: gr.Request, image: Any, question: Any, *options: Any) -> Generator[Any]:
         try:
@@ -229,15 +232,22 @@ def _request(image: Any, question: Any, options: dict[str, Any], state: AppState
         if options["drafter"] != OWN:
             raise ValueError(f"the drafter {options['drafter']} uses no draft model: leave draft or drafter out")
         options["drafter"] = f"{DRAFT}{draft}"
+    images = [image, *_listed(options.pop(MORE))]
     chosen_models(state.others, models_named(options))
-    return RunRequest(_picture(image, state.limits), shorten_question(question), options)
+    return RunRequest(_pictures(images, state.limits), shorten_question(question), options)
 
 
-def _picture(image: Any, limits: Limits) -> Picture:
-    if not isinstance(image, dict) or not is_file_obj_with_meta(image):  # gradio has seen to it that those are uploads
-        raise ValueError(f"no picture came: image must be {IMAGE}")
-    path = Path(str(image["path"]))
-    return uploaded_picture(str(path), limits)
+def _listed(images: Any) -> list[Any]:
+    if images is not None and not isinstance(images, list):
+        raise ValueError(f"{MORE} = {short(images)}: a list of pictures is expected")
+    return images or []
+
+
+def _pictures(images: Sequence[Any], limits: Limits) -> PictureSource:
+    for image in images:
+        if not isinstance(image, dict) or not is_file_obj_with_meta(image):  # gradio has seen to it that it is uploaded
+            raise ValueError(f"no picture came: image must be {IMAGE}")
+    return uploaded_pictures([Path(str(image["path"])) for image in images], limits)
 
 
 def _model_parameters(choices: ModelChoices) -> dict[str, tuple[str, str]]:
@@ -267,6 +277,8 @@ def _documented(endpoint: Endpoint, handler: Callable[..., Any], state: AppState
     for name, (usual, about) in _model_parameters(state.choices).items():
         parameters.append(Parameter(name, kind, default=usual, annotation=str))
         lines.append(f"    {name}: {about}")
+    parameters.append(Parameter(MORE, kind, default=[], annotation=list[PictureFile]))
+    lines.append(f"    {MORE}: {MORE_IMAGES}")
     returns, about = endpoint.returns
     lines += ["", "Returns:", f"    {about}"]
     documented: Any = handler

@@ -10,10 +10,9 @@ from functools import cached_property
 from threading import Event
 from typing import Any, Protocol
 
-from PIL import Image
-
 from specllava.config import DecodingConfig
 from specllava.limits import Limits
+from specllava.models.shown import Pictures
 from specllava.trace import DecodeTrace, RunInfo
 from visual.page.dialogue import Chat, Dialogues, TurnParts
 from visual.page.experiments import Experiments
@@ -31,13 +30,13 @@ class Backend(Protocol):
     @property
     def info(self) -> RunInfo: ...
 
-    def race(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
+    def race(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
         """Yield events of both lanes, or of the target's if nobody drafts.
 
         Bad input raises a ``ValueError`` that a visitor can read.
         """
 
-    def answer(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
+    def answer(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
         """Yield events of the one lane that answers; bad input as of :meth:`race`."""
 
     def collect_race(self, events: Iterable[Any]) -> dict[str, DecodeTrace]:

@@ -15,21 +15,20 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, Protocol
 
-from PIL import Image
-
 from specllava.config import DecodingConfig
 from specllava.models.images import open_image
+from specllava.models.shown import Shown, opened
 from specllava.trace import DecodeTrace
+from visual.page.picture_source import PictureSource
 from visual.page.pictures import Picture
 from visual.player.frames import ALONE
-from visual.player.picture import PictureSource
 from visual.player.recorded import MAX_TURNS, Recorded
 from visual.player.turns import DialoguePlace, DialogueTurn, dialogue_id, recorded_turns
 
 MOST_DIALOGUES: Final = 100  # whose words, pictures and traces are kept; as many sessions does the page keep
 MOST_CACHE_BYTES: Final = 2**30  # of KV caches that wait for a follow-up, the latest dialogue's apart
 
-TurnParts = tuple[str, tuple[Image.Image, ...], DecodeTrace, DecodeTrace | None]
+TurnParts = tuple[str, tuple[Shown, ...], DecodeTrace, DecodeTrace | None]
 
 
 class Turn(Protocol):
@@ -39,7 +38,7 @@ class Turn(Protocol):
     def text(self) -> str: ...
 
     @property
-    def images(self) -> tuple[Image.Image, ...]: ...
+    def shown(self) -> tuple[Shown, ...]: ...
 
     @property
     def trace(self) -> DecodeTrace: ...
@@ -60,7 +59,7 @@ class Chat(Protocol):
     def forget(self) -> None: ...
 
     def race(
-        self, text: str, image: Sequence[Image.Image], config: DecodingConfig, turn: int | None
+        self, text: str, image: Sequence[Shown], config: DecodingConfig, turn: int | None
     ) -> Generator[Any]: ...
 
 
@@ -74,7 +73,7 @@ class Dialogue:
         chat: what was asked and said here.
         said: likewise, while no models are held for it.
         edited: number of the turn that the next question replaces, from 0.
-        sources: the pictures that turns are about, as the page knows them; ``None`` where there is none.
+        sources: what the turns are about, as the page knows it; ``None`` where that is no picture.
         models: name of the models of the chat.
     """
 
@@ -118,14 +117,14 @@ class Dialogue:
         if self.chat is None and not self.said:
             self.chat = make([] if self.recorded is None else _turn_parts(self.recorded))
         elif self.chat is None or models != self.models:
-            self.chat = make([(turn.text, turn.images, turn.trace, turn.alone) for turn in self.turns])
+            self.chat = make([(turn.text, turn.shown, turn.trace, turn.alone) for turn in self.turns])
         self.models = models
         return self.chat
 
     def ask(
         self, chat: Chat, picture: PictureSource, question: str, config: DecodingConfig, turns: int
     ) -> tuple[Generator[Any], DialoguePlace]:
-        """Begin the race of the next question, and tell its place. A picture other than the last comes with it.
+        """Begin the race of the next question, and tell its place. Pictures other than the last ones come with it.
 
         Args:
             turns: of a dialogue that are kept.
@@ -136,13 +135,13 @@ class Dialogue:
         turn = len(chat.turns) if self.edited is None else self.edited
         if turn >= turns:
             raise ValueError(f"the dialogue has {turn} turns, the most that are kept: edit one of them, or start over")
-        before, image = chat.turns[:turn], picture.open()
-        last = next((one.images[-1] for one in reversed(before) if one.images), None)
-        images = () if last is not None and _same(last, image) else (image,)
-        events = chat.race(question, images, config, turn if turn < len(chat.turns) else None)
+        before, shown = chat.turns[:turn], opened(picture.open())
+        last = next((one.shown for one in reversed(before) if one.shown), None)
+        new = () if last == shown else shown
+        events = chat.race(question, new, config, turn if turn < len(chat.turns) else None)
         self.edited = None
         self.sources = [*self.sources[:turn], picture]
-        return events, DialoguePlace(self.id, tuple(map(_played, before)), own_picture=bool(images))
+        return events, DialoguePlace(self.id, tuple(map(_played, before)), own_picture=bool(new))
 
 
 class Dialogues:
@@ -267,18 +266,14 @@ def _turn_parts(race: Recorded) -> list[TurnParts]:
     for one in race.turns:
         if one.image_name and one.image is None:
             raise ValueError("this run came without its picture: choose a picture and press Run the race")
-        images = (open_image(one.image),) if one.image else ()
+        shown = (open_image(one.image),) if one.image else ()
         alone = one.target_only if one.speculative else None
-        parts.append((one.prompt, images, one.lead, alone))
+        parts.append((one.prompt, shown, one.lead, alone))
     return parts
 
 
 def _played(turn: Turn) -> DialogueTurn:
-    image = turn.trace.image if turn.images else None
+    image = turn.trace.image if turn.shown else None
     if turn.trace.lane == ALONE:
         return DialogueTurn(turn.trace, None, image)
     return DialogueTurn(turn.alone, turn.trace, image)
-
-
-def _same(one: Image.Image, other: Image.Image) -> bool:
-    return (one.size, one.mode) == (other.size, other.mode) and one.tobytes() == other.tobytes()

@@ -13,6 +13,7 @@ from specllava.findings.against import Against
 from specllava.findings.contrast import Contrast
 from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
+from specllava.models.shown import Pictures
 from specllava.question import Question
 from visual.page.lab_views import (
     View,
@@ -32,22 +33,22 @@ class Experiments(Protocol):
     closed there. Bad input raises a ``ValueError`` that a visitor can read.
     """
 
-    def rules(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Sweep]: ...
+    def rules(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Sweep]: ...
 
     def drafters(
-        self, image: Image.Image, messages: str, others: Mapping[str, Any], config: DecodingConfig
+        self, image: Pictures, messages: str, others: Mapping[str, Any], config: DecodingConfig
     ) -> Generator[Sweep]: ...  # others: experiments with each draft of the target, by what it is called
 
-    def sweep(self, image: Image.Image, messages: str, field: str, config: DecodingConfig) -> Generator[Sweep]: ...
+    def sweep(self, image: Pictures, messages: str, field: str, config: DecodingConfig) -> Generator[Sweep]: ...
 
     def image_ablation(
-        self, image: Image.Image, messages: str, other: Image.Image, config: DecodingConfig
+        self, image: Pictures, messages: str, other: Image.Image, config: DecodingConfig
     ) -> Generator[Contrast]: ...
 
-    def distillation(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Contrast]: ...
+    def distillation(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Contrast]: ...
 
     def forced_token(
-        self, image: Image.Image, messages: str, given: Sequence[int], config: DecodingConfig
+        self, image: Pictures, messages: str, given: Sequence[int], config: DecodingConfig
     ) -> Generator[ForcedToken | None]: ...
 
     def against(
@@ -56,7 +57,7 @@ class Experiments(Protocol):
 
 
 # An experiment on a picture, a question and the settings, with one thing more that only some need.
-Start = Callable[[Experiments, Image.Image, str, Any, DecodingConfig], Generator[Any]]
+Start = Callable[[Experiments, Pictures, str, Any, DecodingConfig], Generator[Any]]
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,24 @@ from typing import Final
 import gradio as gr
 
 from specllava.limits import Limits
+from specllava.models.video_file import SUFFIXES
 from visual.page import widgets
 from visual.page.controls import settings_drawer
 from visual.page.model_choice import ModelChoices
-from visual.page.notices import notice_arguments
-from visual.page.pictures import TOY_KNOWS, Picture, Split, new_scene, read_upload
+from visual.page.notices import info, notice_arguments
+from visual.page.pictures import TOY_KNOWS, Picture, Split, new_scene
 from visual.page.runs import QUICK
+from visual.page.uploads import read_upload, upload_hint, upload_types
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 
 SHOWN_EXAMPLES = 6
 SCENES: Final[dict[str, Split]] = {"New scene": "train", "Strange scene": "held-out"}
+# A video is decoded for a moment, in which nothing else would be said.
+READING = f"""
+(files) => (files ?? []).some(({{ path }}) => {json.dumps(SUFFIXES)}.some((end) => path.toLowerCase().endsWith(end)))
+  ? {json.dumps(info("The video is being read."))} : ""
+"""
 CLOSE_LESSONS = "() => document.querySelector('.learn-card button.label-wrap').click()"
 # Run waits for a question; while Stop is on, Run stays off. The race on show may be about another question.
 ASKED = """
@@ -65,6 +72,7 @@ def picture_card(
         toy: the models know the toy world's scenes, and nothing else.
         limits: on uploads.
     """
+    limits = limits or Limits()
     state = gr.State(first)
     with gr.Column(elem_classes="card picture-card"):
         shown = gr.HTML(**widgets.picture_arguments(first.address if first else None), elem_id="picture")
@@ -76,15 +84,19 @@ def picture_card(
     with gr.Column(elem_classes="card sources-card"):
         with gr.Row(elem_classes="chips"):
             scenes = [gr.Button(name, size="sm", elem_classes="pill") for name in SCENES if toy]
-            upload = gr.UploadButton("Upload", size="sm", file_types=["image"], elem_classes="pill", elem_id="upload")
+            upload = gr.UploadButton(
+                "Upload", size="sm", file_types=upload_types(), file_count="multiple", elem_classes="pill",
+                elem_id="upload",
+            )  # fmt: skip
             race_file = gr.UploadButton(
                 "Open a race file", size="sm", file_types=[".json"], elem_classes="pill", elem_id="open-race"
             )
-        if toy:
-            gr.HTML(**widgets.constant_arguments(f'<p class="hint">{html.escape(TOY_KNOWS)}</p>'))
+        hint = f"{upload_hint(limits)} {TOY_KNOWS if toy else ''}".strip()
+        gr.HTML(**widgets.constant_arguments(f'<p class="hint">{html.escape(hint)}</p>'))
         notice = gr.HTML(**notice_arguments(), elem_id="picture-notice")
     changed = [state, shown, notice]
-    upload.upload(lambda path: read_upload(path, limits), upload, changed, **QUICK)
+    upload.upload(None, None, notice, js=READING, api_visibility="private")
+    upload.upload(lambda paths: read_upload(paths, limits), upload, changed, **QUICK)
     for button, split in zip(scenes, SCENES.values(), strict=False):
         button.click(partial(new_scene, split), None, changed, **QUICK)
     return PictureCard(state, shown, examples, race_file, notice)

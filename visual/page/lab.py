@@ -16,11 +16,12 @@ from visual.page.controls import Settings
 from visual.page.experiments import EXPERIMENTS, Experiment, Experiments
 from visual.page.model_choice import AS_STARTED, Chosen, ModelChoices, chosen_models
 from visual.page.notices import info, notice_arguments
+from visual.page.picture_source import PictureSource
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
 from visual.player.component import component_arguments
 from visual.player.frames import Ending
-from visual.player.picture import PictureSource, data_address
+from visual.player.picture import data_address
 from visual.player.question import shorten_question
 from visual.player.static_files import PLOTLY_JS
 

@@ -15,11 +15,12 @@ from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
 from visual.page.model_choice import AS_STARTED, chosen_models
-from visual.page.pictures import TOY_KNOWS, Picture
+from visual.page.picture_source import PictureSource
+from visual.page.pictures import TOY_KNOWS
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update
 from visual.player.frames import ALONE, TOGETHER, Ending, FrameList
-from visual.player.picture import PictureSource, data_address
+from visual.player.picture import data_address
 from visual.player.question import shorten_question
 from visual.player.turns import DialoguePlace
 
@@ -93,8 +94,7 @@ def race_kind(state: AppState) -> RunKind:
             absent += " Another pair may be chosen there, too."
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         picture = data_address(inputs.picture.shown())
-        uploaded = isinstance(inputs.picture, Picture) and inputs.picture.upload is not None
-        unknown = state.toy and inputs.models.pair == AS_STARTED and uploaded
+        unknown = state.toy and inputs.models.pair == AS_STARTED and inputs.picture.uploaded
         source = f"live run: {TOY_KNOWS[:1].lower()}{TOY_KNOWS[1:-1]}" if unknown else "live run"
         if state.dialogues is None:
             events = backend.race(inputs.picture.open(), inputs.question, config)

@@ -24,6 +24,7 @@ class RequestLimits:
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app = app
         self._most_bytes = limits.upload_bytes + ENVELOPE
+        self._most_uploaded = limits.question_bytes + ENVELOPE
         self._rate = RunRate("runs", limits.runs_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -32,9 +33,11 @@ class RequestLimits:
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
         path, length = scope["path"], Headers(scope=scope).get("content-length", "")
-        if length.isdecimal() and int(length[:20]) > self._most_bytes:
-            return _refused(413, f"the request has {int(length[:20]):,} bytes, at most {self._most_bytes:,} are read")
-        if not length.isdecimal() and not path.endswith("/upload"):  # whose bytes gradio counts itself
+        uploads = path.endswith("/upload")  # of which gradio counts each file's bytes itself
+        most = self._most_uploaded if uploads else self._most_bytes
+        if length.isdecimal() and int(length[:20]) > most:
+            return _refused(413, f"the request has {int(length[:20]):,} bytes, at most {most:,} are read")
+        if not length.isdecimal() and not uploads:
             return _refused(411, "a request whose length is not given is not read: send Content-Length")
         if not path.endswith("/queue/join") and "/call/" not in path:
             return None

@@ -39,11 +39,11 @@ from specllava.out_of_memory import is_out_of_memory
 from visual.page.controls import decoding_config
 from visual.page.model_choice import Chosen, models_named
 from visual.page.notices import NotYet, error, info, refusal_notice, warning
+from visual.page.picture_source import PictureSource
 from visual.page.run_log import Outcome, log_run
 from visual.page.run_requests import Place, RunKey, RunRequest, RunRequests
 from visual.page.waiting_calls import COMPUTE, waiting_calls
 from visual.player.frames import Ending
-from visual.player.picture import PictureSource
 from visual.player.question import check_question
 
 log = logging.getLogger("specllava.page")

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import gradio as gr
-from PIL import Image
 
 from specllava.config import DecodingConfig
 from specllava.growth.rules import RULE_INFOS
+from specllava.models.shown import Pictures
 from specllava.trace import DecodeTrace, RunInfo
 from visual.page.app_state import Backend
 from visual.page.runs import OutOfTime
 
 log = logging.getLogger("specllava.page")
-Race = Callable[[Image.Image, str, DecodingConfig], Generator[Any]]
+Race = Callable[[Pictures, str, DecodingConfig], Generator[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class ZeroGPUPair:
     def info(self) -> RunInfo:
         return self._info
 
-    def race(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
+    def race(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
         """Yield the events of a race as they come from the worker; closing it ends the worker's race.
 
         Raises:
@@ -91,11 +91,11 @@ class ZeroGPUPair:
         """
         return self._lent(self._race, image, messages, config)
 
-    def answer(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
+    def answer(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
         """Yield the events of the one lane that answers, as :meth:`race` does those of a race."""
         return self._lent(self._answer, image, messages, config)
 
-    def _lent(self, race: Race, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
+    def _lent(self, race: Race, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
         if RULE_INFOS[config.rule].costed and not self._costs_known:
             raise ValueError(f"the rule {config.rule} would first time this GPU at your expense: choose another rule")
         begun = False
@@ -118,7 +118,7 @@ class ZeroGPUPair:
 def _worker(run: Race, grant: Grant) -> Race:
     """Make the function that ZeroGPU runs in its worker. It says why it ends, and keeps to what it was granted."""
 
-    def race(image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Any]:
+    def race(image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
         granted = grant.seconds(config)
         last = time.monotonic() + granted - grant.start  # the start is over by now
         try:

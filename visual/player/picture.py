@@ -1,23 +1,14 @@
-"""Picture of a run: its interface, and its form inside a page."""
+"""Picture of a run: its form inside a page."""
 
 from __future__ import annotations
 
 import base64
 import io
-from typing import Protocol
 
 from PIL import Image
 
 LONGEST_SIDE = 512
 JPEG_QUALITY = 88
-
-
-class PictureSource(Protocol):
-    """A picture: ``open`` gives it as the models get it, ``shown`` as the visitor sees it."""
-
-    def open(self) -> Image.Image: ...
-
-    def shown(self) -> Image.Image: ...
 
 
 def data_address(picture: Image.Image) -> str:

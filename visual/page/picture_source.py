@@ -1,0 +1,21 @@
+"""What a question of the page is about: its interface."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from PIL import Image
+
+from specllava.models.shown import Shown
+
+
+class PictureSource(Protocol):
+    """One picture, several, or a video: ``open`` gives what the models get, ``shown`` the picture that visitors see."""
+
+    @property
+    def uploaded(self) -> bool:
+        """Whether it is a visitor's own."""
+
+    def open(self) -> Image.Image | tuple[Shown, ...]: ...
+
+    def shown(self) -> Image.Image: ...
