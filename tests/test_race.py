@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +13,12 @@ from test_runs import said
 from specllava.limits import Limits
 from visual.page import race, runs
 from visual.page.app_state import AppState
+from visual.page.pictures import Picture
 from visual.page.race import RACE, SECONDS_PER_UPDATE, race_kind
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import Update, run_updates
 
-PICTURE = SimpleNamespace(open=lambda: Image.new("RGB", (4, 4)), shown=lambda: Image.new("RGB", (4, 4)))
+PICTURE = Picture(upload=Image.new("RGB", (4, 4)))
 ME = ("me", RACE)
 
 
