@@ -3,7 +3,8 @@
     PYTHONPATH=tests python -m benchmarks.families --json benchmarks/results/families.json
 
 Each seed draws sizes of decoder and tower, heads, grouped keys and values, a tied head, a window, rows of padding and
-two drafts, and runs what ``tests/test_families.py`` runs. Families that are not named keep their entry in the file.
+two drafts, and runs what ``tests/test_families.py`` runs, and of families that read videos as such the first tests of
+``tests/test_video_families.py``. Families that are not named keep their entry in the file.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from typing import Any, Final, get_args
 import torch
 import transformers
 import tyro
-from support import checkpoints, family_proofs, models
+from support import checkpoints, family_proofs, models, video_proofs
 from support.families import write_checkpoint
 from support.family_configs import Layout
 from support.family_kinds import FAMILIES, FamilyName
+from support.video_proofs import READERS
 from tqdm.auto import tqdm
 
 from specllava.cli.options import write_json
@@ -110,12 +112,21 @@ def prove(proofs: Proofs, family: FamilyName, seed: int) -> None:
                 family_proofs.check_generate(pair, TEXTS)
             with proof(f"speculation {dtype}"):
                 proofs.saved += family_proofs.check_speculation(_either(pairs), TEXTS)
+            if family in READERS:
+                with proof(f"videos, generate {dtype}"):
+                    video_proofs.check_generate(pair)
+                with proof(f"videos, speculation {dtype}"):
+                    proofs.saved += video_proofs.check_speculation(pairs[0])
             if dtype == "float64":
                 with proof("lane of transformers"):
                     family_proofs.check_lane(pair, TEXTS[3:4])
                 with proof("tree pass"):
                     prompts = (pair.prompt(None, checkpoints.messages(number)) for number in TEXTS[1:4:2])
                     family_proofs.check_tree_pass(pair, family, prompts)
+                if family in READERS:
+                    with proof("videos, tree pass"):
+                        watched = (pair.prompt(None, video_proofs.chat(number)) for number in video_proofs.CHATS)
+                        family_proofs.check_tree_pass(pair, family, watched)
                 with proof("chat"):
                     family_proofs.check_chat(pairs[0])
                 with proof("reading the rest"):
@@ -133,7 +144,8 @@ def drawn(family: FamilyName, seed: int) -> tuple[Layout, Layout, Layout]:
     source = random.Random(f"{family} {seed}")
 
     def tower() -> dict[str, int]:
-        patch, scale = source.randint(4, 8), source.choice((2, 2 if family == "internvl" else 3))  # it halves sides
+        halved = family in ("internvl", "llava_next_video")  # sides of a picture, or of a frame
+        patch, scale = source.randint(4, 8), source.choice((2, 2 if halved else 3))
         vision = source.choice((16, 32, 48))
         return {"vision": vision, "patch": patch, "scale": scale, "side": patch * scale * source.choice((2, 3))}
 
