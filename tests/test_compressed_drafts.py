@@ -286,7 +286,10 @@ def test_a_draft_saved_and_read_again_is_equal(kind: CompressorKind, tmp_path: P
     assert again.config.compressor == draft.config.compressor
     one, other = entries_of(draft, 0), entries_of(again, 0)
     assert (one.positions, one.choice) == (other.positions, other.choice)
-    assert torch.equal(one.inputs, other.inputs)
+    saved, read = draft.state_dict(), again.state_dict()
+    assert saved.keys() == read.keys()
+    assert all(torch.equal(saved[name], read[name]) for name in saved)
+    torch.testing.assert_close(one.inputs, other.inputs, rtol=0, atol=1e-12)  # bits may depend on addresses
 
 
 # ------------------------------------------------------------------------------------------------- draft VLMs

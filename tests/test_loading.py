@@ -160,6 +160,27 @@ def test_missing_weights_are_refused_by_name_and_number(root: Path, tmp_path: Pa
     assert "lacks 2 weights of a LlavaForConditionalGeneration" in line and "multi_modal_projector.linear_1" in line
 
 
+@pytest.mark.parametrize("padding", range(0, 64, 8))
+def test_weights_begin_at_aligned_addresses_whatever_the_length_of_the_header(tmp_path: Path, padding: int):
+    saved = models.target()
+    saved.save_pretrained(tmp_path)
+    pad_header(tmp_path / "model.safetensors", padding)
+    checkpoint = Checkpoint.at(tmp_path)
+    read = [*checkpoint.load(type(saved), dtype=torch.float64).parameters()]
+    read += [*checkpoint.weights(0, print).values(), *checkpoint.tensors("model.vision_tower").values()]
+    assert {weight.data_ptr() % 64 for weight in read} == {int(os.environ.get("SPECLLAVA_TESTS_SHIFT", 0))}
+    expected = saved.state_dict()
+    loaded = checkpoint.load(type(saved), dtype=torch.float64).state_dict()
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+
+
+def pad_header(path: Path, padding: int) -> None:
+    """Append ``padding`` spaces to the header of a safetensors file: its data begins that many bytes later."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    path.write_bytes((length + padding).to_bytes(8, "little") + raw[8 : 8 + length] + b" " * padding + raw[8 + length :])
+
+
 def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path):
     line = complaint(lambda: Pair.load(root / "llama", name="x", device="cpu"))
     *names, last = (family.name for family in FAMILIES)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from huggingface_hub import hf_hub_download
@@ -30,6 +30,16 @@ from specllava.models.hub_cache import INDEX, PICKLED, SINGLE
 Source = str | Path
 Read = TypeVar("Read")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+ALIGNMENT: Final = 64  # bytes: the addresses of PyTorch's own allocations on a CPU are multiples of it
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy of it at an aligned address.
+
+    The last bit of a product over the same numbers may depend on their address. Safetensors maps a file into memory, so
+    the addresses of its tensors depend on the length of its header.
+    """
+    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +142,9 @@ class Checkpoint:
         missing = sorted(found["missing_keys"])
         if missing:
             raise ValueError(f"{self.place} lacks {len(missing)} weights of a {build.__name__}, such as {missing[0]}")
+        for weight in (*model.parameters(), *model.buffers()):
+            if type(weight.data) is Tensor and weight.device.type == "cpu":
+                weight.data = aligned(weight.data)
         return model
 
     def names(self) -> list[str] | None:
@@ -145,7 +158,7 @@ class Checkpoint:
         return self._read(lambda: [name for file in self._files() for name in _names(file)])
 
     def weights(self, most: int, tell: Callable[[str], None]) -> dict[str, Tensor]:
-        """Load all weights by name, from safetensors, or where there are none from a pickled file.
+        """Load all weights by name at aligned addresses, from safetensors, or where there are none from a pickled file.
 
         A pickled file is read by torch's restricted unpickler, which makes tensors and nothing else.
 
@@ -157,7 +170,9 @@ class Checkpoint:
             ValueError: a file that cannot be read, is larger, or holds anything but tensors.
         """
         if not self._pickled():
-            return self._read(lambda: {name: one for file in self._files() for name, one in load_file(file).items()})
+            return self._read(
+                lambda: {name: aligned(one) for file in self._files() for name, one in load_file(file).items()}
+            )
         file = Path(self._read(lambda: self._file(PICKLED)))
         if (size := file.stat().st_size) > most:
             raise ValueError(f"{self.place} has a {PICKLED} of {size} bytes, its sizes explain {most} at most")
@@ -165,7 +180,7 @@ class Checkpoint:
         found = self._read(lambda: torch.load(file, map_location="cpu", weights_only=True, mmap=True))
         if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
             raise ValueError(f"{self.place} has a {PICKLED} that is no dictionary of tensors")
-        return found
+        return {name: aligned(one) for name, one in found.items()}
 
     def tensors(self, part: str) -> dict[str, Tensor]:
         """Load only the weights below ``part``, such as ``vision_tower``, and return them by the rest of their name."""
@@ -178,7 +193,7 @@ class Checkpoint:
                 for name in weights.keys():  # noqa: SIM118
                     _, here, end = name.partition(part)
                     if here:
-                        found.append((end.removeprefix("vision_model."), weights.get_tensor(name)))
+                        found.append((end.removeprefix("vision_model."), aligned(weights.get_tensor(name))))
         return found
 
     def _pickled(self) -> bool:
