@@ -123,7 +123,7 @@ class Request:
         device = prompt.input_ids.device
         started = now(device)
         columns = target_columns(self._length, config)
-        self._engine = self.caches.engine(self._target, columns, state_layers, config.nodes + 1)
+        self._engine = self.caches.verifying_engine(self._target, columns, state_layers, config.nodes + 1)
         output = self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
         first = self._verifier.first_token(output.logits)
         read = now(device)

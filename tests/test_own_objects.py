@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,9 @@ from specllava.growth.rule import GrowthRule
 from specllava.growth.rules.shaped import FixedRule
 from specllava.growth.tree_builder import TopTokens, TreeBuilder
 from specllava.lane import Lane
+from specllava.runtime.engines import PassesName
 from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.passes import PassInput
 from specllava.trace import DecodeTrace
 from specllava.tree import DraftTree
 
@@ -103,6 +106,35 @@ def test_a_drafter_of_ones_own_changes_no_token(chat: int, seed: int, choices: i
     trace = pair.run(Lane("own", config, prompt, drafter=drafter))
     assert trace.token_ids == alone
     assert temperature or alone == expected(chat, seed, 16)
+
+
+class TargetItself(Drafter):
+    """Draft one token by a pass of the target, and leave the root's column in the KV cache."""
+
+    def open(self, context: DraftContext) -> DraftSession:
+        return _TargetSession(context)
+
+
+class _TargetSession(DraftSession):
+    def __init__(self, context: DraftContext) -> None:
+        self.engine = context.caches.engine(context.target, context.length + context.config.nodes + 1)
+        self.engine.prefill(context.prompt.input_ids, context.prompt.features, context.prompt.image_keys)
+
+    def propose(self, root: int, depth: int) -> DraftTree:
+        best = int(self.engine.forward(PassInput([root])).logits[-1].argmax())
+        return DraftTree.chain([root, best][: 1 + depth])
+
+
+@pytest.mark.parametrize("passes", ["eager", "padded"])
+def test_a_drafter_that_runs_the_target_cannot_reach_the_engine_that_verifies(passes: PassesName):
+    """Columns that it left once stood in the context of the next pass, and the answer was another."""
+    pair, caches = replace(models.pair(None), passes=passes), KVCaches()
+    for chat in (0, 1, 0):  # the caches serve one answer after the other
+        lane = Lane("own", CONFIG, models.prompt(chat), drafter=TargetItself())
+        said = pair.collect(lane, stream(pair.request(lane, caches)))
+        assert said.token_ids == models.reference(chat)[:16]
+    assert said.steps[0].verification.accepted == (1,)
+
 
 
 def test_a_random_drafter_is_right_now_and_then():
