@@ -117,8 +117,11 @@ class Request:
         """Read the prompt with both models; the target's first token becomes the root.
 
         Raises:
-            ValueError: the target's logits are no numbers, or there is no draft to draft with.
+            ValueError: the prompt has been read, the target's logits are no numbers, or there is no draft to draft
+                with.
         """
+        if self._session is not None:
+            raise ValueError("this request has read its prompt: make a new one for another answer")
         prompt, config, state_layers = self.lane.prompt, self.lane.config, self._drafter.state_layers
         device = prompt.input_ids.device
         started = now(device)
@@ -152,13 +155,15 @@ class Request:
         """Let the drafter grow a tree below the root; deeper than the room that is left would be wasted.
 
         Raises:
-            ValueError: a rule, or a drafter of the caller's own, that breaks its limits; the draft's logits are no
-                numbers.
+            ValueError: not the moment for it; a rule, or a drafter of the caller's own, that breaks its limits; the
+                draft's logits are no numbers.
         """
-        assert self._session is not None, "prefill comes first"
+        session = self._running()
+        if self._tree is not None:
+            raise ValueError("the last proposed tree is not verified: verify comes first")
         started = now_read()
         depth = min(self.lane.config.depth, self.room - 1)
-        tree = self._session.propose(self.root, depth)
+        tree = session.propose(self.root, depth)
         self._draft_seconds = now_read() - started
         if self.lane.drafter is not None:  # the caller's own: the package's keep the limits, as tests hold
             vocabulary = self._target.config.get_text_config().vocab_size
@@ -174,11 +179,11 @@ class Request:
         accepted, and its own bonus token behind it becomes the new root, which is in neither cache.
 
         Raises:
-            ValueError: the target's logits are no numbers.
+            ValueError: not the moment for it, or the target's logits are no numbers.
         """
-        assert self._session is not None, "prefill comes first"
-        assert self._tree is not None, "propose comes first"
-        session, tree = self._session, self._tree
+        session, tree = self._running(), self._tree
+        if tree is None:
+            raise ValueError("no tree is proposed: propose comes first")
         recorder = DrawRecorder(self._random) if self._record else None
         started = now_read()
         base = self._engine.cache.length
@@ -205,6 +210,18 @@ class Request:
             draws=recorder.draws() if recorder else (),
             finished=self.finished,
         )
+
+    def _running(self) -> DraftSession:
+        """Return the session of an answer that has begun and not ended.
+
+        Raises:
+            ValueError: it has not begun, or has ended.
+        """
+        if self._session is None:
+            raise ValueError("no prompt is read: prefill comes first")
+        if self.finished is not None:
+            raise ValueError(f"the answer has ended ({self.finished}): make a new request for another one")
+        return self._session
 
     def _emit(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Emit what may be emitted of ``tokens``, and decide whether that was the last."""
