@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, check_proposal
+from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, check_proposal, check_pruned
 from specllava.growth.rule import GrowthRule
 from specllava.lane import Lane, LaneFacts
 from specllava.models.model_size import target_columns
@@ -32,7 +32,7 @@ from specllava.trace import (
     StepTrace,
     tokens_used,
 )
-from specllava.tree import DraftTree
+from specllava.tree import DraftTree, Pruned
 from specllava.verification.draws import DrawRecorder
 from specllava.verification.sampling import SeededRandom
 from specllava.verification.target_view import target_view
@@ -95,6 +95,7 @@ class Request:
         self._verifier = build_verifier(lane.config, self._random)
         self._session: DraftSession | None = None
         self._tree: DraftTree | None = None
+        self._pruned: tuple[Pruned, ...] = ()
         self._draft_seconds = 0.0
 
     @property
@@ -163,12 +164,19 @@ class Request:
             raise ValueError("the last proposed tree is not verified: verify comes first")
         started = now_read()
         depth = min(self.lane.config.depth, self.room - 1)
-        tree = session.propose(self.root, depth)
+        own = self.lane.drafter is not None  # the caller's; the package's keep the limits, as tests hold
+        try:
+            tree, pruned = session.propose(self.root, depth), session.pruned
+        except (TypeError, ValueError) as error:
+            if not own:
+                raise
+            raise ValueError(f"the drafter {self._drafter.name} proposes no tree: {error}") from error
         self._draft_seconds = now_read() - started
-        if self.lane.drafter is not None:  # the caller's own: the package's keep the limits, as tests hold
-            vocabulary = self._target.config.get_text_config().vocab_size
-            check_proposal(self._drafter.name, tree, self.root, depth, self.lane.config.nodes, vocabulary)
-        self._tree = tree
+        if own:
+            name, vocabulary = self._drafter.name, self._target.config.get_text_config().vocab_size
+            tree = check_proposal(name, tree, self.root, depth, self.lane.config.nodes, vocabulary)
+            pruned = check_pruned(name, pruned, len(tree), vocabulary)
+        self._tree, self._pruned = tree, pruned
         return tree
 
     @torch.inference_mode()
@@ -206,7 +214,7 @@ class Request:
             emitted=emitted,
             target=target_view(tree, output.logits, probs) if self._record else None,
             seconds=seconds,
-            pruned=session.pruned,
+            pruned=self._pruned,
             draws=recorder.draws() if recorder else (),
             finished=self.finished,
         )

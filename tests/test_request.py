@@ -20,7 +20,7 @@ from specllava.lane import SPECULATIVE, TARGET_ONLY, Lane
 from specllava.pair import Pair
 from specllava.race_file import race_json
 from specllava.runtime.kv_caches import KVCaches
-from specllava.trace import DecodeTrace, Prefill, StepTrace
+from specllava.trace import DecodeTrace, Prefill
 from visual.player.recorded import read_recorded
 
 CONFIG = DecodingConfig(max_new_tokens=14, depth=4, entropy_threshold=0.2, min_log_prob=-50.0)
