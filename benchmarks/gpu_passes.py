@@ -69,8 +69,8 @@ class Watch:
         """Seconds that the noted passes of an answer that is over take by themselves; ``None`` if none were noted."""
         if not self._padded:
             return None
-        for model in self._models:
-            engine = engine_in(caches, model)
+        for number, model in enumerate(self._models):  # the target first
+            engine = engine_in(caches, model, verifies=number == 0)
             assert isinstance(engine, PaddedEngine | PaddedFeatureEngine)
             engine.passes.stage_nothing()
         alone = {}
@@ -84,8 +84,10 @@ class Watch:
         return sum(alone[each] for each in self._noted)
 
 
-def engine_in(caches: KVCaches, model: PreTrainedModel) -> AnyEngine:
+def engine_in(caches: KVCaches, model: PreTrainedModel, verifies: bool) -> AnyEngine:
     """The engine that served a model in an answer, or a small new one if none did."""
+    if verifies:
+        return caches.verifying_engine(model, 1, (), 1)
     return caches.feature_engine(model, 1) if isinstance(model, FeatureDraft) else caches.engine(model, 1)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, check_proposal
+from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, check_proposal, check_pruned
 from specllava.growth.rule import GrowthRule
 from specllava.lane import Lane, LaneFacts
 from specllava.models.model_size import target_columns
@@ -32,7 +32,7 @@ from specllava.trace import (
     StepTrace,
     tokens_used,
 )
-from specllava.tree import DraftTree
+from specllava.tree import DraftTree, Pruned
 from specllava.verification.draws import DrawRecorder
 from specllava.verification.sampling import SeededRandom
 from specllava.verification.target_view import target_view
@@ -95,6 +95,7 @@ class Request:
         self._verifier = build_verifier(lane.config, self._random)
         self._session: DraftSession | None = None
         self._tree: DraftTree | None = None
+        self._pruned: tuple[Pruned, ...] = ()
         self._draft_seconds = 0.0
 
     @property
@@ -117,13 +118,16 @@ class Request:
         """Read the prompt with both models; the target's first token becomes the root.
 
         Raises:
-            ValueError: the target's logits are no numbers, or there is no draft to draft with.
+            ValueError: the prompt has been read, the target's logits are no numbers, or there is no draft to draft
+                with.
         """
+        if self._session is not None:
+            raise ValueError("this request has read its prompt: make a new one for another answer")
         prompt, config, state_layers = self.lane.prompt, self.lane.config, self._drafter.state_layers
         device = prompt.input_ids.device
         started = now(device)
         columns = target_columns(self._length, config)
-        self._engine = self.caches.engine(self._target, columns, state_layers, config.nodes + 1)
+        self._engine = self.caches.verifying_engine(self._target, columns, state_layers, config.nodes + 1)
         output = self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
         first = self._verifier.first_token(output.logits)
         read = now(device)
@@ -152,18 +156,27 @@ class Request:
         """Let the drafter grow a tree below the root; deeper than the room that is left would be wasted.
 
         Raises:
-            ValueError: a rule, or a drafter of the caller's own, that breaks its limits; the draft's logits are no
-                numbers.
+            ValueError: not the moment for it; a rule, or a drafter of the caller's own, that breaks its limits; the
+                draft's logits are no numbers.
         """
-        assert self._session is not None, "prefill comes first"
+        session = self._running()
+        if self._tree is not None:
+            raise ValueError("the last proposed tree is not verified: verify comes first")
         started = now_read()
         depth = min(self.lane.config.depth, self.room - 1)
-        tree = self._session.propose(self.root, depth)
+        own = self.lane.drafter is not None  # the caller's; the package's keep the limits, as tests hold
+        try:
+            tree, pruned = session.propose(self.root, depth), session.pruned
+        except (TypeError, ValueError) as error:
+            if not own:
+                raise
+            raise ValueError(f"the drafter {self._drafter.name} proposes no tree: {error}") from error
         self._draft_seconds = now_read() - started
-        if self.lane.drafter is not None:  # the caller's own: the package's keep the limits, as tests hold
-            vocabulary = self._target.config.get_text_config().vocab_size
-            check_proposal(self._drafter.name, tree, self.root, depth, self.lane.config.nodes, vocabulary)
-        self._tree = tree
+        if own:
+            name, vocabulary = self._drafter.name, self._target.config.get_text_config().vocab_size
+            tree = check_proposal(name, tree, self.root, depth, self.lane.config.nodes, vocabulary)
+            pruned = check_pruned(name, pruned, len(tree), vocabulary)
+        self._tree, self._pruned = tree, pruned
         return tree
 
     @torch.inference_mode()
@@ -174,11 +187,11 @@ class Request:
         accepted, and its own bonus token behind it becomes the new root, which is in neither cache.
 
         Raises:
-            ValueError: the target's logits are no numbers.
+            ValueError: not the moment for it, or the target's logits are no numbers.
         """
-        assert self._session is not None, "prefill comes first"
-        assert self._tree is not None, "propose comes first"
-        session, tree = self._session, self._tree
+        session, tree = self._running(), self._tree
+        if tree is None:
+            raise ValueError("no tree is proposed: propose comes first")
         recorder = DrawRecorder(self._random) if self._record else None
         started = now_read()
         base = self._engine.cache.length
@@ -201,10 +214,22 @@ class Request:
             emitted=emitted,
             target=target_view(tree, output.logits, probs) if self._record else None,
             seconds=seconds,
-            pruned=session.pruned,
+            pruned=self._pruned,
             draws=recorder.draws() if recorder else (),
             finished=self.finished,
         )
+
+    def _running(self) -> DraftSession:
+        """Return the session of an answer that has begun and not ended.
+
+        Raises:
+            ValueError: it has not begun, or has ended.
+        """
+        if self._session is None:
+            raise ValueError("no prompt is read: prefill comes first")
+        if self.finished is not None:
+            raise ValueError(f"the answer has ended ({self.finished}): make a new request for another one")
+        return self._session
 
     def _emit(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Emit what may be emitted of ``tokens``, and decide whether that was the last."""

@@ -23,6 +23,7 @@ class Summary:
     """Totals of one lane over one or more runs; every ratio is derived from them.
 
     Args:
+        accepted: drafted tokens that are part of the answers; those after an answer's end are not.
         draft_seconds: the part of the decoding that the draft took.
         verify_seconds: the part that the target's passes took.
         saved: tokens that another branch than the draft's favourite brought.
@@ -102,7 +103,7 @@ def summarise(traces: Iterable[DecodeTrace]) -> Summary:
         tokens += len(trace.token_ids)
         passes += len(trace.steps)
         drafted += sum(step.tree.drafted for step in trace.steps)
-        accepted += sum(len(step.verification.accepted) for step in trace.steps)
+        accepted += sum(accepted_lengths(trace))
         saved += sum(map(saved_tokens, trace.steps))
         decode.append(trace.decode_seconds)
         prefill.append(trace.prefill.total)

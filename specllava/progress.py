@@ -29,7 +29,7 @@ class LaneProgress:
             self.token_ids.extend(step.emitted)
             self.summary = Summary(
                 1, len(self.token_ids), old.target_passes + 1, old.drafted + step.tree.drafted,
-                old.accepted + len(step.verification.accepted), old.decode_seconds + spent.total, old.prefill_seconds,
+                old.accepted + len(step.emitted_nodes), old.decode_seconds + spent.total, old.prefill_seconds,
                 old.draft_seconds + spent.draft, old.verify_seconds + spent.verify, old.saved + saved_tokens(step),
             )  # fmt: skip
 

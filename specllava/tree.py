@@ -54,7 +54,7 @@ class DraftTree(Record):
 
     def __post_init__(self) -> None:
         lengths = (len(self.tokens), len(self.parents), len(self.log_probs), len(self.entropies))
-        if len(set(lengths)) != 1 or not self.tokens:
+        if len(set(lengths)) != 1 or not lengths[0]:
             raise ValueError(f"a tree needs one entry per node in every list, at least the root: lengths {lengths}")
         if self.parents[0] != ROOT_PARENT:
             raise ValueError(f"node 0 is the root, its parent must be {ROOT_PARENT}, not {self.parents[0]}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 import time
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -16,11 +18,13 @@ from support import models
 from support.models import COSTS
 from test_rules import expected_accepted
 
+from specllava import decoding
 from specllava.config import DecodingConfig
 from specllava.growth.cost_model import Calibration, CostModel, Costs
 from specllava.growth.shapes import Shape, best_shape
 from specllava.lab import Lab
 from specllava.lane import Lane
+from specllava.runtime.timing import against_rounds
 from specllava.trace import StepTrace
 
 COST_AWARE = DecodingConfig(rule="cost-aware", max_new_tokens=12)
@@ -67,6 +71,27 @@ def test_a_step_without_a_level_teaches_nothing():
     step = [last.propose(), last.verify()][1]
     assert isinstance(step, StepTrace) and step.tree.drafted == 0 and step.finished == "length"
     assert known == before
+
+
+@pytest.mark.parametrize("reading", [math.nan, math.inf, -math.inf])
+def test_a_clock_that_fails_once_does_not_stop_drafting(reading: float, monkeypatch: pytest.MonkeyPatch):
+    """One such reading made every price no number, and nothing was drafted as long as the pair was loaded."""
+    pair = replace(models.pair("mixed"), costs=COSTS)
+    readings, clock = [reading], decoding.now_read
+    monkeypatch.setattr(decoding, "now_read", lambda: readings.pop() if readings else clock())
+    lane = Lane("any", COST_AWARE, models.prompt(0))
+    assert pair.run(lane).token_ids == models.reference(0)[:12]
+    assert not readings and all(math.isfinite(price) for price in pair.cost_model(sampling=False).token_prices)
+    assert sum(step.tree.drafted for step in pair.run(lane).steps) > 0
+
+
+@pytest.mark.parametrize("reading", [math.nan, math.inf])
+def test_a_round_of_passes_that_the_clock_did_not_measure_is_left_out(reading: float):
+    good = {1: [1.0, 1.0], 2: [2.0, 2.0]}
+    hurt = {1: [1.0, reading, 1.0], 2: [2.0, 2.0, 2.0]}
+    assert against_rounds(hurt) == against_rounds(good) == {1: 1.0, 2: 2.0}
+    with pytest.raises(ValueError, match="the clock gave no seconds of passes"):
+        against_rounds({1: [reading], 2: [2.0]})
 
 
 def test_a_request_that_must_not_teach_leaves_the_cost_model_as_it_is():

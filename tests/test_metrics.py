@@ -25,6 +25,7 @@ from specllava.metrics import (
     speedup,
     summarise,
 )
+from specllava.progress import LaneProgress
 from specllava.trace import DecodeTrace, Prefill, RunInfo, StepSeconds, StepTrace
 from specllava.tree import DraftTree
 from specllava.verdict import TargetView, Verification
@@ -166,6 +167,16 @@ def test_another_length_is_a_difference_without_a_margin(longer: DecodeTrace, sh
 @pytest.mark.parametrize(("margin", "near"), [(0.0, True), (NEAR_TIE_MARGIN, True), (2 * NEAR_TIE_MARGIN, False)])
 def test_a_near_tie_is_within_the_margin(margin: float, near: bool):
     assert compare(run(10, (), 1.0, margin), run(11, (), 1.0)).near_tie is near
+
+
+def test_guesses_after_the_end_of_an_answer_are_not_accepted():
+    """Of three agreed guesses the answer has room for two: as bars, rates and the benchmark's steps count them."""
+    both = summarise([SHORT, SPECULATIVE])
+    assert (summarise([SHORT]).accepted, both.accepted) == (2, 4)
+    assert both.acceptance == pytest.approx(4 / 9)
+    progress = LaneProgress()
+    progress.advance(SHORT, math.inf)
+    assert progress.summary == summarise([SHORT])
 
 
 def test_accepted_lengths_per_step():

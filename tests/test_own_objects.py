@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import models
@@ -20,9 +25,11 @@ from specllava.growth.rule import GrowthRule
 from specllava.growth.rules.shaped import FixedRule
 from specllava.growth.tree_builder import TopTokens, TreeBuilder
 from specllava.lane import Lane
+from specllava.runtime.engines import PassesName
 from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.passes import PassInput
 from specllava.trace import DecodeTrace
-from specllava.tree import DraftTree
+from specllava.tree import DraftTree, Pruned
 
 CHATS = st.integers(0, len(models.CHATS) - 1)
 CONFIG = DecodingConfig(max_new_tokens=16, depth=4, nodes=8, width=3)
@@ -103,6 +110,34 @@ def test_a_drafter_of_ones_own_changes_no_token(chat: int, seed: int, choices: i
     trace = pair.run(Lane("own", config, prompt, drafter=drafter))
     assert trace.token_ids == alone
     assert temperature or alone == expected(chat, seed, 16)
+
+
+class TargetItself(Drafter):
+    """Draft one token by a pass of the target, and leave the root's column in the KV cache."""
+
+    def open(self, context: DraftContext) -> DraftSession:
+        return _TargetSession(context)
+
+
+class _TargetSession(DraftSession):
+    def __init__(self, context: DraftContext) -> None:
+        self.engine = context.caches.engine(context.target, context.length + context.config.nodes + 1)
+        self.engine.prefill(context.prompt.input_ids, context.prompt.features, context.prompt.image_keys)
+
+    def propose(self, root: int, depth: int) -> DraftTree:
+        best = int(self.engine.forward(PassInput([root])).logits[-1].argmax())
+        return DraftTree.chain([root, best][: 1 + depth])
+
+
+@pytest.mark.parametrize("passes", ["eager", "padded"])
+def test_a_drafter_that_runs_the_target_cannot_reach_the_engine_that_verifies(passes: PassesName):
+    """Columns that it left once stood in the context of the next pass, and the answer was another."""
+    pair, caches = replace(models.pair(None), passes=passes), KVCaches()
+    for chat in (0, 1, 0):  # the caches serve one answer after the other
+        lane = Lane("own", CONFIG, models.prompt(chat), drafter=TargetItself())
+        said = pair.collect(lane, stream(pair.request(lane, caches)))
+        assert said.token_ids == models.reference(chat)[:16]
+    assert said.steps[0].verification.accepted == (1,)
 
 
 def test_a_random_drafter_is_right_now_and_then():
@@ -232,13 +267,14 @@ class Wrong(Drafter):
     """Propose one tree, whatever the root."""
 
     name = "wrong"
+    pruned: tuple[Pruned, ...] = ()
 
     def __init__(self, tree: Callable[[int], DraftTree]) -> None:
         self.tree = tree
 
     def open(self, context: DraftContext) -> DraftSession:
         session = _WrongSession()
-        session.tree = self.tree
+        session.tree, session.pruned = self.tree, self.pruned
         return session
 
 
@@ -260,3 +296,145 @@ def test_a_drafter_that_proposes_no_tree_of_this_answer_is_refused(tree: Callabl
     """A tree below another token was verified as if the target had said that token."""
     with pytest.raises(ValueError, match=message):
         models.pair(None).run(Lane("own", CONFIG, models.prompt(0), drafter=Wrong(tree)))
+
+
+TREES: dict[str, Callable[[int], DraftTree]] = {
+    "numpy": lambda root: DraftTree(
+        np.array([root, 40]), np.array([-1, 0]), np.array([0.0, -0.5], np.float32), (None, 0)
+    ),
+    "numpy numbers": lambda root: DraftTree(
+        (np.int32(root), np.int64(40)),
+        (np.int8(-1), np.int8(0)),
+        (np.float32(0), np.float64(-0.5)),
+        (None, np.float16(0)),
+    ),
+    "tensors": lambda root: DraftTree(
+        torch.tensor([root, 40]), torch.tensor([-1, 0]), torch.tensor([0.0, -0.5]), (None, torch.tensor(0))
+    ),
+    "tensors of one": lambda root: DraftTree(
+        (torch.tensor(root), torch.tensor([40])),
+        (-1, torch.tensor(0)),
+        (0, torch.tensor(-0.5)),
+        (None, torch.tensor([0.0])),
+    ),
+    "lists": lambda root: DraftTree([root, 40], [-1, 0], [0, -0.5], [None, 0]),
+}
+
+
+@pytest.mark.parametrize("form", TREES)
+def test_numbers_of_another_form_are_taken_and_the_trace_reads_back(form: str):
+    """They ran, and the trace could not be written down afterwards."""
+    drafter = Wrong(TREES[form])
+    drafter.pruned = (Pruned(np.int64(0), torch.tensor(41), np.float32(-1.5)),)
+    trace = models.pair(None).run(Lane("own", CONFIG, models.prompt(0), drafter=drafter))
+    assert trace.token_ids == models.reference(0)[:16]
+    assert DecodeTrace.from_json(trace.to_json()) == trace
+    first = trace.steps[0]
+    assert first.tree == DraftTree((trace.prefill.first_token, 40), (-1, 0), (0.0, -0.5), (None, 0.0))
+    assert first.pruned == (Pruned(0, 41, -1.5),)
+    assert {type(number) for number in (*first.tree.tokens, *first.tree.parents)} == {int}
+
+
+def chain(token: object, log_prob: object = -1.0, entropy: object = None) -> Callable[[int], DraftTree]:
+    return lambda root: DraftTree((root, token), (-1, 0), (0.0, log_prob), (None, entropy))
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (chain(True), "token True, not an integer"),
+        (chain(np.bool_(True)), "token np.True_, not an integer"),
+        (chain(torch.tensor(True)), r"token tensor\(True\), not an integer"),
+        (chain(40.0), "token 40.0, not an integer"),
+        (chain(None), "token None, not an integer"),
+        (chain("40"), "token '40', not an integer"),
+        (chain(40, math.nan), "log-probability nan, not a finite number"),
+        (chain(40, -math.inf), "log-probability -inf, not a finite number"),
+        (chain(40, torch.tensor(math.nan)), r"log-probability tensor\(nan\), not a finite number"),
+        (chain(40, None), "log-probability None, not a finite number"),
+        (chain(40, -1.0, math.inf), "entropy inf, not a finite number"),
+        (lambda root: DraftTree((root, 40), (-1, 0.0), (0.0, 0.0), (None,) * 2), "parent 0.0, not an integer"),
+        (lambda root: DraftTree((root, 40), (-1, False), (0.0, 0.0), (None,) * 2), "parent False, not an integer"),
+        (lambda root: None, "None, not a DraftTree"),
+        (lambda root: [root], r"\[[0-9]+\], not a DraftTree"),
+        (lambda root: DraftTree.chain([]), "no tree: a tree needs one entry per node .* lengths"),
+        (lambda root: DraftTree(torch.tensor([]), (), (), ()), "no tree: a tree needs one entry per node .* lengths"),
+        (lambda root: DraftTree((root, 40), (-1, None), (0.0, 0.0), (None,) * 2), "no tree: .*NoneType"),
+    ],
+)
+def test_what_is_no_tree_of_numbers_is_refused_by_drafter_and_value(tree: Callable[[int], DraftTree], message: str):
+    """Some ran and wrote files that could not be read; others failed far inside."""
+    with pytest.raises(ValueError, match=f"^the drafter wrong proposes {message}[^\n]*$"):
+        models.pair(None).run(Lane("own", CONFIG, models.prompt(0), drafter=Wrong(tree)))
+
+
+@pytest.mark.parametrize(
+    ("pruned", "message"),
+    [
+        ((Pruned(2, 41, -1.0),), "a guess of parent 2, of a tree of 2 nodes"),
+        ((Pruned(0, 10**6, -1.0),), f"token 1000000, of a vocabulary of {models.RECIPE.vocabulary}"),
+        ((Pruned(0, 41, math.nan),), "a guess of log-probability nan, not a finite number"),
+        ((Pruned(0, 41.5, -1.0),), "token 41.5, not an integer"),
+        ((41,), "41, not a Pruned"),
+        (None, "None, not a list"),
+    ],
+)
+def test_guesses_left_out_that_no_trace_can_hold_are_refused(pruned: tuple[Pruned, ...], message: str):
+    drafter = Wrong(chain(40))
+    drafter.pruned = pruned
+    with pytest.raises(ValueError, match=f"^the drafter wrong prunes {message}$"):
+        models.pair(None).run(Lane("own", CONFIG, models.prompt(0), drafter=drafter))
+
+
+class Returning(AnyRule):
+    """Return such values where a rule returns integers."""
+
+    name = "mine"
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(0, CONFIG)
+        self._values = values
+        self.max_children = values.get("max_children", 4)
+
+    def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
+        return self._values.get("num_children", 2)
+
+    def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
+        return self._values.get("frontier", list)(level[:1])
+
+    def select(self, builder: TreeBuilder) -> list[int]:
+        return self._values.get("select", list)([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_children": 4.0}, r"max_children of the rule mine returns 4.0, not an integer"),
+        ({"num_children": 1.5}, r"num_children\(\) of the rule mine returns 1.5, not an integer"),
+        ({"num_children": None}, r"num_children\(\) of the rule mine returns None, not an integer"),
+        ({"num_children": True}, r"num_children\(\) of the rule mine returns True, not an integer"),
+        ({"frontier": lambda nodes: None}, r"frontier\(\) of the rule mine returns None, not a list"),
+        ({"frontier": lambda nodes: map(float, nodes)}, r"frontier\(\) of the rule mine returns <map .*>, not a list"),
+        ({"frontier": lambda nodes: [1.0]}, r"frontier\(\) of the rule mine returns 1.0, not an integer"),
+        ({"select": lambda nodes: None}, r"select\(\) of the rule mine returns None, not a list"),
+        (
+            {"select": lambda nodes: (node for node in nodes)},
+            r"select\(\) of the rule mine returns <gen.*>, not a list",
+        ),
+        ({"select": lambda nodes: np.array([1.0])}, r"select\(\) of the rule mine returns 1.0, not an integer"),
+        ({"select": lambda nodes: [True]}, r"select\(\) of the rule mine returns True, not an integer"),
+    ],
+)
+def test_a_rule_that_returns_no_integers_is_refused_by_its_name_and_value(values: dict[str, Any], message: str):
+    pair = models.pair("mixed")
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        pair.run(Lane("own", CONFIG, models.prompt(0), rule=Returning(**values)))
+    assert pair.run(Lane("own", CONFIG, models.prompt(0))).token_ids == models.reference(0)[:16]
+
+
+@pytest.mark.parametrize("form", [np.array, torch.tensor, tuple, lambda nodes: [np.int16(node) for node in nodes]])
+def test_a_rule_may_return_integers_of_another_form(form: Callable[[list[int]], Any]):
+    rule = Returning(num_children=np.int64(2), max_children=np.int64(4), frontier=form, select=form)
+    trace = models.pair("mixed").run(Lane("own", CONFIG, models.prompt(0), rule=rule))
+    assert trace.token_ids == models.reference(0)[:16]
+    assert DecodeTrace.from_json(trace.to_json()) == trace and max(step.tree.drafted for step in trace.steps) == 2

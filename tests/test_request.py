@@ -20,7 +20,7 @@ from specllava.lane import SPECULATIVE, TARGET_ONLY, Lane
 from specllava.pair import Pair
 from specllava.race_file import race_json
 from specllava.runtime.kv_caches import KVCaches
-from specllava.trace import DecodeTrace, Prefill, StepTrace
+from specllava.trace import DecodeTrace, Prefill
 from visual.player.recorded import read_recorded
 
 CONFIG = DecodingConfig(max_new_tokens=14, depth=4, entropy_threshold=0.2, min_log_prob=-50.0)
@@ -282,12 +282,28 @@ def test_the_entropy_of_suppressed_tokens_is_that_of_the_others():
     assert sorted(top.tokens) == [0, 2] and top.entropy == pytest.approx(0.6931472)
 
 
-def test_a_step_is_not_verified_before_it_is_proposed(tiny: Pair):
-    request = tiny.request(Lane(SPECULATIVE, CONFIG, models.prompt(0)))
-    with pytest.raises(AssertionError, match="prefill comes first"):
+@pytest.mark.parametrize("config", [CONFIG, DRAWN, replace(CONFIG, drafter="prompt-lookup")])
+def test_phases_out_of_turn_are_refused_and_the_answer_goes_on(config: DecodingConfig):
+    """A prompt read twice was emitted twice; a step after the end failed inside, one before the prompt by assertion."""
+    pair, prompt = models.pair("mixed"), models.prompt(0)
+    request = pair.request(Lane(SPECULATIVE, config, prompt))
+
+    def refused(reason: str, *phases: Callable[[], object]) -> None:
+        for phase in phases:
+            with pytest.raises(ValueError, match=f"^{reason}[^\n]*$"):
+                phase()
+
+    refused("no prompt is read: prefill comes first", request.propose, request.verify)
+    events: list[Event] = [request.prefill()]
+    while request.finished is None:
+        refused("this request has read its prompt", request.prefill)
+        refused("no tree is proposed: propose comes first", request.verify)
         request.propose()
-    request.prefill()
-    with pytest.raises(AssertionError, match="propose comes first"):
-        request.verify()
-    request.propose()
-    assert isinstance(request.verify(), StepTrace)
+        refused("this request has read its prompt", request.prefill)
+        refused("the last proposed tree is not verified", request.propose)
+        events.append(request.verify())
+    refused("this request has read its prompt", request.prefill)
+    refused(r"the answer has ended \(length\)", request.propose, request.verify)
+    assert untimed_all(events) == untimed_all(list(models.events(pair, prompt, config)))
+    if config.temperature == 0:
+        assert tuple(request.emitted) == expected(0, 0, config.max_new_tokens)

@@ -22,6 +22,7 @@ from support.static_site import file_server
 from support.visual_traces import first_steps, retexted, synthetic_race
 
 from specllava.config import DecodingConfig
+from specllava.metrics import accepted_lengths, summarise
 from specllava.race_file import NamedTrace, against_json, race_json
 from visual.player.lessons import load_lessons
 from visual.player.link import follow_link
@@ -51,6 +52,13 @@ ODD = (None, True, -1, 0, 1, 2, 1.5, -7.25, 1e9, 1e300, 2**60, "", "0", "x" * 70
 FILLED = """async ({ code, rules, text }) => {
   const { readRace } = await import(`${code}/race_reading.js`);
   return readRace(text, await (await fetch(rules)).json())[0].filled;
+}"""
+TOTALS = """async ({ code, rules, text }) => {
+  const { readRace } = await import(`${code}/race_reading.js`);
+  const { totalsOf } = await import(`${code}/run_metrics.js`);
+  const [{ speculative }] = readRace(text, await (await fetch(rules)).json());
+  const { accepted, drafted, tokens, passes, saved } = totalsOf(speculative);
+  return [accepted, drafted, tokens, passes, saved];
 }"""
 OPENED = """async ({ code, list, how }) => (await import(`${code}/site_frames.js`)).opened(list, how)"""
 FOLLOWED = """async ({ code, queries, examples, lessons }) => {
@@ -179,6 +187,17 @@ def test_what_python_refuses_the_browser_refuses_in_one_line(
     assert isinstance(answer, str)
     assert answer.startswith("Error: ")
     assert "\n" not in answer and len(answer) < 300
+
+
+def test_guesses_after_the_end_of_an_answer_are_not_accepted_in_the_browser_either(edition: Edition) -> None:
+    whole = synthetic_race(1)["speculative"]
+    at = next(at for at, step in enumerate(whole.steps) if len(step.verification.accepted) > 1)
+    last = replace(whole.steps[at], emitted=whole.steps[at].emitted[:1])
+    trace = replace(whole, steps=(*whole.steps[:at], last), finish_reason="length")
+    ours, places = summarise([trace]), {"code": edition.code, "rules": edition.rules}
+    found = edition.page.evaluate(TOTALS, {**places, "text": race_json(None, trace)})
+    assert found == [sum(accepted_lengths(trace)), ours.drafted, ours.tokens, ours.target_passes, ours.saved]
+    assert found[0] < sum(len(step.verification.accepted) for step in trace.steps)
 
 
 def test_options_that_a_file_leaves_open_are_told_as_python_tells_them(edition: Edition) -> None:

@@ -174,9 +174,9 @@ class Shifted(Llava):
     def __init__(self, offset: int, rows: int) -> None:
         self.offset, self.position_rows = offset, rows
 
-    def prefill_positions(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> tuple[Tensor | None, int]:
+    def prefill_positions(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> Tensor:
         places = torch.arange(input_ids.shape[1])[None] + self.offset
-        return (places if self.position_rows == 1 else places.expand(self.position_rows, 1, -1)), self.offset
+        return places if self.position_rows == 1 else places.expand(self.position_rows, 1, -1)
 
 
 @pytest.mark.parametrize("offset", [-3, 5])

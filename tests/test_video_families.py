@@ -14,16 +14,23 @@ from support.clips import clip
 from support.family_configs import Layout
 from support.family_drafts import write_draft, write_target
 from support.family_kinds import QWENS, FamilyName
-from support.family_proofs import FAST, check_tree_pass
-from support.video_proofs import READERS, chat, check_generate, check_speculation
+from support.family_proofs import FAST, check_tree_pass, said
+from support.video_proofs import READERS, chat, check_generate, check_speculation, generated
 
 from specllava.bench.vision_time import with_vision_time
 from specllava.chat import Chat
 from specllava.models.loading import DTypeName
+from specllava.models.video import Video
 from specllava.pair import Pair
 from specllava.runtime.prompt_builder import NoRoomError
 
 NEAR = Layout(vision=16, side=36, patch=6, padding=8)
+LONG: list[tuple[FamilyName, Video]] = [
+    ("qwen2_vl", clip(120)),
+    ("qwen2_5_vl", clip(8, slow=10.0)),
+    ("qwen2_5_vl", clip(4, slow=40.0)),
+    ("qwen3_vl", clip(40, slow=40.0)),
+]
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +77,34 @@ def test_a_tree_pass_behind_a_video_scores_each_path_as_alone(pairs, family: Fam
     check_tree_pass(pair, family, (pair.prompt(None, chat(number)) for number in (1, 2)))
 
 
-def test_what_was_decoded_behind_a_long_video_is_read_again_where_it_moves(pairs):
-    """Its time goes further than the words behind it, so an answer stands behind the time, and later behind the words.
+@pytest.mark.parametrize(("family", "video"), LONG)
+def test_an_answer_about_a_long_video_is_generates_own(pairs, family: FamilyName, video: Video):
+    """Its positions in time exceed those of the words after it, which the answer goes on from, and not from the time.
 
-    Kept columns once had the answer at its first place, and the next turn differed from a fresh reading.
+    The logits are those of the cache-free forward as well.
     """
-    talk = Chat(pairs("qwen2_5_vl", "float64"))
-    for text in ("What?", "Where?", "Why?"):
-        talk.ask(text, clip(4, slow=40.0) if text == "What?" else (), FAST)
-        check_last(talk)
+    pair = pairs(family, "float64")
+    messages = [{"role": "user", "content": [{"type": "video", "video": video}, {"type": "text", "text": "What?"}]}]
+    check_generate(pair, [messages])
+    prompt = pair.prompt(None, messages)
+    assert said(pair, prompt, FAST)[0] == generated(pair, messages)
+    check_tree_pass(pair, family, [prompt])
+
+
+@pytest.mark.parametrize(("family", "video"), LONG)
+def test_later_turns_behind_a_long_video_are_generates_own(pairs, family: FamilyName, video: Video):
+    """Both lanes keep their caches, whose answers have the positions that the whole chat gives them."""
+    pair = pairs(family, "float64")
+    talk, read = Chat(pair), 0
+    for text, shown in (("What?", video), ("Where?", ()), ("And here?", checkpoints.picture(2)), ("Why?", ())):
+        for _ in talk.race(text, shown, FAST):
+            pass
+        last, wanted = talk.turns[-1], generated(pair, talk.messages[:-1])
+        assert last.alone is not None
+        for trace in (last.trace, last.alone):
+            assert trace.token_ids == wanted
+            assert trace.prefill.reused_tokens >= read
+        read = last.trace.prefill.prompt_tokens  # the next turn reads none of it again
 
 
 @pytest.mark.parametrize("family", READERS)

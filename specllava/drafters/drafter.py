@@ -14,6 +14,7 @@ from specllava.config import DecodingConfig
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rule import GrowthRule
 from specllava.models.feature_draft import FeatureDraft
+from specllava.own_values import finite, integer, integers, listed, shown
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PrefillOutput
 from specllava.runtime.prompt import Prompt
@@ -100,25 +101,58 @@ class Drafter(ABC):
         """Open a session for an answer, behind the target's prefill."""
 
 
-def check_proposal(name: str, tree: DraftTree, root: int, depth: int, nodes: int, vocabulary: int) -> None:
-    """Refuse a tree that the target cannot verify below ``root``, the last emitted token.
+def check_proposal(name: str, tree: DraftTree, root: int, depth: int, nodes: int, vocabulary: int) -> DraftTree:
+    """Return a tree in plain numbers; refuse one that the target cannot verify below ``root``, the last emitted token.
 
     Args:
         name: of the drafter.
+        tree: with integers and numbers of any form.
         depth, nodes: levels and guesses that are allowed; the target's KV cache has columns for no more.
         vocabulary: token ids that the target knows.
 
     Raises:
-        ValueError: another root, a token that the target does not know, or more levels or guesses; one line.
+        ValueError: no tree, another root, a token that the target does not know, what is no integer or no finite
+            number, or more levels or guesses; one line.
     """
     about = f"the drafter {name} proposes"
+    if not isinstance(tree, DraftTree):
+        raise ValueError(f"{about} {shown(tree)}, not a DraftTree")
+    tree = DraftTree(
+        tuple(integers(tree.tokens, f"{about} token")),
+        tuple(integers(tree.parents, f"{about} parent")),
+        tuple(finite(one, f"{about} log-probability") for one in listed(tree.log_probs, f"{about} log-probabilities")),
+        tuple(None if one is None else finite(one, f"{about} entropy") for one in listed(tree.entropies, about)),
+    )
     if tree.tokens[0] != root:
         raise ValueError(f"{about} a tree below token {tree.tokens[0]}, not below the last token {root}")
     if tree.drafted > nodes:
         raise ValueError(f"{about} {tree.drafted} tokens, at most {nodes} are allowed")
     if (levels := max(tree.depths())) > depth:
         raise ValueError(f"{about} {levels} levels, at most {depth} are allowed")
-    unknown = next((token for token in tree.tokens if not 0 <= token < vocabulary), None)
+    _check_known(about, tree.tokens, vocabulary)
+    return tree
+
+
+def check_pruned(name: str, pruned: Sequence[Pruned], nodes: int, vocabulary: int) -> tuple[Pruned, ...]:
+    """Return guesses that a tree of ``nodes`` nodes was grown without, in plain numbers.
+
+    Raises:
+        ValueError: guesses below no node, or as :func:`check_proposal`; one line.
+    """
+    about, found = f"the drafter {name} prunes", list[Pruned]()
+    for guess in listed(pruned, about):
+        if not isinstance(guess, Pruned):
+            raise ValueError(f"{about} {shown(guess)}, not a Pruned")
+        parent, token = integer(guess.parent, f"{about} a guess of parent"), integer(guess.token, f"{about} token")
+        if not 0 <= parent < nodes:
+            raise ValueError(f"{about} a guess of parent {parent}, of a tree of {nodes} nodes")
+        found.append(Pruned(parent, token, finite(guess.log_prob, f"{about} a guess of log-probability")))
+    _check_known(about, [guess.token for guess in found], vocabulary)
+    return tuple(found)
+
+
+def _check_known(about: str, tokens: Sequence[int], vocabulary: int) -> None:
+    unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
     if unknown is not None:
         raise ValueError(f"{about} token {unknown}, of a vocabulary of {vocabulary}")
 

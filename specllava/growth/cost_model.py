@@ -219,6 +219,8 @@ class CostModel:
         self._tokens, self._seconds = DECAY * self._tokens + len(path), DECAY * self._seconds + seconds
 
     def observe(self, draft_seconds: float, target_seconds: float) -> None:
-        """Correct the costs by the actual seconds of the step last learnt from."""
+        """Correct the costs by the actual seconds of the step last learnt from, unless a clock failed (NaN, inf)."""
+        if not (0 <= draft_seconds < math.inf and 0 <= target_seconds < math.inf):
+            return
         self.draft_correction.add(draft_seconds, self._planned[0])
         self.verify_correction.add(target_seconds, self._planned[1])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from specllava.growth.rule import GrowthRule
 from specllava.growth.tree_builder import TopTokens, TreeBuilder
+from specllava.own_values import integer, integers
 from specllava.tree import ROOT_PARENT, DraftTree, Pruned
 
 MAX_PRUNED = 16  # pruned guesses that are remembered, the likeliest
@@ -56,11 +57,11 @@ def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> G
         expand: called once per level with nodes whose parents were expanded before.
 
     Raises:
-        ValueError: the rule breaks ``limits``, expands what is no node of the level, or selects a child without its
-            parent; one line that names the rule.
+        ValueError: the rule breaks ``limits``, returns what is no integer, expands what is no node of the level, or
+            selects a child without its parent; one line that names the rule.
     """
-    builder = TreeBuilder([root])
-    frontier, expanded, max_children = [0], 0, rule.max_children
+    builder, returns = TreeBuilder([root]), f"of the rule {rule.name} returns"
+    frontier, expanded, max_children = [0], 0, integer(rule.max_children, f"max_children {returns}")
     for _ in range(limits.depth):
         expansions = expand(
             frontier, [builder.tokens[n] for n in frontier], [builder.parents[n] for n in frontier]
@@ -69,6 +70,8 @@ def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> G
         for node, top in zip(frontier, expansions, strict=True):
             builder.entropies[node] = top.entropy
             count = rule.num_children(builder, node, top)
+            if type(count) is not int:
+                count = integer(count, f"num_children() {returns}")
             if not 0 <= count <= max_children:
                 raise ValueError(
                     f"the rule {rule.name} wants {count} children of one node: 0 to its max_children,"
@@ -76,7 +79,7 @@ def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> G
                 )
             best = zip(top.tokens[:count], top.log_probs[:count], strict=True)
             level += [builder.add(token, node, rank, log_prob) for rank, (token, log_prob) in enumerate(best)]
-        frontier = rule.frontier(builder, level)
+        frontier = integers(rule.frontier(builder, level), f"frontier() {returns}")
         if not frontier:
             break
         expanded += len(frontier)
@@ -97,7 +100,9 @@ def _check_frontier(
 
 
 def _prune(builder: TreeBuilder, rule: GrowthRule, limits: GrowthLimits) -> GrownTree:
-    kept = [0, *rule.select(builder)] if len(builder.tokens) > 1 else [0]
+    kept = [0]
+    if len(builder.tokens) > 1:
+        kept += integers(rule.select(builder), f"select() of the rule {rule.name} returns")
     index = {node: position for position, node in enumerate(kept)} | {ROOT_PARENT: ROOT_PARENT}
     _check_selection(builder, rule, kept, index, limits)
     tree = DraftTree(

@@ -46,7 +46,6 @@ class Engine:
         self._masks = AttentionMasks(config, self.device, self.dtype)
         self._family = find_family(model.config)
         self._offset = 0  # of position ids against positions in the text, which pictures of some families change
-        self._read_at: Tensor | None = None  # position ids of the prompt, where its family counts them
         self._positions = torch.arange(capacity, device=self.device)
         self._rotations = _rotations(self.decoder, capacity, self.dtype)
         self.state_layers: tuple[int, ...] = ()
@@ -69,7 +68,7 @@ class Engine:
         self.cache.copy_from(other.cache)
         self.ask(other.state_layers)
         self._held.copy_from(other._held)
-        self._offset, self._read_at = other._offset, other._read_at
+        self._offset = other._offset
 
     def prefill(self, input_ids: Tensor, features: Features | None, image_keys: Sequence[str] = ()) -> PrefillOutput:
         """Read a prompt ``[1, length]``, in place of what the cache holds; what both begin with is not read again.
@@ -89,11 +88,8 @@ class Engine:
         shared = self.cache.common_prefix(contents[:-1])
         if self.state_layers:
             shared = min(shared, self._held.length)  # what lacks its states is read again
-        positions, offset = None, 0
-        if self._family is not None:
-            positions, offset = self._family.prefill_positions(self.model, input_ids, features)
-        shared = self._unmoved(positions, shared)
-        self._offset, self._read_at = offset, positions
+        positions = None if self._family is None else self._family.prefill_positions(self.model, input_ids, features)
+        self._offset = 0 if positions is None else int(positions[..., -1].max()) + 1 - len(ids)
         reused, seen = _before_cut_image([i for i, token in enumerate(ids) if token in markers], counts, shared)
         self.keep(reused, [])
         self.cache.check_room(len(ids) - reused)
@@ -165,24 +161,6 @@ class Engine:
         """
         rows = self._held.rows
         return None if rows is None or not self.state_layers else rows[base:]
-
-    def _unmoved(self, positions: Tensor | None, shared: int) -> int:
-        """Count the columns of ``shared`` ones that a prompt reads at the position ids that they have.
-
-        What was decoded stands behind the highest id of all; a later prompt may read it right behind the words before
-        it, if a video's time went further than those.
-
-        Args:
-            positions: of the prompt, ``[rows, 1, length]``.
-        """
-        held = self._read_at
-        if positions is None or held is None:  # no picture is among them
-            return shared
-        read = held.shape[-1]
-        decoded = torch.arange(read, max(read, shared), device=held.device) + self._offset
-        held = torch.cat([held, decoded.expand(*held.shape[:-1], -1)], dim=-1)[..., :shared]
-        moved = (held != positions[..., :shared]).flatten(0, -2).any(0).nonzero()
-        return int(moved[0]) if len(moved) else shared
 
     def _new_cache(self, config: PretrainedConfig, capacity: int) -> BranchCache:
         return BranchCache(config.num_hidden_layers, capacity)

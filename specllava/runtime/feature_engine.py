@@ -163,7 +163,7 @@ def prompt_entries(
 
 def _position_rows(target: PreTrainedModel, prompt: Prompt) -> Tensor:
     """Return the positions that the target gives a prompt's tokens in time, height and width, ``[3, length]``."""
-    given, _ = family_of(target.config).prefill_positions(target, prompt.input_ids, prompt.features)
+    given = family_of(target.config).prefill_positions(target, prompt.input_ids, prompt.features)
     if given is None:
         return torch.arange(prompt.length, device=prompt.input_ids.device).expand(3, -1)
     return given.reshape(-1, prompt.length).expand(3, -1)

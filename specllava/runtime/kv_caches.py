@@ -28,7 +28,7 @@ class KVCaches:
 
     def __init__(self, engines: Engines | None = None) -> None:
         self._lender = engines or Engines()
-        self._engines: dict[PreTrainedModel, Engine] = {}
+        self._engines: dict[tuple[PreTrainedModel, bool], Engine] = {}  # by model and whether it verifies
         self._feature_engines: dict[FeatureDraft, FeatureEngine] = {}
         self._in_use = False
         weakref.finalize(self, _give_back, self._lender, self._engines, self._feature_engines).atexit = False
@@ -50,22 +50,35 @@ class KVCaches:
             held = self._feature_engines[draft] = larger
         return held
 
-    def engine(
-        self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = (), rows: int = 0
-    ) -> Engine:
-        """Return the engine of a model; a larger one with the same columns if it has fewer than ``capacity``.
+    def engine(self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = ()) -> Engine:
+        """Return the engine in which a drafter runs a model; the target too, whose verifying engine is another.
+
+        It is a larger one with the same columns if it has fewer than ``capacity``.
 
         Args:
             state_layers: hidden states that its passes return.
-            rows: tokens of the largest tree that it verifies, if it verifies any.
         """
-        held = self._engines.get(model)
+        return self._engine(model, capacity, state_layers, 0)
+
+    def verifying_engine(
+        self, target: PreTrainedModel, capacity: int, state_layers: Sequence[int], rows: int
+    ) -> Engine:
+        """Return the engine that verifies, likewise.
+
+        Args:
+            rows: tokens of the largest tree.
+        """
+        return self._engine(target, capacity, state_layers, rows)
+
+    def _engine(self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int], rows: int) -> Engine:
+        key = model, rows > 0
+        held = self._engines.get(key)
         if held is None or held.cache.capacity < capacity:
             larger = self._lender.engine(model, capacity)
             if held is not None:
                 larger.copy_from(held)
                 self._lender.give_back([held])
-            held = self._engines[model] = larger
+            held = self._engines[key] = larger
         self._lender.verify_with(held, capacity, rows)
         held.ask(state_layers)
         return held

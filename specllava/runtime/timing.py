@@ -61,9 +61,17 @@ def engine_of(model: PreTrainedModel, capacity: int, engines: Engines | None = N
 
 
 def against_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
-    """Return the median share of a round for each number of tokens, in seconds of the quickest round."""
+    """Return the median share of a round for each number of tokens, in seconds of the quickest round.
+
+    Raises:
+        ValueError: the clock gave finite seconds above 0 in no round; a round without is left out.
+    """
     times = np.array(list(taken.values()))  # [numbers, rounds]
     rounds = times.sum(axis=0)
+    counted = np.isfinite(rounds) & (rounds > 0)
+    if not counted.any():
+        raise ValueError(f"the clock gave no seconds of passes: rounds of {rounds.tolist()} s")
+    times, rounds = times[:, counted], rounds[counted]
     shares = np.median(times / rounds, axis=1)
     return dict(zip(taken, (shares * rounds.min()).tolist(), strict=True))
 

@@ -18,6 +18,7 @@ from specllava.trace import DecodeTrace
 from support import feature_checkpoints
 from support.feature_checkpoints import Layout
 from support.feature_reference import Reference, Text
+from support.video_proofs import own_inputs
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,20 @@ def text_of(pair: Pair, layout: Layout, messages: list[dict[str, Any]], answer: 
         content = message["content"]
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         chat.append({"role": message["role"], "content": parts})
-    inputs = pair.processor.apply_chat_template(
-        chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
-    )
+    if any(part["type"] == "video" for message in chat for part in message["content"]):
+        inputs = own_inputs(pair, chat)
+    else:
+        inputs = pair.processor.apply_chat_template(
+            chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+        )
     ids = torch.cat([inputs.pop("input_ids"), torch.tensor([list(answer)], dtype=torch.int64)], 1)
-    slots = torch.eq(ids, pair.target.config.image_token_id)
+    config = pair.target.config
+    videos = torch.eq(ids, getattr(config, "video_token_id", -1))
+    slots = torch.eq(ids, config.image_token_id) | videos
     read = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
     read.pop("attention_mask", None)
     if "mm_token_type_ids" in read:
-        read["mm_token_type_ids"] = slots.int()
+        read["mm_token_type_ids"] = slots.int() + videos.int()
     output = pair.target(input_ids=ids, **read, use_cache=False, output_hidden_states=True)
     hidden = output.hidden_states
     states = torch.cat([hidden[layer][0] for layer in layout.states], -1)
@@ -86,9 +92,10 @@ def text_of(pair: Pair, layout: Layout, messages: list[dict[str, Any]], answer: 
 
 def _rows(pair: Pair, ids: Tensor, read: dict[str, Tensor]) -> Tensor:
     """Positions that the target's own code gives tokens in time, height and width, ``[3, length]``."""
-    if "image_grid_thw" not in read:
+    grids = "image_grid_thw", "video_grid_thw", "second_per_grid_ts", "mm_token_type_ids"
+    named = {name: read[name] for name in grids if name in read}
+    if len(named) < 2:
         return torch.arange(ids.shape[1]).expand(3, -1)
-    named = {name: read[name] for name in ("image_grid_thw", "mm_token_type_ids")}
     return pair.target.model.get_rope_index(ids, **named)[0][:, 0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,11 +35,11 @@ def chat(number: int, sparse: int | None = None) -> list[dict[str, Any]]:
     return [asked, answer, {"role": "user", "content": "Where?"}] if number == 2 else [asked]
 
 
-def own_inputs(pair: Pair, number: int) -> dict[str, Tensor]:
-    """What the family's processor makes of a chat, by the family's own template."""
+def own_inputs(pair: Pair, messages: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """What the family's processor makes of a chat with a video, by the family's own template."""
     plain = [
-        one | {"content": [{"type": "text", "text": one["content"]}]} if isinstance(one["content"], str) else one
-        for one in chat(number)
+        {**one, "content": [{"type": "text", "text": one["content"]}]} if isinstance(one["content"], str) else one
+        for one in messages
     ]
     parts = [part for one in plain for part in one["content"]]
     videos = [part["video"] for part in parts if part["type"] == "video"]
@@ -53,16 +54,22 @@ def own_inputs(pair: Pair, number: int) -> dict[str, Tensor]:
 
 
 @torch.inference_mode()
-def check_generate(pair: Pair) -> None:
+def generated(pair: Pair, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Answer of the family's own ``generate``, which reads the whole chat."""
+    inputs = own_inputs(pair, messages)
+    ids = inputs["input_ids"]
+    assert torch.equal(pair.prompt(None, messages).input_ids, ids)
+    named = family_of(pair.target.config).prompt_arguments(pair.target.config, ids)
+    wanted = pair.target.generate(**inputs | named, do_sample=False, max_new_tokens=ALONE.max_new_tokens)
+    return tuple(wanted[0, ids.shape[1] :].tolist())
+
+
+def check_generate(pair: Pair, chats: Iterable[list[dict[str, Any]]] | None = None) -> None:
     """Target-only decoding about videos is the family's own ``generate`` on the same pixels, token by token."""
-    for number in CHATS:
-        inputs = own_inputs(pair, number)
-        named = family_of(pair.target.config).prompt_arguments(pair.target.config, inputs["input_ids"])
-        wanted = pair.target.generate(**inputs | named, do_sample=False, max_new_tokens=ALONE.max_new_tokens)
-        prompt = pair.prompt(None, chat(number))
-        assert torch.equal(prompt.input_ids, inputs["input_ids"])
-        assert said(pair, prompt, ALONE)[0] == tuple(wanted[0, prompt.length :].tolist())
-        assert transformers_lane(pair, TRANSFORMERS, ALONE)(prompt).token_ids == said(pair, prompt, ALONE)[0]
+    for messages in map(chat, CHATS) if chats is None else chats:
+        prompt, wanted = pair.prompt(None, messages), generated(pair, messages)
+        assert said(pair, prompt, ALONE)[0] == wanted
+        assert transformers_lane(pair, TRANSFORMERS, ALONE)(prompt).token_ids == wanted
 
 
 def check_speculation(pair: Pair) -> int:

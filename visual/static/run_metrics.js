@@ -17,7 +17,7 @@ export class Totals {
     this.tokens += step.emitted.length;
     this.passes += 1;
     this.drafted += step.drafted;
-    this.accepted += step.accepted.length;
+    this.accepted += step.emittedNodes.length;
     this.decoding += step.total;
     this.drafting += step.seconds.draft;
     this.checking += step.seconds.verify;

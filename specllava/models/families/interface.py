@@ -128,15 +128,13 @@ class Family(ABC):
         """Return the features of a picture of ``size`` that :meth:`stored` gave."""
         return stored[FEATURES]
 
-    def prefill_positions(
-        self, model: PreTrainedModel, input_ids: Tensor, features: Any
-    ) -> tuple[Tensor | None, int]:
-        """Return position ids of a prompt, ``[1, length]`` or ``[rows, 1, length]``, and the offset behind it.
+    def prefill_positions(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> Tensor | None:
+        """Return position ids of a prompt, ``[1, length]`` or ``[rows, 1, length]``; ``None``: 0, 1, 2, …
 
-        A later token at place ``n`` of the text has position ``n`` plus that offset, in every row. By default both
-        are what transformers does by itself: one row, no offset.
+        Decoded tokens count on from the last id, in every row, as in transformers' ``generate``. The ids of a text's
+        beginning do not depend on what follows, so columns of a KV cache serve every text that begins with them.
         """
-        return None, 0
+        return None
 
     def prefill_arguments(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> dict[str, Any]:
         """Return what the decoder takes of a prompt beside embeddings and positions.

@@ -2,7 +2,7 @@
 
 A word has the same position in all three rows. A picture's slots have those of their grid, and what follows goes on
 behind the grid's longer side: so a text with pictures ends at a smaller position than its length, and every later token
-keeps that offset.
+keeps that offset. The positions of a long video in time may exceed those of the words after it.
 """
 
 from __future__ import annotations
@@ -84,22 +84,19 @@ class Qwen2VL(Family):
 
     def prefill_positions(
         self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures] | None
-    ) -> tuple[Tensor | None, int]:
+    ) -> Tensor | None:
         if features is None:
-            return None, 0
-        positions, offsets = self.rope_index(model, input_ids, features)  # [3, 1, length]
-        return positions, int(offsets)
-
-    def rope_index(self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures]) -> Any:
-        """Return position ids and offset as the model itself counts them."""
+            return None
         pictures, videos = ([one.grid for one in features if one.video == video] for video in (False, True))
-        return model.model.get_rope_index(
+        positions: Tensor  # [3, 1, length]
+        positions, _ = model.model.get_rope_index(  # its offset is that of the highest id, which decoding does not use
             input_ids,
             image_grid_thw=torch.cat(pictures) if pictures else None,
             video_grid_thw=torch.cat(videos) if videos else None,
             second_per_grid_ts=torch.tensor([one.interval for one in features if one.video]),
             **self.prompt_arguments(model.config, input_ids),
         )
+        return positions
 
     def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
         pictures, videos = (torch.eq(input_ids, token) for token in (config.image_token_id, config.video_token_id))
