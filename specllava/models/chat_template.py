@@ -49,7 +49,7 @@ PLAIN: Final = (
 class _Generation(Extension):
     """transformers' tag around what an assistant says; its body is rendered as it is."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -108,7 +108,7 @@ class _Reader:
             self.written += [loops for _ in node.iter_child_nodes()]
         if assigned and isinstance(node, nodes.Add | nodes.Concat):
             self.joins += sum(1 for _ in node.iter_child_nodes()) - 1
-        return all([self.read(one, loops, assigned) for one in node.iter_child_nodes()])
+        return all(self.read(one, loops, assigned) for one in node.iter_child_nodes())
 
     def _loop(self, node: nodes.For, loops: tuple[int, int]) -> bool:
         kind = self._kind(node.iter)
@@ -119,7 +119,7 @@ class _Reader:
         inner = (loops[0] + (kind == "messages"), loops[1] + (kind == "parts"))
         outer = [node.iter, *node.else_]
         within = [*node.body, *([] if node.test is None else [node.test])]
-        return all([self.read(one, loops) for one in outer]) and all([self.read(one, inner) for one in within])
+        return all(self.read(one, loops) for one in outer) and all(self.read(one, inner) for one in within)
 
     def _assignment(self, node: nodes.Assign, loops: tuple[int, int]) -> bool:
         target, value = node.target, node.node

@@ -40,7 +40,7 @@ def main() -> int:
         answer = {"text": texts[0]}
     except MemoryError:
         return 1
-    except Exception as error:  # whatever that program raises
+    except Exception as error:  # noqa: BLE001 - whatever that program raises
         answer = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:160]}
     json.dump(answer, sys.stdout)
     return 0

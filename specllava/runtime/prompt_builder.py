@@ -19,6 +19,7 @@ from specllava.models.shown import Shown, all_frames, for_draft
 from specllava.models.special import beginning, special_tokens, written_begun
 from specllava.models.video import Video, metadata
 from specllava.models.vision import compressor_of, kept_slots, placed, slots_of
+from specllava.out_of_memory import is_panic
 from specllava.runtime.chat_format import Message, Messages, as_chat, with_video_parts
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
@@ -130,7 +131,8 @@ class PromptBuilder:
         """
         if len(beginning(self.processor.tokenizer, text, self.context)) < len(text):
             raise NoRoomError(
-                f"{len(text):,} characters of prompt do not fit the context of {self.context} tokens: shorten the prompt"
+                f"{len(text):,} characters of prompt do not fit the context of {self.context} tokens:"
+                " shorten the prompt"
             )
 
     def _plain(self, chat: Sequence[Message], shown: Sequence[Shown], inputs: Mapping[str, Tensor]) -> Prompt:
@@ -211,7 +213,9 @@ def _read(processor: ProcessorMixin, shown: Sequence[Shown], text: str) -> Mappi
         read: Mapping[str, Tensor] = processor(
             images=[pictures] if pictures else None, text=text, return_tensors="pt", **given
         )
-    except Exception as error:  # whatever its settings make it raise
+    except BaseException as error:  # whatever its settings make it raise
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
         what = f"{len(pictures)} pictures" + (f" and {len(videos)} videos" if videos else "")
         raise ValueError(f"the {type(processor).__name__} cannot read {what}: {why}") from error
