@@ -7,13 +7,11 @@ Any other one, such as one that repeats strings or counts to a number, is render
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from jinja2 import TemplateError, nodes
@@ -22,13 +20,14 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import ProcessorMixin
 
+from specllava.models.bounded_process import own_environment
+
 Kind = Literal["messages", "parts"]  # the lists of a chat that a template may loop over
 MOST_WRITTEN: Final = 2**28  # characters, as bounded by the template's syntax
 LONGEST: Final = 2**18  # characters of a template; published ones have up to 20,000
-SECONDS, MEMORY = 2, 2**29  # of the process: CPU seconds, and bytes beyond those that it starts with
-WAIT: Final = 120.0  # seconds for a process that does not compute
+WAIT: Final = 120.0  # seconds on the clock for the process, which has two on the processors
+PROGRAM: Final = "specllava.models.chat_template_process"
 PARTS: Final = ("content", "tool_calls")  # of a message: its lists, of which ours have the first
-PROGRAM: Final = Path(__file__).with_name("chat_template_process.py")
 FILTERS: Final = frozenset(
     {
         "capitalize", "count", "d", "default", "first", "int", "last", "length", "list", "lower", "rejectattr",
@@ -199,7 +198,7 @@ def is_bounded(template: str, chat: Sequence[dict[str, Any]], special: object) -
     rounds = len(chat), max((len(message["content"]) for message in chat), default=0)
     most = sum(rounds[0] ** messages * rounds[1] ** parts for messages, parts in reader.written)
     each = max(reader.longest, len(json.dumps([chat, special], default=str)))
-    return most * each * 2**reader.joins <= MOST_WRITTEN
+    return bool(most * each * 2**reader.joins <= MOST_WRITTEN)
 
 
 def apply_template(
@@ -227,19 +226,19 @@ def apply_template(
 @lru_cache(maxsize=16)
 def _rendered(asked: str, name: str) -> str:
     """Render a template in a process of its own, as :data:`PROGRAM` reads it."""
-    command = [sys.executable, "-P", str(PROGRAM), str(SECONDS), str(MEMORY)]
-    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # each would take address space
+    environment = own_environment() | {"OPENBLAS_NUM_THREADS": "1"}  # each would take address space
+    command = [sys.executable, "-m", PROGRAM]
     try:
         ended = subprocess.run(
-            command, input=asked.encode(), capture_output=True, timeout=WAIT, env=os.environ | one_thread
+            command, input=asked.encode(), capture_output=True, timeout=WAIT, env=environment, check=False
         )
         answer = json.loads(ended.stdout) if ended.returncode == 0 else None
     except subprocess.TimeoutExpired:
         answer = None
     if answer is None:
         raise ValueError(
-            f"the chat template of {name} is no text for a chat: it takes more than {SECONDS} s or"
-            f" {MEMORY // 2**20} MiB to write one"
+            f"the chat template of {name} takes more than two seconds or a gigabyte to write a chat: see whether it is"
+            " the model's own"
         )
     if "error" in answer:
         raise ValueError(f"the chat template of {name} fails: {answer['error']}")
