@@ -40,6 +40,7 @@ MOST_BYTES: Final = {
     "preprocessor_config.json": 2**20, "processor_config.json": 2**20, "video_preprocessor_config.json": 2**20,
     "chat_template.json": 2**20, "chat_template.jinja": 2**20,
 }  # fmt: skip
+WEIGHED: Final = ("tokenizer.json", "tokenizer_config.json")  # whose objects are added words
 MOST_ADDED: Final = 50_000  # words beside the vocabulary, of which each takes a millisecond of tokenizers' time
 MOST_LAYERS: Final = 1_000  # and experts and labels; the deepest published decoder has 126
 COUNTS: Final = re.compile(r".*(layers?|depths?|experts|labels)")  # numbers of modules, in any part of a configuration
@@ -221,14 +222,14 @@ class Checkpoint:
         Raises:
             ValueError: a file of too many bytes, or of too many words beside its vocabulary.
         """
-        for name in names if self.local else [one for one in names if one.startswith(("config", "tokenizer"))]:
+        for name in names if self.local else sorted({"config.json", *WEIGHED} & {*names}):
             try:
                 file = Path(self._file(name))
             except Exception:  # noqa: BLE001 - none there, or no hub: whoever reads it finds the same
                 continue
             if (size := file.stat().st_size) > MOST_BYTES[name]:
                 raise ValueError(f"{self.place} has a {name} of {size:,} bytes: at most {MOST_BYTES[name]:,} are read")
-            if name.startswith("tokenizer") and (added := file.read_bytes().count(b"{")) > MOST_ADDED:
+            if name in WEIGHED and (added := file.read_bytes().count(b"{")) > MOST_ADDED:
                 raise ValueError(
                     f"{self.place} has about {added:,} added words in {name}: at most {MOST_ADDED:,} are read"
                 )
