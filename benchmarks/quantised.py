@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 import tyro
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -25,7 +25,7 @@ from benchmarks.markdown import markdown
 from benchmarks.svg import write_svg
 from specllava.config import DecodingConfig
 from specllava.findings.bootstrap import pooled_ratio
-from specllava.models.quantization import WHOLE
+from specllava.models.quantization import decoder_weights
 from specllava.pair import Pair
 from specllava.toyworld.scene_questions import scene_questions
 from visual.figures.intervals import Panel, interval_figure
@@ -84,9 +84,8 @@ def rounded(weight: Tensor, scheme: Scheme) -> Tensor:
 def quantised(model: PreTrainedModel, scheme: Scheme) -> PreTrainedModel:
     """Return a copy of a model whose decoder has rounded weights; what ``--quantization`` leaves whole stays so."""
     copy = deepcopy(model)
-    for name, module in copy.named_modules():
-        if isinstance(module, nn.Linear) and not set(WHOLE) & set(name.split(".")):
-            module.weight.copy_(rounded(module.weight, scheme))
+    for module in decoder_weights(copy):
+        module.weight.copy_(rounded(module.weight, scheme))
     return copy
 
 

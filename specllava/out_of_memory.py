@@ -1,4 +1,4 @@
-"""Recognition of a device that is full, whatever raised it. No torch."""
+"""Recognition of errors by their words and classes: a full device, a panic in a library of Rust. No torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from typing import Final
 
 CLASSES: Final = ("OutOfMemoryError",)  # of torch, for every accelerator
 WORDS: Final = ("can't allocate memory", "not enough memory", "cannot allocate memory", "unable to allocate")
+
+
+def is_panic(error: BaseException) -> bool:
+    """Check for a panic of Rust, such as of tokenizers over a regular expression; it is no ``Exception``."""
+    return type(error).__name__ == "PanicException"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -14,14 +14,19 @@ import pytest
 import torch
 from PIL import ExifTags, Image, PngImagePlugin
 from support import checkpoints, models
+from support.family_kinds import KINDS
 from transformers import LlavaProcessor
 
 from specllava.config import DecodingConfig
+from specllava.distill.features import size_of
 from specllava.lane import Lane
+from specllava.models.chat_template import apply_template, is_bounded
 from specllava.models.compatibility import check_pair
+from specllava.models.device import parse_device
 from specllava.models.draft_classes import DraftLlava, save
 from specllava.models.images import JPEG_PIXELS, MAX_PIXELS, open_image, read_size
 from specllava.models.presets import presets
+from specllava.models.quantization import kept_whole
 from specllava.models.vision import merge_features
 from specllava.pair import Pair
 from specllava.toyworld.build import build_processor, special_ids
@@ -92,6 +97,28 @@ def test_a_chat_template_that_fails_costs_one_line(template: str, words: str):
     pair.processor.chat_template = template
     line = complaint(lambda: pair.prompt(None, "Hi"))
     assert line.startswith(f"the chat template of target 0 fails: {words}")
+
+
+TEMPLATES = {**{name: kind.template for name, kind in KINDS.items()}, **checkpoints.TEMPLATES}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_published_templates_are_rendered_without_a_process(name: str):
+    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this? " * 200}]}]
+    assert is_bounded(TEMPLATES[name], [*chat, *chat] * 20, {"eos_token": "</s>"})
+
+
+@pytest.mark.parametrize("more", ["{% set x = 'a' * 3 %}{{ x }}", "{% macro m(x) %}{{ x }}{% endmacro %}{{ m('é') }}"])
+def test_a_template_in_a_process_of_its_own_writes_what_transformers_does(more: str):
+    processor = copy.copy(models.processor())
+    processor.chat_template += more
+    parts = [{"type": "image"}, {"type": "text", "text": "Wie heißt <b>das</b>?\n"}]
+    chat = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts[1:]}]
+    assert not is_bounded(processor.chat_template, chat, {})
+    for prompted in (True, False):
+        expected = processor.apply_chat_template(chat, add_generation_prompt=prompted)
+        assert expected.endswith(("aaa", "é"))
+        assert apply_template(processor, chat, "x", prompted) == expected
 
 
 @pytest.mark.parametrize(
@@ -191,8 +218,11 @@ def test_an_absurdly_large_picture_is_refused_by_its_header(tmp_path: Path, size
     file = tmp_path / "huge.png"
     file.write_bytes(png(*size))
     line = complaint(lambda: open_image(file))
-    assert line.startswith("huge.png ")
-    assert "pixels" in line
+    assert line == (
+        f"huge.png has {size[0] * size[1]:,} pixels: at most {MAX_PIXELS:,} in all are read"
+        if size[0] * size[1] > 2 * Image.MAX_IMAGE_PIXELS
+        else f"huge.png has {size[0]} x {size[1]} pixels: at least 1 and at most {MAX_PIXELS:,} in all are read"
+    )
 
 
 @pytest.mark.filterwarnings("error")
@@ -343,6 +373,20 @@ def test_a_draft_for_another_vision_layer_is_refused():
     assert line == 'the draft reads vision layer -2, the target layer -1: run "specllava draft init"'
 
 
+def test_a_projector_of_another_name_is_no_matter():
+    """Names of modules were read where the family and the configuration say the same."""
+    target, draft = copy.deepcopy(models.target()), copy.deepcopy(models.draft("bad"))
+    for model in (target, draft):
+        model.model.bridge = model.model._modules.pop("multi_modal_projector")
+    check_pair(target, draft, models.processor(), models.processor())
+    assert target.model.bridge.linear_1.in_features == 32
+    assert size_of(target, 3) == 3 * models.RECIPE.image_tokens * 32 * 8  # bytes of float64
+    assert kept_whole(target) == ["model.vision_tower", "model.bridge", "lm_head"]
+    draft.config.vision_config.hidden_size = 64
+    line = complaint(lambda: check_pair(target, draft, models.processor(), models.processor()))
+    assert "vision features of size 64, the target's tower gives 32" in line
+
+
 @pytest.fixture(scope="module")
 def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny target, a draft that fits it, and one that does not."""
@@ -377,6 +421,15 @@ def test_a_missing_model_is_refused_by_its_place(on_disk: Path):
     for target, draft in (("nowhere", "draft"), ("target", "nowhere")):
         line = complaint(lambda t=target, d=draft: Pair.load(on_disk / t, on_disk / d, name="x", device="cpu"))
         assert line == f"no model at {on_disk / 'nowhere'}: a directory with config.json is expected"
+
+
+def test_a_device_without_float64_is_refused_before_anything_is_loaded(
+    on_disk: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    line = complaint(lambda: parse_device("mps"))
+    assert line == "device mps computes no float64, which answers are chosen in: use cpu"
+    assert parse_device("auto").type in ("cpu", "cuda")
 
 
 @pytest.mark.parametrize("device", ["banana", "cuda:99"])

@@ -22,7 +22,7 @@ from specllava.cli.main import main
 from specllava.config import DecodingConfig
 from specllava.distill import features as caching
 from specllava.distill.batches import ANSWERLESS, CUT, GROUP, UNREADABLE, RowBatches, split
-from specllava.distill.chats import ChatEncoder
+from specllava.distill.chats import ChatEncoder, messages
 from specllava.distill.config import Objective
 from specllava.distill.features import fingerprint, make_features, size_of
 from specllava.distill.loop import COUNT
@@ -528,3 +528,19 @@ def test_answers_go_on_where_a_killed_call_stopped(indexed, place, tmp_path, mon
     resumed = self_generated_answers(*given, tmp_path / "killed", accelerator)
     assert len(asked) == 2
     assert [resumed[n] for n in range(5)] == [whole[n] for n in range(5)]
+
+
+def test_a_row_of_many_megabytes_is_cut_before_it_is_tokenised(monkeypatch: pytest.MonkeyPatch):
+    """Its tokens are those of the whole, of which a hundred times as many were made and thrown away."""
+    text = "A red bus stands on the left. " * 4_000
+    row = Row((text, text), (0,), (), (True,))
+    encode = encoder(40)
+    whole = encode.processor.tokenizer(encode._text(messages(row), ()))["input_ids"]
+    given, tokenizer = [], type(encode.processor.tokenizer)
+    own = tokenizer.__call__
+    monkeypatch.setattr(
+        tokenizer, "__call__", lambda self, read, **options: (given.append(len(read)), own(self, read, **options))[1]
+    )
+    encoded = encode(row, [])
+    assert encoded.ids == whole[:40] and encoded.cut and set(encoded.labels) == {IGNORE}
+    assert max(given) < 10_000 < len(text)

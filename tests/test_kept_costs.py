@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import pwd
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -68,3 +69,13 @@ def test_everything_that_changes_a_pass_changes_the_key(monkeypatch: pytest.Monk
     monkeypatch.setattr(platform, "uname", lambda: ("another machine",))
     found.append(key(pair, "none"))
     assert len(set(found)) == len(found)
+
+
+def test_a_user_without_a_home_costs_a_measurement_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's user may have neither HOME nor a line in the list of users."""
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError("uid not found")))
+    with pytest.raises(RuntimeError):
+        Path.home()
+    assert kept_costs("a", lambda: OTHER) == OTHER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -317,6 +318,21 @@ def test_one_slab_serves_answer_after_answer_and_two_lanes_have_two():
     mine = KVCaches(engines)
     assert mine.engine(pair.target, 400).cache.length == 0 and len(made) == 3
     assert mine.engine(pair.target, 1600).cache.capacity == 2048 and len(made) == 4
+
+
+def test_engines_that_wait_for_another_text_are_few():
+    """The page drops dialogues to free their memory; their engines once waited without end."""
+    engines, made = recording()
+    held = [KVCaches(engines) for _ in range(9)]
+    for caches in held:
+        caches.engine(models.target(0), 100)
+        caches.engine(models.draft("bad"), 100)
+    alive = [weakref.ref(caches.engine(models.target(0), 100)) for caches in held]
+    del caches, held
+    gc.collect()
+    assert len(made) == 18 and sum(one() is not None for one in alive) == 3
+    again = [KVCaches(engines) for _ in range(3)]
+    assert all(one.engine(models.target(0), 100).cache.length == 0 for one in again) and len(made) == 18
 
 
 def test_what_failed_in_the_middle_of_a_step_is_not_lent_again():

@@ -24,7 +24,7 @@ from specllava.cli.site import Site
 from specllava.cli.toyworld import Evaluate, ExportData, Record, Render, Train
 from specllava.cli.trace import Export, Join, View
 from specllava.config import one_line
-from specllava.out_of_memory import is_out_of_memory
+from specllava.out_of_memory import is_out_of_memory, is_panic
 
 DEBUG: Final = "SPECLLAVA_DEBUG"  # environment variable: set, an error's stack trace is printed too
 
@@ -66,14 +66,16 @@ def main(arguments: list[str] | None = None) -> int:
         run(Console())
     except KeyboardInterrupt:
         return _fail("stopped", 130)
-    except Exception as error:  # noqa: BLE001 - whatever went wrong, a stack trace is printed on request only
+    except BaseException as error:  # whatever went wrong, a stack trace is printed on request only
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         if os.environ.get(DEBUG):
             traceback.print_exc()
         return _fail(_error_line(error))
     return 0
 
 
-def _error_line(error: Exception) -> str:
+def _error_line(error: BaseException) -> str:
     """Write an error as one line: by its message alone where the program foresaw it, else with the way to more."""
     if isinstance(error, ValidationError):
         return one_line(error)

@@ -13,8 +13,9 @@ from transformers import ProcessorMixin
 from specllava.distill.losses import IGNORE
 from specllava.distill.pictures import written_picture
 from specllava.distill.rows import Row
+from specllava.models.chat_template import apply_template
 from specllava.models.family import Size
-from specllava.models.special import written_begun
+from specllava.models.special import beginning, written_begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class ChatEncoder:
         """
         several, tokenizer = len(sizes) > 1, self.processor.tokenizer
         text, answers = self._written(row, [self._picture(size, several) for size in sizes])
+        text = beginning(tokenizer, text, self.length)  # of which as much is kept as of the whole
         tokens = tokenizer(text, return_offsets_mapping=True, **written_begun(tokenizer, text))
         ids, offsets = list(tokens["input_ids"]), tokens["offset_mapping"]
         labels = [IGNORE] * len(ids)
@@ -129,8 +131,9 @@ class ChatEncoder:
             answers.append((len(before), text.index(said, len(before)) + len(said)))
         return text, answers
 
-    def _text(self, chat: list[dict[str, Any]], pictures: Sequence[str], **options: bool) -> str:
-        first, *rest = self.processor.apply_chat_template(chat, **options).split(self.processor.image_token)
+    def _text(self, chat: list[dict[str, Any]], pictures: Sequence[str], add_generation_prompt: bool = False) -> str:
+        written = apply_template(self.processor, chat, "the target", add_generation_prompt)
+        first, *rest = written.split(self.processor.image_token)
         # The beginning of a chat has fewer pictures than the whole.
         return str(first) + "".join(picture + text for picture, text in zip(pictures, rest, strict=False))
 

@@ -93,7 +93,7 @@ def size_of(target: PreTrainedModel, tiles: int) -> int:
     """Return the size in bytes of the features of ``tiles`` tiles."""
     vision = target.config.vision_config
     patches = (vision.image_size // vision.patch_size) ** 2 + (target.config.vision_feature_select_strategy == "full")
-    width = target.model.multi_modal_projector.linear_1.in_features
+    width = family_of(target.config).slot_width(target.config)
     return int(tiles * patches * width * target.dtype.itemsize)
 
 

@@ -27,6 +27,8 @@ from specllava.models.images import read_size
 IMAGE_MARKER = "<image>"
 SPEAKERS = ("human", "gpt")
 MISSING = "with a missing image"
+DEEPEST = 64  # lists and objects in one another, in a row; LLaVA's has three
+OPENS, CLOSES = ("start_map", "start_array"), ("end_map", "end_array")  # ijson's events
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +167,33 @@ def raw_rows(data: Path) -> Generator[Any]:
         file.seek(0)
         number = 0
         try:
-            for row in ijson.items(file, "item", use_float=True):
+            for row in _items(file):
                 yield row
                 number += 1
         except ijson.JSONError as error:
             complaint = " ".join(str(error).split())[:80]
             raise ValueError(f"{data} is not JSON at row {number}: {complaint}") from error
+        except RecursionError as error:
+            raise ValueError(f"{data} nests more than {DEEPEST} lists and objects at row {number}") from error
+
+
+def _items(file: BinaryIO) -> Iterator[Any]:
+    """Yield the items of a JSON list. ``ijson.items`` takes a time that grows with the square of their depth.
+
+    Raises:
+        RecursionError: an item that nests more than :data:`DEEPEST` lists and objects.
+    """
+    depth, item = 0, ijson.ObjectBuilder()
+    for event, value in ijson.basic_parse(file, use_float=True):
+        depth -= event in CLOSES
+        if depth:
+            item.event(event, value)
+        depth += event in OPENS
+        if depth > 1 + DEEPEST:
+            raise RecursionError
+        if depth == 1 and event not in OPENS:
+            yield item.value
+            item = ijson.ObjectBuilder()
 
 
 def _lines(file: BinaryIO) -> Iterator[Any]:
@@ -180,6 +203,8 @@ def _lines(file: BinaryIO) -> Iterator[Any]:
                 yield json.loads(line)
             except ValueError:
                 yield UnusableRowError("not JSON")
+            except RecursionError:
+                yield UnusableRowError("which nests too many lists and objects")
 
 
 def _usable(raw: Any, images: Path) -> Row | UnusableRowError:

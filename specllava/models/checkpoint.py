@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -24,11 +26,26 @@ from transformers import (
     PreTrainedTokenizerBase,
     ProcessorMixin,
 )
+from transformers.utils import logging as transformers_logging
 
 from specllava.models.hub_cache import INDEX, PICKLED, SINGLE
+from specllava.out_of_memory import is_panic
 
 Source = str | Path
 Read = TypeVar("Read")
+# Bytes of the files that tokenizers and processors are read from; the largest published tokenizer.json has 34 MB.
+MOST_BYTES: Final = {
+    "config.json": 2**20, "tokenizer_config.json": 2**22, "tokenizer.json": 2**26, "vocab.json": 2**24,
+    "merges.txt": 2**24, "tokenizer.model": 2**24, "added_tokens.json": 2**19, "special_tokens_map.json": 2**19,
+    "preprocessor_config.json": 2**20, "processor_config.json": 2**20, "video_preprocessor_config.json": 2**20,
+    "chat_template.json": 2**20, "chat_template.jinja": 2**20,
+}  # fmt: skip
+WEIGHED: Final = ("tokenizer.json", "tokenizer_config.json")  # whose objects are added words
+MOST_ADDED: Final = 50_000  # words beside the vocabulary, of which each takes a millisecond of tokenizers' time
+MOST_LAYERS: Final = 1_000  # and experts and labels; the deepest published decoder has 126
+COUNTS: Final = re.compile(r".*(layers?|depths?|experts|labels)")  # numbers of modules, in any part of a configuration
+LEAST_ONE: Final = ("num_hidden_layers", "depth")
+log = logging.getLogger(__name__)
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 ALIGNMENT: Final = 64  # bytes: the addresses of PyTorch's own allocations on a CPU are multiples of it
 
@@ -79,9 +96,14 @@ class Checkpoint:
         Raises:
             ValueError: as :meth:`config`.
         """
+        self._check_files("config.json")
         found = self._read(lambda: json.loads(Path(self._file("config.json")).read_text(encoding="utf-8")))
         if not isinstance(found, dict):
             raise ValueError(f"{self.place} has a config.json that is no JSON object")
+        for name, value in _numbers(found):
+            least = 1 if name in LEAST_ONE else -MOST_LAYERS
+            if COUNTS.fullmatch(name) and not least <= value <= MOST_LAYERS:
+                raise ValueError(f"{self.place} has {name} {value} in config.json: {max(least, 0)} to {MOST_LAYERS}")
         return found
 
     def config(self, build: type[Any] = AutoConfig) -> PretrainedConfig:
@@ -93,6 +115,7 @@ class Checkpoint:
         Raises:
             ValueError: it cannot be read, or the hub cannot be reached or has no such model; in one line, as all below.
         """
+        self.settings()
         return self._read(lambda: build.from_pretrained(self.place, **self._rules))
 
     def processor(self, build: type[Any] = AutoProcessor) -> ProcessorMixin:
@@ -101,6 +124,7 @@ class Checkpoint:
         Args:
             build: class whose ``from_pretrained`` reads them, as the model's family says.
         """
+        self._check_files(*MOST_BYTES)
         try:
             processor = self._read(lambda: build.from_pretrained(self.place, **self._rules))
         except ValueError as error:
@@ -125,6 +149,7 @@ class Checkpoint:
         Args:
             config: of the language model, if :meth:`config` is one that transformers does not know.
         """
+        self._check_files(*MOST_BYTES)
         more = {} if config is None else {"config": config}
         return self._read(lambda: AutoTokenizer.from_pretrained(self.place, **more, **self._rules))
 
@@ -132,19 +157,28 @@ class Checkpoint:
         """Load the model as class ``build``, with the options of ``from_pretrained``.
 
         Raises:
-            ValueError: also if weights are missing, which would otherwise be left at random values.
+            ValueError: also if weights are missing, of another shape or whole numbers; they would be left at random
+                values or rounded.
         """
-        model, found = self._read(
-            lambda: build.from_pretrained(
-                self.place, use_safetensors=True, output_loading_info=True, **options, **self._rules
+        self._check_types()
+        loading = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        with _no_report():
+            model, found = self._read(lambda: build.from_pretrained(self.place, **loading, **options, **self._rules))
+        for name, shape, wanted in sorted(found["mismatched_keys"]):
+            raise ValueError(
+                f"{self.place} has {len(found['mismatched_keys'])} weights of other shapes than its config.json says,"
+                f" such as {name}: {list(shape)}, {list(wanted)} is expected"
             )
-        )
         missing = sorted(found["missing_keys"])
         if missing:
             raise ValueError(f"{self.place} lacks {len(missing)} weights of a {build.__name__}, such as {missing[0]}")
         for weight in (*model.parameters(), *model.buffers()):
             if type(weight.data) is Tensor and weight.device.type == "cpu":
                 weight.data = aligned(weight.data)
+        if unused := sorted(found["unexpected_keys"]):
+            log.warning(
+                f"{self.name} has {len(unused)} weights that a {build.__name__} does not read, such as {unused[0]}"
+            )
         return model
 
     def names(self) -> list[str] | None:
@@ -170,6 +204,7 @@ class Checkpoint:
             ValueError: a file that cannot be read, is larger, or holds anything but tensors.
         """
         if not self._pickled():
+            self._check_types()
             return self._read(
                 lambda: {name: aligned(one) for file in self._files() for name, one in load_file(file).items()}
             )
@@ -195,6 +230,42 @@ class Checkpoint:
                     if here:
                         found.append((end.removeprefix("vision_model."), aligned(weights.get_tensor(name))))
         return found
+
+    def _check_files(self, *names: str) -> None:
+        """Refuse files of text that would take minutes to read.
+
+        Raises:
+            ValueError: a file of too many bytes, or of too many words beside its vocabulary.
+        """
+        for name in names if self.local else sorted({"config.json", *WEIGHED} & {*names}):
+            try:
+                file = Path(self._file(name))
+            except Exception:  # noqa: BLE001 - none there, or no hub: whoever reads it finds the same
+                continue
+            if (size := file.stat().st_size) > MOST_BYTES[name]:
+                raise ValueError(f"{self.place} has a {name} of {size:,} bytes: at most {MOST_BYTES[name]:,} are read")
+            if name in WEIGHED and (added := file.read_bytes().count(b"{")) > MOST_ADDED:
+                raise ValueError(
+                    f"{self.place} has about {added:,} added words in {name}: at most {MOST_ADDED:,} are read"
+                )
+
+    def _check_types(self) -> None:
+        """Refuse weights and biases that are stored as whole numbers, unless the configuration is a quantised one's.
+
+        Another floating-point type than the configuration's is common, and read by the file's header.
+
+        Raises:
+            ValueError: the first of them.
+        """
+        if "quantization_config" in self.settings():
+            return
+        types = self._read(lambda: {name: kind for file in self._files() for name, kind in _types(file)})
+        whole = [name for name, kind in types.items() if kind[0] in "IU" and name.endswith((".weight", ".bias"))]
+        if whole:
+            raise ValueError(
+                f"{self.place} has {len(whole)} weights of whole numbers, such as {whole[0]} of {types[whole[0]]},"
+                " and no quantization_config: a header that does not fit its file"
+            )
 
     def _pickled(self) -> bool:
         """Check for a pickled file without safetensors beside it."""
@@ -230,12 +301,40 @@ class Checkpoint:
     def _read(self, read: Callable[[], Read]) -> Read:
         try:
             return read()
-        except Exception as error:  # of damaged files, each library raises what it meets, some bare ones
+        except BaseException as error:  # of damaged files, each library raises what it meets, some bare ones
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             why = " ".join(str(error).split()) or type(error).__name__
             why = re.split(r"(?<=[\w'\")])\. ", why)[0][:160]
             if self.local:
                 raise ValueError(f"{self.place} cannot be read: {why}") from error
             raise ValueError(f"no directory {self.place} here, and the hub gave no such model: {why}") from error
+
+
+def _numbers(settings: Any) -> Iterator[tuple[str, int]]:
+    """Yield the whole numbers of a configuration and its parts, each with its name; those of a list with the list's."""
+    for name, value in settings.items():
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, dict):
+                yield from _numbers(one)
+            elif isinstance(one, int) and not isinstance(one, bool):
+                yield name, one
+
+
+@contextmanager
+def _no_report() -> Iterator[None]:
+    """Keep transformers from printing its table of weights that do not fit, of which one line says enough."""
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)
+
+
+def _types(file: str) -> list[tuple[str, str]]:
+    with safe_open(file, framework="pt") as weights:
+        return [(name, weights.get_slice(name).get_dtype()) for name in weights.keys()]  # noqa: SIM118
 
 
 def _names(file: str) -> list[str]:

@@ -81,8 +81,8 @@ def _check_vision(target: PreTrainedModel, draft: PreTrainedModel) -> None:
     types = target.config.model_type, draft.config.model_type
     if types[0] != types[1]:
         raise ValueError(f"the draft reads features of a {types[1]}, the target is a {types[0]}: {INIT}")
-    wide = target.model.multi_modal_projector.linear_1.in_features
-    narrow = draft.model.multi_modal_projector.linear_1.in_features
+    family = shared_tower_of(target.config)
+    wide, narrow = family.slot_width(target.config), family.slot_width(draft.config)
     if wide != narrow:
         raise ValueError(f"the draft reads vision features of size {narrow}, the target's tower gives {wide}: {INIT}")
     layers = target.config.vision_feature_layer, draft.config.vision_feature_layer

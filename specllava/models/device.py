@@ -30,6 +30,8 @@ def parse_device(name: str) -> torch.device:
         place = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N") from error
+    if place.type == "mps":
+        raise ValueError(f"device {name} computes no float64, which answers are chosen in: use cpu")
     other = torch.accelerator.current_accelerator()
     if place.type not in ("cpu", "cuda") and (other is None or place.type != other.type):  # such as meta
         raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N")

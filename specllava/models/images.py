@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,7 +56,7 @@ def open_image(
         ValueError: missing, unreadable, of another format, too large or absurdly narrow; one line.
     """
     if isinstance(source, Image.Image):
-        return _guarded("the image", lambda: _upright(source, longest, most))
+        return _guarded("the image", most, lambda: _upright(source, longest, most))
     file = source if isinstance(source, EncodedImage) else Path(source)
     return _read(file, lambda picture: _upright(picture, longest, most), longest, most)
 
@@ -92,10 +93,10 @@ def _read(
                 picture.draft(None, (picture.width // part, picture.height // part))
             return use(picture)
 
-    return _guarded(source.name, read)
+    return _guarded(source.name, most, read)
 
 
-def _guarded(name: str, read: Callable[[], Result]) -> Result:
+def _guarded(name: str, most: int, read: Callable[[], Result]) -> Result:
     """Call ``read`` without Pillow's warnings; any error of Pillow becomes one line that names the picture."""
     try:
         with _DECODING, warnings.catch_warnings():
@@ -103,6 +104,9 @@ def _guarded(name: str, read: Callable[[], Result]) -> Result:
             return read()
     except _Unfit:
         raise
+    except Image.DecompressionBombError as error:  # Pillow's bound on what a header says, far above ours
+        pixels = "".join(f"{int(number):,} " for number in re.findall(r"\d+", str(error))[:1]) or "far too many "
+        raise ValueError(f"{name} has {pixels}pixels: at most {most:,} in all are read") from error
     except UnidentifiedImageError as error:
         raise ValueError(f"{name} is not a readable image: use one of {', '.join(FORMATS)}") from error
     except Exception as error:

@@ -21,9 +21,9 @@ from specllava.models.feature_config import DraftFormat
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fused import fuse
 from specllava.models.language_model import LANGUAGE_MODELS, language_model_class
-from specllava.models.memory_estimate import check_memory, checked_context, estimate
+from specllava.models.memory_estimate import check_memory, checked_context, estimate, without_storage
 from specllava.models.processor_fit import check_processor
-from specllava.models.quantization import QuantizationName, quantization_config
+from specllava.models.quantization import QuantizationName, kept_whole, quantization_config
 from specllava.models.slot_draft import SlotDraft, SlotDraftConfig, draft_config
 from specllava.models.vocabulary import align
 
@@ -107,9 +107,12 @@ def load_target(
     device = parse_device(options.device)
     auto = "float32" if device.type == "cpu" else "bfloat16"
     precision = getattr(torch, auto if options.dtype == "auto" else options.dtype)
-    config, stored = checkpoint.config(), quantization_config(options.quantization, device)
+    config, small = checkpoint.config(), None
     check_decoder(checkpoint.name, config.get_text_config())
-    family, small = family_of(config), None
+    family = family_of(config)
+    stored = quantization_config(
+        options.quantization, device, lambda: kept_whole(without_storage(family.target, config))
+    )
     if draft is not None:
         small_checkpoint = Checkpoint.at(draft)
         if is_feature_draft(small_checkpoint):

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Final
+
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.free_memory import free_bytes
 from specllava.models.model_size import ENOUGH, GB, SHORTEST, Estimate, ModelSize, pair_memory
-from specllava.models.quantization import BYTES, WHOLE, QuantizationName
+from specllava.models.quantization import BYTES, QuantizationName, decoder_weights
 
+MOST_MODULES: Final = 40_000  # a decoder of 126 layers has 2,000
 Build = tuple[type[PreTrainedModel], PretrainedConfig]
 
 
@@ -39,26 +47,52 @@ def size_of(build: type[PreTrainedModel], config: PretrainedConfig) -> ModelSize
     Raises:
         ValueError: no model can be built of the configuration.
     """
-    try:
-        with torch.device("meta"):
-            model = build(config)
-    except Exception as error:  # of sizes that fit nowhere, torch and transformers raise whatever they meet
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        raise ValueError(f"{config.name_or_path} has a configuration that no model can be built of: {why}") from error
-    linear = (
-        module.weight.numel()
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and not any(part in name for part in WHOLE)
-    )
+    model = without_storage(build, config)
     text = config.get_text_config()
     return ModelSize(
         weights=sum(weight.numel() for weight in model.parameters()),
         layers=text.num_hidden_layers,
         kv_heads=text.num_key_value_heads,
         head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
-        linear=sum(linear),
+        linear=sum(module.weight.numel() for module in decoder_weights(model)),
         states=state_numbers(config),
     )
+
+
+def without_storage(build: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+    """Build a model without storage for its weights.
+
+    Raises:
+        ValueError: no model can be built of the configuration.
+    """
+    try:
+        with torch.device("meta"), _few_modules():
+            return build(config)
+    except Exception as error:  # of sizes that fit nowhere, torch and transformers raise whatever they meet
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise ValueError(f"{config.name_or_path} has a configuration that no model can be built of: {why}") from error
+
+
+@contextmanager
+def _few_modules() -> Iterator[None]:
+    """Refuse a model of too many modules while it is built: one of a million layers would take hours.
+
+    Raises:
+        ValueError: more than :data:`MOST_MODULES`.
+    """
+    here, count = get_ident(), 0
+
+    def counted(_module: nn.Module, _name: str, _part: nn.Module | None) -> None:
+        nonlocal count
+        count += get_ident() == here  # the hook is called for every thread's modules
+        if count > MOST_MODULES:
+            raise ValueError(f"it has more than {MOST_MODULES:,} modules")
+
+    handle = register_module_module_registration_hook(counted)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def max_context(config: PretrainedConfig) -> int:

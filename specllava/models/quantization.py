@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any, Final, Literal, get_args
 
 import torch
+from torch import nn
+from transformers import PreTrainedModel
 
 QuantizationName = Literal["none", "int8", "int4", "torchao-int8"]
 SCHEMES: Final[tuple[QuantizationName, ...]] = get_args(QuantizationName)
@@ -16,12 +19,35 @@ LIBRARY: Final[dict[QuantizationName, str]] = {
     "int4": "bitsandbytes",
     "torchao-int8": "torchao",
 }
-# What is small and what decides near-ties stays as it is: tower, projector and the head.
-WHOLE: Final = ("vision_tower", "vision_model", "visual", "multi_modal_projector", "connector", "lm_head")
 
 
-def quantization_config(scheme: QuantizationName, place: torch.device) -> Any:
+def decoder_weights(model: PreTrainedModel) -> list[nn.Linear]:
+    """Return the layers that are stored in fewer bits: the linear ones of the decoder.
+
+    What is small and what decides near-ties stays as it is: tower, projector and the head.
+    """
+    return [module for module in model.get_decoder().modules() if isinstance(module, nn.Linear)]
+
+
+def kept_whole(model: PreTrainedModel) -> list[str]:
+    """Return the full names of the modules that are not: the outermost ones without the decoder in them."""
+    decoder = model.get_decoder()
+
+    def outside(module: nn.Module, before: str) -> Iterator[str]:
+        for name, part in module.named_children():
+            if part is not decoder and decoder in part.modules():
+                yield from outside(part, f"{before}{name}.")
+            elif part is not decoder:
+                yield before + name
+
+    return list(outside(model, ""))
+
+
+def quantization_config(scheme: QuantizationName, place: torch.device, whole: Callable[[], list[str]] = list) -> Any:
     """Return the configuration that ``from_pretrained`` takes; ``None`` for ``none``.
+
+    Args:
+        whole: returns the names of the modules that stay as they are; called where anything is quantised.
 
     int8 is LLM.int8() (arXiv 2208.07339) and int4 is NF4 (arXiv 2305.14314), both by bitsandbytes and for a GPU;
     torchao-int8 stores int8 weights and computes in the model's precision, on any device.
@@ -40,7 +66,7 @@ def quantization_config(scheme: QuantizationName, place: torch.device) -> Any:
         raise ValueError(f'quantization {scheme} needs {library}, which is not installed: pip install "{library}"')
     from transformers import BitsAndBytesConfig, TorchAoConfig
 
-    skipped = list(WHOLE)
+    skipped = whole()
     if scheme == "int8":
         return BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=skipped)
     if scheme == "int4":

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 IMAGE_MARKER = "<image>"
+CHARACTERS: Final = 16  # of a token, more than texts have on average; of a longer text a beginning is tokenised first
 
 
 class TextError(ValueError):
@@ -17,6 +19,19 @@ def written_begun(tokenizer: PreTrainedTokenizerBase, text: str) -> dict[str, bo
     """Return the tokenizer's options for a chat template's text: none of its own beginning where the text has one."""
     begun = bool(tokenizer.bos_token) and text.startswith(str(tokenizer.bos_token))
     return {"add_special_tokens": False} if begun else {}
+
+
+def beginning(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> str:
+    """Return a text, or a part from its start that alone has more than twice ``length`` tokens.
+
+    So a text of any size costs what its context costs: tokenising 100 MB takes a minute.
+    """
+    end = CHARACTERS * length
+    while end < len(text):
+        if len(tokenizer(text[:end], add_special_tokens=False, verbose=False)["input_ids"]) > 2 * length:
+            return text[:end]
+        end *= 2
+    return text
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -22,12 +21,12 @@ from typing import IO, Any, Final
 
 from PIL import Image
 
+from specllava.models.bounded_process import bound, own_environment
 from specllava.models.video import Video
 from specllava.models.video_file import read_video
 
 MEMORY: Final = 4 * 2**30  # bytes of address space: frames, decoders' threads and libraries
 HEAD_BYTES: Final = 2**16  # of the line before the pixels
-PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT")  # variables by which an interpreter finds its libraries
 PATIENCE: Final = 5.0  # seconds to wait for the file before
 _READING: Final = Lock()  # one file at a time, whoever asks
 
@@ -61,13 +60,11 @@ def read_video_apart(request: VideoRequest) -> Video:
     """
     name = Path(request.path).name
     command = [sys.executable, "-m", __name__, json.dumps(asdict(request))]
-    own = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
-    own["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
     if not _READING.acquire(timeout=PATIENCE):  # a thread that waits serves nobody else
         raise ValueError("other videos are being read: please try again in a minute")
     try:
         with TemporaryFile() as answer:
-            code = _code(command, own, answer, request.seconds)
+            code = _code(command, own_environment(), answer, request.seconds)
             if code < 0:
                 raise ValueError(f"{name} takes more than {request.seconds:g} seconds to read: cut a part out of it")
             if code > 0:
@@ -118,7 +115,7 @@ class _RefusedError(ValueError):
 def main() -> None:
     """Read the file of the request in the command line; write one line of JSON, and the frames' pixels behind it."""
     request = VideoRequest(**json.loads(sys.argv[1]))
-    _bound(request)
+    bound(MEMORY, request.seconds, request.most_bytes)
     head: dict[str, Any]
     frames: tuple[Image.Image, ...] = ()
     try:
@@ -130,22 +127,6 @@ def main() -> None:
     sys.stdout.buffer.write(json.dumps(head).encode() + b"\n")
     for frame in frames:
         sys.stdout.buffer.write(frame.tobytes())
-
-
-def _bound(request: VideoRequest) -> None:
-    """Bound this process for good, where the system can: a decoder that goes beyond is ended by it."""
-    if os.name != "posix":
-        return
-    import resource
-
-    seconds = math.ceil(request.seconds)
-    for kind, most in (
-        (resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_FSIZE, request.most_bytes),
-        (resource.RLIMIT_CORE, 0),
-    ):  # fmt: skip
-        *_, granted = resource.getrlimit(kind)
-        bound = most if granted == resource.RLIM_INFINITY else min(most, granted)
-        resource.setrlimit(kind, (bound, bound))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from transformers import ProcessorMixin
 
 from specllava.models.images import open_image
 from specllava.models.shown import Shown
@@ -96,16 +95,3 @@ def with_video_parts(
     return [
         message | {"content": [new for part in message["content"] for new in written(part)]} for message in chat
     ]
-
-
-def apply_template(processor: ProcessorMixin, chat: Sequence[Message], name: str) -> str:
-    """Write a chat by the template of the model called ``name``.
-
-    Raises:
-        ValueError: the template fails: it is a program that comes with the checkpoint.
-    """
-    try:
-        return str(processor.apply_chat_template(chat, add_generation_prompt=True))
-    except Exception as error:  # whatever that program raises
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        raise ValueError(f"the chat template of {name} fails: {why}") from error

@@ -23,6 +23,7 @@ from specllava.runtime.runner import EagerRunner, GraphRunner, PassRunner
 
 PassesName = Literal["auto", "eager", "padded", "graphs"]
 AnyEngine = Engine | FeatureEngine
+MOST_FREE = 3  # engines of a model that wait for another text: as many as lanes of a race
 log = logging.getLogger(__name__)
 
 
@@ -89,11 +90,16 @@ class Engines:
             engine.passes.least_rows, engine.passes.least_columns = least
 
     def give_back(self, engines: Iterable[AnyEngine]) -> None:
-        """Take back engines that nobody uses any more; what they hold is forgotten."""
+        """Take back engines that nobody uses any more; what they hold is forgotten.
+
+        At most :data:`MOST_FREE` of a model are kept, the latest: memory of dropped dialogues is freed.
+        """
         for engine in engines:
             if isinstance(engine, PaddedEngine | PaddedFeatureEngine):
                 engine.keep(0, [])
-                self._free.append(engine)
+                own = [one for one in self._free if one.model is engine.model]
+                gone = own[: max(0, len(own) + 1 - MOST_FREE)]
+                self._free = [one for one in self._free if all(one is not old for old in gone)] + [engine]
 
     def _taken(self, model: PreTrainedModel, capacity: int) -> AnyEngine | None:
         """Return the smallest free engine that fits. If none does, texts have outgrown them, and they are let go."""

@@ -27,7 +27,10 @@ def kept_costs(key: str, measure: Callable[[], Costs]) -> Costs:
 
     They are what a cost model begins with, and every step corrects it. What is reported as measured is measured.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # a user without a home, as a container may have: nothing is kept
+        return measure()
     file = Path(base) / DIRECTORY / f"{key}.json"
     with contextlib.suppress(ValueError):
         return read_costs(file)

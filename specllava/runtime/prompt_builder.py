@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
+from specllava.models.chat_template import apply_template
 from specllava.models.device import input_device
 from specllava.models.draft_classes import VisionSource
 from specllava.models.family import Family, ImageFeatures, Picture, family_of, picture_key
 from specllava.models.shown import Shown, all_frames, for_draft
-from specllava.models.special import special_tokens, written_begun
+from specllava.models.special import beginning, special_tokens, written_begun
 from specllava.models.video import Video, metadata
 from specllava.models.vision import compressor_of, kept_slots, placed, slots_of
-from specllava.runtime.chat_format import Message, Messages, apply_template, as_chat, with_video_parts
+from specllava.out_of_memory import is_panic
+from specllava.runtime.chat_format import Message, Messages, as_chat, with_video_parts
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
 
@@ -79,6 +81,7 @@ class PromptBuilder:
         sparse = any(isinstance(one, Video) and one.draft_frames is not None for one in all_shown)
         if sparse and self.vision not in ("shared", "own"):
             raise ValueError(f"no fewer frames for the draft than for the target: {self._why_not_sparse()}")
+        self._check_text(" ".join(message["content"][-1]["text"] for message in chat))  # before a template reads it
         inputs = self._read(self.processor, chat, all_shown)
         plain = self._plain(chat, all_shown, inputs)
         if plain.length + new_tokens > self.context:
@@ -117,7 +120,20 @@ class PromptBuilder:
         """Write a chat by the target's template, and tokenise it with what it shows."""
         family = family_of(self.target.config)
         text = apply_template(self.processor, with_video_parts(chat, shown, family.video_parts), self.name)
+        self._check_text(text)
         return _read(processor, shown if family.reads_videos else all_frames(shown), text)
+
+    def _check_text(self, text: str) -> None:
+        """Refuse a text of far more tokens than the context by its beginning: it is not tokenised whole.
+
+        Raises:
+            NoRoomError: it has so many.
+        """
+        if len(beginning(self.processor.tokenizer, text, self.context)) < len(text):
+            raise NoRoomError(
+                f"{len(text):,} characters of prompt do not fit the context of {self.context} tokens:"
+                " shorten the prompt"
+            )
 
     def _plain(self, chat: Sequence[Message], shown: Sequence[Shown], inputs: Mapping[str, Tensor]) -> Prompt:
         """Return the prompt of a chat without features."""
@@ -197,7 +213,9 @@ def _read(processor: ProcessorMixin, shown: Sequence[Shown], text: str) -> Mappi
         read: Mapping[str, Tensor] = processor(
             images=[pictures] if pictures else None, text=text, return_tensors="pt", **given
         )
-    except Exception as error:  # whatever its settings make it raise
+    except BaseException as error:  # whatever its settings make it raise
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
         what = f"{len(pictures)} pictures" + (f" and {len(videos)} videos" if videos else "")
         raise ValueError(f"the {type(processor).__name__} cannot read {what}: {why}") from error

@@ -178,6 +178,11 @@ class SharedTower(Family):
     def restored(self, stored: Picture, size: Size) -> ImageFeatures:
         return self.features_of(stored[FEATURES], size)
 
+    def slot_width(self, config: PretrainedConfig) -> int:
+        """Return the numbers of each patch in the tower's states: of all layers that the projector reads."""
+        layers = config.vision_feature_layer
+        return int(config.vision_config.hidden_size) * (1 if isinstance(layers, int) else len(layers))
+
     @abstractmethod
     def projector(self, model: PreTrainedModel) -> list[nn.Parameter]:
         """Return the weights that :meth:`project` uses."""

@@ -1,0 +1,232 @@
+"""Files that would cost minutes or gigabytes, or that do not fit together, cost one line and a few CPU seconds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+from support import checkpoints
+from support.forked_cli import Ended, ForkedCli
+
+MOST_SECONDS = 8  # of CPU more than a call with an ordinary checkpoint takes; each of these took minutes, or all memory
+PICTURE = Path(__file__).parents[1] / "assets" / "examples" / "1-describe.png"
+ESTIMATE = " of memory: target "  # in the line that a target that is not shipped always costs
+
+
+@pytest.fixture(scope="module")
+def cli() -> Iterator[ForkedCli]:
+    command = ForkedCli()
+    yield command
+    command.close()
+
+
+@pytest.fixture(scope="module")
+def ordinary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoints.write_llava(tmp_path_factory.mktemp("ordinary") / "target")
+
+
+@pytest.fixture(scope="module")
+def usual(cli: ForkedCli, ordinary: Path) -> float:
+    """CPU seconds of an answer."""
+    ended = generate(cli, ordinary)
+    assert ended.code == 0, ended
+    return ended.seconds
+
+
+@pytest.fixture
+def target(ordinary: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ordinary, tmp_path / "target"))
+
+
+def generate(cli: ForkedCli, target: Path, prompt: str = "Hi") -> Ended:
+    return cli("generate", "--target", target, "--image", PICTURE, "--prompt", prompt, "--max-new-tokens", 3)
+
+
+def check_refused(ended: Ended, usual: float, *words: str) -> None:
+    """One line of the program, nothing else but the estimate; and soon."""
+    assert ended.code == 1, ended
+    *before, line = ended.lines
+    assert all(ESTIMATE in one or "has no draft" in one for one in before), ended
+    assert line.startswith("specllava: ") and len(line) < 400
+    assert all(word in line for word in words), line
+    assert ended.seconds < usual + MOST_SECONDS, ended
+
+
+def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    fields = json.loads(file.read_text())
+    change(fields)
+    file.write_text(json.dumps(fields))
+
+
+# ------------------------------------------------------------------------------------------- configurations
+
+
+@pytest.mark.parametrize("part", ["text_config", "vision_config"])
+@pytest.mark.parametrize("layers", [-1, 0, 10**4, 10**6, 10**12])
+def test_layers_that_no_model_has_are_refused_before_one_is_built(
+    cli: ForkedCli, target: Path, usual: float, part: str, layers: int
+):
+    edit(target / "config.json", lambda fields: fields[part].update(num_hidden_layers=layers))
+    check_refused(generate(cli, target), usual, f"num_hidden_layers {layers} in config.json: 1 to 1000")
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("text_config", "hidden_size"),
+        ("text_config", "intermediate_size"),
+        ("text_config", "num_attention_heads"),
+        ("text_config", "vocab_size"),
+        ("vision_config", "hidden_size"),
+        ("vision_config", "image_size"),
+        ("vision_config", "num_labels"),
+    ],
+)
+@pytest.mark.parametrize("size", [10**6, 10**12])
+def test_a_size_that_fits_nowhere_is_refused(
+    cli: ForkedCli, target: Path, usual: float, part: str, name: str, size: int
+):
+    edit(target / "config.json", lambda fields: fields[part].update({name: size}))
+    check_refused(generate(cli, target), usual)
+
+
+def test_a_configuration_of_a_million_keys_is_not_read(cli: ForkedCli, target: Path, usual: float):
+    edit(target / "config.json", lambda fields: fields.update({f"key_{number}": 0 for number in range(10**6)}))
+    check_refused(generate(cli, target), usual, "config.json of 16,", "at most 1,048,576 are read")
+
+
+def test_a_configuration_of_nested_lists_is_refused(cli: ForkedCli, target: Path, usual: float):
+    text = (target / "config.json").read_text().rstrip().removesuffix("}")
+    (target / "config.json").write_text(text + ', "more": ' + "[" * 200_000 + "]" * 200_000 + "}")
+    check_refused(generate(cli, target), usual, "recursion")
+
+
+def test_configurations_in_one_another_are_read_or_refused(cli: ForkedCli, target: Path, usual: float):
+    text = (target / "config.json").read_text().rstrip().removesuffix("}")
+    (target / "config.json").write_text(text + ', "more": ' + '{"text_config":' * 800 + "1" + "}" * 801)
+    ended = generate(cli, target)
+    assert ended.code in (0, 1) and len(ended.lines) < 4 and ended.seconds < usual + MOST_SECONDS, ended
+
+
+# ------------------------------------------------------------------------------------------------ templates
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
+        "{{ 'x' * 10 ** 10 }}",
+        "{{ '%999999999d' % 1 }}",
+        "{{ '{:9999999999}'.format(1) }}",
+        "{% set x = 'xxxxxxxx' %}" + "{% set x = x ~ x %}" * 40 + "{{ x }}",
+        "{% set n = namespace(x='xx') %}{% for a in 'x' * 40 %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",
+        "{% set s = '" + "x" * 9000 + "' %}{% for a in s %}{% for b in s %}{% for c in s %}{% endfor %}"
+        "{% endfor %}{% endfor %}",
+        "{% set n = namespace(content='" + "x" * 9000 + "') %}{% for a in n.content %}{% for b in n.content %}"
+        "{% for c in n.content %}{% endfor %}{% endfor %}{% endfor %}",
+        "{% set x = '" + "x" * 90_000 + "' %}" + "{{ x }}" * 20_000,
+    ],
+)  # fmt: skip
+def test_a_chat_template_without_end_is_ended(cli: ForkedCli, target: Path, usual: float, template: str):
+    (target / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    check_refused(generate(cli, target), usual, "the chat template of target", "more than two seconds or a gigabyte")
+
+
+def test_a_chat_template_of_a_megabyte_is_not_compiled(cli: ForkedCli, target: Path, usual: float):
+    (target / "chat_template.json").write_text(json.dumps({"chat_template": "{{ 1 }}" * 100_000}))
+    check_refused(generate(cli, target), usual, "has 700,000 characters: at most 262,144 are read")
+
+
+# ----------------------------------------------------------------------------------------------- tokenizers
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_of_many_added_words_is_not_read(cli: ForkedCli, target: Path, usual: float, file: str):
+    kind = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    words = [{"id": 1000 + number, "content": f"word{number}", **kind} for number in range(200_000)]
+
+    def add(fields: dict[str, Any]) -> None:
+        if file == "tokenizer.json":
+            fields["added_tokens"] += words
+        else:
+            fields["added_tokens_decoder"] |= {str(word["id"]): word for word in words}
+
+    edit(target / file, add)
+    check_refused(generate(cli, target), usual, file, "are read")
+
+
+def test_a_panic_of_the_tokenizer_is_one_line(cli: ForkedCli, target: Path, usual: float):
+    """Its regular expression exceeds its limit of tries while a text is read: tokenizers panics, as Rust does."""
+    pattern = {"type": "Split", "pattern": {"Regex": "(▁?(a|aa)+)+Q"}, "behavior": "Isolated", "invert": False}
+    edit(target / "tokenizer.json", lambda fields: fields.update(pre_tokenizer=pattern))
+    ended = generate(cli, target, "a" * 60)
+    own = [line for line in ended.lines if line.startswith("specllava: ")]
+    assert ended.code == 1 and len(own) == 1 and "cannot read" in own[0], ended
+    assert not any("Traceback" in line for line in ended.lines), ended
+
+
+# --------------------------------------------------------------------------------------------------- weights
+
+
+def rewrite(target: Path, change: Callable[[str, Any], tuple[str, Any]]) -> None:
+    """Change every tensor of a checkpoint, or its name."""
+    for file in target.glob("*.safetensors"):
+        weights = dict(change(name, one) for name, one in load_file(file).items())
+        save_file(weights, file, metadata={"format": "pt"})
+
+
+def test_weights_of_another_shape_are_one_line(cli: ForkedCli, target: Path, usual: float):
+    rewrite(target, lambda name, one: (name, one[:-1].contiguous() if one.dim() == 2 else one))
+    check_refused(generate(cli, target), usual, "weights of other shapes", "is expected")
+
+
+def test_weights_of_swapped_names_are_one_line(cli: ForkedCli, target: Path, usual: float):
+    other = {"q_proj": "up_proj", "up_proj": "q_proj"}
+
+    def swap(name: str, one: Any) -> tuple[str, Any]:
+        *front, kind, end = name.split(".")
+        return ".".join([*front, other.get(kind, kind), end]), one
+
+    rewrite(target, swap)
+    edit(
+        target / "model.safetensors.index.json",
+        lambda fields: fields.update(weight_map={swap(n, 0)[0]: file for n, file in fields["weight_map"].items()}),
+    )
+    check_refused(generate(cli, target), usual, " weights ")
+
+
+def test_floating_point_weights_whose_header_says_whole_numbers_are_refused(cli: ForkedCli, target: Path, usual: float):
+    """The bytes are the same, the header says I32: they were converted, and answered from."""
+    rewrite(target, lambda name, one: (name, one.float()))
+    for file in target.glob("*.safetensors"):
+        data = file.read_bytes()
+        end = 8 + int.from_bytes(data[:8], "little")
+        file.write_bytes(data[:8] + data[8:end].replace(b'"F32"', b'"I32"') + data[end:])
+    check_refused(generate(cli, target), usual, "weights of whole numbers", "I32")
+
+
+# ---------------------------------------------------------------------------------------------- files of rows
+
+
+def ask(cli: ForkedCli, data: Path) -> Ended:
+    return cli("compare", "--data", data, "--b", "--rule chain", "--max-new-tokens", 3)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+@pytest.mark.parametrize("opened", ["[", '{"a":'])
+def test_a_file_of_nested_rows_is_refused(cli: ForkedCli, usual: float, tmp_path: Path, suffix: str, opened: str):
+    data, closed = tmp_path / f"rows{suffix}", "]" if opened == "[" else "}"
+    row = opened * 200_000 + "1" + closed * 200_000
+    data.write_text(f"[{row}]" if suffix == ".json" else row)
+    check_refused(ask(cli, data), usual, f"rows{suffix}", "lists and objects")
+
+
+def test_a_row_with_a_prompt_of_many_megabytes_is_not_tokenised(cli: ForkedCli, usual: float, tmp_path: Path):
+    data = tmp_path / "rows.jsonl"
+    data.write_text(json.dumps({"prompt": "why? " * 6_000_000}))
+    check_refused(ask(cli, data), usual, "29,999,999 characters of prompt do not fit the context of 1024 tokens")
