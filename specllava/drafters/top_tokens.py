@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from transformers.generation import LogitsProcessorList
 
-from specllava.config import DecodingConfig
 from specllava.growth.tree_builder import TopTokens
 from specllava.verification.sampling import RandomSource, draw_children, warp
 from specllava.verification.verifier import check_finite
@@ -20,12 +20,12 @@ TopTokensOf = Callable[[Tensor, int, Sequence[int]], list[TopTokens]]  # of logi
 class Drawing:
     """Draws of guesses from the draft's warped distributions, which are kept for one tree."""
 
-    def __init__(self, config: DecodingConfig, random: RandomSource) -> None:
-        self._config, self._random = config, random
+    def __init__(self, warpers: LogitsProcessorList, random: RandomSource) -> None:
+        self._warpers, self._random = warpers, random
         self._rows: dict[int, Tensor] = {}
 
     def __call__(self, logits: Tensor, count: int, nodes: Sequence[int]) -> list[TopTokens]:
-        probs = warp(logits, self._config.temperature, self._config.top_p, self._config.top_k)
+        probs = warp(logits, self._warpers)
         if 0 in nodes:
             self._rows = {}
         drawn = []

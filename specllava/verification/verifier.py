@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from transformers.generation import LogitsProcessorList
 
 from specllava.config import DecodingConfig
 from specllava.tree import DraftTree
@@ -82,15 +83,15 @@ class GreedyVerifier:
 
 
 class SamplingVerifier:
-    """Verifier that keeps the target's own distribution, warped by temperature, top-k and top-p."""
+    """Verifier that keeps the target's own distribution, warped by temperature, top-k, top-p and other cutoffs."""
 
     summary = None
 
-    def __init__(self, config: DecodingConfig, random: RandomSource) -> None:
-        self._config, self._random = config, random
+    def __init__(self, config: DecodingConfig, random: RandomSource, warpers: LogitsProcessorList) -> None:
+        self._config, self._random, self._warpers = config, random, warpers
 
     def first_token(self, logits: Tensor) -> int:
-        return self._random.draw(self._probs(logits[None])[0])
+        return self._random.draw(warp(logits[None], self._warpers)[0])
 
     def verify(
         self,
@@ -100,19 +101,16 @@ class SamplingVerifier:
         observer: Observer | None = None,
         numbers: Numbers | None = None,
     ) -> tuple[Verification, Tensor | None]:
-        probs = self._probs(logits)
+        probs = warp(logits, self._warpers)
         if draft_probs is None:
             return verify_top(tree, probs, self._random, observer), probs
         verify = verify_traversal if self._config.verifier == "traversal" else verify_drawn
         return verify(tree, probs, draft_probs, self._random, observer), probs
 
-    def _probs(self, logits: Tensor) -> Tensor:
-        return warp(logits, self._config.temperature, self._config.top_p, self._config.top_k)
 
-
-def build_verifier(config: DecodingConfig, random: RandomSource) -> Verifier:
+def build_verifier(config: DecodingConfig, random: RandomSource, warpers: LogitsProcessorList) -> Verifier:
     """Build the verifier of a configuration."""
-    return SamplingVerifier(config, random) if config.temperature > 0 else GreedyVerifier()
+    return SamplingVerifier(config, random, warpers) if config.temperature > 0 else GreedyVerifier()
 
 
 def check_finite(logits: Tensor, whose: str, numbers: Numbers | None = None) -> None:
