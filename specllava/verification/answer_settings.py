@@ -110,8 +110,8 @@ def warpers(
     Raises:
         ValueError: a value that means nothing.
     """
-    config = GenerationConfig(**{name: getattr(asked, name, None) for name in OF_SAMPLING})
-    config.do_sample, config.num_beams, config.top_p, config.top_k = True, 1, top_p, top_k
+    config = GenerationConfig(do_sample=True, **{name: getattr(asked, name, None) for name in OF_SAMPLING})
+    config.num_beams, config.top_p, config.top_k = 1, top_p, top_k
     config.temperature = max(float(temperature), COLDEST) if temperature > 0 else temperature
     processors: LogitsProcessorList = GenerationMixin()._get_logits_processor(config, device=device)
     return processors
