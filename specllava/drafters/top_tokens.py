@@ -32,6 +32,8 @@ class Drawing:
         entropies = torch.special.entr(probs).sum(-1).tolist()
         if any(map(math.isnan, entropies)):
             check_finite(logits, "draft")
+            probs = probs.nan_to_num(0.0)  # where every token is forbidden
+            entropies = torch.special.entr(probs).sum(-1).tolist()
         for node, row, entropy in zip(nodes, probs, entropies, strict=True):
             self._rows[node] = row
             tokens = draw_children(row, count, self._random)
@@ -57,6 +59,7 @@ def top_tokens(logits: Tensor, count: int, nodes: Sequence[int] = ()) -> list[To
     possible = log_probs.shape[-1]
     if any(map(math.isnan, entropies)):
         check_finite(logits, "draft")
+        log_probs = log_probs.nan_to_num(-torch.inf, neginf=-torch.inf)  # where every token is forbidden
         entropies = torch.special.entr(log_probs.exp()).sum(-1).tolist()  # of suppressed tokens, whose logits are -inf
         possible = int((log_probs > -torch.inf).sum(-1).min())
     top = log_probs.topk(min(count, possible), dim=-1)

@@ -17,7 +17,7 @@ def target_view(tree: DraftTree, logits: Tensor, probs: Tensor | None = None) ->
         probs: the distributions that verification used, ``[nodes, vocab]``; ``None``: those of the logits.
     """
     if probs is None:
-        probs = torch.softmax(logits.double(), dim=-1)
+        probs = torch.softmax(logits.double(), dim=-1).nan_to_num(0.0)  # nothing is likely where all is forbidden
     choices = logits.argmax(-1, keepdim=True)  # the walk's own choice at a tie; topk may break it differently
     parents = torch.tensor(tree.parents[1:], device=logits.device, dtype=torch.long)
     tokens = torch.tensor(tree.tokens[1:], device=logits.device, dtype=torch.long)

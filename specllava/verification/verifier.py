@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -91,7 +92,10 @@ class SamplingVerifier:
         self._config, self._random, self._warpers = config, random, warpers
 
     def first_token(self, logits: Tensor) -> int:
-        return self._random.draw(warp(logits[None], self._warpers)[0])
+        probs = warp(logits[None], self._warpers)[0]
+        token = self._random.draw(probs)
+        _check_possible(logits, probs, token)
+        return token
 
     def verify(
         self,
@@ -103,14 +107,34 @@ class SamplingVerifier:
     ) -> tuple[Verification, Tensor | None]:
         probs = warp(logits, self._warpers)
         if draft_probs is None:
-            return verify_top(tree, probs, self._random, observer), probs
-        verify = verify_traversal if self._config.verifier == "traversal" else verify_drawn
-        return verify(tree, probs, draft_probs, self._random, observer), probs
+            found = verify_top(tree, probs, self._random, observer)
+        else:
+            verify = verify_traversal if self._config.verifier == "traversal" else verify_drawn
+            found = verify(tree, probs, draft_probs, self._random, observer)
+        last = found.path[-1]
+        _check_possible(logits[last], probs[last], found.bonus_token)
+        return found, probs
 
 
 def build_verifier(config: DecodingConfig, random: RandomSource, warpers: LogitsProcessorList) -> Verifier:
     """Build the verifier of a configuration."""
     return SamplingVerifier(config, random, warpers) if config.temperature > 0 else GreedyVerifier()
+
+
+def _check_possible(logits: Tensor, probs: Tensor, token: int) -> None:
+    """Refuse to draw where nothing can be drawn.
+
+    Args:
+        logits, probs: that ``token`` was drawn from, ``[vocab]``.
+
+    Raises:
+        ValueError: every token is forbidden.
+    """
+    if math.isnan(float(probs[token])) and bool(logits.isneginf().all()):
+        raise ValueError(
+            "generation_config.json forbids every next token, so none can be drawn: set temperature to 0, or remove"
+            " settings from that file"
+        )
 
 
 def check_finite(logits: Tensor, whose: str, numbers: Numbers | None = None) -> None:
