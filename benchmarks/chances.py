@@ -29,6 +29,7 @@ from specllava.runtime.passes import PassInput
 from specllava.runtime.prompt import Prompt
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
+from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import warp
 
 LENGTH = 4  # two levels for the first tree: with one, both ways of judging are the same
@@ -71,7 +72,7 @@ def distribution(pair: Pair, prompt: Prompt) -> dict[tuple[int, ...], float]:
     growing: list[tuple[tuple[int, ...], float, torch.Tensor]] = [((), 1.0, first)]
     while growing:
         answer, chance, logits = growing.pop()
-        probs = warp(logits[None], DRAWN.temperature, DRAWN.top_p, DRAWN.top_k)[0]
+        probs = warp(logits[None], warpers(DRAWN.temperature, DRAWN.top_p, DRAWN.top_k))[0]
         for token in probs.nonzero().squeeze(1).tolist():
             longer, likely = (*answer, token), chance * float(probs[token])
             if len(longer) == LENGTH or token in pair.eos_token_ids:

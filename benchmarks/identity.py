@@ -1,11 +1,15 @@
 """Does any drafter ever change a token? Random targets, and drafts of every format beside them.
 
     python -m benchmarks.identity --runs 3000 --json benchmarks/results/identity.json
+    python -m benchmarks.identity --runs 1000 --settings --json benchmarks/results/identity_settings.json
 
 A file that is there already is gone on with, so a long count may be interrupted; every seed has targets, drafts and
 cases of its own. The drafts are made so that they agree with their target now and then; otherwise nothing would be
 accepted, and no guessed state would ever give way to a true one. Guesses that are drawn change tokens, though not their
 distribution, which ``tests/test_identity.py`` holds: here all are best guesses, of greedy and of sampled answers.
+
+With ``--settings`` every target has settings of a ``generation_config.json`` of its own, drawn anew for each run, and
+greedy answers of the target alone are held to ``generate`` of transformers.
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ import copy
 import itertools
 import json as json_format
 import random
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 import tyro
@@ -26,8 +31,10 @@ from rich.console import Console
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlavaForConditionalGeneration
+from transformers.utils import logging
 
 from benchmarks.random_pair import Size, size_of
+from benchmarks.random_settings import random_settings
 from specllava.cli.options import write_json
 from specllava.config import RULES, DecodingConfig
 from specllava.growth.cost_model import Costs
@@ -38,6 +45,7 @@ from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fused import fuse
 from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.recipe import ToyRecipe
@@ -65,6 +73,8 @@ NOISE = 0.3  # on the weights of a draft VLM, which are else its target's, as a 
 CALM, LOUD, FAINT = 0.01, 4.0, 0.05  # of a target's layers, of an embedding in a draft, of what a draft's layer adds
 QUESTIONS = ("What is this?", "Describe the picture.", "How many?", "Where does it stand, and on what?")
 COUNTED = ("runs", "sampled", "tokens", "target_passes", "accepted", "mismatches", "ties")
+LONGEST: Final = 24  # tokens of an answer
+GENERATED: Final = ("generated", "unlike_generate")  # greedy answers of ``generate``, and those that differ from them
 COSTS = Costs.fitted({1: 1.0, 8: 1.5, 64: 6.0}, {1: 0.15, 8: 0.2})  # so that no tree depends on the machine
 
 Rows = dict[str, dict[str, int]]  # by drafter, what is COUNTED
@@ -72,13 +82,18 @@ Rows = dict[str, dict[str, int]]  # by drafter, what is COUNTED
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run: a pair, a prompt and how it is decoded."""
+    """One run: a pair, a prompt and how it is decoded.
+
+    Args:
+        settings: of the target's ``generation_config.json``, as JSON.
+    """
 
     target: int
     format: str
     picture: int | None
     question: str
     config: DecodingConfig
+    settings: str = "{}"
 
     @property
     def alone(self) -> Case:
@@ -87,12 +102,17 @@ class Case:
         return replace(self, format=NO_DRAFT, config=DecodingConfig(drafter="none", **kept))
 
 
-def cases(runs: int, seed: int = 0) -> Iterator[Case]:
-    """Draw cases; drafters, rules, greedy and sampled answers take turns."""
-    rng = random.Random(f"identity {seed}")
+def cases(runs: int, seed: int = 0, settings: bool = False) -> Iterator[Case]:
+    """Draw cases; drafters, rules, greedy and sampled answers take turns.
+
+    Args:
+        settings: draw those of a ``generation_config.json`` too.
+    """
+    rng, asked = random.Random(f"identity {seed}"), random.Random(f"settings {seed}")
+    vocabulary = size_of("toy").target.vocab_size
     rules = [rule for rule in RULES if rule != "shape"]
     for number in range(runs):
-        yield Case(
+        case = Case(
             target=TARGETS * seed + rng.randrange(TARGETS),
             format=DRAFTERS[number % len(DRAFTERS)],
             picture=rng.choice((None, *range(6))),
@@ -102,7 +122,7 @@ def cases(runs: int, seed: int = 0) -> Iterator[Case]:
                 rule=rules[number // len(DRAFTERS) % len(rules)],
                 temperature=rng.choice((0.0, 0.0, 0.8)),
                 seed=rng.randrange(5),
-                max_new_tokens=24,
+                max_new_tokens=LONGEST,
                 depth=rng.randint(1, 7),
                 width=rng.randint(1, 5),
                 nodes=rng.randint(1, 24),
@@ -111,6 +131,10 @@ def cases(runs: int, seed: int = 0) -> Iterator[Case]:
                 min_log_prob=rng.choice((-50.0, -8.0, -4.0)),
             ),
         )
+        if settings:
+            drawn = random_settings(asked, vocabulary, LONGEST, case.config.temperature > 0)
+            case = replace(case, settings=json_format.dumps(drawn))
+        yield case
 
 
 class Runner:
@@ -124,10 +148,33 @@ class Runner:
 
     def run(self, case: Case) -> DecodeTrace:
         """Decode a case."""
+        pair, prompt = self._asked(case)
+        return pair.run(lane_of(case.config, prompt))
+
+    @torch.inference_mode()
+    def generated(self, case: Case) -> tuple[int, ...]:
+        """Return the greedy answer of transformers' ``generate``."""
+        pair, prompt = self._asked(case)
+        whole = pair.target.generate(
+            input_ids=prompt.input_ids,
+            attention_mask=torch.ones_like(prompt.input_ids),
+            **prompt.image_inputs,
+            do_sample=False,
+            max_new_tokens=case.config.max_new_tokens,
+            tokenizer=pair.processor.tokenizer,
+        )
+        return tuple(whole[0, prompt.length :].tolist())
+
+    def _asked(self, case: Case) -> tuple[Pair, Prompt]:
+        """Return the pair with the settings of a case, and the prompt."""
         pair = self.pair(case.target, case.format)
         side = pair.target.config.vision_config.image_size
         shown = None if case.picture is None else draw_scene(sample_scene(case.picture, "train"), side)
-        return pair.run(lane_of(case.config, pair.prompt(shown, case.question)))
+        prompt = pair.prompt(shown, case.question)
+        target = copy.copy(pair.target)  # it shares the weights
+        target.generation_config = copy.deepcopy(pair.target.generation_config)
+        target.generation_config.update(**json_format.loads(case.settings))
+        return replace(pair, target=target), prompt
 
     def _make_target(self, seed: int) -> Pair:
         plain = size_of("toy")
@@ -201,16 +248,20 @@ def _agree(draft: FeatureDraft, target: LlavaForConditionalGeneration) -> None:
     draft.lm_head.weight.copy_(target.lm_head.weight[ids])
 
 
-def count(runs: int, dtype: torch.dtype, seed: int = 0, done: Rows | None = None) -> Iterator[Rows]:
+def count(
+    runs: int, dtype: torch.dtype, seed: int = 0, done: Rows | None = None, settings: bool = False
+) -> Iterator[Rows]:
     """Run cases against the target alone; yield, by drafter, how many differ and how much was accepted, now and then.
 
     Args:
         runs: in all, those of ``done`` among them.
         done: rows of the first runs, which are not run again.
+        settings: draw some for each run, and compare with ``generate`` too.
     """
-    rows = copy.deepcopy(done) if done else {name: dict.fromkeys(COUNTED, 0) for name in DRAFTERS}
+    counted = (*COUNTED, *GENERATED) if settings else COUNTED
+    rows = copy.deepcopy(done) if done else {name: dict.fromkeys(counted, 0) for name in DRAFTERS}
     first = sum(row["runs"] for row in rows.values())
-    runner, left = Runner(dtype), itertools.islice(cases(runs, seed), first, None)
+    runner, left = Runner(dtype), itertools.islice(cases(runs, seed, settings), first, None)
     for number, case in enumerate(tqdm(left, total=runs, initial=first, disable=None), first + 1):
         trace, row = runner.run(case), rows[case.format]
         verdict, told = compare(runner.alone(case.alone), trace), summarise([trace])
@@ -221,6 +272,9 @@ def count(runs: int, dtype: torch.dtype, seed: int = 0, done: Rows | None = None
         row["accepted"] += told.accepted
         row["ties"] += not verdict.identical and verdict.near_tie
         row["mismatches"] += not verdict.identical and not verdict.near_tie
+        if settings and case.config.temperature == 0:
+            row["generated"] += 1
+            row["unlike_generate"] += runner.generated(case.alone) != runner.alone(case.alone).token_ids
         if number % SAVED_EVERY == 0:
             yield rows
     yield rows
@@ -230,6 +284,7 @@ def main(
     runs: int = 3000,
     seeds: tuple[int, ...] = (0,),
     dtypes: tuple[Literal["float64", "float32"], ...] = ("float64",),
+    settings: bool = False,
     json: Path | None = None,
 ) -> None:
     """Count differing answers.
@@ -238,18 +293,22 @@ def main(
         runs: for each seed in each precision.
         seeds: of targets, drafts and cases.
         dtypes: precisions.
+        settings: draw those of a generation_config.json for each run, and compare with generate too.
         json: write the rows to this file, and go on with those that it has.
     """
     torch.set_num_threads(1)  # of models so small, more are slower
+    warnings.simplefilter("ignore")  # of settings that ask for more than there is room for
+    logging.set_verbosity_error()
     found: dict[str, dict[str, Rows]] = json_format.loads(json.read_text()) if json and json.exists() else {}
     for dtype, seed in itertools.product(dtypes, seeds):
         own = found.setdefault(dtype, {})
-        for rows in count(runs, getattr(torch, dtype), seed, own.get(str(seed))):
+        for rows in count(runs, getattr(torch, dtype), seed, own.get(str(seed)), settings):
             own[str(seed)] = rows
             write_json(json, found)
     for precision, by_seed in found.items():
         for name in DRAFTERS:
-            row = {key: sum(rows[name][key] for rows in by_seed.values()) for key in COUNTED}
+            keys = (*COUNTED, *GENERATED) if settings else COUNTED
+            row = {key: sum(rows[name][key] for rows in by_seed.values()) for key in keys}
             Console().print(f"{precision} {name}: " + ", ".join(f"{key} {value:,}" for key, value in row.items()))
 
 

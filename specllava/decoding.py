@@ -33,9 +33,10 @@ from specllava.trace import (
     tokens_used,
 )
 from specllava.tree import DraftTree, Pruned
+from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.draws import DrawRecorder
 from specllava.verification.sampling import SeededRandom
-from specllava.verification.target_view import target_view
+from specllava.verification.target_view import margins, target_view
 from specllava.verification.verifier import build_verifier, check_finite
 
 Event = Prefill | StepTrace
@@ -65,6 +66,7 @@ class Request:
         lane: what is answered, and how.
         target, draft: the pair's models.
         eos_token_ids: ids that end an answer.
+        settings: what else the checkpoint asks of the answer.
         drafter: who proposes.
         rule: how trees grow, for a drafter that grows them.
         caches: KV caches to go on with; what the prompt shares with them is not read again.
@@ -79,6 +81,7 @@ class Request:
         target: PreTrainedModel,
         draft: PreTrainedModel | None,
         eos_token_ids: frozenset[int],
+        settings: AnswerSettings,
         drafter: Drafter,
         rule: GrowthRule | None,
         caches: KVCaches,
@@ -88,11 +91,11 @@ class Request:
         self.lane, self.caches = lane, caches
         self.emitted: list[int] = []
         self.finished: FinishReason | None = None
-        self._target, self._draft, self._eos = target, draft, eos_token_ids
+        self._target, self._draft, self._eos, self._settings = target, draft, eos_token_ids, settings
         self._drafter, self._rule = drafter, rule
         self._length, self._record = length, record
         self._random = SeededRandom(lane.config.seed)
-        self._verifier = build_verifier(lane.config, self._random)
+        self._verifier = build_verifier(lane.config, self._random, settings.warpers)
         self._session: DraftSession | None = None
         self._tree: DraftTree | None = None
         self._pruned: tuple[Pruned, ...] = ()
@@ -129,21 +132,24 @@ class Request:
         columns = target_columns(self._length, config)
         self._engine = self.caches.verifying_engine(self._target, columns, state_layers, config.nodes + 1)
         output = self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
-        first = self._verifier.first_token(output.logits)
+        logits, processing = output.logits, self._settings.processing
+        if processing:
+            logits = processing(logits[None], [()])[0]
+        first = self._verifier.first_token(logits)
         read = now(device)
-        check_finite(output.logits, "target")
-        models = self._target, self._draft
-        context = DraftContext(prompt, config, self._rule, self._random, *models, self.caches, self._length, output)
+        check_finite(logits, "target")
+        models, answer = (self._target, self._draft), (self._random, self._settings)
+        context = DraftContext(prompt, config, self._rule, *answer, *models, self.caches, self._length, output)
         opening = now(device)
         self._session = self._drafter.open(context)
         opened = now(device)
         own_vision = prompt.draft_prompt.vision_seconds if prompt.draft_prompt and self._drafter.needs_draft else 0.0
-        best = output.logits.topk(2).values.double()
+        margin = float(margins(logits[None])[0])
         self._emit([first])
         return Prefill(
             prompt_tokens=prompt.length,
             first_token=first,
-            first_margin=round(float(best[0] - best[1]), 7),
+            first_margin=round(margin, 7),
             vision_seconds=prompt.vision_seconds,
             target_seconds=read - started,
             draft_seconds=opened - opening + own_vision,
@@ -195,16 +201,19 @@ class Request:
         recorder = DrawRecorder(self._random) if self._record else None
         started = now_read()
         base = self._engine.cache.length
-        output = self._engine.forward(PassInput.of_tree(tree, base), self._verifier.summary)
-        summary = output.numbers
-        verification, probs = self._verifier.verify(tree, output.logits, session.draft_probs, recorder, summary)
+        processing = self._settings.processing
+        output = self._engine.forward(PassInput.of_tree(tree, base), None if processing else self._verifier.summary)
+        logits, summary = output.logits, output.numbers
+        if processing:
+            logits = processing.of_tree(tree, logits)
+        verification, probs = self._verifier.verify(tree, logits, session.draft_probs, recorder, summary)
         verified = now_read()
         path = verification.path
         emitted = self._emit([*(tree.tokens[node] for node in verification.accepted), verification.bonus_token])
         self._engine.keep(base, path)
         session.keep(path, self._engine.kept_states(base))
         kept = now_read()
-        check_finite(output.logits, "target", summary)  # here too: an overflow or a damaged row may come late
+        check_finite(logits, "target", summary)  # here too: an overflow or a damaged row may come late
         seconds = StepSeconds(draft=self._draft_seconds, verify=verified - started, keep=kept - verified)
         session.observe(seconds.draft, seconds.verify + seconds.keep)
         self._tree = None
@@ -212,7 +221,7 @@ class Request:
             tree=tree,
             verification=verification,
             emitted=emitted,
-            target=target_view(tree, output.logits, probs) if self._record else None,
+            target=target_view(tree, logits, probs) if self._record else None,
             seconds=seconds,
             pruned=self._pruned,
             draws=recorder.draws() if recorder else (),
@@ -233,10 +242,15 @@ class Request:
 
     def _emit(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Emit what may be emitted of ``tokens``, and decide whether that was the last."""
-        emitted = clip(tokens, self.room, self._eos)
+        emitted, stops = clip(tokens, self.room, self._eos), self._settings.stops
+        end = stops.end(emitted) if stops else None
+        emitted = emitted[:end]
         self.emitted += emitted
+        self._settings.processing.append(emitted)
         if emitted[-1] in self._eos:
             self.finished = "eos"
+        elif end is not None:
+            self.finished = "stop_string"
         elif self.room == 0:
             self.finished = "length"
         return emitted

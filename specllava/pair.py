@@ -27,6 +27,7 @@ from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.prompt_builder import check_room
 from specllava.trace import NO_DRAFT, DecodeTrace
+from specllava.verification.answer_settings import answer_settings, check_settings, settings_in_force
 
 CHAT_TOKENS = 1024  # caches that outlive an answer grow by as many, so that they seldom move
 
@@ -77,6 +78,7 @@ class Pair(LoadedPair):
         name = name or Path(target).name
         chosen = LoadOptions(**options)
         loaded = load_target(name, target, draft, chosen, tell)
+        check_settings(loaded.model.generation_config)
         models = (loaded.model, None, loaded.processor)
         pair = cls(
             name, *models, loaded.name, NO_DRAFT, quantization=chosen.quantization, context_limit=loaded.context
@@ -179,7 +181,8 @@ class Pair(LoadedPair):
         if caches is not None:
             length = min(self.context, -(-length // CHAT_TOKENS) * CHAT_TOKENS)
         models, eos = (self.target, self.draft), self.eos_token_ids
-        return Request(lane, *models, eos, drafter, rule, caches or KVCaches(self.engines), length, record)
+        settings = answer_settings(self.target, self.processor.tokenizer, config, prompt.input_ids, eos)
+        return Request(lane, *models, eos, settings, drafter, rule, caches or KVCaches(self.engines), length, record)
 
     def _rule(self, config: DecodingConfig, learn: bool) -> GrowthRule:
         """Build the rule that a configuration names; costs that it needs are measured here, outside every clock."""
@@ -221,7 +224,9 @@ class Pair(LoadedPair):
     def collect(self, lane: Lane | LaneFacts, events: Iterable[Event]) -> DecodeTrace:
         """Return the trace of a lane from its events, finished or not."""
         facts = lane.facts if isinstance(lane, Lane) else lane
-        return collect(facts, events, self.info, self.detokenizer, self.eos_token_ids)
+        followed = settings_in_force(self.target.generation_config, facts.config.temperature > 0)
+        info = replace(self.info, generation_config=followed)
+        return collect(facts, events, info, self.detokenizer, self.eos_token_ids)
 
     def race(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]

@@ -30,12 +30,15 @@ from specllava.verdict import Draw, TargetView, Verification
 SCHEMA_VERSION: Final = 1
 NO_DRAFT: Final = "none"  # the name of a draft that is not there
 MAX_FILE_BYTES = 32 * 2**20
+MAX_SETTINGS = 2000  # characters
 
-FinishReason = Literal["eos", "length", "stopped"]
+FinishReason = Literal["eos", "stop_string", "length", "stopped"]
 # Name of an object of the caller; a file without one reads as it did before there were any.
 OwnName = Annotated[str | None, Field(max_length=MAX_NAME, exclude_if=lambda name: name is None)]
 # What a draft reads beside the text: the target's hidden states; a file of any other draft has no such field.
 DraftReads = Annotated[Literal["states"] | None, Field(exclude_if=lambda reads: reads is None)]
+# What the target's checkpoint asks of answers; a file of any other checkpoint has no such field.
+Followed = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda followed: followed is None)]
 # Why an event was the last of its answer; in a file it is a field of the trace as a whole.
 Finished = Annotated[FinishReason | None, Field(exclude=True)]
 
@@ -141,6 +144,7 @@ class RunInfo(Record):
 
     Args:
         draft_reads: ``states`` of a draft that guesses from the target's hidden states.
+        generation_config: settings of that file of the target's which the answer follows, with their values.
     """
 
     pair: str
@@ -151,6 +155,7 @@ class RunInfo(Record):
     threads: Count
     versions: Versions = field(default_factory=dict)
     draft_reads: DraftReads = None
+    generation_config: Followed = None
 
 
 @dataclass(frozen=True, slots=True)

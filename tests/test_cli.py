@@ -62,6 +62,24 @@ def test_generate_writes_ids_and_text(picture, tmp_path, capsys):
     assert json.loads(out.read_text())["target_only"] == lane  # both lanes say the same
 
 
+def test_what_a_checkpoint_asks_for_is_printed_and_followed(picture, tmp_path, capsys):
+    target = shutil.copytree(ROOT / "assets" / "toy" / "target", tmp_path / "target")
+    fields = json.loads((target / "generation_config.json").read_text())
+    command = ["generate", "--image", str(picture), "--prompt", "Describe this.", "--target", str(target)]
+    command += ["--draft", str(ROOT / "assets" / "toy" / "draft"), "--max-new-tokens", "24"]
+    (target / "generation_config.json").write_text(json.dumps(fields | {"repetition_penalty": 1.05, "min_p": 0.1}))
+    said = []
+    for drafter in ("model", "none"):
+        assert main([*command, "--drafter", drafter]) == 0
+        printed = capsys.readouterr()
+        said.append(printed.out)
+        assert "generation_config.json asks for repetition_penalty 1.05, min_p 0.1\n" in printed.err
+    assert said[0] == said[1] != ""
+    (target / "generation_config.json").write_text(json.dumps(fields | {"num_beams": 4}))
+    assert main(command) != 0
+    assert "generation_config.json asks for num_beams = 4" in errors_of(capsys)[-1]
+
+
 def test_an_answer_that_is_only_printed_records_no_target_view(picture, tmp_path, monkeypatch):
     """What the target computed for every node was copied to the host at each step, for a trace that nobody wrote."""
     recorded, real = [], Pair.request

@@ -23,6 +23,7 @@ from specllava.runtime.engine import Engine
 from specllava.runtime.prompt import Prompt
 from specllava.trace import Prefill, StepTrace
 from specllava.tree import DraftTree
+from specllava.verification.answer_settings import answer_settings
 from specllava.verification.greedy import verify_greedy
 from specllava.verification.sampling import SeededRandom
 
@@ -36,6 +37,12 @@ def tokens_of(events: Iterable[Event]) -> list[int]:
     for event in events:
         found += [event.first_token] if isinstance(event, Prefill) else event.emitted
     return found
+
+
+def drafting(pair: Pair, prompt: Prompt, config: DecodingConfig, capacity: int) -> ModelSession:
+    assert pair.draft is not None
+    asked = answer_settings(pair.target, pair.processor.tokenizer, config, prompt.input_ids, frozenset())
+    return ModelSession(Engine(pair.draft, capacity), prompt, config, SeededRandom(0), build_rule(config), asked)
 
 
 @given(CHATS, SEEDS, KINDS, configs(), st.none() | st.integers(0, models.LONGEST - 1))
@@ -111,7 +118,7 @@ def test_the_draft_remembers_exactly_what_was_emitted(
     pair, prompt = models.pair(kind, seed), models.prompt(chat, seed)
     answer = models.reference(chat, seed)
     capacity = prompt.length + 200
-    session = ModelSession(Engine(pair.draft, capacity), prompt, config, SeededRandom(0), build_rule(config))
+    session = drafting(pair, prompt, config, capacity)
     known = 1
     for _ in range(rounds):
         depth = min(config.depth, len(answer) - known - 1)
@@ -123,9 +130,7 @@ def test_the_draft_remembers_exactly_what_was_emitted(
         if known == len(answer):
             break
     read = torch.cat([prompt.input_ids, torch.tensor([answer[: known - 1]], dtype=torch.long)], dim=1)
-    fresh = ModelSession(
-        Engine(pair.draft, capacity), replace(prompt, input_ids=read), config, SeededRandom(0), build_rule(config)
-    )
+    fresh = drafting(pair, replace(prompt, input_ids=read), config, capacity)
     ours = session.propose(answer[known - 1], config.depth)
     theirs = fresh.propose(answer[known - 1], config.depth)
     assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
@@ -142,7 +147,7 @@ def test_every_guess_has_the_probability_of_its_own_branch_read_alone(chat: int,
     config = DecodingConfig(rule=rule, depth=5, width=3, nodes=20, min_log_prob=-50.0)
     capacity = prompt.length + 100
     root = models.reference(chat)[0]
-    session = ModelSession(Engine(pair.draft, capacity), prompt, config, SeededRandom(0), build_rule(config))
+    session = drafting(pair, prompt, config, capacity)
     tree = session.propose(root, config.depth)
     assert max(tree.depths()) == 5
     for node in range(1, len(tree)):

@@ -23,6 +23,7 @@ from support.family_proofs import (
     check_generate,
     check_lane,
     check_rest,
+    check_settings,
     check_speculation,
     check_state_drafts,
     check_tree_pass,
@@ -120,6 +121,11 @@ def test_a_checkpoint_of_other_sizes_and_seed(pairs, family: FamilyName):
 def test_speculation_changes_no_token(pairs, family: FamilyName, dtype: DTypeName):
     """Whatever rule, drafter and temperature; the near draft is right at times, so that there is something to keep."""
     assert check_speculation(lambda number: pairs(family, tuple(DRAFTS)[number % 3 == 2], dtype), range(5)) > 0
+
+
+def test_settings_of_the_checkpoint_are_followed(pairs, family: FamilyName):
+    """By both lanes, as the family's own ``generate`` follows them; image slots count as what was said before."""
+    check_settings(pairs(family, "near", "float64"), (0, 3, 5))
 
 
 def test_a_draft_that_reads_states_changes_no_token(pairs, family: FamilyName, tmp_path: Path):

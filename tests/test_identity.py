@@ -22,6 +22,7 @@ from specllava.lane import Lane
 from specllava.metrics import Comparison, compare
 from specllava.models.loading import DTypeName
 from specllava.pair import Pair
+from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import warp
 
 LIMIT, CASES = 12, 8
@@ -136,7 +137,8 @@ def exact() -> dict[tuple[int, ...], float]:
         longer = {}
         for answer, chance in found.items():
             read = torch.cat([ids, torch.tensor([answer], dtype=torch.long)], dim=1)
-            probs = warp(pair.target(input_ids=read, use_cache=False).logits[0, -1:], WARMTH, top_k=TOP_K)[0]
+            logits = pair.target(input_ids=read, use_cache=False).logits[0, -1:]
+            probs = warp(logits, warpers(WARMTH, top_k=TOP_K))[0]
             for token in probs.nonzero().squeeze(1).tolist():
                 longer[(*answer, token)] = chance * float(probs[token])
         found = longer

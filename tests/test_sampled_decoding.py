@@ -11,6 +11,7 @@ import torch
 from support import models
 
 from specllava.config import DecodingConfig
+from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import warp
 
 LENGTH, TOP_K, RUNS = 3, 3, 300
@@ -43,7 +44,7 @@ def exact() -> dict[tuple[int, ...], float]:
         for answer, chance in found.items():
             ids = torch.cat([inputs["input_ids"], torch.tensor([answer], dtype=torch.long)], dim=1)
             logits = models.target(0)(input_ids=ids, pixel_values=inputs["pixel_values"], use_cache=False).logits
-            probs = warp(logits[0, -1:], 6.0 / 5, top_k=TOP_K)[0]
+            probs = warp(logits[0, -1:], warpers(6.0 / 5, top_k=TOP_K))[0]
             for token in probs.nonzero().squeeze(1).tolist():
                 longer[(*answer, token)] = chance * float(probs[token])
         found = longer

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from specllava.tree import DraftTree
 from specllava.verdict import Verification
+from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import (
     RandomSource,
     SeededRandom,
@@ -199,7 +200,7 @@ class Refusing(SeededRandom):
 @SAMPLED
 @pytest.mark.parametrize("seed", range(5))
 def test_a_refusal_by_rounding_still_ends_in_a_possible_token(seed: int, verify: Verify):
-    probs = warp(torch.randn(4, 5, generator=torch.Generator().manual_seed(seed)), 1.0, top_k=3)
+    probs = warp(torch.randn(4, 5, generator=torch.Generator().manual_seed(seed)), warpers(1.0, top_k=3))
     chance = Refusing(seed)
     first = draw_children(probs[0], 2, chance)
     tree = make_tree([*first, *draw_children(probs[1], 1, chance)], [0, 0, 1])
@@ -263,18 +264,18 @@ def by_hand(row: npt.NDArray[np.float64], temperature: float, top_p: float, top_
 )
 def test_warping_is_what_it_says(temperature: float, top_p: float, top_k: int, dtype: torch.dtype):
     logits = torch.from_numpy(np.random.default_rng(0).normal(scale=2, size=(4, 7))).to(dtype)
-    probs = warp(logits, temperature, top_p, top_k)
+    probs = warp(logits, warpers(temperature, top_p, top_k))
     assert probs.dtype == torch.float64
     for row, warped in zip(logits.double().numpy(), probs.numpy(), strict=True):
         assert warped == pytest.approx(by_hand(row, temperature, top_p, top_k), abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("temperature", "top_p", "top_k"), [(0.0, 1.0, 0), (-1.0, 1.0, 0), (1.0, 1.5, 0), (1.0, 1.0, -1)]
+    ("temperature", "top_p", "top_k"), [(0.0, 1.0, 0), (-1.0, 1.0, 0), (1.0, -0.5, 0), (1.0, 1.0, -1)]
 )
 def test_warping_refuses_what_means_nothing(temperature: float, top_p: float, top_k: int):
     with pytest.raises(ValueError, match=r"temperature|top_p|top_k"):
-        warp(torch.zeros(1, 3), temperature, top_p, top_k)
+        warpers(temperature, top_p, top_k)
 
 
 def seeded_verdicts(seed: int) -> list[Verification]:

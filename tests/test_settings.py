@@ -68,6 +68,11 @@ def test_objects_of_ones_own_are_named_and_nothing_is_made_up_about_them() -> No
     assert said.startswith("draft model · MyRule rule") and "0.3" not in said
 
 
+def test_what_the_checkpoint_asks_for_ends_the_summary() -> None:
+    said = settings_summary(DecodingConfig(drafter="none"), asked="repetition_penalty 1.05")
+    assert said == "target alone · greedy · at most 160 tokens · generation_config.json: repetition_penalty 1.05"
+
+
 # --- the form -------------------------------------------------------------------------------------------------------
 
 

@@ -158,6 +158,7 @@ def test_frames_of_odd_races_are_those_of_python(read: Reader) -> None:
     strange = {token: "".join(rng.choices(STRANGE, k=rng.randrange(6))) for token in together.texts}
     few = first_steps(together, 3)
     own = replace(few, rule="MyRule", drafter=None, setting=replace(together.setting, draft_reads="states"))
+    asked = replace(together.setting, generation_config="repetition_penalty 1.05, stop_strings ['<b>']")
     texts = [
         race_json(hostile["target-only"], hostile["speculative"], "x.png"),
         race_json(retexted(alone, strange), retexted(together, strange)),
@@ -166,6 +167,7 @@ def test_frames_of_odd_races_are_those_of_python(read: Reader) -> None:
         race_json(first_steps(alone, 9), first_steps(together, 0)),
         race_json(first_steps(alone, 0), first_steps(together, 2)),
         race_json(alone, own), race_json(None, replace(few, drafter="MyDrafter")),
+        race_json(replace(alone, setting=asked), replace(together, setting=asked, finish_reason="stop_string")),
         against_json(NamedTrace("one <b>", together), NamedTrace("two", other["speculative"]), alone),
         against_json(NamedTrace("one", alone), NamedTrace("two", together)),
     ]  # fmt: skip

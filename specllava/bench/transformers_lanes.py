@@ -69,7 +69,9 @@ def _no_cuda(pair: Pair) -> str | None:
 
 def _lookup(pair: Pair, prompt: Prompt) -> dict[str, Any]:
     """Return arguments of prompt lookup; guesses end in front of a picture's slots, whose copies it fails on."""
-    return {"prompt_lookup_num_tokens": LOOKUP_TOKENS, "suppress_tokens": list(slot_ids(pair.target.config))}
+    suppressed = pair.target.generation_config.suppress_tokens or []
+    slots = slot_ids(pair.target.config)
+    return {"prompt_lookup_num_tokens": LOOKUP_TOKENS, "suppress_tokens": [*suppressed, *slots]}
 
 
 TRANSFORMERS_LANES: Final[Mapping[str, TransformersLane]] = MappingProxyType(
@@ -108,6 +110,8 @@ def run_transformers(pair: Pair, lane: TransformersLane, config: DecodingConfig,
     ids = prompt.input_ids
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
     inputs |= {"max_new_tokens": config.max_new_tokens, "eos_token_id": ends or None, "use_cache": True}
+    if target.generation_config.stop_strings:
+        inputs["tokenizer"] = pair.processor.tokenizer
     if prompt.image_inputs:
         inputs |= prompt.image_inputs
         inputs |= family_of(target.config).prompt_arguments(target.config, ids)

@@ -160,6 +160,7 @@ def load_pair(chosen: PairOptions) -> Pair:
     preset = preset_named(chosen.preset) if chosen.target is None else None
     announce_loading(chosen.preset if chosen.target is None else chosen.target)
     from specllava.pair import Pair
+    from specllava.verification.answer_settings import settings_in_force
 
     hide_progress_bars()
     options: dict[str, Any] = {
@@ -176,6 +177,8 @@ def load_pair(chosen: PairOptions) -> Pair:
         pair = Pair.load(chosen.target, chosen.draft, **options)
     else:
         pair = Pair.from_preset(chosen.preset, draft=chosen.draft, **options)
+    if asked := settings_in_force(pair.target.generation_config, sampling=True):
+        print_notice(f"generation_config.json asks for {asked}")
     return pair.running(chosen.passes, chosen.exact)
 
 

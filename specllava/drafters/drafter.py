@@ -19,6 +19,7 @@ from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PrefillOutput
 from specllava.runtime.prompt import Prompt
 from specllava.tree import DraftTree, Pruned
+from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.sampling import RandomSource
 
 
@@ -31,6 +32,7 @@ class DraftContext:
         config: limits and options.
         rule: how trees grow; a drafter without a draft model needs none.
         random: the answer's source of randomness, which verification shares.
+        settings: what the target's logits pass through, which a draft's may pass through too.
         target, draft: the pair's models.
         caches: KV caches, which a chat reuses.
         length: tokens of prompt and answer that the caches are for.
@@ -41,6 +43,7 @@ class DraftContext:
     config: DecodingConfig
     rule: GrowthRule | None
     random: RandomSource
+    settings: AnswerSettings
     target: PreTrainedModel
     draft: PreTrainedModel | None
     caches: KVCaches

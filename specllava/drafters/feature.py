@@ -44,7 +44,7 @@ class FeatureSession(GrowingSession):
         assert isinstance(draft, FeatureDraft)
         assert rule is not None
         assert states is not None
-        super().__init__(context.config, context.random, rule)
+        super().__init__(context.config, context.random, rule, context.settings)
         self._engine = context.caches.feature_engine(draft, draft_columns(context.length, context.config))
         entries, contents = prompt_entries(draft, context.target, context.prompt, states)
         self._engine.prefill(entries, contents)
@@ -54,7 +54,8 @@ class FeatureSession(GrowingSession):
     def _expansion(self, root: int) -> Expansion:
         self._read = self._engine.cache.length + len(self._unread) + 1  # columns once the root is read
         self._scorer = _FeatureScorer(self._engine, [*self._unread, root], self._states)
-        return Expansion(self._scorer, self._rule.max_children, self._top_tokens, self._engine.ahead)
+        guesses = self._rule.max_children, self._top_tokens
+        return Expansion(self._scorer, *guesses, self._processing, self._engine.ahead)
 
     def _keep(self, path: Sequence[int], states: Tensor | None) -> None:
         assert states is not None

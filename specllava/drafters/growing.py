@@ -18,6 +18,7 @@ from specllava.growth.tree_builder import TopTokens
 from specllava.models.model_size import max_expansions
 from specllava.runtime.passes import PassInput, PassOutput, Summary
 from specllava.tree import DraftTree
+from specllava.verification.answer_settings import AnswerSettings, Processing
 from specllava.verification.sampling import RandomSource
 
 
@@ -46,12 +47,17 @@ class Expansion:
 
     Args:
         count: guesses behind each node.
+        processing: of the draft's logits.
         ahead: how far positions in the text are ahead of columns, where the KV cache holds a shorter text.
     """
 
-    def __init__(self, scorer: Scorer, count: int, top_tokens: TopTokensOf, ahead: int = 0) -> None:
+    def __init__(
+        self, scorer: Scorer, count: int, top_tokens: TopTokensOf, processing: Processing, ahead: int = 0
+    ) -> None:
         self._scorer, self._count, self._top_tokens, self._ahead = scorer, count, top_tokens, ahead
-        self._summary = None if isinstance(top_tokens, Drawing) else TopSummary(count)
+        self._processing = processing
+        self._summary = None if processing or isinstance(top_tokens, Drawing) else TopSummary(count)
+        self._paths: dict[int, list[int]] = {}  # tokens of a node and its ancestors below the root
         self._branches: dict[int, list[int]] = {}  # columns of a node and its ancestors below the root
         self._root = 0  # its column
         self.columns: dict[int, int] = {}
@@ -64,19 +70,23 @@ class Expansion:
             output = self._scorer.root(self._summary)
             self.columns[0] = self._root = self._scorer.cached - 1
             self.widths.append(self._scorer.cached - before)
-            self._branches[0] = []
+            self._branches[0], self._paths[0] = [], []
             return self._guesses(output, nodes)
         start = self._scorer.cached
-        for column, (node, parent) in enumerate(zip(nodes, parents, strict=True), start=start):
+        for column, (node, token, parent) in enumerate(zip(nodes, tokens, parents, strict=True), start=start):
             self.columns[node] = column
             self._branches[node] = [*self._branches[parent], column]
+            self._paths[node] = [*self._paths[parent], token]
         self.widths.append(len(nodes))
         batch = self._level(nodes, tokens, start)
         return self._guesses(self._scorer.level(batch, nodes, parents, self._summary), nodes)
 
     def _guesses(self, output: PassOutput, nodes: Sequence[int]) -> list[TopTokens]:
         if output.numbers is None or self._summary is None:
-            return self._top_tokens(output.logits, self._count, nodes)
+            logits = output.logits
+            if self._processing:
+                logits = self._processing.of_draft(logits, [self._paths[node] for node in nodes])
+            return self._top_tokens(logits, self._count, nodes)
         return self._summary.told(output.numbers, output.logits)
 
     def _level(self, nodes: Sequence[int], tokens: Sequence[int], start: int) -> PassInput:
@@ -94,9 +104,12 @@ class Expansion:
 class GrowingSession(DraftSession):
     """Session that grows trees by a rule; subclasses score the nodes and keep their KV cache."""
 
-    def __init__(self, config: DecodingConfig, random: RandomSource, rule: GrowthRule) -> None:
-        self._config, self._rule = config, rule
-        self._top_tokens: TopTokensOf = Drawing(config, random) if config.children == "drawn" else top_tokens
+    def __init__(
+        self, config: DecodingConfig, random: RandomSource, rule: GrowthRule, settings: AnswerSettings
+    ) -> None:
+        self._config, self._rule, self._processing = config, rule, settings.processing
+        drawn = config.children == "drawn"
+        self._top_tokens: TopTokensOf = Drawing(settings.warpers, random) if drawn else top_tokens
         self._tree = DraftTree.only_root(0)
         self._columns: list[int | None] = [None]  # column of each node of the last tree, if it was expanded
         self._grown = False  # by the rule: a tree of depth 0 teaches it nothing

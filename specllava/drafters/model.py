@@ -14,6 +14,7 @@ from specllava.models.model_size import draft_columns
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput, PassOutput, Summary
 from specllava.runtime.prompt import Prompt
+from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.sampling import RandomSource
 
 
@@ -32,6 +33,7 @@ class ModelDrafter(Drafter):
             context.config,
             context.random,
             context.rule,
+            context.settings,
         )
 
 
@@ -51,9 +53,15 @@ class ModelSession(GrowingSession):
     """
 
     def __init__(
-        self, engine: Engine, prompt: Prompt, config: DecodingConfig, random: RandomSource, rule: GrowthRule
+        self,
+        engine: Engine,
+        prompt: Prompt,
+        config: DecodingConfig,
+        random: RandomSource,
+        rule: GrowthRule,
+        settings: AnswerSettings,
     ) -> None:
-        super().__init__(config, random, rule)
+        super().__init__(config, random, rule, settings)
         self._engine = engine
         read = prompt.draft_prompt or prompt
         self._engine.prefill(read.input_ids, read.features, read.image_keys)
@@ -61,7 +69,7 @@ class ModelSession(GrowingSession):
 
     def _expansion(self, root: int) -> Expansion:
         scorer = _ModelScorer(self._engine, [*self._unfed, root])
-        return Expansion(scorer, self._rule.max_children, self._top_tokens)
+        return Expansion(scorer, self._rule.max_children, self._top_tokens, self._processing)
 
     def _keep(self, path: Sequence[int], states: Tensor | None) -> None:
         columns = [column for node in path if (column := self._columns[node]) is not None]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from transformers.generation import LogitsProcessorList
 
-from specllava.config import DecodingConfig
 from specllava.growth.tree_builder import TopTokens
 from specllava.verification.sampling import RandomSource, draw_children, warp
 from specllava.verification.verifier import check_finite
@@ -20,18 +20,20 @@ TopTokensOf = Callable[[Tensor, int, Sequence[int]], list[TopTokens]]  # of logi
 class Drawing:
     """Draws of guesses from the draft's warped distributions, which are kept for one tree."""
 
-    def __init__(self, config: DecodingConfig, random: RandomSource) -> None:
-        self._config, self._random = config, random
+    def __init__(self, warpers: LogitsProcessorList, random: RandomSource) -> None:
+        self._warpers, self._random = warpers, random
         self._rows: dict[int, Tensor] = {}
 
     def __call__(self, logits: Tensor, count: int, nodes: Sequence[int]) -> list[TopTokens]:
-        probs = warp(logits, self._config.temperature, self._config.top_p, self._config.top_k)
+        probs = warp(logits, self._warpers)
         if 0 in nodes:
             self._rows = {}
         drawn = []
         entropies = torch.special.entr(probs).sum(-1).tolist()
         if any(map(math.isnan, entropies)):
             check_finite(logits, "draft")
+            probs = probs.nan_to_num(0.0)  # where every token is forbidden
+            entropies = torch.special.entr(probs).sum(-1).tolist()
         for node, row, entropy in zip(nodes, probs, entropies, strict=True):
             self._rows[node] = row
             tokens = draw_children(row, count, self._random)
@@ -57,6 +59,7 @@ def top_tokens(logits: Tensor, count: int, nodes: Sequence[int] = ()) -> list[To
     possible = log_probs.shape[-1]
     if any(map(math.isnan, entropies)):
         check_finite(logits, "draft")
+        log_probs = log_probs.nan_to_num(-torch.inf, neginf=-torch.inf)  # where every token is forbidden
         entropies = torch.special.entr(log_probs.exp()).sum(-1).tolist()  # of suppressed tokens, whose logits are -inf
         possible = int((log_probs > -torch.inf).sum(-1).min())
     top = log_probs.topk(min(count, possible), dim=-1)

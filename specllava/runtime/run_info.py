@@ -12,6 +12,7 @@ from specllava.models.device import input_device
 from specllava.models.draft_classes import VisionSource
 from specllava.models.quantization import QuantizationName
 from specllava.trace import RunInfo
+from specllava.verification.answer_settings import settings_in_force
 
 
 def run_info(
@@ -41,4 +42,5 @@ def run_info(
             "transformers": transformers.__version__,
         },
         draft_reads="states" if draft_vision == "states" else None,
+        generation_config=settings_in_force(target.generation_config, sampling=False),
     )

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers.generation import LogitsProcessorList
 
 from specllava.tree import DraftTree
 from specllava.verdict import Verification
@@ -70,29 +70,17 @@ class Observer(Protocol):
         ...
 
 
-def warp(logits: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> Tensor:
+def warp(logits: Tensor, warpers: LogitsProcessorList) -> Tensor:
     """Compute the distributions to sample from, by transformers' own warpers in the order of its ``generate``.
 
     Args:
         logits: ``[rows, vocab]``.
-        temperature: above zero.
-        top_p: keep the most likely tokens that together reach this probability; 1.0 keeps all.
-        top_k: keep this many of the most likely tokens; 0 keeps all.
+        warpers: see :func:`~specllava.verification.answer_settings.warpers`.
 
     Returns:
-        ``[rows, vocab]`` in float64, on the device of ``logits``.
-
-    Raises:
-        ValueError: a value that the warpers refuse.
+        Probabilities in float64, ``[rows, vocab]``; tokens that were cut off have exactly zero.
     """
-    warpers = [TemperatureLogitsWarper(float(temperature))]
-    if top_k != 0:
-        warpers.append(TopKLogitsWarper(top_k))
-    if top_p != 1.0:
-        warpers.append(TopPLogitsWarper(top_p))
-    scores = logits.double()
-    for warper in warpers:
-        scores = warper(None, scores)  # none of them looks at the tokens so far
+    scores: Tensor = warpers(None, logits.double())  # none of them looks at the tokens so far
     return scores.softmax(-1)
 
 

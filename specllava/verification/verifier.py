@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from transformers.generation import LogitsProcessorList
 
 from specllava.config import DecodingConfig
 from specllava.tree import DraftTree
@@ -82,15 +84,18 @@ class GreedyVerifier:
 
 
 class SamplingVerifier:
-    """Verifier that keeps the target's own distribution, warped by temperature, top-k and top-p."""
+    """Verifier that keeps the target's own distribution, warped by temperature, top-k, top-p and other cutoffs."""
 
     summary = None
 
-    def __init__(self, config: DecodingConfig, random: RandomSource) -> None:
-        self._config, self._random = config, random
+    def __init__(self, config: DecodingConfig, random: RandomSource, warpers: LogitsProcessorList) -> None:
+        self._config, self._random, self._warpers = config, random, warpers
 
     def first_token(self, logits: Tensor) -> int:
-        return self._random.draw(self._probs(logits[None])[0])
+        probs = warp(logits[None], self._warpers)[0]
+        token = self._random.draw(probs)
+        _check_possible(logits, probs, token)
+        return token
 
     def verify(
         self,
@@ -100,19 +105,36 @@ class SamplingVerifier:
         observer: Observer | None = None,
         numbers: Numbers | None = None,
     ) -> tuple[Verification, Tensor | None]:
-        probs = self._probs(logits)
+        probs = warp(logits, self._warpers)
         if draft_probs is None:
-            return verify_top(tree, probs, self._random, observer), probs
-        verify = verify_traversal if self._config.verifier == "traversal" else verify_drawn
-        return verify(tree, probs, draft_probs, self._random, observer), probs
+            found = verify_top(tree, probs, self._random, observer)
+        else:
+            verify = verify_traversal if self._config.verifier == "traversal" else verify_drawn
+            found = verify(tree, probs, draft_probs, self._random, observer)
+        last = found.path[-1]
+        _check_possible(logits[last], probs[last], found.bonus_token)
+        return found, probs
 
-    def _probs(self, logits: Tensor) -> Tensor:
-        return warp(logits, self._config.temperature, self._config.top_p, self._config.top_k)
 
-
-def build_verifier(config: DecodingConfig, random: RandomSource) -> Verifier:
+def build_verifier(config: DecodingConfig, random: RandomSource, warpers: LogitsProcessorList) -> Verifier:
     """Build the verifier of a configuration."""
-    return SamplingVerifier(config, random) if config.temperature > 0 else GreedyVerifier()
+    return SamplingVerifier(config, random, warpers) if config.temperature > 0 else GreedyVerifier()
+
+
+def _check_possible(logits: Tensor, probs: Tensor, token: int) -> None:
+    """Refuse to draw where nothing can be drawn.
+
+    Args:
+        logits, probs: that ``token`` was drawn from, ``[vocab]``.
+
+    Raises:
+        ValueError: every token is forbidden.
+    """
+    if math.isnan(float(probs[token])) and bool(logits.isneginf().all()):
+        raise ValueError(
+            "generation_config.json forbids every next token, so none can be drawn: set temperature to 0, or remove"
+            " settings from that file"
+        )
 
 
 def check_finite(logits: Tensor, whose: str, numbers: Numbers | None = None) -> None:

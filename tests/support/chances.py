@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specllava.tree import ROOT_PARENT, DraftTree
 from specllava.verdict import Verification
+from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import RandomSource, draw_children, verify_top, warp
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ class World:
 @cache
 def random_probs(key: tuple[int, ...], vocabulary: int, top_p: float, top_k: int) -> Tensor:
     logits = np.random.default_rng((len(key), *key)).normal(scale=1.5, size=(1, vocabulary))
-    return warp(torch.from_numpy(logits), 1.0, top_p, top_k)[0]
+    return warp(torch.from_numpy(logits), warpers(1.0, top_p, top_k))[0]
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.random_settings import random_settings
 from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
@@ -66,6 +69,25 @@ def check_generate(pair: Pair, numbers: Iterable[int]) -> None:
         prompt = pair.prompt(None, checkpoints.messages(number))
         assert torch.equal(prompt.input_ids, inputs["input_ids"])
         assert said(pair, prompt, ALONE)[0] == tuple(answer[0, prompt.length :].tolist())
+
+
+@torch.inference_mode()
+def check_settings(pair: Pair, numbers: Iterable[int]) -> None:
+    """Settings of ``generation_config.json`` are followed by both lanes as by the family's own ``generate``."""
+    rng = random.Random(pair.family.name)
+    for number in numbers:
+        target, inputs = copy.copy(pair.target), own_inputs(pair, number)
+        target.generation_config = copy.deepcopy(pair.target.generation_config)
+        vocabulary = target.config.get_text_config().vocab_size
+        settings = random_settings(rng, vocabulary, ALONE.max_new_tokens, sampled=False)
+        target.generation_config.update(**settings | {"repetition_penalty": 1.3, "min_length": 0, "min_new_tokens": 0})
+        whole = target.generate(
+            **inputs, do_sample=False, max_new_tokens=ALONE.max_new_tokens, tokenizer=pair.processor.tokenizer
+        )
+        asked, prompt = replace(pair, target=target), pair.prompt(None, checkpoints.messages(number))
+        wanted = tuple(whole[0, prompt.length :].tolist())
+        for config in (ALONE, FAST, replace(FAST, drafter="prompt-lookup")):
+            assert said(asked, prompt, config)[0] == wanted, settings
 
 
 def check_lane(pair: Pair, numbers: Iterable[int]) -> None:

@@ -102,7 +102,9 @@ class FrameList:
             "run", id=uuid.uuid4().hex, **self._opening, **self._place.opening(), prompt=strip_bidi(lead.prompt),
             led=self._lead_lane,
             absent=self._absent, setting=strip_bidi(f"{setting.pair} · {setting.device} · {setting.dtype}"),
-            settings=strip_bidi(settings_summary(config, lead.rule, lead.drafter, _draft_kind(lead))),
+            settings=strip_bidi(
+                settings_summary(config, lead.rule, lead.drafter, _draft_kind(lead), setting.generation_config)
+            ),
             speed=playing_speed(traces[self._lanes[0]]),
             threshold=config.entropy_threshold if _branches_by_entropy(lead) else None, ceiling=entropy_ceiling(config),
             sampled=sampling_of(lead),

@@ -28,13 +28,18 @@ ALL = {"top_p": 1.0, "top_k": 0}  # values at which the option leaves nothing ou
 
 
 def settings_summary(
-    config: DecodingConfig, rule: str | None = None, drafter: str | None = None, draft: str | None = None
+    config: DecodingConfig,
+    rule: str | None = None,
+    drafter: str | None = None,
+    draft: str | None = None,
+    asked: str | None = None,
 ) -> str:
     """Summarise a configuration: who drafts, the rule, and then the value of each option that these read.
 
     Args:
         rule, drafter: names of objects that served in place of what ``config`` names, as in a trace.
         draft: what the draft is called, if it is not just the draft model.
+        asked: settings of the target's ``generation_config.json`` that the run follows.
     """
     who, how = drafter or config.drafter, rule or config.rule
     read = options_read(who, how, config.temperature, config.children)
@@ -45,6 +50,8 @@ def settings_summary(
         value = getattr(config, name)
         if name in read and value != ALL.get(name):
             parts.append("greedy" if (name, value) == ("temperature", 0) else phrase.format(_written(value)))
+    if asked:
+        parts.append(f"generation_config.json: {asked}")
     return " · ".join(parts)
 
 

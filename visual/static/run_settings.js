@@ -13,6 +13,7 @@ export function settingsSummary({ config, rule, drafter, setting }, look) {
     if (!read.has(name) || value === look.leavesNothingOut[name]) continue;
     parts.push(name === "temperature" && value === 0 ? "greedy" : phrase.replace("{}", written(value)));
   }
+  if (setting.generation_config) parts.push(`generation_config.json: ${setting.generation_config}`);
   return parts.join(" · ");
 }
 
