@@ -124,7 +124,8 @@ def _lists(upload: int, file: Mapping[str, Any]) -> Iterator[Hostile]:
     start, end = b'{"fn_index":%d,"session_hash":"hostile","data":[[' % upload, b"]]}"
     for size in SIZES:
         for item in (b"{}", b"[]", b"0", b'""', json.dumps(file).encode()):
-            yield Hostile(f"a list of {item[:12].decode()} for files", "run/predict", _repeated(start, item, end, size), JSON)
+            name = f"a list of {item[:12].decode()} for files"
+            yield Hostile(name, "run/predict", _repeated(start, item, end, size), JSON)
         event = b'{"fn_index":%d,"session_hash":"hostile","data":[null],"event_data":{"given":[' % upload
         yield Hostile("a long event", "run/predict", _repeated(event, b"[{}]", b"]}}", size), JSON)
         nested = b"[" * (size // 2) + b"]" * (size // 2)
@@ -168,7 +169,8 @@ def _uploads() -> Iterator[Hostile]:
 
 
 def _gets() -> Iterator[Hostile]:
-    for path in ("queue/data?session_hash=nobody", "call/compare/nobody", "heartbeat/nobody", "deep_link?session_hash=hostile"):
+    streams = ("queue/data?session_hash=nobody", "call/compare/nobody", "heartbeat/nobody")
+    for path in (*streams, "deep_link?session_hash=hostile"):
         yield Hostile(f"a stream of nobody: {path}", path, method="GET")
     yield Hostile("a stream of a long name", f"heartbeat/{'n' * 60_000}", method="GET")
 
@@ -229,7 +231,8 @@ def _watched(address: str) -> Iterator[list[float]]:
 
 
 def _reset_peak(process: psutil.Process) -> int | None:
-    """Forget the peak of resident memory. Return what is resident now, in bytes; ``None`` where Linux's files are not."""
+    """Forget the peak of resident memory. Return what is resident now, in bytes; ``None`` where Linux's files are not
+    written."""
     try:
         Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="utf-8")
     except OSError:

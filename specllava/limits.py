@@ -82,7 +82,7 @@ class Limits:
     """Calls of the API among them."""
 
     events_per_minute: Annotated[int, Field(ge=1)] = 1200
-    """Other requests to the page, such as clicks and looks at the waiting line, that one address may send in a minute."""
+    """Other requests, such as clicks and looks at the waiting line, that one address may send in a minute."""
 
     sessions_per_minute: Annotated[int, Field(ge=1)] = 60
     """Sessions that one address may begin in a minute; a page that is opened is one."""

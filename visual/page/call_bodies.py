@@ -68,8 +68,8 @@ class CallBodies:
 
     def _check_call(self, call: Mapping[str, Any], path: str) -> None:
         queued, session = path.endswith("/queue/join"), call.get("session_hash")
-        if session is not None or queued:
-            check_session(session if session or queued else None)
+        if queued or session:
+            check_session(session or "")
         if not queued and "/run/" not in path and "/api/" not in path:
             return
         number, data = call.get("fn_index"), call.get("data")

@@ -75,7 +75,10 @@ class UploadBody:
 
 
 def remove_partial_files(error: BaseException) -> None:
-    """Remove what gradio's parser wrote of an upload that failed, such as on a full disk; it removes it for its own errors."""
+    """Remove what gradio's parser wrote of an upload that failed, such as on a full disk.
+
+    For errors of its own the parser does so itself.
+    """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for parser in list(frame.f_locals.values()):
             if isinstance(parser, GradioMultiPartParser):
