@@ -203,6 +203,8 @@ def parts_left(site: Site) -> list[Path]:
         (form(b"x" * MIB, head='name="files"'), 400),
         (form(b"x", head='name="other"; filename="a.png"'), 400),
         (form(b"x", head='filename="a.png"'), 400),
+        (form(b"x", head='name="files"\r\nContent-DispositionX: form-data; name="files"; filename="a.png"'), 400),
+        (form(b"x" * 100_000)[:-9], 400),
         (form(b"x", b"y"), 200),
     ],
 )
@@ -214,6 +216,13 @@ def test_an_upload_is_counted_whether_or_not_it_gives_its_length(
         assert answer.status_code == status, answer.text
         assert len(answer.text.splitlines()) == 1 and parts_left(small) == []
     assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_no_charset_hides_the_name_of_a_file(small: Site) -> None:
+    """Gradio kept a file that it read and did not find among the form's."""
+    sent_as = {"Content-Type": f"{FORM['Content-Type']}; charset=utf-16"}
+    answer = httpx.post(f"{small.address}gradio_api/upload", content=form(b"x"), headers=sent_as)
+    assert answer.status_code == 400 and parts_left(small) == []
 
 
 def test_requests_that_break_off_or_mean_nothing_leave_a_line_at_most(

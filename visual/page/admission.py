@@ -218,16 +218,16 @@ def _refused(status: int, line: str, headers: Mapping[str, str] | None = None) -
 
 async def _read(receive: Receive, most: int) -> bytes:
     """Read a body, whatever length it was said to have."""
-    chunks: list[bytes] = []
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        chunks.append(message.get("body", b""))
-        if sum(map(len, chunks)) > most:
+        body += message.get("body", b"")
+        if len(body) > most:
             raise _refused(413, f"the request has more than {most:,} bytes, which are the most that are read")
         if not message.get("more_body"):
-            return b"".join(chunks)
+            return bytes(body)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

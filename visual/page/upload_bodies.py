@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,11 +34,14 @@ class UploadBody:
     def __init__(self, receive: Receive, content_type: str, most: int) -> None:
         self._receive, self._most = receive, most
         self._bytes = self._files = 0
-        self._header = bytearray()  # of the part that has begun
-        boundary = parse_options_header(content_type)[1].get(b"boundary")
-        self._parser = None if boundary is None else MultipartParser(boundary, {
-            "on_part_begin": self._header.clear, "on_header_field": self._read, "on_header_value": self._read,
-            "on_header_end": lambda: self._header.extend(b"\n"), "on_headers_finished": self._begin_file,
+        self._name, self._value = bytearray(), bytearray()  # of the header that is being read
+        self._disposition = b""  # of the part that has begun
+        self._ended = False
+        options = parse_options_header(content_type)[1]
+        self._charset = options.get(b"charset", b"utf-8")
+        self._parser = None if b"boundary" not in options else MultipartParser(options[b"boundary"], {
+            "on_header_field": partial(_extend, self._name), "on_header_value": partial(_extend, self._value),
+            "on_header_end": self._end_header, "on_headers_finished": self._begin_file, "on_end": self._end,
         })  # fmt: skip
 
     async def receive(self) -> Message:
@@ -58,20 +62,31 @@ class UploadBody:
                 self._parser.write(chunk)
             except MultipartParseError as error:
                 raise MultiPartException(f"the upload cannot be read: {error}") from error
+            if not message.get("more_body") and not self._ended:
+                raise MultiPartException("the upload has no end")
         return message
 
-    def _read(self, data: bytes, start: int, end: int) -> None:
-        self._header += data[start:end]
+    def _end_header(self) -> None:
+        if self._name.lower() == b"content-disposition":
+            self._disposition = bytes(self._value)
+        self._name.clear()
+        self._value.clear()
 
     def _begin_file(self) -> None:
-        lines = bytes(self._header).splitlines()
-        described = next((line for line in lines if line.lower().startswith(b"content-disposition")), b"")
-        _, options = parse_options_header(described[len(b"content-disposition") :])
-        if options.get(b"name") != b"files" or b"filename" not in options:
-            raise MultiPartException("an upload is a form of files: each needs the name files and a filename")
+        _, options = parse_options_header(self._disposition)
+        self._disposition = b""
+        if options.get(b"name") != b"files" or b"filename" not in options or self._charset.lower() != b"utf-8":
+            raise MultiPartException("an upload is a form of files in UTF-8: each needs the name files and a filename")
         self._files += 1
         if self._files > MAX_FILES:
             raise MultiPartException(f"the upload has more than {MAX_FILES} files")
+
+    def _end(self) -> None:
+        self._ended = True
+
+
+def _extend(read: bytearray, data: bytes, start: int, end: int) -> None:
+    read += data[start:end]
 
 
 def remove_partial_files(error: BaseException) -> None:
