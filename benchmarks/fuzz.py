@@ -16,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final
@@ -26,7 +26,7 @@ import tyro
 from rich.console import Console
 from tqdm.auto import tqdm
 
-from benchmarks.load import handlers_of, server
+from benchmarks.load import CROWD, handlers_of, server
 from benchmarks.mutations import mutated, odd_call
 from benchmarks.visitor import Visitor
 from specllava.cli.options import write_json
@@ -184,7 +184,8 @@ def main(
     """
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(TemporaryFile("w+", encoding="utf-8", errors="replace"))
-        place = stack.enter_context(server(log))[0] if address is None else address
+        limits = replace(CROWD, events_per_minute=10**6, sessions_per_minute=10**6, uploads_per_minute=10**6)
+        place = stack.enter_context(server(log, limits))[0] if address is None else address
         found = asyncio.run(fuzz(place, files, calls, seed))
         log.seek(0)
         found.stack_traces = log.read().count("Traceback (most recent call last)")

@@ -4,7 +4,8 @@
 
 A server of its own is started unless ``--address`` names one. Every visitor clicks on Run as soon as the run before is
 over, so the waiting line is as long as there are visitors. Resident memory is the server's, read once every visitor has
-run a first time (sessions hold frames and KV caches from then on) and again at the end.
+run a first time (sessions hold frames and KV caches from then on) and again at the end. With ``--hostile`` requests are
+sent that nobody's browser sends, and each is measured by itself (``benchmarks.hostile``).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +28,7 @@ import psutil
 import tyro
 from rich.console import Console
 
+from benchmarks.hostile import hostile
 from benchmarks.visitor import Handlers, Visitor, VisitorRun
 from specllava.cli.options import write_json
 from specllava.limits import Limits
@@ -72,15 +75,16 @@ class Load:
 
 
 @contextlib.contextmanager
-def server(log: IO[str] | None = None) -> Iterator[tuple[str, psutil.Process]]:
+def server(log: IO[str] | None = None, limits: Limits = CROWD) -> Iterator[tuple[str, psutil.Process]]:
     """Serve the page in a process of its own, with the toy pair; what it prints to stderr goes to ``log``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     app = shipped("app.py")
-    names = ("runs_per_minute", "calls_per_minute")
-    limits = [word for name in names for word in (f"--limits.{name.replace('_', '-')}", str(getattr(CROWD, name)))]
-    command = [sys.executable, str(app), "--port", str(port), *limits]
+    given = {one.name: getattr(limits, one.name) for one in fields(Limits)}
+    changed = {name: value for name, value in given.items() if value != getattr(Limits(), name)}
+    words = [word for name, value in changed.items() for word in (f"--limits.{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, str(app), "--port", str(port), *words]
     process = subprocess.Popen(command, cwd=app.parent, stdout=subprocess.DEVNULL, stderr=log)
     try:
         yield f"http://127.0.0.1:{port}/", psutil.Process(process.pid)
@@ -148,7 +152,29 @@ def _resident(process: psutil.Process | None) -> int | None:
     return None if process is None else int(process.memory_info().rss)
 
 
-def main(address: str | None = None, visitors: int = 20, runs: int = 10, json: Path | None = None) -> int:
+def send_hostile(json: Path | None) -> int:
+    """Send hostile requests to a page of the usual limits; the exit code is 1 if one cost too much."""
+    with tempfile.NamedTemporaryFile("w", suffix=".log") as log, server(log, Limits()) as (address, process):
+        asyncio.run(_until_ready(address))
+        costs = hostile(address, process, Path(log.name))
+    console = Console()
+    for one in costs:
+        shown = f"{one.processor:5.2f} s, {(one.memory or 0) / 1e6:4.0f} MB, another waits {one.health:4.2f} s"
+        console.print(f"{shown}: {one.answer}, {one.name}, {one.size:,} bytes{'' if one.fits else ': TOO MUCH'}")
+    write_json(json, [asdict(one) for one in costs])
+    return 0 if all(one.fits for one in costs) else 1
+
+
+async def _until_ready(address: str) -> None:
+    async with httpx.AsyncClient(timeout=STARTING) as client:
+        await handlers_of(client, address)
+        while (await client.get(f"{address}health")).json()["status"] == "loading":
+            await asyncio.sleep(0.5)
+
+
+def main(
+    address: str | None = None, visitors: int = 20, runs: int = 10, json: Path | None = None, hostile: bool = False
+) -> int:
     """Put a load on the page; the exit code is 1 if it did not hold.
 
     Args:
@@ -156,7 +182,10 @@ def main(address: str | None = None, visitors: int = 20, runs: int = 10, json: P
         visitors: at once.
         runs: of each.
         json: write what was found to this file.
+        hostile: send requests that nobody's browser sends in place of visitors, to a server of its own.
     """
+    if hostile:
+        return send_hostile(json)
     with contextlib.ExitStack() as stack:
         place, process = stack.enter_context(server()) if address is None else (address, None)
         found = asyncio.run(load(place, process, visitors, runs))

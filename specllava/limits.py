@@ -81,6 +81,15 @@ class Limits:
     calls_per_minute: Annotated[int, Field(ge=1)] = 20
     """Calls of the API among them."""
 
+    events_per_minute: Annotated[int, Field(ge=1)] = 1200
+    """Other requests, such as clicks and looks at the waiting line, that one address may send in a minute."""
+
+    sessions_per_minute: Annotated[int, Field(ge=1)] = 60
+    """Sessions that one address may begin in a minute; a page that is opened is one."""
+
+    uploads_per_minute: Annotated[int, Field(ge=1)] = 60
+    """Uploads that one address may send in a minute, and as many that it may have opened."""
+
     trace_bytes: Annotated[int, Field(ge=1, le=4 * MIB)] = 4 * MIB
     """Bytes of a race file that is opened."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gradio as gr
 import pytest
 import tyro
 from PIL import Image
@@ -26,9 +27,10 @@ from specllava.limits import Limits, highest
 from specllava.models.images import MAX_PIXELS, open_image
 from specllava.models.video_file import MAX_FRAMES
 from visual.page import run_rate
+from visual.page.admission import ENVELOPE, Admission
+from visual.page.call_bodies import CallBodies
 from visual.page.controls import FIELDS, decoding_config, described_settings
 from visual.page.option_limits import COUNTS, LISTS, OptionRefused, offered
-from visual.page.request_limits import ENVELOPE, RequestLimits
 from visual.page.run_rate import RunRate, TooManyRuns
 from visual.page.run_requests import Place, RunRequest, RunRequests
 from visual.page.uploads import read_upload
@@ -142,16 +144,23 @@ def client(limits: Limits) -> TestClient:
         return PlainTextResponse(str(len(await request.body())))
 
     site = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
-    return TestClient(RequestLimits(site, limits))
+    return TestClient(Admission(site, empty_page(), limits))
+
+
+def empty_page() -> gr.Blocks:
+    with gr.Blocks() as page:
+        page.state_holder = {}
+    return page
 
 
 def test_a_request_that_is_too_large_or_of_unknown_length_is_not_read() -> None:
     page = client(Limits(upload_bytes=1, question_bytes=9))
-    most = 1 + ENVELOPE
-    assert page.post("/gradio_api/upload", content=b"x" * (most + 8)).text == str(most + 8), "of all files together"
-    assert page.post("/gradio_api/upload", content=b"x" * (most + 9)).status_code == 413
-    assert page.post("/gradio_api/run/predict", content=b"x" * most).text == str(most)
-    refused = page.post("/gradio_api/run/predict", content=b"x" * (most + 1))
+    most = 9 + ENVELOPE
+    assert page.post("/gradio_api/upload", content=b"x" * most).text == str(most), "of all files together"
+    assert page.post("/gradio_api/upload", content=b"x" * (most + 1)).status_code == 413
+    most = CallBodies(empty_page(), Limits()).most_bytes
+    assert page.post("/gradio_api/cancel", content=b'"%s"' % (b"x" * (most - 2))).text == str(most)
+    refused = page.post("/gradio_api/cancel", content=b"x" * (most + 1))
     assert refused.status_code == 413 and f"at most {most:,} are read" in refused.json()["detail"]
     for length in ("9" * 5000, "-1", "a", ""):
         assert page.post("/gradio_api/call/x", headers={"Content-Length": length}).status_code in (411, 413)
@@ -164,15 +173,15 @@ def test_an_address_begins_so_many_runs_in_a_minute_and_no_more(monkeypatch: pyt
     monkeypatch.setattr(run_rate, "time", SimpleNamespace(monotonic=lambda: clock.now))
     page = client(Limits(runs_per_minute=3))
     for path in ("queue/join", "call/compare", "call/v2/compare"):
-        assert page.post(f"/gradio_api/{path}", content=b"{}").status_code == 200
+        assert page.post(f"/gradio_api/{path}", content=b"").status_code == 200
     clock.now += 20.5
     for path in ("queue/join", "call/compare"):
-        refused = page.post(f"/gradio_api/{path}", content=b"{}")
+        refused = page.post(f"/gradio_api/{path}", content=b"")
         assert refused.status_code == 429 and refused.headers["Retry-After"] == "40"
         assert refused.json()["detail"].startswith("3 runs came from your address within a minute")
-    assert page.post("/gradio_api/run/predict", content=b"{}").status_code == 200, "that begins no run"
+    assert page.post("/gradio_api/cancel", content=b"").status_code == 200, "that begins no run"
     clock.now += 40
-    assert page.post("/gradio_api/queue/join", content=b"{}").status_code == 200
+    assert page.post("/gradio_api/queue/join", content=b"").status_code == 200
 
 
 def test_addresses_do_not_share_what_they_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:

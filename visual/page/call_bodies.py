@@ -1,104 +1,129 @@
-"""Bodies of calls, read before gradio reads them: one that it could make nothing of is refused in one line."""
+"""Bodies of calls, read before gradio reads them: one that it makes nothing of, or too much of, is refused in one line.
+
+Gradio decides by the Content-Type whether a body is JSON, and its spellings are many. Here every body is read.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import gradio as gr
+from gradio.data_classes import FileData, ListFiles
 from gradio_client.utils import is_http_url_like
-from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specllava.config import short
+from specllava.limits import Limits, highest
 
 FOREIGN_FILE: Final = "a file is named by an address on the web, which this server does not fetch: upload it"
 MAX_SESSION: Final = 128  # characters of the name that a page or a client gives its session
+MAX_FILES: Final = highest("pictures")  # of a call; the handlers say how many of them are used
+MAX_VALUES: Final = 30_000  # marks between values; a question may consist of commas, and a fork names 4,096 tokens
+MAX_DEPTH: Final = 32
+ENVELOPE: Final = 2**16  # bytes around the texts of a call
+BYTES_PER_CHARACTER: Final = 12  # of JSON, for a character that is written as two escapes
 
 
 class CallBodies:
-    """ASGI middleware that refuses calls with a file of another host, and calls of handlers that are not there.
-
-    Gradio would fetch such a file, whatever its size, and print a stack trace for such a call. Behind
-    :class:`RequestLimits`, which bounds the bytes that are read here.
+    """What the calls of a page's handlers may hold.
 
     Args:
         page: whose handlers are called.
+        limits: of the page, for the length of a text.
     """
 
-    def __init__(self, app: ASGIApp, page: gr.Blocks) -> None:
-        self._app = app
-        self._values = {number: len(one.inputs) for number, one in page.fns.items() if one.fn is not None}
+    def __init__(self, page: gr.Blocks, limits: Limits) -> None:
+        inputs = {number: one.inputs for number, one in page.fns.items() if one.fn is not None}
+        self._values = {number: len(taken) for number, taken in inputs.items()}
+        self._files = {
+            number: [place for place, one in enumerate(taken) if _takes_files(one)] for number, taken in inputs.items()
+        }
+        texts = [sum(getattr(one, "max_length", None) or 0 for one in taken) for taken in inputs.values()]
+        self.most_bytes = ENVELOPE + BYTES_PER_CHARACTER * max([limits.prompt_characters, *texts])
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not _is_json(scope):
-            await self._app(scope, receive, send)
+    def read(self, body: bytes, path: str) -> Any:
+        """Parse the body of a request.
+
+        Raises:
+            ValueError: why it is refused, in one line.
+        """
+        marks = sum(map(body.count, (b",", b"[", b"{")))
+        if marks > MAX_VALUES:
+            raise ValueError(f"the body holds about {marks:,} values, and at most {MAX_VALUES:,} are read")
+        try:
+            document = json.loads(body)
+        except RecursionError:
+            raise ValueError(f"the body is nested too deep: at most {MAX_DEPTH} levels are read") from None
+        except ValueError:  # UnicodeDecodeError among them
+            raise ValueError("the body is no JSON") from None
+        _check_files(document)
+        if isinstance(document, dict):
+            self._check_call(document, path)
+        return document
+
+    def reads_files(self, call: Any) -> bool:
+        """Return whether the handler of a checked call opens files that were uploaded."""
+        return isinstance(call, dict) and bool(self._files.get(call.get("fn_index", -1)))
+
+    def _check_call(self, call: Mapping[str, Any], path: str) -> None:
+        queued, session = path.endswith("/queue/join"), call.get("session_hash")
+        if queued or session:
+            check_session(session or "")
+        if not queued and "/run/" not in path and "/api/" not in path:
             return
-        body = await Request(scope, receive).body()
-        refusal = refused_body(body, scope["path"], self._values)
-        if refusal:
-            await JSONResponse({"detail": refusal}, 400)(scope, receive, send)
-            return
-        read = False
-
-        async def again() -> Message:
-            nonlocal read
-            if read:
-                return await receive()
-            read = True
-            return {"type": "http.request", "body": body}
-
-        await self._app(scope, again, send)
+        number, data = call.get("fn_index"), call.get("data")
+        if type(number) is not int or number not in self._values:
+            raise ValueError(f"there is no handler {short(number)}")
+        if isinstance(data, list):
+            if len(data) != self._values[number]:
+                raise ValueError(f"handler {number} takes {self._values[number]} values, not {len(data)}")
+            for place in self._files[number]:
+                if isinstance(data[place], list) and len(data[place]) > MAX_FILES:
+                    raise ValueError(f"{len(data[place]):,} files are named, and at most {MAX_FILES} are read")
+        if not isinstance(call.get("event_data") or {}, dict):
+            raise ValueError("event_data is no object")
 
 
-def _is_json(scope: Scope) -> bool:
-    return "json" in Headers(scope=scope).get("content-type", "json")  # gradio reads a body without a type as JSON
+def check_session(name: Any) -> None:
+    """Check the name of a session, to which answers go; ``None`` is a call that has none.
 
-
-def refused_body(body: bytes, path: str, values: Mapping[int, int]) -> str:
-    """Return why the body of a request is refused; empty if it is not. What is no JSON, gradio refuses itself.
-
-    Args:
-        path: of the request.
-        values: how many values each handler takes, by its number.
+    Raises:
+        ValueError: it is no such name.
     """
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return ""
-    if names_foreign_file(document):
-        return FOREIGN_FILE
-    if isinstance(document, dict) and (path.endswith("/queue/join") or "/run/" in path or "/api/" in path):
-        return _refused_call(document, values, queued=path.endswith("/queue/join"))
-    return ""
+    if name is not None and not (isinstance(name, str) and 0 < len(name) <= MAX_SESSION):
+        raise ValueError(f"a call needs a session_hash of 1 to {MAX_SESSION} characters, to which its answer goes")
 
 
-def _refused_call(call: Mapping[str, Any], values: Mapping[int, int], queued: bool) -> str:
-    number, data, session = call.get("fn_index"), call.get("data"), call.get("session_hash")
-    if type(number) is not int or number not in values:
-        return f"there is no handler {short(number)}"
-    if isinstance(data, list) and len(data) != values[number]:
-        return f"handler {number} takes {values[number]} values, not {len(data)}"
-    if not isinstance(call.get("event_data") or {}, dict):
-        return "event_data is no object"
-    if queued and not (isinstance(session, str) and 0 < len(session) <= MAX_SESSION):
-        return f"a call that waits needs a session_hash of 1 to {MAX_SESSION} characters, to which its answer goes"
-    return ""
+def _takes_files(component: Any) -> bool:
+    return getattr(component, "data_model", None) in (FileData, ListFiles) or isinstance(component, gr.UploadButton)
 
 
-def names_foreign_file(document: Any) -> bool:
-    """Check whether a JSON document names a file by an address on the web."""
-    left = [document]
+def _check_files(document: Any) -> None:
+    """Check how deep a document is nested, and which files it names.
+
+    Raises:
+        ValueError: one of the web, too many, or a value that is nested too deep.
+    """
+    deepest = files = 0
+    for value, depth in _values_of(document):
+        deepest = max(deepest, depth)
+        path = value.get("path") if isinstance(value, dict) else None
+        if isinstance(path, str):
+            files += 1
+            if is_http_url_like(path.strip()):
+                raise ValueError(FOREIGN_FILE)
+    if deepest > MAX_DEPTH:
+        raise ValueError(f"the body is nested {deepest} levels deep, and at most {MAX_DEPTH} are read")
+    if files > MAX_FILES:
+        raise ValueError(f"{files:,} files are named, and at most {MAX_FILES} are read")
+
+
+def _values_of(document: Any) -> Iterator[tuple[Any, int]]:
+    """Yield every value of a document with its depth."""
+    left = [(document, 0)]
     while left:
-        item = left.pop()
-        if isinstance(item, dict):
-            path = item.get("path")
-            if isinstance(path, str) and is_http_url_like(path.strip()):
-                return True
-            left += item.values()
-        elif isinstance(item, list):
-            left += item
-    return False
+        value, depth = left.pop()
+        yield value, depth
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        left += [(one, depth + 1) for one in inner]

@@ -1,27 +1,32 @@
-"""Calls that gradio cannot make sense of: each is answered with one line, and costs no stack trace."""
+"""Requests that gradio cannot make sense of: each is answered with one line, and costs no stack trace."""
 
 from __future__ import annotations
 
-from typing import Any
+import errno
+import traceback
+from textwrap import shorten
+from typing import Final
 
 import gradio as gr
-from starlette.requests import Request
-from starlette.responses import JSONResponse
+from gradio.route_utils import FnIndexInferError
+
+FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+WRONG_CALL: Final = (KeyError, TypeError, FnIndexInferError)
 
 
-async def refuse_call(request: Request, error: Exception) -> JSONResponse:
-    """Answer a call of an endpoint or a parameter that is not there.
-
-    Raises:
-        Exception: the error, if it is not about a call.
-    """
-    if "/call/" not in request.url.path:
-        raise error
-    line = f"there is no endpoint {error}" if isinstance(error, KeyError) else str(error)
-    return JSONResponse({"detail": " ".join(line.split())}, 400)
+def answer_failure(path: str, error: Exception) -> tuple[int, str]:
+    """Return the status and the line that answer a request which failed; 500 is a defect, of here or of gradio."""
+    if isinstance(error, OSError) and error.errno in FULL_DISK:
+        return 507, "the server's disk is full: try again later"
+    if "/call/" in path and isinstance(error, WRONG_CALL):
+        return 400, shorten(f"there is no endpoint {error}" if isinstance(error, KeyError) else str(error), 200)
+    return 500, "the server failed at this"
 
 
-HANDLERS: dict[Any, Any] = {KeyError: refuse_call, TypeError: refuse_call}
+def describe_failure(error: Exception) -> str:
+    """Return an error's type, words and position in one line of bounded length, for the log."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return f"{shorten(f'{type(error).__name__}: {error}', 200)} ({last.filename}:{last.lineno})"
 
 
 def check_early(page: gr.Blocks, endpoint: int) -> None:

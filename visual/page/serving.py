@@ -10,13 +10,11 @@ from starlette.middleware import Middleware
 
 from specllava.limits import Limits
 from visual.page import widgets
+from visual.page.admission import Admission
 from visual.page.app_state import AppState
-from visual.page.call_bodies import CallBodies
 from visual.page.first_paint import FirstPaint, FirstPaintMiddleware
 from visual.page.health import HealthMiddleware
 from visual.page.link_preview import LinkPreview
-from visual.page.odd_calls import HANDLERS
-from visual.page.request_limits import RequestLimits
 from visual.page.run_requests import RunRequests
 from visual.page.security_headers import SecurityHeadersMiddleware
 from visual.player import markup
@@ -41,8 +39,7 @@ def serve(
         state: of the page, for its limits, for ``/health``, and for its runs to be told when the server is stopped.
     """
     limits = state.limits if state else Limits()
-    layers = [Middleware(SecurityHeadersMiddleware), Middleware(RequestLimits, limits=limits)]
-    layers.append(Middleware(CallBodies, page=page))
+    layers = [Middleware(SecurityHeadersMiddleware), Middleware(Admission, page=page, limits=limits)]
     if state is not None:
         layers.append(Middleware(HealthMiddleware, loading=state.loading))
     if paint is not None:
@@ -53,7 +50,7 @@ def serve(
         show_error=False, ssr_mode=False, run_history=False, enable_monitoring=False, footer_links=[],
         state_session_capacity=SESSIONS, max_file_size=limits.upload_bytes, favicon_path=str(markup.FAVICON),
         theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
-        app_kwargs={"middleware": layers, "exception_handlers": HANDLERS},
+        app_kwargs={"middleware": layers},
     )  # fmt: skip
     if state is not None:
         state.launched.set()

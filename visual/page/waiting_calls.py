@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import gradio as gr
 from gradio.context import LocalContext
 
 COMPUTE: Final = "compute"  # concurrency id of whatever computes: one such event runs at a time
@@ -30,3 +31,11 @@ def watch_call() -> Callable[[], bool]:
         return event is not None and event.alive
 
     return is_wanted
+
+
+def is_awaited(page: gr.Blocks, name: str) -> bool:
+    """Return whether answers go to a session or a call of this name. Gradio logs a stack trace for any other."""
+    queue = page._queue
+    if name in queue.event_ids_to_events or name in queue.pending_messages_per_session:
+        return True
+    return any(name in calls for calls in list(queue.pending_event_ids_session.values()))

@@ -1,0 +1,240 @@
+"""What a request may cost, decided before gradio reads it: its bytes, its values, and how often its address may ask.
+
+Gradio parses a body, makes a session and converts values on the event loop that all visitors share, and it does so
+before any handler of the page runs. What would keep that loop, the memory or the disk is refused here, in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from textwrap import shorten
+from typing import Any, Final
+from urllib.parse import parse_qs
+from weakref import WeakValueDictionary
+
+import gradio as gr
+from gradio.server_messages import UnexpectedErrorMessage
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from specllava.limits import MIB, Limits
+from visual.page.call_bodies import FOREIGN_FILE, CallBodies, check_session
+from visual.page.odd_calls import answer_failure, describe_failure
+from visual.page.run_rate import RunRate, TooManyRuns
+from visual.page.upload_bodies import UploadBody, remove_partial_files
+from visual.page.waiting_calls import is_awaited
+
+ENVELOPE: Final = MIB  # bytes of an upload around its files
+AT_ONCE: Final = 2  # calls of one address that open uploaded files; further ones wait
+SETTLING: Final = 5.0  # seconds in which gradio makes a session of a name that was let in
+BODILESS: Final = ("GET", "HEAD", "OPTIONS")
+FORWARDED: Final = (b"x-forwarded-host", b"x-forwarded-proto", b"x-gradio-server")
+FETCHES: Final = re.compile(r"/(file=|file/|proxy=)\s*https?:", re.IGNORECASE)  # what gradio fetches for a GET
+HEARTBEAT: Final = re.compile(r"/heartbeat/([^/]*)$")
+CALL: Final = re.compile(r"/call/(?:v2/)?[^/]+/([^/]+)$")
+log = logging.getLogger("specllava.page")
+
+
+class Refusal(Exception):
+    """Raised for a request that is not let in, with its answer."""
+
+    def __init__(self, answer: Response) -> None:
+        super().__init__(answer.status_code)
+        self.answer = answer
+
+
+class Admission:
+    """ASGI middleware that refuses requests beyond a page's limits with one line of JSON, ``{"detail": …}``.
+
+    A client is told apart by the address that the server has for it, so a proxy has to be trusted to say whom it
+    speaks for. Whatever asks for a slot in the waiting line counts as a run, everything else as an event.
+
+    Args:
+        page: whose handlers are called.
+    """
+
+    def __init__(self, app: ASGIApp, page: gr.Blocks, limits: Limits) -> None:
+        self._app, self._page = app, page
+        self._bodies = CallBodies(page, limits)
+        self._most_bytes = limits.upload_bytes + ENVELOPE
+        self._most_uploaded = limits.question_bytes + ENVELOPE
+        self._runs = RunRate("runs", limits.runs_per_minute)
+        self._events = RunRate("events", limits.events_per_minute)
+        self._sessions = RunRate("new sessions", limits.sessions_per_minute)
+        self._uploads = RunRate("uploads", limits.uploads_per_minute)
+        self._openings = RunRate("opened uploads", limits.uploads_per_minute)
+        self._named: dict[str, float] = {}  # when names were let in
+        self._slots = WeakValueDictionary[str, asyncio.Semaphore]()  # of addresses
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope = _without_forgeries(scope)
+        try:
+            body, slot = await self._admit(scope, receive)
+        except Refusal as refusal:
+            await refusal.answer(scope, receive, send)
+            return
+        except ClientDisconnect:
+            return
+        async with slot:
+            if isinstance(slot, nullcontext) or not await Request(scope, receive).is_disconnected():
+                await self._answer(scope, body, send)
+
+    async def _admit(self, scope: Scope, receive: Receive) -> tuple[Receive, AbstractAsyncContextManager[Any]]:
+        """Return what the body comes from, and what to hold until the answer.
+
+        Raises:
+            Refusal: with the answer.
+            ClientDisconnect: the body broke off.
+        """
+        path, address = scope["path"].rstrip("/"), (scope["client"] or ("",))[0]
+        if scope["method"] in BODILESS:
+            self._check_stream(path, scope["query_string"], address)
+            return receive, nullcontext()
+        headers = Headers(scope=scope)
+        length = headers.get("content-length", "")
+        if path.endswith("/gradio_api/upload"):
+            _check_length(length, self._most_uploaded)
+            _count(self._uploads, address)
+            return UploadBody(receive, headers.get("content-type", ""), self._most_uploaded).receive, nullcontext()
+        tools = "/gradio_api/mcp" in path and self._page.mcp_server_obj is not None  # their calls may hold a picture
+        most = self._most_bytes if tools else self._bodies.most_bytes
+        _check_length(length, most)
+        if not length.isdecimal() and scope["method"] == "POST":
+            raise _refused(411, "a request whose length is not given is not read: send Content-Length")
+        _count(self._runs if path.endswith("/queue/join") or "/call/" in path else self._events, address)
+        body = await _read(receive, most)
+        slot = self._check_body(body, path, address) if body else nullcontext()
+        return _again(body, receive), slot
+
+    def _check_body(self, body: bytes, path: str, address: str) -> AbstractAsyncContextManager[Any]:
+        """Check the body of a call and count what it asks for. Return what to hold until the answer."""
+        try:
+            call = self._bodies.read(body, path)
+        except ValueError as refusal:
+            raise _refused(400, str(refusal)) from None
+        runs = "/run/" in path or "/api/" in path
+        named = isinstance(call, dict) and call.get("session_hash")
+        if named or runs:
+            self._check_session(named or None, address)
+        if not (runs and self._bodies.reads_files(call)):
+            return nullcontext()
+        _count(self._openings, address)
+        slots = self._slots.get(address) or asyncio.Semaphore(AT_ONCE)
+        self._slots[address] = slots
+        return slots
+
+    def _check_stream(self, path: str, query: bytes, address: str) -> None:
+        """Check a request without a body: it fetches nothing, and listens to a session or a call that is there."""
+        if FETCHES.search(path):
+            raise _refused(400, FOREIGN_FILE)
+        if path.endswith("/gradio_api/deep_link"):
+            raise _refused(404, "this page keeps no links: its address says what it shows")
+        values = parse_qs(query.decode("latin-1"))
+        if heartbeat := HEARTBEAT.search(path):
+            _count(self._events, address)
+            self._check_session(heartbeat[1], address)
+        elif path.endswith("/upload_progress"):
+            _count(self._events, address)
+            _check_name(values.get("upload_id", [""])[0])
+        elif path.endswith("/queue/data"):
+            if not is_awaited(self._page, values.get("session_hash", [""])[-1]):
+                message = UnexpectedErrorMessage(message="there is no such session", session_not_found=True)
+                raise Refusal(Response(f"data: {message.model_dump_json()}\n\n", media_type="text/event-stream"))
+        elif (call := CALL.search(path)) and not is_awaited(self._page, call[1]):
+            raise Refusal(Response('event: error\ndata: "there is no such call"\n\n', media_type="text/event-stream"))
+
+    def _check_session(self, name: str | None, address: str) -> None:
+        """Count a session that gradio does not know yet: it makes one of every name, and of a call without one."""
+        _check_name(name)
+        now = time.monotonic()
+        if name is None or not (name in self._page.state_holder or self._named.get(name, 0.0) > now - SETTLING):
+            _count(self._sessions, address)
+            self._named = {one: when for one, when in self._named.items() if when > now - SETTLING}
+            if name is not None:
+                self._named[name] = now
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the page answer; what fails is answered, and logged, in one line."""
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except Exception as error:  # noqa: BLE001 - a request that fails costs one line
+            remove_partial_files(error)
+            status, line = answer_failure(scope["path"], error)
+            if status != 400:
+                log.error("%s %s: %s", scope["method"], shorten(scope["path"], 100), describe_failure(error))
+            if not begun:
+                await JSONResponse({"detail": line}, status)(scope, receive, send)
+
+
+def _without_forgeries(scope: Scope) -> Scope:
+    """Leave out what a client says of the page's own address, unless a trusted proxy speaks for that client.
+
+    The server gives port 0 to an address that such a proxy named, which no connection has.
+    """
+    if scope["client"] and scope["client"][1] == 0:
+        return scope
+    return {**scope, "headers": [header for header in scope["headers"] if header[0] not in FORWARDED]}
+
+
+def _check_length(length: str, most: int) -> None:
+    if length.isdecimal() and int(length[:20]) > most:
+        raise _refused(413, f"the request has {int(length[:20]):,} bytes, at most {most:,} are read")
+
+
+def _check_name(name: str | None) -> None:
+    try:
+        check_session(name)
+    except ValueError as refusal:
+        raise _refused(400, str(refusal)) from None
+
+
+def _count(rate: RunRate, address: str) -> None:
+    try:
+        rate.begin(address)
+    except TooManyRuns as refusal:
+        raise _refused(429, str(refusal), {"Retry-After": str(refusal.wait)}) from None
+
+
+def _refused(status: int, line: str, headers: Mapping[str, str] | None = None) -> Refusal:
+    return Refusal(JSONResponse({"detail": line}, status, headers))
+
+
+async def _read(receive: Receive, most: int) -> bytes:
+    """Read a body, whatever length it was said to have."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise _refused(413, f"the request has more than {most:,} bytes, which are the most that are read")
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body that was read once more, and then waits for the client to leave."""
+    first: list[Message] = [{"type": "http.request", "body": body}]
+
+    async def again() -> Message:
+        return first.pop() if first else await receive()
+
+    return again
