@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.browser import DRAWN, FINISHED, HOSTILE, LAB_READY, Server, Visitor
+from support.browser import DRAWN, FINISHED, HOSTILE, LAB_READY, PATIENCE, Server, Visitor
 
 
 def test_the_first_paint_teaches_without_a_click(visit: Visitor) -> None:
@@ -207,3 +208,45 @@ def test_a_word_can_be_forced_and_stays_text_on_a_phone(visit: Visitor, server: 
         assert tab.page.evaluate("document.documentElement.scrollWidth") <= 375
     finally:
         server.backend.texts.clear()
+
+
+FAILS = """
+const Own = window.DecompressionStream;
+window.DecompressionStream = class extends Own {
+  constructor(kind) {
+    if (window.failing-- > 0) throw new Error("it cannot be unpacked");
+    super(kind);
+  }
+};
+"""
+
+
+def test_frames_that_fail_stop_none_that_come_behind_them(visit: Visitor) -> None:
+    """One that failed once ended every later run on the page, until it was loaded anew."""
+    tab = visit(init_script=FAILS)
+    tab.page.evaluate("window.failing = 1")
+    tab.run("What is it?")
+    tab.wait(FINISHED)
+    tab.run("And where?")
+    tab.wait(f"document.querySelector('.asked').textContent === 'And where?' && {FINISHED}")
+    assert [line.split(":")[0] for line in tab.errors] == ["frames were not shown"]
+    tab.errors.clear()
+
+
+def test_the_tree_is_drawn_when_the_library_comes_at_the_second_attempt(server: Server, browser: Any) -> None:
+    page = browser.new_context().new_page()
+    asked: list[str] = []
+
+    def once(route: Any) -> None:
+        asked.append(route.request.url)
+        route.abort() if len(asked) == 1 else route.continue_()
+
+    page.route("**/plotly.min.js*", once)
+    page.goto(server.address)
+    page.wait_for_function("!document.querySelector('.origin').textContent.includes('loading')")
+    page.wait_for_timeout(1500)
+    assert len(asked) == 1 and not page.locator(".tree .main-svg").count()
+    page.click("[data-do=next]")
+    page.wait_for_selector(".tree .main-svg", timeout=PATIENCE)
+    assert len(asked) == 2
+    page.context.close()
