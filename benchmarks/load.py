@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import httpx
 import psutil
@@ -72,8 +73,13 @@ class Load:
 
 
 @contextlib.contextmanager
-def server(log: IO[str] | None = None) -> Iterator[tuple[str, psutil.Process]]:
-    """Serve the page in a process of its own, with the toy pair; what it prints to stderr goes to ``log``."""
+def server(log: IO[str] | None = None, temporary: Path | None = None) -> Iterator[tuple[str, psutil.Process]]:
+    """Serve the page in a process of its own, with the toy pair.
+
+    Args:
+        log: where its stderr goes.
+        temporary: its folder of temporary files; the system's if it is not given.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -81,7 +87,8 @@ def server(log: IO[str] | None = None) -> Iterator[tuple[str, psutil.Process]]:
     names = ("runs_per_minute", "calls_per_minute")
     limits = [word for name in names for word in (f"--limits.{name.replace('_', '-')}", str(getattr(CROWD, name)))]
     command = [sys.executable, str(app), "--port", str(port), *limits]
-    process = subprocess.Popen(command, cwd=app.parent, stdout=subprocess.DEVNULL, stderr=log)
+    environment = os.environ | ({} if temporary is None else {"TMPDIR": str(temporary)})
+    process = subprocess.Popen(command, cwd=app.parent, env=environment, stdout=subprocess.DEVNULL, stderr=log)
     try:
         yield f"http://127.0.0.1:{port}/", psutil.Process(process.pid)
     finally:
@@ -89,18 +96,24 @@ def server(log: IO[str] | None = None) -> Iterator[tuple[str, psutil.Process]]:
         process.wait(timeout=60)
 
 
-async def handlers_of(client: httpx.AsyncClient, address: str) -> Handlers:
-    """Return the handlers of a page once it is served."""
+async def config_of(client: httpx.AsyncClient, address: str) -> Mapping[str, Any]:
+    """Return the configuration of a page once it is served."""
     deadline = time.monotonic() + STARTING
     while True:
         try:
             found = await client.get(f"{address}config")
             found.raise_for_status()
-            return Handlers.of(found.json())
+            config: Mapping[str, Any] = found.json()
+            return config
         except httpx.HTTPError:
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(0.5)
+
+
+async def handlers_of(client: httpx.AsyncClient, address: str) -> Handlers:
+    """Return the handlers of a page once it is served."""
+    return Handlers.of(await config_of(client, address))
 
 
 async def visit(visitor: Visitor, number: int, runs: int) -> list[tuple[str, VisitorRun]]:
