@@ -45,6 +45,7 @@ ALLOWED_MORE: Final = 5  # threads or files: pools grow with the crowd that they
 SETTLING: Final = 20.0  # seconds for closed connections to end on the server
 SIZES: Final = ((48, 64), (320, 240), (640, 480), (1344, 1344), (2400, 1800))
 SHORT: Final = {"max_new_tokens": 16}
+FAILURES: Final = (AssertionError, LookupError, TypeError, ValueError, httpx.HTTPError)  # odd answers too
 ADDRESSES: Final = re.compile(r'(?:src|href)="([^"#]+)"')
 
 
@@ -149,17 +150,13 @@ class Page:
 
     def handler(self, number: int | None, event: str) -> int:
         """Return the handler of a component's event, or, without a component, of the page's that sets most."""
-        calls = [one for one in self.config["dependencies"] if one["backend_fn"] and not one["queue"]]
+        calls = [one for one in self.config["dependencies"] if one["backend_fn"]]
         if number is not None:
             found = [one for one in calls if [number, event] in one["targets"]]
         else:
             found = [one for one in calls if len(one["outputs"]) > 1 and any(of[1] == event for of in one["targets"])]
         handler: int = found[-1]["id"]
         return handler
-
-
-class Failed(Exception):
-    """What went wrong for a visitor, in one line."""
 
 
 @dataclass(slots=True)
@@ -191,7 +188,7 @@ class Visit:
         question = self.random.choice(QUESTIONS)
         self.last = await self.visitor.run(question, SHORT, trigger=trigger, picture=self.picture)
         if not self.last.token_ids:
-            raise Failed("; ".join(self.last.notices[-2:]) or "no answer")
+            raise ValueError("; ".join(self.last.notices[-2:]) or "no answer")
 
     async def dialogue(self) -> None:
         """Run a question and ask two follow-ups."""
@@ -211,7 +208,7 @@ class Visit:
         files = [_picture(self.random) for _ in range(self.random.choice((1, 1, 1, 2, 3)))]
         reference, _, notice = await self._send("upload", files, several=True)
         if not isinstance(reference, str):
-            raise Failed(json.loads(notice)["text"])
+            raise ValueError(json.loads(notice)["text"])
         self.picture = reference
         await self.race()
 
@@ -226,7 +223,7 @@ class Visit:
         saved.raise_for_status()
         opened = await self._send("open-race", [("race.json", json.dumps(self.last.race).encode())])
         if not isinstance(opened[3], list):
-            raise Failed(json.loads(opened[4])["text"])
+            raise ValueError(json.loads(opened[4])["text"])
         self.picture, self.last = opened[0], None
         if not self.picture:  # a race file comes without its picture
             await self.example()
@@ -245,14 +242,14 @@ class Visit:
         handler = self.page.handler(call["outputs"][0], "select")
         opened = await self.visitor.call(handler, [], call["outputs"][0], {"given": [name, 0]})
         if not isinstance(opened[3], list):
-            raise Failed(json.loads(opened[4])["text"])
+            raise ValueError(json.loads(opened[4])["text"])
         self.picture = opened[0]
 
     async def _experiment(self, name: str, **changed: Any) -> VisitorRun:
         question = self.random.choice(QUESTIONS)
         run = await self.visitor.run(question, SHORT, self.page.runs[name], picture=self.picture, **changed)
         if run.refused or not run.shown:
-            raise Failed(f"{name}: {run.refused or 'no result'}")
+            raise ValueError(f"{name}: {run.refused or 'no result'}")
         return run
 
     async def _send(self, button: str, files: list[tuple[str, bytes]], several: bool = False) -> list[Any]:
@@ -261,7 +258,9 @@ class Visit:
         sent = await self.visitor.client.post(address, files=[("files", file) for file in files])
         sent.raise_for_status()
         values = [{"path": path, "meta": {"_type": "gradio.FileData"}} for path in sent.json()]
-        return await self.visitor.call(self.page.handler(number, "upload"), [values if several else values[0]], number)
+        handler, data = self.page.handler(number, "upload"), [values if several else values[0]]
+        queued = next(one["queue"] for one in self.page.config["dependencies"] if one["id"] == handler)
+        return await (self.visitor.call_queued if queued else self.visitor.call)(handler, data, number)
 
 
 ACTS: Final[Mapping[str, Callable[[Visit], Coroutine[Any, Any, None]]]] = {
@@ -281,7 +280,7 @@ async def visit(soak: Soak, page: Page, address: str, number: int) -> None:
                 try:
                     await act(one)
                     soak.operations[name] += 1
-                except (Failed, httpx.HTTPError) as failure:
+                except FAILURES as failure:
                     soak.failures[f"{name}: {type(failure).__name__}: {failure}"] += 1
 
 

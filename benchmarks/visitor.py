@@ -7,7 +7,8 @@ import gzip
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,7 @@ class Handlers:
     button: int
     taken: tuple[int, ...]
     values: Mapping[int, Any]
-    names: Mapping[int, str | None]
+    names: Mapping[int, str]
 
     @classmethod
     def of(cls, config: Mapping[str, Any], button: int | None = None) -> Handlers:
@@ -47,8 +48,8 @@ class Handlers:
             button: that is clicked; Run if it is not given.
         """
         parts = {part["id"]: part["props"] for part in config["components"]}
-        names = {number: props.get("elem_id") or next(iter(props.get("elem_classes") or ()), "")
-                 for number, props in parts.items()}  # fmt: skip
+        named = {number: [props.get("elem_id"), *(props.get("elem_classes") or ())] for number, props in parts.items()}
+        names = {number: next(filter(None, given), "") for number, given in named.items()}
         clicked = next(number for number, name in names.items() if name == "run") if button is None else button
         calls = config["dependencies"]
         begin = next(call for call in calls if [clicked, "click"] in call["targets"] and call["backend_fn"])
@@ -139,36 +140,62 @@ class Visitor:
         used = handlers or self.handlers
         clicked, button = time.monotonic(), used.button if trigger is None else trigger
         await self.call(used.begin, used.inputs(question, settings or {}, **changed), button)
-        body = {"session_hash": self.session, "trigger_id": button, "fn_index": used.compute, "data": []}
+        event = await self._join(used.compute, [], button)
+        return VisitorRun(clicked, None, (FULL,), None) if event is None else await self.follow(clicked, event)
+
+    async def call_queued(self, handler: int, data: Sequence[Any], trigger: int | None = None) -> list[Any]:
+        """Call a handler that waits in the queue; return its outputs.
+
+        Raises:
+            httpx.HTTPError: any other answer than the page would get.
+            ValueError: the queue is full, or the handler failed.
+        """
+        event = await self._join(handler, data, trigger)
+        if event is not None:
+            async with aclosing(self._messages(event)) as messages:
+                async for message in messages:
+                    if message["msg"] == "process_completed" and message["success"]:
+                        outputs: list[Any] = message["output"]["data"]
+                        return outputs
+        raise ValueError(FULL if event is None else f"handler {handler} failed")
+
+    async def _join(self, handler: int, data: Sequence[Any], trigger: int | None) -> str | None:
+        """Join the queue; return the event's id, ``None`` where the queue is full."""
+        body = {"session_hash": self.session, "trigger_id": trigger, "fn_index": handler, "data": data}
         joined = await self.client.post(f"{self.address}gradio_api/queue/join", json=body)
         if joined.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-            return VisitorRun(clicked, None, (FULL,), None)
+            return None
         joined.raise_for_status()
-        return await self._follow(clicked, joined.json()["event_id"])
+        event: str = joined.json()["event_id"]
+        return event
 
-    async def _follow(self, clicked: float, event: str) -> VisitorRun:
-        """Read the session's stream until a run is over, as the browser does."""
-        started: float | None = None
-        outputs: list[Any] = []  # of the last message; those that follow are told as what differs
-        shown: Any = None
-        notices: list[dict[str, str]] = []
+    async def _messages(self, event: str) -> AsyncGenerator[dict[str, Any]]:
+        """Yield an event's messages from the session's stream until it is over, as the browser reads them."""
         query = {"session_hash": self.session}
         async with self.client.stream("GET", f"{self.address}gradio_api/queue/data", params=query) as stream:
             async for line in stream.aiter_lines():
                 message = json.loads(line.removeprefix("data:")) if line.startswith("data:") else {}
-                if message.get("event_id") != event:
-                    continue
-                kind = message["msg"]
-                if kind == "process_starts":
+                if message.get("event_id") == event:
+                    yield message
+                    if message["msg"] == "process_completed":
+                        return
+
+    async def follow(self, clicked: float, event: str) -> VisitorRun:
+        """Read what the page says and shows of a run until it is over."""
+        started: float | None = None
+        outputs: list[Any] = []  # of the last message; those that follow are told as what differs
+        shown: Any = None
+        notices: list[dict[str, str]] = []
+        async with aclosing(self._messages(event)) as messages:
+            async for message in messages:
+                if message["msg"] == "process_starts":
                     started = time.monotonic()
-                elif kind == "process_generating" and message["success"]:
+                elif message["msg"] == "process_generating" and message["success"]:
                     data = message["output"]["data"]
                     outputs = [apply_diff(*pair) for pair in zip(outputs, data, strict=True)] if outputs else list(data)
                     first, notice = (one.get("value") if isinstance(one, dict) else one for one in outputs)
                     shown = first or shown
                     notices += [json.loads(notice)] if notice else []
-                elif kind == "process_completed":
-                    break
         last = notices[-1] if notices else {}
         refused = last["text"] if last.get("kind") == "error" else ""
         return VisitorRun(clicked, started, tuple(notice["text"] for notice in notices), shown, refused)

@@ -106,9 +106,7 @@ class ExperimentRun:
 def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
     """Make the kind of run of an experiment. ``more`` is its card's own control; for forks, a click's tokens."""
 
-    def request(
-        event: gr.EventData, reference: Any, question: str | None, more: Any, settings: Settings
-    ) -> RunRequest:
+    def request(event: gr.EventData, reference: Any, question: str | None, more: Any, settings: Settings) -> RunRequest:
         own = chosen(event) if experiment.name == "fork" else more
         if experiment.name == "seeing":
             own = lab.uploads.picture(more) or LostPicture(UNKNOWN)

@@ -79,9 +79,7 @@ class RaceRun:
 def race_kind(state: AppState) -> RunKind:
     """Make the kind of run of a race: the visitor's settings against the target alone."""
 
-    def request(
-        event: gr.EventData, reference: Any, question: str | None, settings: Settings
-    ) -> RunRequest:
+    def request(event: gr.EventData, reference: Any, question: str | None, settings: Settings) -> RunRequest:
         follow = getattr(event.target, "elem_id", None) == FOLLOW
         return RunRequest(state.uploads.picture(reference), shorten_question(question), settings, follow)
 
