@@ -120,7 +120,8 @@ class Soak:
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON's own types."""
-        return {"fits": self.fits, "last_half": self.last_half} | asdict(self)
+        counted = {name: dict(getattr(self, name)) for name in ("operations", "failures")}  # asdict breaks a Counter
+        return {"fits": self.fits, "last_half": self.last_half} | asdict(self) | counted
 
 
 @dataclass(frozen=True, slots=True)

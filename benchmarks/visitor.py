@@ -93,8 +93,10 @@ class VisitorRun:
 
     @property
     def token_ids(self) -> dict[str, tuple[int, ...]]:
-        """Tokens of each lane; empty if the run did not finish."""
-        lanes = {name: part for name, part in (self.race or {}).items() if isinstance(part, dict) and "steps" in part}
+        """Tokens of each lane, in a dialogue of the last turn's; empty if the run did not finish."""
+        race = self.race or {}
+        last = race.get("dialogue", [race])[-1]
+        lanes = {name: part for name, part in last.items() if isinstance(part, dict) and "steps" in part}
         return {name: DecodeTrace.from_json(json.dumps(part)).token_ids for name, part in lanes.items()}
 
 

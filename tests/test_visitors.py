@@ -7,6 +7,7 @@ import io
 import json
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from support.lab_traces import FakeLab
 from support.visual_traces import FakeBackend, synthetic_recorded
 
 from benchmarks.load import CROWD
-from benchmarks.soak import Page, Soak, visit
+from benchmarks.soak import Page, Sample, Soak, visit
 from benchmarks.visitor import Visitor, VisitorRun
 from specllava.models.video import Video
 from visual.page import run_requests
@@ -373,6 +374,21 @@ def test_every_act_of_the_soak_is_done_and_counted(site: Site) -> None:
     asyncio.run(some())
     assert soak.failures == {}
     assert soak.operations["visit"] == 6 and soak.operations.total() == 24
+    assert json.loads(json.dumps(soak.to_json()))["operations"] == soak.operations
+
+
+def sample(second: float, resident: int = 100, threads: int = 9, files: int = 9, children: int = 0) -> Sample:
+    return Sample(second, resident, threads, files, children, 0)
+
+
+def test_a_soak_does_not_fit_with_failures_with_growth_in_its_last_half_or_with_something_left_behind() -> None:
+    good = Soak(1.0, 1, sample(1), sample(9), [sample(1, 50), sample(5), sample(9, 104)], Counter(run=2))
+    assert good.fits and good.last_half["spread"] == pytest.approx(0.04)
+    assert not replace(good, failures=Counter({"run: full": 1})).fits
+    assert not replace(good, samples=[sample(1), sample(5), sample(9, 106)]).fits
+    assert not replace(good, operations=Counter()).fits
+    for end in (sample(9, threads=15), sample(9, files=15), sample(9, children=1)):
+        assert not replace(good, end=end).fits
 
 
 # --- in the browser -------------------------------------------------------------------------------------------------
