@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import httpx
 import psutil
@@ -75,8 +76,16 @@ class Load:
 
 
 @contextlib.contextmanager
-def server(log: IO[str] | None = None, limits: Limits = CROWD) -> Iterator[tuple[str, psutil.Process]]:
-    """Serve the page in a process of its own, with the toy pair; what it prints to stderr goes to ``log``."""
+def server(
+    log: IO[str] | None = None, limits: Limits = CROWD, temporary: Path | None = None
+) -> Iterator[tuple[str, psutil.Process]]:
+    """Serve the page in a process of its own, with the toy pair.
+
+    Args:
+        log: where its stderr goes.
+        limits: of the page.
+        temporary: its folder of temporary files; the system's if it is not given.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -85,7 +94,8 @@ def server(log: IO[str] | None = None, limits: Limits = CROWD) -> Iterator[tuple
     changed = {name: value for name, value in given.items() if value != getattr(Limits(), name)}
     words = [word for name, value in changed.items() for word in (f"--limits.{name.replace('_', '-')}", str(value))]
     command = [sys.executable, str(app), "--port", str(port), *words]
-    process = subprocess.Popen(command, cwd=app.parent, stdout=subprocess.DEVNULL, stderr=log)
+    environment = os.environ | ({} if temporary is None else {"TMPDIR": str(temporary)})
+    process = subprocess.Popen(command, cwd=app.parent, env=environment, stdout=subprocess.DEVNULL, stderr=log)
     try:
         yield f"http://127.0.0.1:{port}/", psutil.Process(process.pid)
     finally:
@@ -93,18 +103,24 @@ def server(log: IO[str] | None = None, limits: Limits = CROWD) -> Iterator[tuple
         process.wait(timeout=60)
 
 
-async def handlers_of(client: httpx.AsyncClient, address: str) -> Handlers:
-    """Return the handlers of a page once it is served."""
+async def config_of(client: httpx.AsyncClient, address: str) -> Mapping[str, Any]:
+    """Return the configuration of a page once it is served."""
     deadline = time.monotonic() + STARTING
     while True:
         try:
             found = await client.get(f"{address}config")
             found.raise_for_status()
-            return Handlers.of(found.json())
+            config: Mapping[str, Any] = found.json()
+            return config
         except httpx.HTTPError:
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(0.5)
+
+
+async def handlers_of(client: httpx.AsyncClient, address: str) -> Handlers:
+    """Return the handlers of a page once it is served."""
+    return Handlers.of(await config_of(client, address))
 
 
 async def visit(visitor: Visitor, number: int, runs: int) -> list[tuple[str, VisitorRun]]:

@@ -14,7 +14,9 @@ from typing import Any
 import gradio as gr
 import pytest
 from support.browser import Visit, Visitor
+from support.dialogues import FakeChat
 from support.lab_traces import FakeLab, synthetic_against
+from support.visual_traces import FakeBackend
 from test_ab_prompts import png, zipped
 
 from specllava.config import DecodingConfig
@@ -25,6 +27,7 @@ from specllava.question import Question
 from visual.page.against_card import opened_pair
 from visual.page.against_prompts import LIST, MAX_PROMPTS, file_prompts
 from visual.page.against_run import FILE, KEPT, LINES, NAME, SCENES, Comparisons, Wanted, against_kind
+from visual.page.dialogue import Dialogues
 from visual.page.lab import LabState
 from visual.page.pictures import Picture
 from visual.page.run_requests import RunRequest, RunRequests
@@ -158,6 +161,21 @@ def test_a_row_opens_both_of_its_runs() -> None:
     assert (picture, question, note, race.state) == (PICTURE, "Two?", "", "left")
     assert {"against", "a_name", "b_name"} <= run_frame.keys() and run_frame["picture"] == address
     assert (run_frame["a_name"], run_frame["b_name"]) == ("rule chain", "rule entropy")
+
+
+def test_no_follow_up_goes_on_from_the_dialogue_before_a_row_that_was_opened() -> None:
+    """It went on from what was on show before, with the row's picture."""
+    dialogues = Dialogues(lambda turns: FakeChat(FakeBackend(), turns))
+    asked = ("me", PICTURE, "What?", DecodingConfig(max_new_tokens=8))
+    list(dialogues.begin(*asked, follow=False)[0])
+    kept, lab = Comparisons(), LabState(FakeLab, lambda: PICTURE, RunRequests())
+    *_, (value, _) = run(FakeLab(), kept=kept, source=LINES, lines="One?")
+    row = gr.EventData(None, {"given": [json.loads(value)["id"], 0]})
+    assert opened_pair(lab, kept, row, "you", dialogues)[2] == "One?"
+    assert dialogues.edit("me", 0)[0] == "What?", "another visitor's row"
+    opened_pair(lab, kept, row, "me", dialogues)
+    with pytest.raises(ValueError, match="two answers to go on from"):
+        dialogues.begin(*asked, follow=True)
 
 
 @pytest.mark.parametrize("given", [None, [], ["x", 0], "x", [7, 0], [None, None], {"a": 1}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from test_bad_input import complaint
 
 from specllava.config import DecodingConfig
 from specllava.models.video import Video
-from visual.page.dialogue import Dialogues
+from visual.page.dialogue import LOST, Dialogues
 from visual.page.dialogue_events import KEEP, OVER, edited
 from visual.page.pictures import Picture
 from visual.page.uploads import SeveralShown
@@ -45,7 +46,7 @@ class Store:
 @pytest.mark.parametrize("visitors", [2, 5, 9])
 @pytest.mark.parametrize("room", [0, 1000, 2500, 10_000])
 def test_caches_of_all_visitors_stay_within_the_room_and_the_latest_asked_keep_theirs(visitors: int, room: int) -> None:
-    store = Store(most_bytes=room)
+    store = Store(most_cache_bytes=room)
     for turn in range(3):
         for visitor in range(visitors):
             store.ask(f"visitor {visitor}", follow=turn > 0)
@@ -56,7 +57,7 @@ def test_caches_of_all_visitors_stay_within_the_room_and_the_latest_asked_keep_t
 
 
 def test_a_dialogue_whose_caches_were_dropped_goes_on_and_reuses_nothing() -> None:
-    store = Store(most_bytes=0)
+    store = Store(most_cache_bytes=0)
     for visitor in ("a", "b"):
         store.ask(visitor, "One?", follow=False)
     place = store.ask("a", "Two?")
@@ -75,15 +76,69 @@ def test_no_visitor_goes_on_from_the_dialogue_of_another_and_one_who_leaves_free
     assert store.dialogues.nbytes == 2000
     store.dialogues.leave("a")
     assert store.dialogues.nbytes == 1000
-    assert complaint(lambda: store.ask("a")) == "there is no dialogue to go on with: press Run the race first"
+    assert complaint(lambda: store.ask("a")) == "your dialogue is no longer kept: press Run to begin another"
 
 
-def test_of_too_many_dialogues_those_asked_longest_ago_are_forgotten() -> None:
-    store = Store(most=3)
-    for visitor in "abcd":
-        store.ask(visitor, follow=False)
-    assert "no dialogue" in complaint(lambda: store.ask("a"))
-    assert len(store.ask("b").before) == 1
+def test_dialogues_are_kept_for_their_bytes_and_who_asked_longest_ago_is_told_that_theirs_is_not() -> None:
+    """A hundred visits once pushed a dialogue out, however little they held."""
+    large = Picture(upload=Image.new("RGB", (1000, 1000)))
+    store = Store(most_bytes=10_000_000)
+    store.dialogues.begin("a", large, "What?", CONFIG, follow=False)
+    for visitor in range(300):
+        store.dialogues.show(f"visitor {visitor}", None)
+    assert complaint(lambda: store.ask("a", " ")) != LOST
+    for visitor in "bcd":
+        store.dialogues.begin(visitor, large, "What?", CONFIG, follow=False)
+    assert complaint(lambda: store.ask("a")) == LOST
+    assert complaint(lambda: store.dialogues.edit("a", 0)) == LOST
+    assert complaint(lambda: store.ask("visitor 0")) == LOST, "asked before the others"
+    store.ask("c")
+
+
+def test_a_race_that_all_visitors_share_is_nobodys_bytes_and_a_visitors_own_is(tmp_path: Path) -> None:
+    race = synthetic_recorded(tmp_path)[0]
+    shared, own = Store(most_bytes=100_000), Store(most_bytes=100_000)
+    for visitor in range(20):
+        shared.dialogues.show(f"{visitor}", race)
+        own.dialogues.show(f"{visitor}", race, own=True)
+    assert shared.dialogues.edit("0", 0)[0] == own.dialogues.edit("19", 0)[0] == race.prompt
+    assert complaint(lambda: own.dialogues.edit("0", 0)) == LOST
+
+
+class Slow(Picture):
+    """A picture that takes so long to read that something else happens meanwhile."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__(upload=PICTURES[0].upload)
+        object.__setattr__(self, "meanwhile", meanwhile)
+
+    def open(self) -> Image.Image:
+        self.meanwhile()  # type: ignore[attr-defined]
+        return super().open()
+
+
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_run_that_is_slow_to_begin_takes_no_place_from_what_was_opened_meanwhile(
+    follow: bool, asked_before: bool, tmp_path: Path
+) -> None:
+    race, store = synthetic_recorded(tmp_path)[0], Store()
+    if asked_before or follow:
+        store.ask("a", "One?", follow=False)
+    slow = Slow(lambda: store.dialogues.show("a", race))
+    events, _ = store.dialogues.begin("a", slow, "Two?", CONFIG, follow)
+    list(events)
+    assert [turn.lead.prompt for turn in store.ask("a", "Three?").before] == [race.prompt]
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_who_left_while_a_run_began_holds_nothing(asked_before: bool) -> None:
+    store = Store()
+    if asked_before:
+        store.ask("a", "One?", follow=False)
+    list(store.dialogues.begin("a", Slow(lambda: store.dialogues.leave("a")), "Two?", CONFIG, follow=False)[0])
+    assert complaint(lambda: store.ask("a")) == LOST
+    assert store.dialogues.nbytes == 0
 
 
 def test_a_refused_question_leaves_the_dialogue_as_it_was() -> None:
@@ -108,7 +163,7 @@ def test_a_run_in_the_midst_of_which_the_dialogue_is_dropped_or_stopped_leaves_i
     next(events)
     store.dialogues.leave("a")
     events.close()
-    assert "no dialogue" in complaint(lambda: store.ask("a"))
+    assert "no longer kept" in complaint(lambda: store.ask("a"))
 
 
 def test_an_edited_turn_replaces_itself_and_what_follows_with_its_own_picture() -> None:

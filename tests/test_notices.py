@@ -42,6 +42,8 @@ def test_a_notice_names_its_kind_and_no_text_is_no_notice() -> None:
         assert json.loads(make(said)) == {"kind": kind, "word": notices.WORDS[kind], "text": said}
         assert make("") == ""
     assert len(set(notices.WORDS.values())) == len(MAKERS)
+    failed = json.loads(notices.failure("It's <b>said</b>"))
+    assert failed["kind"] == "error" and failed["word"] not in notices.WORDS.values()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -43,13 +43,14 @@ class Loader:
     """Stand-in for loading: waits until it is let go, and fails where it is told to."""
 
     def __init__(self) -> None:
-        self.go, self.asked, self.fails = Event(), list[str](), ""
+        self.go, self.asked = Event(), list[str]()
+        self.fails: Exception | None = None
 
     def __call__(self, name: str) -> FakeBackend:
         self.asked.append(name)
         assert self.go.wait(30)
         if self.fails:
-            raise ValueError(self.fails)
+            raise self.fails
         return FakeBackend(info=replace(SETTING, pair=name))
 
 
@@ -89,14 +90,28 @@ def test_a_pair_is_loaded_once_behind_the_runs_that_go_on() -> None:
 
 def test_what_cannot_be_loaded_is_told_and_tried_again() -> None:
     load = Loader()
-    load.fails = "the hub gave no such model"
+    load.fails = ValueError("the hub gave no such model")
     load.go.set()
     pairs = pairs_of(load)
     with pytest.raises(ValueError, match=f"{SMALL} cannot be loaded: the hub gave no such model"):
         wait_for(pairs, SMALL)
     assert all(not one["state"] for one in pairs.offers())
-    load.fails = ""
+    load.fails = None
     assert wait_for(pairs, SMALL).info.pair == SMALL
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("broken"), MemoryError(), OSError(28, "No space left on device")])
+def test_a_load_that_fails_in_any_other_way_is_tried_again_too(failure: Exception) -> None:
+    """The page offered such a pair, and said that something went wrong, until it was started anew."""
+    load = Loader()
+    load.fails = failure
+    load.go.set()
+    pairs = pairs_of(load)
+    with pytest.raises(type(failure)):
+        wait_for(pairs, SMALL)
+    assert all(not one["state"] for one in pairs.offers())
+    load.fails = None
+    assert wait_for(pairs, SMALL).info.pair == SMALL and load.asked == [SMALL, SMALL]
 
 
 def test_for_one_visitor_the_pair_before_makes_room_and_nothing_holds_it() -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.browser import DRAWN, FINISHED, HOSTILE, LAB_READY, Server, Visitor
+from support.browser import DRAWN, FINISHED, HOSTILE, LAB_READY, Server, Visit, Visitor
 
 
 def test_the_first_paint_teaches_without_a_click(visit: Visitor) -> None:
@@ -207,3 +208,48 @@ def test_a_word_can_be_forced_and_stays_text_on_a_phone(visit: Visitor, server: 
         assert tab.page.evaluate("document.documentElement.scrollWidth") <= 375
     finally:
         server.backend.texts.clear()
+
+
+FAILS = """
+const Own = window.DecompressionStream;
+window.DecompressionStream = class extends Own {
+  constructor(kind) {
+    if (window.failing-- > 0) throw new Error("it cannot be unpacked");
+    super(kind);
+  }
+};
+"""
+
+
+def test_frames_that_fail_stop_none_that_come_behind_them(visit: Visitor) -> None:
+    """One that failed once ended every later run on the page, until it was loaded anew."""
+    tab = visit(init_script=FAILS)
+    tab.page.evaluate("window.failing = 1")
+    tab.run("What is it?")
+    tab.wait("window.failing <= 0 && !document.querySelector('#run').disabled")
+    tab.run("And where?")
+    tab.wait(f"document.querySelector('.asked').textContent === 'And where?' && {FINISHED}")
+    assert [line.split(":")[0] for line in tab.errors] == ["frames were not shown"]
+    tab.errors.clear()
+
+
+def test_the_tree_is_drawn_once_the_library_can_be_had(server: Server, browser: Any) -> None:
+    """A load that failed was kept, and no step was drawn until the page was loaded anew."""
+    tab = Visit(browser.new_context().new_page())
+    refused: list[str] = []
+
+    def refuse(route: Any) -> None:
+        refused.append(route.request.url)
+        route.abort()
+
+    tab.page.route("**/plotly.min.js*", refuse)
+    tab.page.goto(server.address)
+    tab.wait("document.querySelector('.count').textContent.startsWith('step')")
+    while not refused:
+        tab.page.wait_for_timeout(50)
+    tab.page.wait_for_timeout(500)
+    assert not tab.page.locator(".tree .main-svg").count()
+    tab.page.unroute("**/plotly.min.js*")
+    tab.page.click("[data-do=previous]")
+    tab.page.wait_for_selector(".tree .main-svg")
+    tab.page.context.close()

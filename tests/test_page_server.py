@@ -198,7 +198,7 @@ def test_a_question_about_several_uploaded_files_is_about_all_of_them(served: tu
             given = [[{"path": path, "meta": {"_type": "gradio.FileData"}} for path in paths]]
             body = {"session_hash": visitor.session, "fn_index": handler, "data": given}
             changed = (await client.post(f"{address}gradio_api/run/predict", json=body)).json()["data"]
-            return changed, await visitor.run("What is different?")
+            return changed, await visitor.run("What is different?", picture=changed[0])
 
     (_, shown, notice), run = asyncio.run(asked())
     assert shown.startswith("data:image/jpeg;base64,") and said(notice).startswith("The models see these 2")

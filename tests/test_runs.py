@@ -87,8 +87,9 @@ def test_the_latest_request_counts_and_is_on_until_it_is_stopped() -> None:
     requests = RunRequests()
     assert not requests.is_on(ME) and not requests.stop(ME)
     first, second = ask(), ask()
-    assert requests.request(ME, first) == 0 and requests.is_on(ME)
-    assert requests.request(ME, second) == 0
+    requests.request(ME, first)
+    assert requests.is_on(ME)
+    requests.request(ME, second)
     assert (first.state, second.state) == ("left", "on") and requests.latest(ME) is second
     assert requests.stop(ME) and not requests.is_on(ME)
     assert (first.state, second.state) == ("left", "stopped")
@@ -104,10 +105,17 @@ def test_others_are_counted_across_kinds_while_they_are_on() -> None:
     for key in (("one", "race"), ("one", "fork"), ("two", "rules"), ("three", "race")):
         requests.request(key, ask())
     requests.stop(("three", "race"))
-    assert requests.request(ME, ask()) == 3 and requests.request(ME, ask()) == 3
-    assert requests.request(("me", "fork"), ask()) == 4
+
+    def before(key: RunKey) -> int:
+        requests.request(key, ask())
+        place = requests.place(key)
+        assert place is not None
+        return place.before
+
+    assert before(ME) == before(ME) == 3
+    assert before(("me", "fork")) == 4
     requests.cancel(("one", "race"))
-    assert requests.request(ME, ask()) == 3
+    assert before(ME) == 3
 
 
 def test_who_is_gone_wants_no_run_any_more_and_others_are_never_touched() -> None:
@@ -220,4 +228,5 @@ def test_a_run_that_fails_on_its_way_is_over() -> None:
     requests, kind = RunRequests(), Kind(broken)
     requests.request(ME, ask())
     *_, last = run_updates(requests, kind.kind, ME)
+    assert json.loads(last[1])["word"] == "Failed", "it may well be possible"
     assert said(last).startswith("Something went wrong") and requests.latest(ME) is None

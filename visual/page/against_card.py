@@ -13,12 +13,15 @@ from visual.page import widgets
 from visual.page.against_prompts import MAX_PROMPTS, PagePrompt, file_prompts
 from visual.page.against_run import FILE, LINES, SCENES, Comparisons, against_kind
 from visual.page.controls import FIELDS, Settings, described_settings
+from visual.page.dialogue import Dialogues
 from visual.page.lab import Inputs, LabState
 from visual.page.notices import error, info, notice_arguments
 from visual.page.race import RACE
 from visual.page.runs import QUICK, RunControls, connect_run
+from visual.page.upload_store import UploadStore
 from visual.player.component import component_arguments
 from visual.player.picture import data_address
+from visual.player.race_frames import race_frames
 
 MODULES: Final = ("files.js", "against.js")
 MOUNT: Final = """
@@ -40,18 +43,21 @@ show();
 PASTED: Final = "Describe this image in detail.\nHow many objects are there?\nWhat is on the left?"
 
 
-def against_card(lab: LabState, inputs: Inputs, toy: bool, shown: Sequence[Any]) -> None:
+def against_card(
+    lab: LabState, inputs: Inputs, toy: bool, shown: Sequence[Any], dialogues: Dialogues | None = None
+) -> None:
     """Build the card. Nothing is computed before a click.
 
     Args:
         toy: the models know the toy world's scenes.
-        shown: picture state, picture, question and player: what opening a pair changes.
+        shown: the picture's reference, picture, question and player: what opening a pair changes.
+        dialogues: of the visitors, which do not go on from a pair.
     """
     title = f"<h3>{html.escape(TITLE)}</h3><p>{html.escape(ABOUT)}</p>"
     with gr.Column(elem_classes="card experiment", elem_id="against"):
         gr.HTML(**widgets.constant_arguments(title), elem_classes="about")
         a, b = (_side(name, inputs.settings) for name in FIRST)
-        source, lines, scenes, uploaded = _prompts(toy)
+        source, lines, scenes, uploaded = _prompts(toy, lab.uploads)
         with gr.Row(elem_classes="lab-controls"):
             run = gr.Button("Compare A and B", size="sm", elem_classes="lab-run")
             stop = gr.Button("Stop", size="sm", interactive=False, elem_classes="lab-stop")
@@ -63,27 +69,36 @@ def against_card(lab: LabState, inputs: Inputs, toy: bool, shown: Sequence[Any])
     connect_run(lab.requests, against_kind(lab, kept), controls, [run.click], values)
 
     def open_pair(request: gr.Request, event: gr.EventData) -> tuple[Any, ...]:
-        return opened_pair(lab, kept, event, request.session_hash or "")
+        values = opened_pair(lab, kept, event, request.session_hash or "", dialogues)
+        return lab.uploads.referred(request.session_hash, values)
 
     result.select(open_pair, None, [*shown, note], **QUICK)
 
 
-def opened_pair(lab: LabState, kept: Comparisons, event: gr.EventData, session: str) -> tuple[Any, ...]:
-    """Return picture state, picture, question and frames of the row that a click chose, and a notice."""
+def opened_pair(
+    lab: LabState, kept: Comparisons, event: gr.EventData, session: str, dialogues: Dialogues | None = None
+) -> tuple[Any, ...]:
+    """Return picture source, picture, question and frames of the row that a click chose, and a notice.
+
+    As with other races that were run before, the session's next follow-up goes on from this one.
+    """
     given = (event._data or {}).get("given")
     name, number = given if isinstance(given, list) and len(given) == 2 else (None, None)
     try:
-        prompt, frames = kept.pair(name, number)
+        prompt, race = kept.pair(name, number)
     except ValueError as refusal:
         return *(gr.skip() for _ in range(4)), error(f"This cannot be opened: {refusal}")
     lab.requests.cancel((session, RACE))
-    return prompt.picture, data_address(prompt.picture.shown()), prompt.text, frames, ""
+    if dialogues is not None:
+        dialogues.show(session, race, own=True)
+    address = data_address(prompt.picture.shown())
+    return prompt.picture, address, prompt.text, race_frames(race, f"{race.name} of a comparison", address), ""
 
 
-def _side(name: str, settings: Any) -> gr.State:
+def _side(name: str, settings: Any) -> gr.HTML:
     """Build the line of one side: its settings in words, and a button that takes the present ones."""
     first = {field: info.default for field, info in FIELDS.items()} | FIRST[name]
-    state = gr.State(first)
+    state = gr.HTML(**widgets.held_arguments(first))
     with gr.Row(elem_classes="against-side"):
         words = gr.HTML(
             described_settings(first)["summary"], html_template=SIDE.format(name), js_on_load=SHOW_SIDE,
@@ -96,14 +111,14 @@ def _side(name: str, settings: Any) -> gr.State:
 
 
 def _taken(settings: Settings) -> tuple[Any, Any, str]:
-    """Return state, words and notice; settings that are refused change only the notice."""
+    """Return settings, words and notice; settings that are refused change only the notice."""
     described = described_settings(settings)
     if described["refused"]:
         return gr.skip(), gr.skip(), error(described["summary"])
     return settings, described["summary"], ""
 
 
-def _prompts(toy: bool) -> tuple[gr.Radio, gr.Textbox, gr.Slider, gr.State]:
+def _prompts(toy: bool, uploads: UploadStore) -> tuple[gr.Radio, gr.Textbox, gr.Slider, gr.HTML]:
     """Build the choice of where prompts come from, with the controls of each source."""
     sources = [LINES, *([SCENES] if toy else []), FILE]
     chosen = SCENES if toy else LINES
@@ -115,12 +130,16 @@ def _prompts(toy: bool) -> tuple[gr.Radio, gr.Textbox, gr.Slider, gr.State]:
     scenes = gr.Slider(
         1, MAX_PROMPTS, value=5, step=1, label="Scenes", visible=chosen == SCENES, elem_classes="against-scenes"
     )
-    uploaded = gr.State(())
+    uploaded = gr.HTML(**widgets.held_arguments(""))
     with gr.Column(visible=False) as upload:
         kinds = [".jsonl", ".zip"]
         file = gr.UploadButton("Upload .jsonl or .zip", size="sm", file_types=kinds, elem_id="prompts-file")
         note = gr.HTML(**notice_arguments(), elem_classes="lab-said")
-    file.upload(_read, file, [uploaded, note], **QUICK)
+
+    def read(path: str | None, request: gr.Request) -> tuple[Any, str]:
+        return _read(path, uploads, request.session_hash or "")
+
+    file.upload(read, file, [uploaded, note], **QUICK)
 
     def show(now: str) -> list[Any]:
         return [gr.update(visible=now == one) for one in (LINES, SCENES, FILE)]
@@ -129,15 +148,15 @@ def _prompts(toy: bool) -> tuple[gr.Radio, gr.Textbox, gr.Slider, gr.State]:
     return source, lines, scenes, uploaded
 
 
-def _read(path: str | None) -> tuple[Any, str]:
-    """Return the prompts of an uploaded file and a notice; a file that cannot be used changes only the notice."""
+def _read(path: str | None, uploads: UploadStore, session: str) -> tuple[Any, str]:
+    """Return the reference of an uploaded file's prompts and a notice; a refused file changes only the notice."""
     try:
         if path is None:
             raise ValueError("no file came")
         prompts: tuple[PagePrompt, ...] = file_prompts(Path(path))
     except ValueError as refusal:
         return gr.skip(), error(f"This file cannot be used: {refusal}")
-    return prompts, info(f"{len(prompts)} prompts are ready.")
+    return uploads.keep_prompts(session, prompts), info(f"{len(prompts)} prompts are ready.")
 
 
 def result_arguments() -> dict[str, Any]:

@@ -25,11 +25,10 @@ from visual.page.notices import info
 from visual.page.picture_source import PictureSource
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update
+from visual.page.upload_store import LOST
 from visual.player.frames import Ending
-from visual.player.picture import data_address
 from visual.player.question import check_question
-from visual.player.race_frames import race_frames
-from visual.player.recorded import recorded_race
+from visual.player.recorded import Recorded, recorded_race
 
 NAME: Final = "against"
 KEPT: Final = 16  # comparisons of all visitors whose pairs can be opened
@@ -49,21 +48,23 @@ class Wanted:
 
     Args:
         source: :data:`LINES`, :data:`SCENES` or :data:`FILE`.
-        uploaded: prompts of the visitor's file.
+        uploaded: prompts of the visitor's file; ``None`` if they are no longer kept.
         a: settings of A; those of B are the request's.
     """
 
     source: str
     lines: str
     scenes: float
-    uploaded: Sequence[PagePrompt]
+    uploaded: Sequence[PagePrompt] | None
     a: Settings
 
     def prompts(self, picture: PictureSource | None) -> tuple[PagePrompt, ...]:
         """Return the prompts of the source; a ``ValueError`` says what the visitor can change."""
-        if self.source == FILE and not self.uploaded:
-            raise ValueError("upload a file with prompts first")
         if self.source == FILE:
+            if self.uploaded is None:
+                raise ValueError(LOST["prompts"])
+            if not self.uploaded:
+                raise ValueError("upload a file with prompts first")
             return tuple(self.uploaded)
         return scene_prompts(int(self.scenes)) if self.source == SCENES else line_prompts(self.lines, picture)
 
@@ -83,8 +84,8 @@ class Comparisons:
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
 
-    def pair(self, name: Any, number: Any) -> tuple[PagePrompt, list[str]]:
-        """Return the prompt of a row, from 0, and the player's frames of A and B.
+    def pair(self, name: Any, number: Any) -> tuple[PagePrompt, Recorded]:
+        """Return the prompt of a row, from 0, and its race of A and B.
 
         Raises:
             ValueError: no such row, or no longer.
@@ -97,9 +98,7 @@ class Comparisons:
         document = found.rows[number].race
         if document is None:
             raise ValueError("the runs of this row were not kept")
-        prompt = prompts[number]
-        race = recorded_race(f"prompt {number + 1}", document.encode())
-        return prompt, race_frames(race, f"prompt {number + 1} of a comparison", data_address(prompt.picture.shown()))
+        return prompts[number], recorded_race(f"prompt {number + 1}", document.encode())
 
 
 class AgainstRun:
@@ -134,10 +133,11 @@ def against_kind(lab: LabState, kept: Comparisons) -> RunKind:
     """Make the kind of run of a comparison; ``more`` of its requests are :class:`Wanted`."""
 
     def request(
-        event: gr.EventData, picture: PictureSource | None, source: str, lines: str | None, scenes: float,
-        uploaded: Sequence[PagePrompt], a: Settings, b: Settings,
+        event: gr.EventData, reference: Any, source: str, lines: str | None, scenes: float, uploaded: Any,
+        a: Settings, b: Settings,
     ) -> RunRequest:  # fmt: skip
-        return RunRequest(picture, "", b, Wanted(source, lines or "", scenes, uploaded, a))
+        wanted = Wanted(source, lines or "", scenes, lab.uploads.prompts(uploaded), a)
+        return RunRequest(lab.uploads.picture(reference), "", b, wanted)
 
     def start(inputs: RunInputs) -> AgainstRun:
         prompts, limits = inputs.more.prompts(inputs.picture), lab.requests.limits

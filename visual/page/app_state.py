@@ -18,6 +18,7 @@ from visual.page.dialogue import Chat, Dialogues, TurnParts
 from visual.page.experiments import Experiments
 from visual.page.model_choice import Chosen, ModelChoices
 from visual.page.run_requests import RunRequests
+from visual.page.upload_store import UploadStore
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 
@@ -73,6 +74,7 @@ class AppState:
         others: models to choose in place of these.
         choices: what these are called.
         launched: set once the page is served.
+        uploads: of the visitors.
     """
 
     backend: Callable[[], Backend]
@@ -87,6 +89,7 @@ class AppState:
     others: Mapping[Chosen, Models] = field(default_factory=dict)
     choices: ModelChoices = field(default_factory=ModelChoices)
     launched: Event = field(default_factory=Event)
+    uploads: UploadStore = field(default_factory=UploadStore)
 
     @property
     def limits(self) -> Limits:

@@ -1,9 +1,10 @@
 """Dialogues of the page's visitors: what each goes on from, and KV caches that all of them share a bounded memory for.
 
 A visitor has one dialogue at a time: the race that is on show, recorded or run here, and the follow-up questions behind
-it. What was asked and said stays until the visitor begins another or leaves. What was read, the KV caches of both
-lanes, stays while there is room: those of the visitors who asked longest ago are dropped, and read again with their
-next question. No tensors here: chats are made by whoever serves the page.
+it. What was asked and said stays until the visitor begins another or leaves. Both it and what was read, the KV caches
+of both lanes, stay while there is room for their bytes: those of the visitors who asked longest ago are dropped. KV
+caches are read again with the next question; of a dialogue the visitor is told that it is no longer kept. No tensors
+here: chats are made by whoever serves the page.
 """
 
 from __future__ import annotations
@@ -17,16 +18,20 @@ from typing import Any, Final, Protocol
 
 from specllava.config import DecodingConfig
 from specllava.models.images import open_image
-from specllava.models.shown import Shown, opened
+from specllava.models.shown import Shown, all_frames, opened
 from specllava.trace import DecodeTrace
 from visual.page.picture_source import PictureSource
-from visual.page.pictures import Picture
+from visual.page.pictures import Picture, image_bytes
 from visual.player.frames import ALONE
 from visual.player.recorded import MAX_TURNS, Recorded
 from visual.player.turns import DialoguePlace, DialogueTurn, dialogue_id, recorded_turns
 
-MOST_DIALOGUES: Final = 100  # whose words, pictures and traces are kept; as many sessions does the page keep
+MOST_DIALOGUE_BYTES: Final = 2**29  # of words, pictures and traces
 MOST_CACHE_BYTES: Final = 2**30  # of KV caches that wait for a follow-up, the latest dialogue's apart
+DIALOGUE_BYTES: Final = 4096  # of a dialogue besides its turns
+STEP_BYTES, NODE_BYTES = 1200, 300  # of a trace in memory, measured on the shipped examples
+LOST: Final = "your dialogue is no longer kept: press Run to begin another"
+NONE_YET: Final = "there is no dialogue to go on with: press Run the race first"
 
 TurnParts = tuple[str, tuple[Shown, ...], DecodeTrace, DecodeTrace | None]
 
@@ -75,6 +80,7 @@ class Dialogue:
         edited: number of the turn that the next question replaces, from 0.
         sources: what the turns are about, as the page knows it; ``None`` where that is no picture.
         models: name of the models of the chat.
+        own: whether the recorded race is this visitor's alone, not one that the page shows to all.
     """
 
     id: str
@@ -84,11 +90,28 @@ class Dialogue:
     sources: list[PictureSource | None] = field(default_factory=list)
     models: str = ""
     said: Sequence[Turn] = ()
+    own: bool = False
+    counted: int = field(default=0, init=False)  # bytes, when it was last put into its place
 
     @property
     def turns(self) -> Sequence[Turn]:
         """What was asked and said here."""
         return self.said if self.chat is None else self.chat.turns
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to go on from."""
+        return self.recorded is None and self.chat is None and not self.said
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of words, pictures and traces, about."""
+        traces = [trace for turn in self.turns for trace in (turn.trace, turn.alone) if trace is not None]
+        if self.recorded is not None and self.own:
+            traces += [trace for one in self.recorded.turns for trace in one.traces]
+        shown = [one for turn in self.turns for one in all_frames(turn.shown)]
+        pictures = sum(one.nbytes for one in self.sources if one is not None) + sum(map(image_bytes, shown))
+        return DIALOGUE_BYTES + sum(map(_trace_bytes, traces)) + pictures
 
     def put_down(self) -> None:
         """Let go of the models; what was said stays."""
@@ -149,31 +172,36 @@ class Dialogues:
 
     Args:
         make: makes a chat of turns that were written down.
-        most: dialogues that are kept.
-        most_bytes: of KV caches that are kept, the latest dialogue's apart.
+        most_bytes: of dialogues, without their KV caches, that are kept.
+        most_cache_bytes: of KV caches that are kept, the latest dialogue's apart.
         turns: of a dialogue that are kept.
     """
 
     def __init__(
         self,
         make: Callable[[Sequence[TurnParts]], Chat],
-        most: int = MOST_DIALOGUES,
-        most_bytes: int = MOST_CACHE_BYTES,
+        most_bytes: int = MOST_DIALOGUE_BYTES,
+        most_cache_bytes: int = MOST_CACHE_BYTES,
         turns: int = MAX_TURNS,
     ) -> None:
-        self._make, self._most, self._most_bytes, self._turns = make, most, most_bytes, turns
+        self._make, self._turns = make, turns
+        self._most_bytes, self._most_cache_bytes = most_bytes, most_cache_bytes
         self._dialogues: OrderedDict[str, Dialogue] = OrderedDict()  # the one that was asked longest ago comes first
         self._lock = Lock()
 
-    def show(self, session: str, race: Recorded | None) -> None:
-        """Let a session's next follow-up go on from a race that was run before; without one there is nothing to."""
+    def show(self, session: str, race: Recorded | None, own: bool = False) -> None:
+        """Let a session's next follow-up go on from a race that was run before; without one there is nothing to.
+
+        Args:
+            own: as of :class:`Dialogue`.
+        """
         if race is None:
-            self.leave(session)
+            self._put(session, Dialogue(""))
             return
         files = [race.picture_at(turn) for turn in range(len(race.turns))]
         sources: list[PictureSource | None] = [Picture(file=str(file)) if file else None for file in files]
         turns = () if race.a else recorded_turns(race)
-        self._put(session, Dialogue(dialogue_id(turns), race, sources=sources))
+        self._put(session, Dialogue(dialogue_id(turns), race, sources=sources, own=own))
 
     def begin(
         self, session: str, picture: PictureSource, question: str, config: DecodingConfig, follow: bool,
@@ -190,13 +218,16 @@ class Dialogues:
         """
         with self._lock:
             held = self._dialogues.get(session)
+            if follow and (held is None or held.empty):
+                raise ValueError(LOST if held is None else NONE_YET)
+            if held is None:
+                held = self._dialogues[session] = Dialogue("")
+            self._dialogues.move_to_end(session)
         dialogue = held if follow else Dialogue(uuid.uuid4().hex)
-        if dialogue is None:
-            raise ValueError("there is no dialogue to go on with: press Run the race first")
         chat = dialogue.resume(make or self._make, models)
         self._make_room(session)
         begun = dialogue.ask(chat, picture, question, config, self._turns)
-        self._put(session, dialogue)
+        self._put(session, dialogue, held)
         return begun
 
     def edit(self, session: str, turn: int | None) -> tuple[str, PictureSource | None]:
@@ -207,8 +238,8 @@ class Dialogues:
         """
         with self._lock:
             dialogue = self._dialogues.get(session)
-        if dialogue is None:
-            raise ValueError("the dialogue is no longer kept: press Run the race to begin another")
+        if dialogue is None or dialogue.empty:
+            raise ValueError(LOST)
         if turn is None:
             dialogue.edited = None
             return "", None
@@ -232,12 +263,20 @@ class Dialogues:
         with self._lock:
             return sum(map(_nbytes, self._dialogues.values()))
 
-    def _put(self, session: str, dialogue: Dialogue) -> None:
+    def _put(self, session: str, dialogue: Dialogue, before: Dialogue | None = None) -> None:
+        """Put a dialogue in its session's place; with ``before``, only if that is still there.
+
+        Reading pictures takes seconds, in which the visitor may open another race, or leave.
+        """
         with self._lock:
+            if before is not None and self._dialogues.get(session) is not before:
+                return
             self._dialogues[session] = dialogue
             self._dialogues.move_to_end(session)
-            while len(self._dialogues) > self._most:
-                self._dialogues.popitem(last=False)
+            dialogue.counted = dialogue.nbytes
+            kept = sum(one.counted for one in self._dialogues.values())
+            while kept > self._most_bytes and len(self._dialogues) > 1:
+                kept -= self._dialogues.popitem(last=False)[1].counted
 
     def _make_room(self, session: str) -> None:
         """Drop what was read longest ago, of dialogues other than this session's."""
@@ -245,7 +284,7 @@ class Dialogues:
             waiting = [dialogue for holder, dialogue in self._dialogues.items() if holder != session]
             kept = sum(map(_nbytes, waiting))
             for dialogue in waiting:
-                if kept <= self._most_bytes:
+                if kept <= self._most_cache_bytes:
                     break
                 if dialogue.chat is not None:
                     kept -= dialogue.chat.nbytes
@@ -254,6 +293,11 @@ class Dialogues:
 
 def _nbytes(dialogue: Dialogue) -> int:
     return 0 if dialogue.chat is None else dialogue.chat.nbytes
+
+
+def _trace_bytes(trace: DecodeTrace) -> int:
+    nodes = sum(len(step.tree) - 1 + len(step.pruned) for step in trace.steps)
+    return STEP_BYTES * len(trace.steps) + NODE_BYTES * nodes
 
 
 def _turn_parts(race: Recorded) -> list[TurnParts]:

@@ -10,29 +10,31 @@ import gradio as gr
 from visual.page.dialogue import Dialogues
 from visual.page.notices import refusal_notice
 from visual.page.runs import QUICK
+from visual.page.upload_store import UploadStore
 from visual.player.picture import data_address
 
 KEEP, OVER = -1, -2  # in place of a turn's number: give the edit up, begin a new dialogue
 
 
-def connect_dialogue(dialogues: Dialogues, player: gr.HTML, page: Sequence[Any]) -> None:
+def connect_dialogue(dialogues: Dialogues, uploads: UploadStore, player: gr.HTML, page: Sequence[Any]) -> None:
     """Connect the player's ``edit`` event.
 
     Args:
-        page: the page's picture state, picture, question and notice.
+        page: the page's reference of its picture, picture, question and notice.
     """
 
     def edit(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return edited(dialogues, request.session_hash or "", (event._data or {}).get("turn"))
+        values = edited(dialogues, request.session_hash or "", (event._data or {}).get("turn"))
+        return uploads.referred(request.session_hash, values)
 
     player.edit(edit, None, list(page), **QUICK)
 
 
 def edited(dialogues: Dialogues, session: str, turn: Any) -> tuple[Any, ...]:
-    """Return picture state, image, question and notice for a turn to edit; a refusal changes only the notice."""
+    """Return picture source, image, question and notice for a turn to edit; a refusal changes only the notice."""
     same = (gr.skip(), gr.skip(), gr.skip())
     if turn == OVER:
-        dialogues.leave(session)
+        dialogues.show(session, None)
         return *same, ""
     try:
         if not isinstance(turn, int):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import gradio as gr
 
@@ -19,6 +18,7 @@ from visual.page.model_choice import ModelChoices
 from visual.page.notices import info, notice_arguments
 from visual.page.pictures import TOY_KNOWS, Picture, Split, new_scene
 from visual.page.runs import QUICK
+from visual.page.upload_store import UploadStore
 from visual.page.uploads import read_upload, upload_hint, upload_types
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
@@ -42,9 +42,9 @@ ASKED = """
 
 @dataclass(frozen=True)
 class PictureCard:
-    """Components of the picture's card: the picture as state and as image, where races come from, and a notice."""
+    """Components of the picture's card: its reference, its image, where races come from, and a notice."""
 
-    state: gr.State
+    reference: gr.HTML
     shown: gr.HTML
     examples: list[gr.Button]
     race_file: gr.UploadButton
@@ -63,7 +63,11 @@ class QuestionCard:
 
 
 def picture_card(
-    first: Picture | None, races: Sequence[Recorded], toy: bool, limits: Limits | None = None
+    first: Picture | None,
+    races: Sequence[Recorded],
+    toy: bool,
+    limits: Limits | None = None,
+    uploads: UploadStore | None = None,
 ) -> PictureCard:
     """Build the card with the picture and ways to another: a recorded race, a drawn scene, an upload, a race file.
 
@@ -71,9 +75,10 @@ def picture_card(
         first: the picture that the page opens with.
         toy: the models know the toy world's scenes, and nothing else.
         limits: on uploads.
+        uploads: where uploads are kept.
     """
-    limits = limits or Limits()
-    state = gr.State(first)
+    limits, store = limits or Limits(), uploads or UploadStore()
+    reference = gr.HTML(**widgets.held_arguments(store.reference("", first)))
     with gr.Column(elem_classes="card picture-card"):
         shown = gr.HTML(**widgets.picture_arguments(first.address if first else None), elem_id="picture")
         with gr.Row(elem_classes="chips examples"):
@@ -94,12 +99,22 @@ def picture_card(
         hint = f"{upload_hint(limits)} {TOY_KNOWS if toy else ''}".strip()
         gr.HTML(**widgets.constant_arguments(f'<p class="hint">{html.escape(hint)}</p>'))
         notice = gr.HTML(**notice_arguments(), elem_id="picture-notice")
-    changed = [state, shown, notice]
+    changed = [reference, shown, notice]
+
+    def read(paths: Sequence[str] | None, request: gr.Request) -> tuple[Any, ...]:
+        return store.referred(request.session_hash, read_upload(paths, limits))
+
+    def drawing(split: Split) -> Callable[[gr.Request], tuple[Any, ...]]:
+        def draw(request: gr.Request) -> tuple[Any, ...]:
+            return store.referred(request.session_hash, new_scene(split))
+
+        return draw
+
     upload.upload(None, None, notice, js=READING, api_visibility="private")
-    upload.upload(lambda paths: read_upload(paths, limits), upload, changed, **QUICK)
+    upload.upload(read, upload, changed, **QUICK)
     for button, split in zip(scenes, SCENES.values(), strict=False):
-        button.click(partial(new_scene, split), None, changed, **QUICK)
-    return PictureCard(state, shown, examples, race_file, notice)
+        button.click(drawing(split), None, changed, **QUICK)
+    return PictureCard(reference, shown, examples, race_file, notice)
 
 
 def question_card(

@@ -19,6 +19,7 @@ from visual.page.notices import info, notice_arguments
 from visual.page.picture_source import PictureSource
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
+from visual.page.upload_store import UNKNOWN, LostPicture, UploadStore
 from visual.player.component import component_arguments
 from visual.player.frames import Ending
 from visual.player.picture import data_address
@@ -42,6 +43,7 @@ class LabState:
         requests: races and experiments that wait or run, on the whole page.
         others: experiments on other models.
         choices: what these models are called.
+        uploads: of the visitors.
     """
 
     experiments: Callable[[], Experiments]
@@ -49,6 +51,7 @@ class LabState:
     requests: RunRequests
     others: Mapping[Chosen, Callable[[], Experiments]] = field(default_factory=dict)
     choices: ModelChoices = field(default_factory=ModelChoices)
+    uploads: UploadStore = field(default_factory=UploadStore)
 
     def on(self, models: Chosen) -> Experiments:
         """Return the experiments on the models that were chosen.
@@ -103,11 +106,11 @@ class ExperimentRun:
 def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
     """Make the kind of run of an experiment. ``more`` is its card's own control; for forks, a click's tokens."""
 
-    def request(
-        event: gr.EventData, picture: PictureSource | None, question: str | None, more: Any, settings: Settings
-    ) -> RunRequest:
+    def request(event: gr.EventData, reference: Any, question: str | None, more: Any, settings: Settings) -> RunRequest:
         own = chosen(event) if experiment.name == "fork" else more
-        return RunRequest(picture, shorten_question(question), settings, own)
+        if experiment.name == "seeing":
+            own = lab.uploads.picture(more) or LostPicture(UNKNOWN)
+        return RunRequest(lab.uploads.picture(reference), shorten_question(question), settings, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
         most = lab.requests.limits.new_tokens
@@ -140,7 +143,7 @@ def chosen(event: gr.EventData) -> list[int]:
 class Inputs:
     """Components that experiments take their inputs from."""
 
-    picture: gr.State
+    picture: gr.HTML  # its reference
     question: gr.Textbox
     settings: gr.HTML
     player: gr.HTML  # whose ``select`` names a token to go on from
@@ -182,17 +185,17 @@ def _more(lab: LabState, experiment: Experiment) -> Any:
     if experiment.name != "seeing":
         return gr.State([])
     other = lab.another()
-    picture = gr.State(other)
+    reference = gr.HTML(**widgets.held_arguments(lab.uploads.reference("", other)))
     about = "The other picture, which only the draft sees"
     shown = gr.HTML(**widgets.picture_arguments(data_address(other.shown()), about), elem_id="other")
     button = gr.Button("Another one", size="sm", elem_classes="pill")
 
-    def draw() -> tuple[PictureSource, str]:
+    def draw(request: gr.Request) -> tuple[Any, ...]:
         drawn = lab.another()
-        return drawn, data_address(drawn.shown())
+        return lab.uploads.referred(request.session_hash, (drawn, data_address(drawn.shown())))
 
-    button.click(draw, None, [picture, shown], **QUICK)
-    return picture
+    button.click(draw, None, [reference, shown], **QUICK)
+    return reference
 
 
 def result_arguments() -> dict[str, Any]:

@@ -61,6 +61,7 @@ def build_page(state: AppState) -> gr.Blocks:
     races = [*state.recorded, *(lesson.race for lesson in state.lessons), *([state.opened] if state.opened else [])]
     # Served from where they lie: copies in Gradio's cache are deleted after an hour.
     gr.set_static_paths([*static_paths(), *(race.image for race in races if race.image)])
+    state.uploads.share(turn.image for race in races for turn in race.turns if turn.image)
     first = state.first
     with PageBlocks(title=markup.TITLE, fill_width=True, delete_cache=(3600, 3600)) as page:
         with gr.Row(elem_id="masthead"):
@@ -72,7 +73,7 @@ def build_page(state: AppState) -> gr.Blocks:
             with gr.Column(elem_id="ask", min_width=270):
                 notice = gr.HTML(**notice_arguments(), elem_id="notice", render=False)
                 pictured, _, asked, frames = race_values(state, first) if first else (None, None, SUGGESTIONS[0], [])
-                picture = picture_card(pictured, state.recorded, state.toy, state.limits)
+                picture = picture_card(pictured, state.recorded, state.toy, state.limits, state.uploads)
                 suggestions = SUGGESTED if state.toy else {}
                 follow = FOLLOW if state.dialogues else None
                 question = question_card(asked, suggestions, notice, follow, state.choices, state.limits)
@@ -81,10 +82,12 @@ def build_page(state: AppState) -> gr.Blocks:
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if state.lab is not None:
                     others = {chosen: one.lab for chosen, one in state.others.items()}
-                    lab = LabState(state.lab, lambda: new_scene("train")[0], state.requests, others, state.choices)
-                    inputs = Inputs(picture.state, question.question, question.settings, player)
-                    shown = [picture.state, picture.shown, question.question, player]
-                    against_card(lab, inputs, state.toy, shown)
+                    lab = LabState(
+                        state.lab, lambda: new_scene("train")[0], state.requests, others, state.choices, state.uploads
+                    )
+                    inputs = Inputs(picture.reference, question.question, question.settings, player)
+                    shown = [picture.reference, picture.shown, question.question, player]
+                    against_card(lab, inputs, state.toy, shown, state.dialogues)
                     lab_section(lab, inputs)
         gr.HTML(**widgets.constant_arguments(markup.footer()), elem_id="foot")
         _connect(state, page, PageWidgets(chip, picture, question, lessons, notice, player))
@@ -97,21 +100,24 @@ def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
 
     def gone(request: gr.Request) -> None:
         state.requests.cancel_session(request.session_hash or "")
+        state.uploads.leave(request.session_hash or "")
         if state.dialogues is not None:
             state.dialogues.leave(request.session_hash or "")
 
     def open_file(path: str | None, request: gr.Request) -> tuple[Any, ...]:
-        return *open_race_file(state, path, request.session_hash or ""), ""
+        values = open_race_file(state, path, request.session_hash or "")
+        return *state.uploads.referred(request.session_hash, values), ""
 
     def open_link(request: gr.Request) -> tuple[Any, ...]:
-        return follow_address(state, replays, request.query_params, request.session_hash or "")
+        values = follow_address(state, replays, request.query_params, request.session_hash or "")
+        return state.uploads.referred(request.session_hash, values)
 
     follow = [parts.question.follow] if parts.question.follow else []
     controls = RunControls(parts.question.run, parts.question.stop, parts.notice, parts.player, follow)
     clicks = [parts.question.run.click, parts.question.question.submit, *(button.click for button in follow)]
-    values = [parts.picture.state, parts.question.question, parts.question.settings]
+    values = [parts.picture.reference, parts.question.question, parts.question.settings]
     free = connect_run(state.requests, race_kind(state), controls, clicks, values)
-    shown = [parts.picture.state, parts.picture.shown, parts.question.question, parts.player]
+    shown = [parts.picture.reference, parts.picture.shown, parts.question.question, parts.player]
     replay = [*shown, parts.picture.notice, parts.notice]
     for button, recorded in zip(parts.picture.examples, state.recorded, strict=False):
         free(button.click(_replay(state, replays, recorded), None, replay, **QUICK))
@@ -120,7 +126,7 @@ def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
     file = parts.picture.race_file
     free(file.upload(open_file, file, replay, show_progress="hidden", api_visibility="private"))
     if state.dialogues is not None:
-        connect_dialogue(state.dialogues, parts.player, [*shown[:3], parts.notice])
+        connect_dialogue(state.dialogues, state.uploads, parts.player, [*shown[:3], parts.notice])
     free(parts.chip.back(None, None, None, js="() => {}", api_visibility="private"))
     page.unload(gone)
     connect_api(page, state)
@@ -140,6 +146,6 @@ def _replay(
         if state.dialogues is not None:
             state.dialogues.show(session, recorded)
         step, words = (lesson.text.step, lesson.words) if lesson else (None, None)
-        return *replays.show(recorded, step, words), "", ""
+        return *state.uploads.referred(session, replays.show(recorded, step, words)), "", ""
 
     return show

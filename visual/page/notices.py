@@ -16,6 +16,7 @@ from specllava.config import one_line
 
 Kind = Literal["info", "warning", "error"]
 WORDS: Final[dict[Kind, str]] = {"info": "Note", "warning": "Careful", "error": "Not possible"}
+FAILED: Final = "Failed"  # the word of an error that is not the visitor's
 TEMPLATE = '<p class="notice" role="status"></p>'
 SHOW = """
 const place = element.querySelector(".notice");
@@ -59,6 +60,11 @@ def error(text: str) -> str:
     return _notice("error", text)
 
 
+def failure(text: str) -> str:
+    """Make a notice that the server failed at what was requested, which may well be possible."""
+    return _notice("error", text, FAILED)
+
+
 def refusal_notice(refusal: ValueError) -> str:
     """Make the notice of a refused request."""
     if isinstance(refusal, NotYet):
@@ -68,8 +74,9 @@ def refusal_notice(refusal: ValueError) -> str:
     return error(f"This cannot run: {refusal}")
 
 
-def _notice(kind: Kind, text: str) -> str:
-    return json.dumps({"kind": kind, "word": WORDS[kind], "text": text}, ensure_ascii=False) if text else ""
+def _notice(kind: Kind, text: str, word: str = "") -> str:
+    shown = {"kind": kind, "word": word or WORDS[kind], "text": text}
+    return json.dumps(shown, ensure_ascii=False) if text else ""
 
 
 def text_of(notice: str, kind: Kind | None = None) -> str:

@@ -77,16 +77,19 @@ class OtherPairs:
         Raises:
             NotYet: it is being loaded.
             ValueError: it cannot be, or another one is at the moment.
+            Exception: whatever else loading failed with, such as too little memory.
         """
         with self._lock:
             held = self._held.get(name) or self._begin(name)
         if not held.pair.done():
             raise NotYet(held.said(name), lambda: self._progress(name))
+        if held.failed:
+            with self._lock:
+                if self._held.get(name) is held:
+                    del self._held[name]  # the next choice tries again
         try:
             return held.pair.result()
         except ValueError as refusal:
-            with self._lock:
-                self._held.pop(name, None)  # the next choice tries again
             raise ValueError(f"{name} cannot be loaded: {refusal}") from refusal
 
     def offers(self) -> list[dict[str, Any]]:

@@ -15,20 +15,24 @@ log = logging.getLogger("specllava.page")
 class PageBlocks(gr.Blocks):
     """The page. What a forged call holds costs no stack trace, and a session keeps no component twice."""
 
-    async def preprocess_data(self, *args: Any, **kwargs: Any) -> list[Any]:
+    async def preprocess_data(
+        self, block_fn: Any, inputs: list[Any], state: SessionState | None, explicit_call: bool = False
+    ) -> list[Any]:
         """Return the values of a call as its handler takes them.
 
         Raises:
             gr.Error: a component does not take its value.
         """
         try:
-            values: list[Any] = await super().preprocess_data(*args, **kwargs)
+            values: list[Any] = await super().preprocess_data(block_fn, inputs, state, explicit_call)
             return values
         except Exception as refusal:
             said = refusal.message if isinstance(refusal, gr.Error) else f"{type(refusal).__name__}: {refusal}"
             line = shorten(str(said), 200)
             log.warning("a value of a call was refused: %s", line)
             raise gr.Error(line, print_exception=False) from refusal
+        finally:
+            _forget_values(state)
 
     async def postprocess_data(self, block_fn: Any, predictions: Any, state: SessionState | None) -> list[Any]:
         """Return the values of a handler as the browser takes them.
@@ -40,5 +44,14 @@ class PageBlocks(gr.Blocks):
         if state is not None:
             for number in [number for number in state.blocks_config.blocks if number not in self.blocks]:
                 del state.blocks_config.blocks[number]
-                state.config_values.pop(number, None)
+        _forget_values(state)
         return values
+
+
+def _forget_values(state: SessionState | None) -> None:
+    """Drop the configuration of all components, with their latest values, that a session holds for links into it.
+
+    This page has no such links, and a session that is merely named would hold all of it too.
+    """
+    if state is not None:
+        state.config_values.clear()

@@ -16,6 +16,10 @@ class PictureSource(Protocol):
     def uploaded(self) -> bool:
         """Whether it is a visitor's own."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it holds; 0 of what is read or drawn when it is needed."""
+
     def open(self) -> Image.Image | tuple[Shown, ...]: ...
 
     def shown(self) -> Image.Image: ...

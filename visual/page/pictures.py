@@ -25,7 +25,7 @@ PICTURE_PIXELS = 1344  # on the longer side: no family of models looks at more
 class Picture:
     """A picture of the page: a file that stays, an upload, decoded or not, or a scene that is drawn when it is needed.
 
-    Gradio tells states apart by their hash, so two pictures are equal only if they are the same object.
+    Two are equal only if they are the same object.
     """
 
     file: str | None = None
@@ -38,6 +38,13 @@ class Picture:
     def uploaded(self) -> bool:
         """Whether a visitor uploaded it."""
         return self.upload is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it holds."""
+        if self.upload is not None:
+            return image_bytes(self.upload)
+        return len(self.encoded.data) if self.encoded else 0
 
     def open(self) -> Image.Image:
         """Return the picture as the models get it; scenes at the size of their training."""
@@ -56,6 +63,11 @@ class Picture:
         if self.encoded:
             return open_image(self.encoded, PICTURE_PIXELS)
         return open_image(self.file) if self.file else self.upload
+
+
+def image_bytes(image: Image.Image) -> int:
+    """Return the bytes of a decoded picture."""
+    return image.width * image.height * len(image.getbands())
 
 
 def new_scene(split: Split) -> tuple[Picture, str, str]:

@@ -15,7 +15,6 @@ from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
 from visual.page.model_choice import AS_STARTED, chosen_models
-from visual.page.picture_source import PictureSource
 from visual.page.pictures import TOY_KNOWS
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update
@@ -80,11 +79,9 @@ class RaceRun:
 def race_kind(state: AppState) -> RunKind:
     """Make the kind of run of a race: the visitor's settings against the target alone."""
 
-    def request(
-        event: gr.EventData, picture: PictureSource | None, question: str | None, settings: Settings
-    ) -> RunRequest:
+    def request(event: gr.EventData, reference: Any, question: str | None, settings: Settings) -> RunRequest:
         follow = getattr(event.target, "elem_id", None) == FOLLOW
-        return RunRequest(picture, shorten_question(question), settings, follow)
+        return RunRequest(state.uploads.picture(reference), shorten_question(question), settings, follow)
 
     def start(inputs: RunInputs) -> RaceRun:
         models = chosen_models(state.others, inputs.models)

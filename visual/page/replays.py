@@ -11,7 +11,7 @@ import gradio as gr
 
 from specllava.models.images import open_image
 from visual.page.app_state import AppState
-from visual.page.notices import error, info, warning
+from visual.page.notices import error, failure, info, warning
 from visual.page.pictures import Picture
 from visual.page.race import RACE
 from visual.player.frames import with_new_id
@@ -22,7 +22,7 @@ from visual.player.recorded import Recorded, read_recorded
 
 log = logging.getLogger("specllava.page")
 LessonWords = Mapping[str, object]
-Values = tuple[Any, ...]  # of the page's picture state, image, question and player, in this order
+Values = tuple[Any, ...]  # of the page's picture source, image, question and player, in this order
 MAX_REPLAYS = 64  # held at once: links may ask for any step of a race
 
 
@@ -92,10 +92,10 @@ def open_race_file(state: AppState, path: str | None, session: str) -> tuple[Any
         return *(gr.skip() for _ in range(4)), error(f"This file cannot be opened: {refusal}")
     except Exception:
         log.exception("a race file could not be drawn")
-        return *(gr.skip() for _ in range(4)), error("This file cannot be opened: it could not be drawn.")
+        return *(gr.skip() for _ in range(4)), failure("This file could not be drawn.")
     state.requests.cancel((session, RACE))
     if state.dialogues is not None:
-        state.dialogues.show(session, race)
+        state.dialogues.show(session, race, own=True)
     return *parts, info(race.filled)
 
 

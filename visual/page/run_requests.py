@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, Literal
@@ -16,6 +16,8 @@ from visual.page.picture_source import PictureSource
 RunState = Literal["on", "stopped", "left", "closed"]
 RunKey = tuple[str, str]  # a session and the name of a kind of run
 RECENT: Final = 16  # runs whose seconds an estimate is made of
+SECONDS_TO_JOIN: Final = 5.0  # from the click until the run is in the queue; whoever takes longer is forgotten
+MOST_LATE: Final = 1000  # forgotten requests whose sessions are told so if they join the queue after all
 
 
 @dataclass(eq=False)
@@ -67,17 +69,40 @@ class RunRequests:
         self._latest: dict[RunKey, RunRequest] = {}  # in the order of the waiting line
         self._seconds: deque[float] = deque(maxlen=RECENT)
         self._progress: dict[RunKey, Callable[[], str | None]] = {}
+        self._late: OrderedDict[RunKey, None] = OrderedDict()
         self._closed = False
         self._lock = Lock()
 
-    def request(self, key: RunKey, request: RunRequest) -> int:
-        """Put a request in place of the one before, which is left. Return how many others are waiting or running."""
+    def request(self, key: RunKey, request: RunRequest) -> None:
+        """Put a request in place of the one before, which is left."""
         with self._lock:
             self._leave(key)
+            self._late.pop(key, None)
             self._latest[key] = request
             if self._closed:
                 request.state = "closed"
-            return sum(other.state == "on" for holder, other in self._latest.items() if holder != key)
+
+    def forget_absent(self, joined: Collection[str]) -> None:
+        """Forget the requests of sessions that did not join the queue in ``SECONDS_TO_JOIN``: nobody waits for them.
+
+        Args:
+            joined: sessions with a call in the queue.
+        """
+        last = time.monotonic() - SECONDS_TO_JOIN
+        with self._lock:
+            for key, request in list(self._latest.items()):
+                if request.began is None and request.asked < last and key[0] not in joined:
+                    self._leave(key)
+                    self._late[key] = None
+            while len(self._late) > MOST_LATE:
+                self._late.popitem(last=False)
+
+    def is_late(self, key: RunKey) -> bool:
+        """Return, once, whether a session's request was forgotten because the session had not joined the queue."""
+        with self._lock:
+            known = key in self._late
+            self._late.pop(key, None)
+            return known
 
     def begin(self, request: RunRequest) -> None:
         """Note that the run of a request has its turn."""
@@ -129,8 +154,9 @@ class RunRequests:
     def cancel_session(self, session: str) -> None:
         """Leave all requests of a session, whose visitor is gone."""
         with self._lock:
-            for key in [key for key in (*self._latest, *self._progress) if key[0] == session]:
+            for key in [key for key in (*self._latest, *self._progress, *self._late) if key[0] == session]:
                 self._leave(key)
+                self._late.pop(key, None)
 
     def close(self) -> None:
         """Let all requests end, those that come from now on included: the server is about to end."""

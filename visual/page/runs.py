@@ -38,11 +38,11 @@ from specllava.metrics import Summary
 from specllava.out_of_memory import is_out_of_memory
 from visual.page.controls import decoding_config
 from visual.page.model_choice import Chosen, models_named
-from visual.page.notices import NotYet, error, info, refusal_notice, warning
+from visual.page.notices import NotYet, error, failure, info, refusal_notice, warning
 from visual.page.picture_source import PictureSource
 from visual.page.run_log import Outcome, log_run
 from visual.page.run_requests import Place, RunKey, RunRequest, RunRequests
-from visual.page.waiting_calls import COMPUTE, waiting_calls
+from visual.page.waiting_calls import COMPUTE, joined_sessions, waiting_calls
 from visual.player.frames import Ending
 from visual.player.question import check_question
 
@@ -56,6 +56,7 @@ COMPUTES: dict[str, Any] = {
 CLOSED = "The server is being restarted. Please try again in a minute."
 LOADED: Final = "The models are there, or could not be loaded: press the button again."
 SECONDS_PER_LOOK: Final = 3.0  # between two looks at how many runs still come first
+LATE: Final = "Your click took too long to reach the waiting line: press the button again."
 FAILED = "Something went wrong and {} was stopped. Please try again."
 OUT_OF_MEMORY = (
     "This machine ran out of memory. Please ask for fewer new tokens or with fewer nodes, or try again in a minute."
@@ -133,6 +134,8 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
     """Run the latest request of a session, if there is one, and yield what changes on the page."""
     request = requests.latest(key)
     if request is None:
+        if requests.is_late(key):
+            yield None, warning(LATE)
         return
     began = time.monotonic()
     outcome: Outcome = "left"
@@ -161,10 +164,10 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
     except ValueError as refusal:
         outcome = "refused"
         yield None, refusal_notice(refusal)
-    except Exception as failure:
+    except Exception as problem:
         outcome = "failed"
         log.exception("%s failed", kind.noun)
-        yield None, error(OUT_OF_MEMORY if is_out_of_memory(failure) else FAILED.format(kind.noun))
+        yield None, failure(OUT_OF_MEMORY if is_out_of_memory(problem) else FAILED.format(kind.noun))
     finally:
         requests.remove(key, request)
         log_run(kind.name, outcome, time.monotonic() - began, None if run is None else run.summary())
@@ -264,6 +267,7 @@ def connect_run(
         return *buttons(request), *waited(request)
 
     def waited(request: gr.Request) -> tuple[Any, ...]:
+        requests.forget_absent(joined_sessions())
         place = requests.place((session_of(request), kind.name), waiting_calls())
         if place is None:  # the run has begun, or is no longer wanted: what it says must stay
             progress = requests.awaited((session_of(request), kind.name))

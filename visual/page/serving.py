@@ -19,7 +19,7 @@ from visual.page.run_requests import RunRequests
 from visual.page.security_headers import SecurityHeadersMiddleware
 from visual.player import markup
 
-SESSIONS = 100  # whose last frames and pictures are kept, at up to 16 MB each; the one longest away is forgotten
+SESSIONS = 100  # of which Gradio keeps what it changed; a page of a forgotten one loses nothing (`PageBlocks`)
 SECONDS_TO_END: Final = 3.0  # for runs to notice that they shall, once the server was told to stop
 SECONDS_TO_SEND: Final = 0.5  # for what they say last to reach the browsers
 

@@ -21,7 +21,7 @@ from specllava.models.video_process import VideoRequest, read_video_apart
 from visual.page.contact_sheet import contact_sheet
 from visual.page.notices import error, info
 from visual.page.picture_source import PictureSource
-from visual.page.pictures import PICTURE_PIXELS, Picture
+from visual.page.pictures import PICTURE_PIXELS, Picture, image_bytes
 from visual.player.picture import data_address
 
 QUESTION_PIXELS: Final = 2 * PICTURE_PIXELS**2  # of everything that one question shows: so many are kept
@@ -36,6 +36,11 @@ class SeveralShown:
 
     parts: tuple[Shown, ...]
     uploaded = True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pictures and frames, and of the contact sheet."""
+        return sum(map(image_bytes, (*all_frames(self.parts), self._sheet)))
 
     def open(self) -> tuple[Shown, ...]:
         """Return the pictures and videos as the models get them."""

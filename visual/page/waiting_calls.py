@@ -1,7 +1,7 @@
-"""What gradio's own queue knows of calls: when those that wait were made, and whether a caller is still there.
+"""What gradio's own queue knows of calls: when those that wait were made, by whom, and whether a caller is still there.
 
 A call enters the queue before any of our code runs, so nobody else can tell. The queue has no public interface for
-either question; ``tests/test_api.py`` notices if the one that is used here changes.
+any of these questions; ``tests/test_api.py`` notices if the one that is used here changes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,13 @@ def waiting_calls() -> list[float]:
     blocks = LocalContext.blocks.get(None)
     line = blocks._queue.event_queue_per_concurrency_id.get(COMPUTE) if blocks else None
     return [event.enqueue_time for event in list(line.queue) if event.fn.api_visibility == "public"] if line else []
+
+
+def joined_sessions() -> set[str]:
+    """Return the sessions that have a call of what computes in the queue, waiting or running. Within a handler."""
+    blocks = LocalContext.blocks.get(None)
+    events = list(blocks._queue.event_ids_to_events.values()) if blocks else []
+    return {event.session_hash for event in events if event.concurrency_id == COMPUTE}
 
 
 def watch_call() -> Callable[[], bool]:

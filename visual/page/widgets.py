@@ -123,6 +123,14 @@ def chip_value(state: Literal["loading", "ready", "failed"], text: str) -> str:
     return json.dumps({"state": state, "text": text})
 
 
+def held_arguments(value: object) -> dict[str, Any]:
+    """Return the arguments of a ``gr.HTML`` that shows nothing: its value is held by the browser, not by the session.
+
+    Gradio forgets sessions, and gives a forgotten ``gr.State`` its first value without a word.
+    """
+    return {"value": value, "html_template": "", "js_on_load": None, "apply_default_css": False, "visible": False}
+
+
 def constant_arguments(template: str) -> dict[str, Any]:
     """Return the arguments of a ``gr.HTML`` that never changes."""
     return {"value": "", "html_template": template, "js_on_load": None, "apply_default_css": False}

@@ -72,6 +72,12 @@ class Recorded:
         return lead
 
     @property
+    def traces(self) -> tuple[DecodeTrace, ...]:
+        """The traces of all lanes and sides that there are."""
+        sides = (side.trace for side in (self.a, self.b) if side is not None)
+        return *(trace for trace in (self.target_only, self.speculative) if trace is not None), *sides
+
+    @property
     def prompt(self) -> str:
         """The question, the same in every lane."""
         return self.lead.prompt

@@ -39,9 +39,14 @@ export function mount({ element, props, watch, server, plotly, page, fork, edit,
   player.feed(frames());
 }
 
+// What fails is made anew at the next call.
 function once(make) {
   let made = null;
-  return () => (made ??= make());
+  return () =>
+    (made ??= Promise.resolve(make()).catch((failure) => {
+      made = null;
+      throw failure;
+    }));
 }
 
 export function loadPlotly(address) {
@@ -50,7 +55,10 @@ export function loadPlotly(address) {
     const script = document.createElement("script");
     script.src = address;
     script.onload = () => resolve(window.Plotly);
-    script.onerror = () => reject(new Error("the drawing library did not load"));
+    script.onerror = () => {
+      script.remove();
+      reject(new Error("the drawing library did not load"));
+    };
     document.head.append(script);
   });
 }
@@ -79,9 +87,9 @@ class Player {
 
   // --- frames -------------------------------------------------------------------------------
 
-  // Lists are read one after the other, because pictures take a moment to unpack.
+  // Lists are read one after the other, because pictures take a moment to unpack. A list that fails stops none behind it.
   feed(list) {
-    this.read = this.read.then(() => this.take(list));
+    this.read = this.read.then(() => this.take(list)).catch((failure) => console.error("frames were not shown:", failure));
   }
 
   async take(list) {
@@ -91,8 +99,10 @@ class Player {
     const seen = another ? 1 : this.seen;
     const frames = await Promise.all(list.slice(seen).map((text) => this.parsed(text)));
     if (another) this.begin(first); // only now, so that nothing of two runs is ever on show together
-    this.seen = seen + frames.length;
-    frames.forEach((frame) => this.add(frame));
+    for (const frame of frames) {
+      this.seen += 1; // before it is added, so that one that fails is not added twice
+      this.add(frame);
+    }
     this.race.place();
     if (this.end && !this.run.live && !this.opened) this.jump(this.end.show);
     else if (this.run.live && calm()) this.seek(this.race.total());

@@ -66,23 +66,26 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     wanted = frame;
     if (drawing) return;
     drawing = true;
-    plotly ??= await plotlyReady();
-    while (wanted) {
-      const [drawn, figure] = [wanted, fit(figureOf(wanted), find(".scroller").clientWidth)];
-      wanted = null;
-      const halo = traceOf(figure.data, "marked");
-      const { x, y, sizes } = halos(figure, []);
-      Object.assign(halo, { x, y, marker: { ...halo.marker, size: sizes } });
-      room = Math.max(room, figure.height);
-      chart.style.height = `${room}px`;
-      chart.style.minWidth = `${figure.width}px`;
-      const first = !chart.on;
-      await plotly.react(chart, figure.data, figure.layout, first ? CONFIG : undefined);
-      chart.style.visibility = frame ? "" : "hidden";
-      if (first) listen();
-      tell("drawn", drawn);
+    try {
+      plotly ??= await plotlyReady();
+      while (wanted) {
+        const [drawn, figure] = [wanted, fit(figureOf(wanted), find(".scroller").clientWidth)];
+        wanted = null;
+        const halo = traceOf(figure.data, "marked");
+        const { x, y, sizes } = halos(figure, []);
+        Object.assign(halo, { x, y, marker: { ...halo.marker, size: sizes } });
+        room = Math.max(room, figure.height);
+        chart.style.height = `${room}px`;
+        chart.style.minWidth = `${figure.width}px`;
+        const first = !chart.on;
+        await plotly.react(chart, figure.data, figure.layout, first ? CONFIG : undefined);
+        chart.style.visibility = frame ? "" : "hidden";
+        if (first) listen();
+        tell("drawn", drawn);
+      }
+    } finally {
+      drawing = false; // also where the library did not load: the next step tries again
     }
-    drawing = false;
     reveal();
   }
 
