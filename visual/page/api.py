@@ -40,7 +40,8 @@ from visual.page.waiting_calls import COMPUTE, watch_call
 from visual.player.frames import Ending
 from visual.player.question import shorten_question
 
-IMAGE: Final = "the picture: a PNG, JPEG, WebP, BMP or GIF file that was uploaded to this server"
+KINDS: Final = "a PNG, JPEG, WebP, BMP or GIF file"
+IMAGE: Final = f"the picture: {KINDS} that was uploaded to this server"
 QUESTION: Final = "what is asked about the picture"
 MORE: Final = "more_images"
 MORE_IMAGES: Final = "further pictures of the question, behind image and in their order, uploaded likewise"
