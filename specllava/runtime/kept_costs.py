@@ -27,15 +27,24 @@ def kept_costs(key: str, measure: Callable[[], Costs]) -> Costs:
 
     They are what a cost model begins with, and every step corrects it. What is reported as measured is measured.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    file = Path(base) / DIRECTORY / f"{key}.json"
-    with contextlib.suppress(ValueError):
-        return read_costs(file)
-    costs = measure()
+    if (kept := costs_of_before(key)) is not None:
+        return kept
+    costs, file = measure(), _file(key)
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps(asdict(costs)))
     return costs
+
+
+def costs_of_before(key: str) -> Costs | None:
+    """Return the costs that are kept under a key, ``None`` if none are."""
+    with contextlib.suppress(ValueError):
+        return read_costs(_file(key))
+    return None
+
+
+def _file(key: str) -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / DIRECTORY / f"{key}.json"
 
 
 def costs_key(target: PreTrainedModel, draft: PreTrainedModel, *kind: object) -> str:
