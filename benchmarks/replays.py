@@ -23,7 +23,6 @@ from specllava.decoding import stream
 from specllava.findings.replays import MAX_FILE_BYTES, Replays, ReplayStep, priced
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.runtime.pass_widths import pass_widths
 from specllava.runtime.prompt import Prompt
 from specllava.trace import StepTrace
 from specllava.whole_file import write_whole
@@ -34,16 +33,11 @@ WARM_UP = 4  # prompts before the recorded ones: the cost-aware rule learns from
 
 def record(pair: Pair, prompts: Sequence[Prompt], config: DecodingConfig) -> tuple[tuple[ReplayStep, ...], ...]:
     """Decode the prompts and return the steps of each answer."""
-    assert pair.draft is not None
     answers = []
-    with pass_widths(pair.draft) as widths:
-        for prompt in prompts:
-            steps = []
-            for event in stream(pair.request(Lane("recorded", config, prompt), record=False)):
-                if isinstance(event, StepTrace):
-                    steps.append(ReplayStep.counted(event, widths))
-                widths.clear()
-            answers.append(tuple(steps))
+    for prompt in prompts:
+        request = pair.request(Lane("recorded", config, prompt), record=False)
+        steps = (event for event in stream(request) if isinstance(event, StepTrace))
+        answers.append(tuple(ReplayStep.counted(step, request.draft_widths) for step in steps))
     return tuple(answers)
 
 

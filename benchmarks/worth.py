@@ -30,7 +30,6 @@ from specllava.growth.cost_model import CostModel, Costs
 from specllava.growth.rules import build_rule
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.runtime.pass_widths import pass_widths
 from specllava.runtime.prompt import Prompt
 from specllava.trace import StepTrace
 
@@ -49,15 +48,12 @@ def count(
     pair: Pair, prompts: Sequence[Prompt], config: DecodingConfig, cost_model: CostModel | None = None, skipped: int = 0
 ) -> list[ReplayStep]:
     """Decode the prompts and count the passes of all steps from prompt number ``skipped`` on."""
-    assert pair.draft is not None
     steps = []
-    with pass_widths(pair.draft) as widths:
-        for number, prompt in enumerate(prompts):
-            lane = Lane("counted", config, prompt, rule=build_rule(config, cost_model))
-            for event in stream(pair.request(lane)):
-                if isinstance(event, StepTrace) and number >= skipped:
-                    steps.append(ReplayStep.counted(event, widths))
-                widths.clear()
+    for number, prompt in enumerate(prompts):
+        request = pair.request(Lane("counted", config, prompt, rule=build_rule(config, cost_model)))
+        for event in stream(request):
+            if isinstance(event, StepTrace) and number >= skipped:
+                steps.append(ReplayStep.counted(event, request.draft_widths))
     return steps
 
 

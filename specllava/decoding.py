@@ -50,11 +50,13 @@ class RaceEvent:
         lane: what a trace says of the lane that moved.
         item: its prefill or step; ``item.finished`` says why it was the last.
         clock: seconds on that lane's own clock, which counts only that lane's compute.
+        draft_widths: tokens of each pass that the draft made for the step; none of a prefill.
     """
 
     lane: LaneFacts
     item: Event
     clock: float
+    draft_widths: tuple[int, ...] = ()
 
 
 class Request:
@@ -290,19 +292,19 @@ def race(requests: Sequence[Request]) -> Generator[RaceEvent]:
     if double := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"two lanes of one race are called {double}: give each a name of its own")
     clocks = dict.fromkeys(names, 0.0)
-    running = {request.lane.name: (request.lane.facts, stream(request)) for request in requests}
+    running = {request.lane.name: (request, stream(request)) for request in requests}
     with ExitStack() as closed:  # a race that is stopped, or in which a lane fails, lets go of every lane's caches
         for _, events in running.values():
             closed.enter_context(closing(events))
         while running:
             name = min(running, key=clocks.__getitem__)
-            lane, events = running[name]
+            request, events = running[name]
             item = next(events)
             clocks[name] += item.seconds.total if isinstance(item, StepTrace) else item.total
             if item.finished is not None:
                 events.close()
                 del running[name]
-            yield RaceEvent(lane, item, clocks[name])
+            yield RaceEvent(request.lane.facts, item, clocks[name], request.draft_widths)
 
 
 def collect(

@@ -66,7 +66,7 @@ class Lane:
 
 def lane_of(config: DecodingConfig, prompt: Prompt, **own: Unpack[Own]) -> Lane:
     """Return a lane with its ordinary name."""
-    drafts = own.get("drafter") or config.drafter != "none"
+    drafts = own.get("drafter") is not None or config.drafter != "none"
     return Lane(SPECULATIVE if drafts else TARGET_ONLY, config, prompt, **own)
 
 

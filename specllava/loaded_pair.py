@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,10 +18,10 @@ from specllava.models.memory_estimate import checked_context
 from specllava.models.quantization import QuantizationName
 from specllava.runtime.detokenizer import Detokenizer
 from specllava.runtime.engines import Engines, PassesName, engines_for
-from specllava.runtime.kept_costs import costs_key, kept_costs
+from specllava.runtime.kept_costs import costs_key, costs_of_before, kept_costs
 from specllava.runtime.prompt_builder import PromptBuilder
 from specllava.runtime.run_info import run_info
-from specllava.runtime.timing import measure_costs
+from specllava.runtime.timing import CostMeasurement
 from specllava.trace import RunInfo
 
 
@@ -91,19 +92,34 @@ class LoadedPair:
         Raises:
             ValueError: the pair has no draft.
         """
-        return self.costs or measure_costs(self.target, self._timed_draft, self.engines)
+        return self.costs or self._measurement.finish()
+
+    def measuring(self) -> Generator[None]:
+        """Measure what :attr:`expected_costs` lack, a pass at a time. Who stops leaves the rest to the next caller."""
+        known = self.costs is not None or not {"measured_costs", "expected_costs"}.isdisjoint(vars(self))
+        if known or self.draft is None or costs_of_before(self._costs_key) is not None:
+            return
+        while self._measurement.advance():
+            yield
+
+    @cached_property
+    def _measurement(self) -> CostMeasurement:
+        return CostMeasurement(self.target, self._timed_draft, self.engines)
+
+    @cached_property
+    def _costs_key(self) -> str:
+        return costs_key(self.target, self._timed_draft, self.quantization, self.passes, self.exact)
 
     @cached_property
     def expected_costs(self) -> Costs:
-        """Costs that a cost model begins with: given, measured by now, or on this machine before.
+        """Costs that a cost model begins with and passes are priced at: given, measured by now, or here before.
 
         Raises:
             ValueError: the pair has no draft.
         """
         if self.costs is not None or "measured_costs" in vars(self):
             return self.measured_costs
-        key = costs_key(self.target, self._timed_draft, self.quantization, self.passes, self.exact)
-        return kept_costs(key, lambda: self.measured_costs)
+        return kept_costs(self._costs_key, lambda: self.measured_costs)
 
     @property
     def _timed_draft(self) -> PreTrainedModel:

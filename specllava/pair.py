@@ -165,7 +165,7 @@ class Pair(LoadedPair):
         """
         config, prompt = lane.config, lane.prompt
         check_room(self.context, prompt.length, config.max_new_tokens, prompt.turn)
-        drafter = lane.drafter or build_drafter(config.drafter, self.draft)
+        drafter = build_drafter(config.drafter, self.draft) if lane.drafter is None else lane.drafter
         if drafter.needs_draft and self.draft is None:
             hint = draft_hint(self.target.config.name_or_path, self.family.name)
             raise ValueError(f'the pair {self.name} has no draft: use drafter "prompt-lookup" or "none", or {hint}')
@@ -176,7 +176,7 @@ class Pair(LoadedPair):
                 f"the rule {lane.rule.name} is not drawable: set children to best, or drawable if its trees do not"
                 " depend on which tokens are guessed"
             )
-        rule = lane.rule or self._rule(config, learn) if drafter.grows else None
+        rule = self._rule(config, learn) if drafter.grows and lane.rule is None else lane.rule
         length = prompt.length + config.max_new_tokens
         if caches is not None:
             length = min(self.context, -(-length // CHAT_TOKENS) * CHAT_TOKENS)
@@ -184,8 +184,13 @@ class Pair(LoadedPair):
         settings = answer_settings(self.target, self.processor.tokenizer, config, prompt.input_ids, eos)
         return Request(lane, *models, eos, settings, drafter, rule, caches or KVCaches(self.engines), length, record)
 
+    def preparing(self, config: DecodingConfig) -> Generator[None]:
+        """Measure the costs that a configuration goes by, a pass at a time, before a run; nothing if they are known."""
+        if config.drafter == "model" and RULE_INFOS[config.rule].costed:
+            yield from self.measuring()
+
     def _rule(self, config: DecodingConfig, learn: bool) -> GrowthRule:
-        """Build the rule that a configuration names; costs that it needs are measured here, outside every clock."""
+        """Build the rule that a configuration names; costs that it lacks are measured here, outside every clock."""
         cost_model = self.cost_model(config.temperature > 0) if RULE_INFOS[config.rule].costed else None
         return build_rule(config, cost_model if learn else deepcopy(cost_model))
 
@@ -285,6 +290,6 @@ class Pair(LoadedPair):
         Raises:
             ValueError: nothing is drafted, so there is nothing to compare.
         """
-        if not own.get("drafter") and config is not None and config.drafter == "none":
+        if own.get("drafter") is None and config is not None and config.drafter == "none":
             raise ValueError('both lanes would be target-only: a comparison needs another drafter than "none"')
         return self.collect_race(self.race(image, messages, config, **own))

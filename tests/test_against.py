@@ -12,12 +12,14 @@ import re
 import zipfile
 from collections.abc import Iterable
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from support import models
 from support.visual_traces import synthetic_race
 
@@ -271,16 +273,26 @@ def race_sides(row: PromptResult) -> list[DecodeTrace]:
 
 
 def test_counted_seconds_are_those_of_the_passes_and_of_no_clock(tiny: Pair) -> None:
-    """Without pruned levels a chain's passes are known from its trace: one of width 1 for every guess."""
+    """Without pruned levels a chain's passes are known from its trace: one for every guess.
+
+    Each reads one token, but for the first behind a chain that was accepted whole: that reads its last guess as well.
+    """
     chain = DecodingConfig(rule="chain", depth=4, nodes=4, min_log_prob=-50.0, max_new_tokens=12)
     alone = replace(chain, drafter="none")
-    found = last(Lab(tiny).against(ASKED, len(ASKED), alone, chain))
+    whole, found = 0, last(Lab(tiny).against(ASKED, len(ASKED), alone, chain))
     for row in found.rows:
         one, two = race_sides(row)
         assert row.counted[0] == pytest.approx(len(one.steps) * models.COSTS.verify_seconds(0))
-        levels = sum(step.tree.drafted * models.COSTS.level_seconds(1) for step in two.steps)
+        levels, unread = 0.0, 0
+        for step in two.steps:
+            drafted = step.tree.drafted
+            widths = [1 + unread, *[1] * (drafted - 1)] if drafted else []
+            levels += sum(map(models.COSTS.level_seconds, widths))
+            unread = int(len(step.verification.accepted) == drafted)
         checks = sum(models.COSTS.verify_seconds(step.tree.drafted) for step in two.steps)
-        assert row.counted[1] == pytest.approx(levels + checks)
+        assert row.counted[1] == pytest.approx(levels + checks, rel=1e-9)
+        whole += sum(len(step.verification.accepted) == step.tree.drafted for step in two.steps[:-1])
+    assert whole, "a chain was accepted whole"
     assert (found.a, found.b) == ("drafter none", "drafter model")
     again = last(Lab(tiny).against(ASKED, len(ASKED), alone, chain))
     assert again.counted == found.counted
@@ -357,6 +369,7 @@ def test_csv_comes_back_as_it_was_written() -> None:
         for key, value in row.items():
             kind = type(value)
             assert (written_row[key] == "") if value is None else kind(written_row[key]) == value
+            assert not isinstance(value, float) or written_row[key] == repr(value), "a number is no text"
     assert [row["same"] for row in read][-2:] == ["drawn", "different"]
     assert (read[-1]["first_difference"], read[-1]["margin"]) == ("4", "0.25")
     assert to_csv(Against("A", "B", 3)) == "\n"
@@ -378,8 +391,67 @@ def test_markdown_is_a_table_whatever_a_prompt_holds() -> None:
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + 10
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
-    assert "a \\| b" in text and "<b>" not in text and "10 of 12 prompts" in text
+    assert "a \\| b" in text and "\\<b\\>" in text and "10 of 12 prompts" in text
     assert "by passes" not in text and "by passes" in to_markdown(Against("A", "B", 8, rows(1, 8)))
+
+
+def asked(*prompts: str) -> Against:
+    """A comparison on these questions, whose pictures bear the same names and whose sides do, too."""
+    found = [replace(rows(1, 1)[0], prompt=prompt, image=prompt, sameness=None) for prompt in prompts]
+    return Against(prompts[0], prompts[-1], len(prompts), tuple(found))
+
+
+@pytest.mark.parametrize("lead", ["=", "+", "-", "@", "\t", "\r", "\n", " =", "\t=", "＝", "＋", "－", "＠"])
+def test_no_cell_of_a_csv_is_a_formula(lead: str) -> None:
+    prompt = f"{lead}HYPERLINK(\"http://example.com\"; 'x'), 1"
+    (row,) = csv.DictReader(io.StringIO(to_csv(asked(prompt)), newline=""))
+    assert row["prompt"] == row["image"] == f"'{prompt}"
+    assert float(row["tau_ratio"]) > 0
+
+
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=3))
+def test_other_cells_of_a_csv_are_as_they_were_asked(prompts: list[str]) -> None:
+    read = csv.DictReader(io.StringIO(to_csv(asked(*prompts)), newline=""))
+    for row, prompt in zip(read, prompts, strict=True):
+        assert row["prompt"].removeprefix("'") == prompt.removeprefix("'")
+        assert not row["prompt"].lstrip().startswith(tuple("=+-@"))
+
+
+class Shown(HTMLParser):
+    """What a reader of rendered Markdown sees: elements, and the text of each table cell and paragraph."""
+
+    def __init__(self, markdown: str) -> None:
+        super().__init__()
+        self.elements: set[str] = set()
+        self.texts: list[str] = []
+        self.feed(MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(markdown))
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.elements.add(tag)
+        if tag in ("td", "p"):
+            self.texts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.texts:
+            self.texts[-1] += data
+
+
+MARKUP = (
+    "[x](javascript:alert(1))", "![i](http://example.com/i.png)", "<http://example.com>", "<img src=x>", "&lt;b&gt;",
+    "*a* **b** _c_ ~~d~~ `e`", "[x]: http://example.com", "# a", "- a", "1. a", "> a", "a | b \\| c \\\\| d", "---",
+    "$x$ \\(y\\)", "<script>alert(1)</script>", "trailing \\", "[a][b]", "a<!-- b --> c",
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(st.one_of(st.sampled_from(MARKUP), st.text("[]()!<>*_~`\\|#-+.:/&;=$ aw1\n", max_size=60)))
+def test_rendered_markdown_shows_what_was_asked_and_nothing_else(prompt: str) -> None:
+    shown = Shown(to_markdown(asked(prompt)))
+    assert shown.elements <= {"p", "br", "ul", "li", "table", "thead", "tbody", "tr", "th", "td"}
+    plain = " ".join(prompt.split())
+    assert plain in [text.strip() for text in shown.texts] or (len(plain) > 80 and plain[:79] in "".join(shown.texts))
+    names = next(text for text in shown.texts if text.startswith("A:"))
+    assert " ".join(names.split()) == " ".join(f"A: {plain} B: {plain}".split())
 
 
 def test_kept_races_go_into_a_zip(tiny: Pair, tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from specllava.lab.contrast import Variant, contrast, with_tree_comparisons
 from specllava.lane import Lane, lane_of
 from specllava.pair import Pair
 from specllava.question import Question
-from specllava.runtime.pass_widths import pass_widths
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
 from specllava.trace import DecodeTrace
@@ -163,20 +162,6 @@ def test_it_was_not_the_shipped_draft_before():
     lab = Lab(replace(runner().pair(0, "eagle"), name="toy"))
     line = complaint(lambda: last(lab.distillation(models.picture(0), QUESTION, SHORT)))
     assert line.startswith("the draft eagle reads the target's states, and the one from before distillation is")
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_scored_rows_are_counted_and_not_the_targets(name: str):
-    """Its head may be the target's, whose own passes are not counted."""
-    pair = runner().pair(0, name)
-    trace = None
-    with pass_widths(pair.draft) as widths:
-        trace = pair.run(lane_of(SHORT, prompt_of(pair, 1)))
-    levels = sum(1 + max(step.tree.depths()) for step in trace.steps)  # the deepest level is not always expanded
-    assert widths[0] == 1 and len(widths) <= levels and max(widths) <= SHORT.width
-    with pass_widths(pair.draft) as widths:
-        pair.run(lane_of(DecodingConfig(drafter="none", max_new_tokens=4), prompt_of(pair, 1)))
-    assert widths == []
 
 
 def test_a_benchmark_times_it_as_any_other():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import platform
 import pwd
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,8 +15,12 @@ import pytest
 import torch
 from support import models
 
+from specllava.config import DecodingConfig
 from specllava.growth.cost_model import Costs
+from specllava.lab import Lab
 from specllava.pair import Pair
+from specllava.question import Question
+from specllava.runtime.engine import Engine
 from specllava.runtime.kept_costs import DIRECTORY, costs_key, kept_costs
 
 OTHER = Costs((2.0, 3.0), (0.5, 0.6))
@@ -46,12 +53,53 @@ def test_a_directory_that_cannot_be_written_costs_a_measurement_and_no_more(tmp_
 
 
 def test_a_pair_begins_with_kept_costs_and_reports_measured_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = Mock(side_effect=[models.COSTS, OTHER])
-    monkeypatch.setattr("specllava.loaded_pair.measure_costs", measure)
+    measure = Mock(side_effect=[Mock(finish=lambda: models.COSTS), Mock(finish=lambda: OTHER)])
+    monkeypatch.setattr("specllava.loaded_pair.CostMeasurement", measure)
     first, second = (replace(models.pair("mixed"), costs=None) for _ in range(2))
     assert first.expected_costs == second.expected_costs == models.COSTS and measure.call_count == 1
     assert second.measured_costs == OTHER, "a report never says measured of what was kept"
     assert replace(first, costs=OTHER).expected_costs == OTHER, "given ones come first"
+
+
+@pytest.mark.parametrize("run", ["race", "against", "sweep", "drafters"])
+def test_a_measurement_can_be_stopped_after_every_pass_and_goes_on_from_there(
+    run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a pass takes: between any two yields there is one."""
+    pair = replace(models.pair("mixed"), costs=None)
+    picture, question = models.picture(0), "What is this?"
+    config = DecodingConfig(rule="cost-aware", max_new_tokens=4, depth=2, nodes=3)
+    timed, plain = list[int](), Engine.forward
+    monkeypatch.setattr(Engine, "forward", lambda *given: timed.append(1) or plain(*given))
+
+    def begin() -> Generator[object]:
+        lab, chain = Lab(pair), replace(config, rule="chain")
+        if run == "race":
+            return pair.preparing(config)
+        if run == "against":
+            return lab.against([Question(question, picture)], 1, config, chain)
+        if run == "sweep":
+            return lab.sweep(picture, question, "depth", chain)
+        return lab.drafters(picture, question, {"one": lab, "two": Lab(replace(pair, costs=None))}, chain)
+
+    seen, starts, passes = list[int](), 0, 2 + 7 * (12 + 4)  # two contexts, and seven rounds of both ladders
+    while sum(seen) < passes and starts < passes:
+        starts += 1
+        with closing(begin()) as findings:  # a run that is stopped after a few events
+            for _ in islice(findings, min(20, passes - sum(seen))):
+                seen.append(len(timed))
+                timed.clear()
+    assert sum(seen) == passes and max(seen) == 2 and starts == 6
+    assert pair.expected_costs and not timed
+    again = replace(pair)
+    assert list(again.measuring()) == [] and again.expected_costs == pair.expected_costs
+
+
+def test_a_configuration_that_goes_by_no_costs_measures_none() -> None:
+    pair = replace(models.pair("mixed"), costs=None)
+    for config in (DecodingConfig(rule="chain"), DecodingConfig(rule="cost-aware", drafter="none")):
+        assert list(pair.preparing(config)) == []
+    assert list(replace(models.pair(None), costs=None).preparing(DecodingConfig(rule="cost-aware"))) == []
 
 
 def test_everything_that_changes_a_pass_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,8 @@ def pad_header(path: Path, padding: int) -> None:
     """Append ``padding`` spaces to the header of a safetensors file: its data begins that many bytes later."""
     raw = path.read_bytes()
     length = int.from_bytes(raw[:8], "little")
-    path.write_bytes((length + padding).to_bytes(8, "little") + raw[8 : 8 + length] + b" " * padding + raw[8 + length :])
+    header, data = raw[8 : 8 + length] + b" " * padding, raw[8 + length :]
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
 
 
 def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path):

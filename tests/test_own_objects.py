@@ -24,7 +24,7 @@ from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
 from specllava.growth.rule import GrowthRule
 from specllava.growth.rules.shaped import FixedRule
 from specllava.growth.tree_builder import TopTokens, TreeBuilder
-from specllava.lane import Lane
+from specllava.lane import SPECULATIVE, TARGET_ONLY, Lane, lane_of
 from specllava.runtime.engines import PassesName
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PassInput
@@ -160,6 +160,38 @@ def test_a_trace_bears_the_names_of_what_served_it():
         assert {name: document[name] for name in ("rule", "drafter") if name in document} == own
         assert DecodeTrace.from_json(trace.to_json()) == trace
         assert DecodeTrace.from_json(trace.to_json()).to_json() == trace.to_json()
+
+
+class EmptyDrafter(AnyDrafter):
+    """A drafter that counts what it holds: nothing yet, so that Python takes it for false."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class EmptyRule(AnyRule):
+    def __len__(self) -> int:
+        return 0
+
+
+def test_objects_of_ones_own_serve_even_if_python_takes_them_for_false():
+    pair, prompt, off = models.pair("mixed"), models.prompt(0), replace(CONFIG, drafter="none")
+    assert not EmptyDrafter(0, (), 4) and not EmptyRule(0, CONFIG)
+    by_drafter = pair.run(Lane("own", CONFIG, prompt, drafter=EmptyDrafter(0, expected(0, 0, 16), 4)))
+    entropies = [entropy for step in by_drafter.steps for entropy in step.tree.entropies]
+    assert len(entropies) > len(by_drafter.steps) and set(entropies) == {None}, "no tree is the draft model's"
+    asked = set[int]()
+
+    class Asked(EmptyRule):
+        def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
+            asked.add(len(level))
+            return super().frontier(builder, level)
+
+    pair.run(Lane("own", CONFIG, prompt, rule=Asked(0, CONFIG)))
+    assert asked
+    assert lane_of(off, prompt, drafter=EmptyDrafter(0, (), 4)).name == SPECULATIVE
+    picture, question = models.picture(0), "What is this?"
+    assert set(pair.compare(picture, question, off, drafter=EmptyDrafter(0, (), 4))) == {TARGET_ONLY, SPECULATIVE}
 
 
 def test_every_way_to_run_takes_objects_of_ones_own():

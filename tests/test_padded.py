@@ -6,6 +6,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -21,16 +22,19 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 from benchmarks.identity import FORMATS, Runner
 from specllava.chat import Chat
 from specllava.config import RULES, DecodingConfig
+from specllava.decoding import race
+from specllava.lab import Lab
 from specllava.lane import lane_of
 from specllava.models.feature_draft import FeatureDraft
 from specllava.pair import Pair
+from specllava.question import Question
 from specllava.runtime.engine import Engine
 from specllava.runtime.engines import Engines, engines_for
+from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.padded_engine import PaddedEngine, unpaddable
 from specllava.runtime.padded_feature_engine import PaddedFeatureEngine
 from specllava.runtime.padded_passes import bucket_of, window_of
-from specllava.runtime.pass_widths import pass_widths
 from specllava.runtime.passes import PassInput
 from specllava.runtime.runner import EagerRunner, PassRunner
 from specllava.runtime.transfers import Download, Upload
@@ -276,18 +280,53 @@ def test_a_step_waits_once_for_each_level_and_once_for_the_verdict(
     assert (taken > 4) == (drafter != "none")
 
 
-@pytest.mark.parametrize("name", ["model", "eagle"])
-def test_rows_are_counted_where_no_pass_would_call_a_hook(name: str):
+@contextmanager
+def tokens_read(draft: Any) -> Iterator[list[int]]:
+    """Tokens of every pass through a draft's first layer, as the layer itself is given them."""
+    read: list[int] = []
+    layers = draft.layers if isinstance(draft, FeatureDraft) else draft.get_decoder().layers
+    count = lambda _, args, kwargs: read.append([*args, *kwargs.values()][0].shape[1])  # noqa: E731
+    hook = layers[0].register_forward_pre_hook(count, with_kwargs=True)
+    yield read
+    hook.remove()
+
+
+@pytest.mark.parametrize("name", ["model", *FORMATS])
+@pytest.mark.parametrize("rule", ["topk", "chain"])
+def test_events_tell_how_many_tokens_each_pass_of_the_draft_read(name: str, rule: str):
+    """In passes of any shape; those of the eager ones are counted by the draft's own layer."""
     pair = features().pair(0, name) if name in FORMATS else models.pair("mixed")
-    config = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
+    config = DecodingConfig(rule=rule, width=3, depth=4, nodes=9, max_new_tokens=14)
     prompt = pair.prompt(models.picture(0), "What is this?")
-    counted = []
-    for engines in (Engines(), recording()[0]):
-        answer(pair, prompt, config, engines)
-        with pass_widths(pair.draft) as widths:
-            answer(pair, prompt, config, engines)
-        counted.append(widths)
-    assert counted[0] == counted[1] and len(counted[0]) > 4
+    lane, widths, counted = lane_of(config, prompt), list[Any](), list[Any]()
+    with tokens_read(pair.draft) as read:
+        for event in race([pair.request(lane, KVCaches(Engines()))]):
+            if isinstance(event.item, StepTrace):
+                counted.append(tuple(read))
+                widths.append(event.draft_widths)
+            read.clear()
+    assert widths == counted and max(map(len, widths)) > 1
+    padded = race([pair.request(lane, KVCaches(recording()[0]))])
+    assert [event.draft_widths for event in padded][1:] == widths
+
+
+@pytest.mark.parametrize("name", ["model", "eagle"])
+def test_a_comparison_by_counted_passes_runs_them_in_the_shapes_that_were_asked_for(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    pair = replace(features().pair(0, name) if name in FORMATS else models.pair("mixed"), costs=models.COSTS)
+    engines, passes = recording()
+    vars(pair)["engines"] = engines
+    called: list[str] = []
+    for kind in (Engine, FeatureEngine):
+        plain = kind.forward
+        monkeypatch.setattr(kind, "forward", lambda *given, plain=plain: called.append("forward") or plain(*given))
+    a, b = (DecodingConfig(rule=rule, width=3, depth=4, nodes=9, max_new_tokens=14) for rule in ("topk", "chain"))
+    *_, found = Lab(pair).against([Question("What is this?", models.picture(0))], 1, a, b)
+    assert found.rows[0].sameness.identical and min(found.rows[0].counted) > 0
+    *_, swept = Lab(pair).sweep(models.picture(0), "What is this?", "depth", a)
+    assert swept.points and not called
+    assert sum(recorder.replayed for recorder in passes) > 20
 
 
 # -------------------------------------------------------------------------------------------- who lends engines

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from typing import Any, get_args
 
 import gradio as gr
 import pytest
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from specllava.config import DecodingConfig, options_read
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
 from visual.page.controls import FIELDS, decoding_config, described_settings, settings_drawer
 from visual.page.notices import refusal_notice
-from visual.player.summary import DRAFTERS, PHRASES, settings_summary
+from visual.player.summary import DRAFTERS, NAMED, PHRASES, phrases, settings_summary
 
 CHANGED = {
     "entropy_threshold": 1.7, "max_branches": 7, "width": 11, "min_log_prob": -13.5, "branching": (5, 4),
@@ -59,6 +62,27 @@ def test_two_runs_that_differ_in_what_is_read_are_told_apart() -> None:
     for config in COMBINATIONS:
         seen = tuple((name, getattr(config, name)) for name in sorted(read(config)))
         assert summaries.setdefault(settings_summary(config), seen) == seen
+
+
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in NAMED])
+def test_every_option_has_words_and_its_smallest_change_shows(name: str) -> None:
+    """Also of an option that nobody wrote words for: its title serves."""
+    assert PHRASES[name].count("{}") == 1
+    shown = 0
+    for config in COMBINATIONS:
+        value = getattr(config, name)
+        if name not in read(config) or not isinstance(value, float) or value == 0:
+            continue
+        near = replace(config, **{name: math.nextafter(value, 0.5 if value > 0 else -0.5)})
+        assert settings_summary(near) != settings_summary(config), value
+        shown += 1
+    assert shown or not isinstance(getattr(DecodingConfig(), name), float) or name == "temperature"
+
+
+def test_an_option_without_words_of_its_own_is_called_by_its_title() -> None:
+    titled = {"min_p": FieldInfo(title="Least share of the best")}
+    found = phrases(titled | {name: FIELDS[name] for name in ("depth", "rule")})
+    assert found["min_p"] == "least share of the best {}" and found["depth"] == PHRASES["depth"] and "rule" not in found
 
 
 def test_objects_of_ones_own_are_named_and_nothing_is_made_up_about_them() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -18,6 +18,8 @@ SHOWN: Final = {  # columns of the Markdown table, by their headings
     "#": "number", "prompt": "prompt", "τ A": "tau_a", "τ B": "tau_b", "τ B/A": "tau_ratio",
     "speed B/A": "speed_ratio", "by passes B/A": "counted_ratio", "tokens": "same",
 }  # fmt: skip
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # begin one in some spreadsheet
+ACTIVE: Final = re.compile(r"[\\`*_{}\[\]()<>#+\-.!|~&:@=$]")  # Markdown's own characters, GitHub's among them
 MAX_SHOWN_PROMPT: Final = 80  # characters in Markdown; the other formats hold it whole
 
 
@@ -57,13 +59,24 @@ def sameness_word(sameness: Comparison | None) -> str:
 
 
 def to_csv(found: Against) -> str:
-    """Write the rows as CSV; what is not known is empty."""
+    """Write the rows as CSV; what is not known is empty, and no text is a formula."""
     text = io.StringIO()
-    rows = records(found)
+    rows = [{name: inert_cell(value) for name, value in record.items()} for record in records(found)]
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def inert_cell(value: Cell) -> Cell:
+    """Return a value as a cell that a spreadsheet shows: a text that it would compute begins with an apostrophe."""
+    computed = isinstance(value, str) and (value.startswith(FORMULA) or value.lstrip().startswith(FORMULA))
+    return f"'{value}" if computed else value
+
+
+def inert_markdown(text: str) -> str:
+    """Return text as Markdown that shows it as it is, on one line: no link, picture, markup or HTML."""
+    return ACTIVE.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def to_json(found: Against) -> dict[str, Any]:
@@ -89,7 +102,7 @@ def to_markdown(found: Against) -> str:
     columns = dict(SHOWN)
     if found.counted is None:
         del columns["by passes B/A"]
-    lines = [f"A: {_markdown(found.a)}  ", f"B: {_markdown(found.b)}", ""]
+    lines = [f"A: {inert_markdown(found.a)}  ", f"B: {inert_markdown(found.b)}", ""]
     lines += [f"- {line}" for line in summary_lines(found)]
     lines += ["", f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
     for record in records(found):
@@ -143,5 +156,4 @@ def _markdown(cell: Cell) -> str:
     if isinstance(cell, float):
         return _number(cell)
     text = " ".join(str(cell).split())
-    text = text if len(text) <= MAX_SHOWN_PROMPT else text[: MAX_SHOWN_PROMPT - 1] + "…"
-    return html.escape(text, quote=False).replace("\\", "\\\\").replace("|", "\\|")
+    return inert_markdown(text if len(text) <= MAX_SHOWN_PROMPT else text[: MAX_SHOWN_PROMPT - 1] + "…")

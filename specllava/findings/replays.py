@@ -31,7 +31,7 @@ class ReplayStep(NamedTuple):
     """A step as counted; in a file it is a list of these three.
 
     Args:
-        widths: nodes that each of the draft's passes expanded, level by level.
+        widths: tokens that each of the draft's passes read.
         guesses: nodes below the root that the target verified.
         emitted: tokens.
     """

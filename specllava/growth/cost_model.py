@@ -59,7 +59,7 @@ class Costs:
         return _at(self.draft, width)
 
     def step_seconds(self, widths: Iterable[int], drafted: int) -> float:
-        """Return the seconds of a step's passes: the draft's levels, by their nodes, and the target's verification."""
+        """Return the seconds of a step's passes: the draft's, by their tokens, and the target's verification."""
         return math.fsum(map(self.level_seconds, widths)) + self.verify_seconds(drafted)
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from PIL import Image
 
 from specllava.config import COMPARED_RULES, DecodingConfig
-from specllava.findings.against import Against
+from specllava.findings.against import Against, side_names
 from specllava.findings.contrast import Contrast
 from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
-from specllava.lab.against import against, sides
+from specllava.lab.against import against, measuring, sides
 from specllava.lab.contrast import Variant, contrast, with_tree_comparisons
 from specllava.lab.drafters import compare_drafters
 from specllava.lab.forced_token import force_token, token_options
@@ -122,7 +122,10 @@ class Lab:
         Args:
             other: lab of B's pair, where that is not A's.
         """
-        return against(questions, count, *sides(self.pair, a, (other or self).pair, b))
+        one, two = self.pair, (other or self).pair
+        for _ in measuring(one, two):
+            yield Against(*side_names(a, b, one.info, two.info), count)
+        yield from against(questions, count, *sides(one, a, two, b))
 
     def forced_token(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Generator, Iterable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
@@ -20,7 +20,6 @@ from specllava.metrics import compare, summarise
 from specllava.pair import Pair
 from specllava.question import Question
 from specllava.race_file import NamedTrace, against_json
-from specllava.runtime.pass_widths import pass_widths
 from specllava.trace import DecodeTrace, StepTrace
 
 
@@ -44,7 +43,16 @@ def sides(one: Pair, a: DecodingConfig, other: Pair, b: DecodingConfig) -> tuple
     """
     if one.draft is None or other.draft is None:
         return Side(one, a), Side(other, b)
-    return Side(one, a, one.measured_costs), Side(other, b, costs_beside(one, other))
+    return Side(one, a, one.expected_costs), Side(other, b, costs_beside(one, other))
+
+
+def measuring(one: Pair, other: Pair) -> Generator[None]:
+    """Measure what :func:`sides` lacks of the costs, a pass at a time."""
+    if one.draft is None or other.draft is None:
+        return
+    yield from one.measuring()
+    if not (same_shape(one.target, other.target) and same_shape(one.draft, other.draft)):
+        yield from other.measuring()
 
 
 def costs_beside(one: Pair, other: Pair) -> Costs:
@@ -53,13 +61,13 @@ def costs_beside(one: Pair, other: Pair) -> Costs:
     Raises:
         ValueError: a pair without a draft.
     """
-    costs = one.measured_costs
+    costs = one.expected_costs
     if one.draft is None or other.draft is None:
         raise ValueError(f"the pair {(one if one.draft is None else other).name} has no draft whose passes are timed")
     target, draft = same_shape(one.target, other.target), same_shape(one.draft, other.draft)
     if target and draft:
         return costs
-    own = other.measured_costs
+    own = other.expected_costs
     return Costs(costs.verify if target else own.verify, costs.draft if draft else own.draft)
 
 
@@ -105,13 +113,9 @@ def _row(
     lanes = {SIDES[0]: _Lane(a), SIDES[1]: _Lane(b), TARGET_ONLY: _Lane(a)}
     other = None if b.pair is a.pair else b.pair
     asked = (question.image, question.text, a.config, b.config, other, target_only)
-    with ExitStack() as stack:
-        drafts = {id(side.pair.draft): side.pair.draft for side in (a, b) if side.pair.draft is not None}
-        counted = [stack.enter_context(pass_widths(draft)) for draft in drafts.values()]
-        for event in stack.enter_context(closing(a.pair.against(*asked))):
-            lanes[event.lane.name].add(event, [width for widths in counted for width in widths])
-            for widths in counted:
-                widths.clear()
+    with closing(a.pair.against(*asked)) as events:
+        for event in events:
+            lanes[event.lane.name].add(event)
             yield found
     ours, theirs, alone = lanes.values()
     one, two = ours.trace(), theirs.trace()
@@ -135,11 +139,11 @@ class _Lane:
     events: list[RaceEvent] = field(default_factory=list)
     seconds: float = 0.0
 
-    def add(self, event: RaceEvent, widths: list[int]) -> None:
-        """Take in an event, and the widths of the draft's passes since the one before."""
+    def add(self, event: RaceEvent) -> None:
+        """Take in an event."""
         self.events.append(event)
         if isinstance(event.item, StepTrace) and self.side.costs is not None:
-            self.seconds += self.side.costs.step_seconds(widths, event.item.tree.drafted)
+            self.seconds += self.side.costs.step_seconds(event.draft_widths, event.item.tree.drafted)
 
     def trace(self) -> DecodeTrace:
         """Collect the lane's trace."""

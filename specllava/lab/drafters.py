@@ -8,11 +8,12 @@ from dataclasses import replace
 from specllava.config import DecodingConfig
 from specllava.findings.sweep import Sweep
 from specllava.growth.cost_model import Costs
-from specllava.lab.against import costs_beside, same_shape
+from specllava.lab.against import costs_beside, measuring, same_shape
 from specllava.lab.sweep import SweepRun, sweep_runs
 from specllava.models.shown import Pictures
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Messages
+from specllava.runtime.prompt import Prompt
 
 LOOKUP = "prompt lookup"
 
@@ -35,15 +36,24 @@ def compare_drafters(
     if any(pair.target is not first.target for pair in pairs.values()):
         raise ValueError("drafts are compared on one target, and these belong to several")
     config = replace(config, drafter="model")
+    prompts = [pair.prompt(image, messages, config.max_new_tokens) for pair in pairs.values()]
+    return _measured_and_run(Sweep("drafter", (*pairs, LOOKUP), present), pairs, first, prompts, config)
+
+
+def _measured_and_run(
+    found: Sweep, pairs: Mapping[str, Pair], first: Pair, prompts: Sequence[Prompt], config: DecodingConfig
+) -> Generator[Sweep]:
+    for pair in pairs.values():
+        for _ in measuring(first, pair):
+            yield found
     costs = _costs([first, *pairs.values()])[1:]
     runs = [
-        SweepRun(name, pair, pair.prompt(image, messages, config.max_new_tokens), config, of_pair)
-        for (name, pair), of_pair in zip(pairs.items(), costs, strict=True)
+        SweepRun(name, pair, prompt, config, of_pair)
+        for (name, pair), prompt, of_pair in zip(pairs.items(), prompts, costs, strict=True)
     ]
     own = next(run for run in runs if run.pair is first)
     runs.append(replace(own, value=LOOKUP, config=replace(config, drafter="prompt-lookup")))
-    names = tuple(run.value for run in runs)
-    return sweep_runs(Sweep("drafter", names, present), runs)
+    yield from sweep_runs(found, runs)
 
 
 def _costs(pairs: Sequence[Pair]) -> list[Costs]:

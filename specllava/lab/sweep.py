@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from specllava.growth.cost_model import Costs
 from specllava.growth.rules import RULE_INFOS
 from specllava.lane import TARGET_ONLY, Lane
 from specllava.pair import Pair
-from specllava.runtime.pass_widths import pass_widths
 from specllava.runtime.prompt import Prompt
 from specllava.trace import DecodeTrace, StepTrace
 
@@ -59,12 +58,15 @@ def sweep(pair: Pair, prompt: Prompt, config: DecodingConfig, field: str, values
     Raises:
         ValueError: a pair without a draft.
     """
+    found = Sweep(field, tuple(values), getattr(config, field))
+    for _ in pair.measuring():
+        yield found
     varied: list[dict[str, Any]] = [{field: value} for value in values]
     runs = [
-        SweepRun(value, pair, prompt, replace(config, **change), pair.measured_costs)
+        SweepRun(value, pair, prompt, replace(config, **change), pair.expected_costs)
         for value, change in zip(values, varied, strict=True)
     ]
-    return sweep_runs(Sweep(field, tuple(values), getattr(config, field)), runs)
+    yield from sweep_runs(found, runs)
 
 
 def sweep_runs(found: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
@@ -100,17 +102,12 @@ def sweep_runs(found: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
 
     yield found
     shown = time.monotonic()
-    drafts = {id(run.pair.draft): run.pair.draft for run in runs if run.pair.draft is not None}
-    with ExitStack() as stack:
-        passes = [stack.enter_context(pass_widths(draft)) for draft in drafts.values()]
-        events = stack.enter_context(closing(race([pairs[lane.name].request(lane) for lane in (alone, *lanes)])))
+    with closing(race([pairs[lane.name].request(lane) for lane in (alone, *lanes)])) as events:
         for event in events:
             items.setdefault(event.lane.name, []).append(event.item)
             if isinstance(event.item, StepTrace):
-                widths = [width for of_draft in passes for width in of_draft]  # one lane moved, and with it one draft
-                counted.setdefault(event.lane.name, []).append(ReplayStep.counted(event.item, widths))
-            for of_draft in passes:
-                of_draft.clear()
+                step = ReplayStep.counted(event.item, event.draft_widths)
+                counted.setdefault(event.lane.name, []).append(step)
             if time.monotonic() - shown >= TICK:
                 found = so_far()
                 shown = time.monotonic()

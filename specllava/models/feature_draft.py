@@ -99,7 +99,6 @@ class FeatureDraft(PreTrainedModel):
             self.img_fc = nn.Linear(2 * width, width, bias=config.fc_bias)
             self.imadpt = ImageAdaptor(config.queries, width, config.num_attention_heads, config.qkv_bias)
         self.compressor = compressor_of_config(config)
-        self.scored = nn.Identity()  # every row that is scored passes here, so a hook counts them
         self._ends: tuple[TargetEnds, ...] = ()  # in a tuple, so that they are no part of this module
         self.post_init()
 
@@ -194,7 +193,6 @@ class FeatureDraft(PreTrainedModel):
 
     def logits(self, states: Tensor) -> Tensor:
         """Score next tokens from the draft's states ``[…, hidden]``: ``[…, vocab]``, -inf for what it cannot guess."""
-        states = self.scored(states)
         if self.config.format != "eagle3":
             logits: Tensor = self.ends.head(states.to(self.ends.dtype))
             return logits.to(states.device)  # the target's head may lie on another

@@ -27,18 +27,30 @@ def kept_costs(key: str, measure: Callable[[], Costs]) -> Costs:
 
     They are what a cost model begins with, and every step corrects it. What is reported as measured is measured.
     """
-    try:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # a user without a home, as a container may have: nothing is kept
-        return measure()
-    file = Path(base) / DIRECTORY / f"{key}.json"
-    with contextlib.suppress(ValueError):
-        return read_costs(file)
+    if (kept := costs_of_before(key)) is not None:
+        return kept
     costs = measure()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):
+        file = _file(key)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps(asdict(costs)))
     return costs
+
+
+def costs_of_before(key: str) -> Costs | None:
+    """Return the costs that are kept under a key, ``None`` if none are."""
+    with contextlib.suppress(ValueError, RuntimeError):
+        return read_costs(_file(key))
+    return None
+
+
+def _file(key: str) -> Path:
+    """Return the path of a key's costs.
+
+    Raises:
+        RuntimeError: the user has no home, as in a container may be.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / DIRECTORY / f"{key}.json"
 
 
 def costs_key(target: PreTrainedModel, draft: PreTrainedModel, *kind: object) -> str:

@@ -11,7 +11,7 @@ from transformers import LlamaModel, PretrainedConfig, PreTrainedModel
 from specllava.models.decoder import GROWING_ROPES
 from specllava.models.feature_draft import FeatureDraft
 from specllava.runtime.engine import Engine
-from specllava.runtime.padded_passes import WIDEST, PaddedPasses, as_they_come
+from specllava.runtime.padded_passes import WIDEST, PaddedPasses
 from specllava.runtime.passes import PassInput, PassOutput, Summary
 from specllava.runtime.runner import PassRunner
 from specllava.runtime.slab import SlabCache
@@ -37,7 +37,7 @@ class PaddedEngine(Engine):
         self.passes = PaddedPasses(self.cache, config.vocab_size, self.dtype, self.dtype, runner)
 
     def forward(self, batch: PassInput, summary: Summary | None = None) -> PassOutput:
-        if as_they_come(batch, self.head):
+        if len(batch.tokens) > WIDEST:
             return super().forward(batch, summary)
         start, count = self.cache.length, len(batch.tokens)
         shape = self.passes.stage(batch)

@@ -10,7 +10,7 @@ from torch import Tensor
 from specllava.models.feature_draft import Entries, FeatureDraft
 from specllava.runtime.cache import Content
 from specllava.runtime.feature_engine import FeatureEngine
-from specllava.runtime.padded_passes import WIDEST, PaddedPasses, as_they_come
+from specllava.runtime.padded_passes import WIDEST, PaddedPasses
 from specllava.runtime.passes import PassInput, PassOutput, Summary
 from specllava.runtime.runner import PassRunner
 from specllava.runtime.slab import SlabCache
@@ -47,12 +47,12 @@ class PaddedFeatureEngine(FeatureEngine):
 
     def read(self, tokens: Sequence[int], states: Tensor, summary: Summary | None = None) -> PassOutput:
         batch = PassInput(tokens, last=1)
-        if as_they_come(batch, self.model.scored):
+        if len(tokens) > WIDEST:
             return super().read(tokens, states)
         return self._pass(batch, self._told, states, summary)
 
     def forward(self, batch: PassInput, states: Tensor | None = None, summary: Summary | None = None) -> PassOutput:
-        if as_they_come(batch, self.model.scored):
+        if len(batch.tokens) > WIDEST:
             return super().forward(batch, states)
         return self._pass(batch, self._guessed, states, summary)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specllava.runtime.passes import PassInput, Summary
 from specllava.runtime.runner import PassRunner
@@ -38,14 +38,6 @@ def bucket_of(rows: int) -> int:
 def window_of(columns: int) -> int:
     """Return the columns that a pass reads whose last token has column ``columns - 1``."""
     return -(-columns // COLUMNS) * COLUMNS
-
-
-def as_they_come(batch: PassInput, head: nn.Module) -> bool:
-    """Tell whether a pass must be called in its own shape: no bucket holds it, or hooks of the head count its rows.
-
-    A replay calls no hooks.
-    """
-    return len(batch.tokens) > WIDEST or bool(head._forward_pre_hooks or head._forward_hooks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import numpy as np
 import torch
@@ -36,20 +36,48 @@ def now_read() -> float:
     return time.perf_counter()
 
 
-def measure_costs(target: PreTrainedModel, draft: PreTrainedModel, engines: Engines) -> Costs:
-    """Measure the cost of passes of both models by their number of tokens. Takes about 100 passes.
+class CostMeasurement:
+    """Measurement of the cost of passes of both models by their number of tokens, about 100 passes.
+
+    It may pause between any two of them, and goes on from there.
 
     A machine's speed changes by half within seconds, and a rule that compares costs is misled more by one disturbed
     point than by all points being too low: so each pass is taken against its round over all numbers of tokens, and the
     quickest round gives its length.
     """
-    ladders = ((target, VERIFY_ROWS), (draft, DRAFT_ROWS))
-    taken = []
-    for model, rows in ladders:
-        engine = engine_of(model, CONTEXT + max(rows), engines)
-        taken.append(pass_seconds([engine], rows, REPEATS)[0])
-        engines.give_back([engine])
-    return Costs.fitted(*map(against_rounds, taken))
+
+    def __init__(self, target: PreTrainedModel, draft: PreTrainedModel, engines: Engines) -> None:
+        self._ladders, self._engines = ((target, VERIFY_ROWS), (draft, DRAFT_ROWS)), engines
+        self._passes: Generator[None, None, Costs] | None = None
+        self._costs: Costs | None = None
+
+    def advance(self) -> bool:
+        """Time one more pass; return whether there are more. One that fails begins anew."""
+        if self._costs is not None:
+            return False
+        self._passes = self._passes or self._timed()
+        try:
+            next(self._passes)
+        except StopIteration as done:
+            self._costs = done.value
+        except BaseException:
+            self._passes = None
+            raise
+        return self._costs is None
+
+    def finish(self) -> Costs:
+        """Time what is left and return the costs."""
+        while self._costs is None:
+            self.advance()
+        return self._costs
+
+    def _timed(self) -> Generator[None, None, Costs]:
+        taken = []
+        for model, rows in self._ladders:
+            engine = engine_of(model, CONTEXT + max(rows), self._engines)
+            taken.append((yield from timed_passes([engine], rows, REPEATS))[0])
+            self._engines.give_back([engine])
+        return Costs.fitted(*map(against_rounds, taken))
 
 
 def engine_of(model: PreTrainedModel, capacity: int, engines: Engines | None = None) -> AnyEngine:
@@ -76,13 +104,25 @@ def against_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
     return dict(zip(taken, (shares * rounds.min()).tolist(), strict=True))
 
 
+def pass_seconds(engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: int) -> list[dict[int, list[float]]]:
+    """Return the seconds of :func:`timed_passes`, without a pause."""
+    passes = timed_passes(engines, ladder, repeats)
+    while True:
+        try:
+            next(passes)
+        except StopIteration as done:
+            found: list[dict[int, list[float]]] = done.value
+            return found
+
+
 @torch.inference_mode()
-def pass_seconds(
+def timed_passes(
     engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: int
-) -> list[dict[int, list[float]]]:
+) -> Generator[None, None, list[dict[int, list[float]]]]:
     """Measure seconds of every pass of each engine, by its number of tokens, in a context of :data:`CONTEXT` tokens.
 
-    Engines and numbers of tokens take turns, so that whatever else the machine does falls on all of them.
+    It may pause after each number of tokens. Engines and numbers of tokens take turns, so that whatever else the
+    machine does falls on all of them.
     """
     for engine in engines:
         engine.forward(PassInput([0] * CONTEXT, last=1))
@@ -97,4 +137,5 @@ def pass_seconds(
                 if repeat >= WARM_UP:
                     taken[rows].append(now(engine.device) - started)
                 engine.keep(CONTEXT, [])
+            yield
     return found

@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specllava.limits import MIB, Limits
-from visual.page.call_bodies import FOREIGN_FILE, CallBodies, check_session
+from visual.page.call_bodies import FOREIGN_FILE, CallBodies, check_session, check_values
 from visual.page.odd_calls import answer_failure, describe_failure
 from visual.page.run_rate import RunRate, TooManyRuns
 from visual.page.upload_bodies import UploadBody, remove_partial_files
@@ -58,10 +58,11 @@ class Admission:
 
     Args:
         page: whose handlers are called.
+        tools: the endpoints are served as MCP tools, too, whose calls may hold a picture.
     """
 
-    def __init__(self, app: ASGIApp, page: gr.Blocks, limits: Limits) -> None:
-        self._app, self._page = app, page
+    def __init__(self, app: ASGIApp, page: gr.Blocks, limits: Limits, tools: bool = False) -> None:
+        self._app, self._page, self._tools = app, page, tools
         self._bodies = CallBodies(page, limits)
         self._most_bytes = limits.upload_bytes + ENVELOPE
         self._most_uploaded = limits.question_bytes + ENVELOPE
@@ -106,13 +107,16 @@ class Admission:
             _check_length(length, self._most_uploaded)
             _count(self._uploads, address)
             return UploadBody(receive, headers.get("content-type", ""), self._most_uploaded).receive, nullcontext()
-        tools = "/gradio_api/mcp" in path and self._page.mcp_server_obj is not None  # their calls may hold a picture
+        tools = self._tools and path.endswith("/gradio_api/mcp")
         most = self._most_bytes if tools else self._bodies.most_bytes
         _check_length(length, most)
         if not length.isdecimal() and scope["method"] == "POST":
             raise _refused(411, "a request whose length is not given is not read: send Content-Length")
         _count(self._runs if path.endswith("/queue/join") or "/call/" in path else self._events, address)
         body = await _read(receive, most)
+        if tools:
+            _check_values(body)
+            return _again(body, receive), nullcontext()  # what a tool is given is checked as the call that it makes
         slot = self._check_body(body, path, address) if body else nullcontext()
         return _again(body, receive), slot
 
@@ -201,6 +205,13 @@ def _check_length(length: str, most: int) -> None:
 def _check_name(name: str | None) -> None:
     try:
         check_session(name)
+    except ValueError as refusal:
+        raise _refused(400, str(refusal)) from None
+
+
+def _check_values(body: bytes) -> None:
+    try:
+        check_values(body)
     except ValueError as refusal:
         raise _refused(400, str(refusal)) from None
 

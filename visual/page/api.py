@@ -34,13 +34,14 @@ from visual.page.picture_source import PictureSource
 from visual.page.race import SECONDS_PER_UPDATE, speculation_off
 from visual.page.run_rate import RunRate
 from visual.page.run_requests import RunRequest, RunRequests
-from visual.page.runs import RunInputs, RunKind, Update, run_updates, session_of
+from visual.page.runs import RunInputs, RunKind, Update, prepared, run_updates, session_of
 from visual.page.uploads import uploaded_pictures
 from visual.page.waiting_calls import COMPUTE, watch_call
 from visual.player.frames import Ending
 from visual.player.question import shorten_question
 
-IMAGE: Final = "the picture: a PNG, JPEG, WebP, BMP or GIF file that was uploaded to this server"
+KINDS: Final = "a PNG, JPEG, WebP, BMP or GIF file"
+IMAGE: Final = f"the picture: {KINDS} that was uploaded to this server"
 QUESTION: Final = "what is asked about the picture"
 MORE: Final = "more_images"
 MORE_IMAGES: Final = "further pictures of the question, behind image and in their order, uploaded likewise"
@@ -168,7 +169,8 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
             raise ValueError(f"drafter {inputs.config.drafter} drafts nothing here: choose another, or call /generate")
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         begin = backend.answer if endpoint.alone else backend.race
-        events = begin(inputs.picture.open(), inputs.question, config)
+        picture, preparing = inputs.picture.open(), backend.preparing(config)
+        events = prepared(preparing, lambda: begin(picture, inputs.question, config))
         return CallRun(endpoint, backend, events, is_wanted, leave)
 
     return RunKind(endpoint.name, "the call", "", RunRequest, start)

@@ -40,6 +40,9 @@ class Backend(Protocol):
     def answer(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
         """Yield events of the one lane that answers; bad input as of :meth:`race`."""
 
+    def preparing(self, config: DecodingConfig) -> Generator[None]:
+        """Measure what a run with this configuration goes by, a pass at a time; nothing if that is known."""
+
     def collect_race(self, events: Iterable[Any]) -> dict[str, DecodeTrace]:
         """Collect the traces so far, by lane."""
 

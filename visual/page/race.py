@@ -17,7 +17,7 @@ from visual.page.controls import Settings
 from visual.page.model_choice import AS_STARTED, chosen_models
 from visual.page.pictures import TOY_KNOWS
 from visual.page.run_requests import RunRequest
-from visual.page.runs import RunInputs, RunKind, Update
+from visual.page.runs import RunInputs, RunKind, Update, prepared
 from visual.player.frames import ALONE, TOGETHER, Ending, FrameList
 from visual.player.picture import data_address
 from visual.player.question import shorten_question
@@ -93,12 +93,14 @@ def race_kind(state: AppState) -> RunKind:
         picture = data_address(inputs.picture.shown())
         unknown = state.toy and inputs.models.pair == AS_STARTED and inputs.picture.uploaded
         source = f"live run: {TOY_KNOWS[:1].lower()}{TOY_KNOWS[1:-1]}" if unknown else "live run"
+        preparing = backend.preparing(config)
         if state.dialogues is None:
-            events = backend.race(inputs.picture.open(), inputs.question, config)
+            events = prepared(preparing, lambda: backend.race(inputs.picture.open(), inputs.question, config))
             return RaceRun(events, backend.collect_race, picture, absent, source)
         asked = inputs.session, inputs.picture, inputs.question, config
         chat = models.chat if models else None
-        events, place = state.dialogues.begin(*asked, follow=bool(inputs.more), models=str(inputs.models), make=chat)
+        turn, place = state.dialogues.begin(*asked, follow=bool(inputs.more), models=str(inputs.models), make=chat)
+        events = prepared(preparing, lambda: turn)
         return RaceRun(events, backend.collect_race, picture, absent, source, place)
 
     return RunKind(RACE, "the race", "What is shown so far stays here.", request, start)

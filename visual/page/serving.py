@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Final
 
@@ -39,7 +40,9 @@ def serve(
         state: of the page, for its limits, for ``/health``, and for its runs to be told when the server is stopped.
     """
     limits = state.limits if state else Limits()
-    layers = [Middleware(SecurityHeadersMiddleware), Middleware(Admission, page=page, limits=limits)]
+    tools = _mcp_tools(page, limits)
+    layers = [Middleware(SecurityHeadersMiddleware), Middleware(Admission, page=page, limits=limits, tools=bool(tools))]
+    layers += tools
     if state is not None:
         layers.append(Middleware(HealthMiddleware, loading=state.loading))
     if paint is not None:
@@ -50,13 +53,28 @@ def serve(
         show_error=False, ssr_mode=False, run_history=False, enable_monitoring=False, footer_links=[],
         state_session_capacity=SESSIONS, max_file_size=limits.upload_bytes, favicon_path=str(markup.FAVICON),
         theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
-        app_kwargs={"middleware": layers},
+        mcp_server=False, app_kwargs={"middleware": layers},
     )  # fmt: skip
     if state is not None:
         state.launched.set()
     if block:
         _wait(page, state.requests if state else RunRequests())
     return address
+
+
+def _mcp_tools(page: gr.Blocks, limits: Limits) -> list[Middleware]:
+    """Return the layer that serves the endpoints as MCP tools, if the environment asks for it.
+
+    Raises:
+        ValueError: its package is not installed.
+    """
+    if os.environ.get("GRADIO_MCP_SERVER", "").lower() != "true":
+        return []
+    try:
+        from visual.page.mcp_tools import McpTools
+    except ModuleNotFoundError as missing:
+        raise ValueError(f'GRADIO_MCP_SERVER needs {missing.name}: pip install "gradio[mcp]"') from None
+    return [Middleware(McpTools, page=page, limits=limits)]
 
 
 def _wait(page: gr.Blocks, requests: RunRequests) -> None:

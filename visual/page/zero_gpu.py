@@ -81,6 +81,10 @@ class ZeroGPUPair:
     def info(self) -> RunInfo:
         return self._info
 
+    def preparing(self, config: DecodingConfig) -> Generator[None]:
+        """Measure nothing: a rule that goes by costs is refused where they are not known."""
+        yield from ()
+
     def race(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
         """Yield the events of a race as they come from the worker; closing it ends the worker's race.
 

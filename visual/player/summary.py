@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic.fields import FieldInfo
+
 from specllava.config import DecodingConfig, options_read
 
-DRAFTERS = {"model": "draft model", "prompt-lookup": "prompt lookup", "none": "target alone"}
-PHRASES = {
+NAMED: Final = ("drafter", "rule")  # in front of all others
+DRAFTERS: Final = {"model": "draft model", "prompt-lookup": "prompt lookup", "none": "target alone"}
+SHORT: Final = {  # in place of what a field's title would say
     "branching": "{} children by level",
     "shape": "guesses below nodes {}",
     "rank_acceptance": "shaped for acceptance {}",
@@ -24,7 +30,17 @@ PHRASES = {
     "verifier": "judged by {}",
     "max_new_tokens": "at most {} tokens",
 }
-ALL = {"top_p": 1.0, "top_k": 0}  # values at which the option leaves nothing out
+ALL: Final = {"top_p": 1.0, "top_k": 0}  # values at which the option leaves nothing out
+
+
+def phrases(options: Mapping[str, FieldInfo]) -> dict[str, str]:
+    """Return the words for the value of each option: short ones, or else the option's title. No option is left out."""
+    titled = {name: f"{str(info.title)[:1].lower()}{str(info.title)[1:]} {{}}" for name, info in options.items()}
+    own = {name: words for name, words in titled.items() if name not in (*SHORT, *NAMED)}
+    return SHORT | own
+
+
+PHRASES: Final = phrases(vars(DecodingConfig)["__pydantic_fields__"])
 
 
 def settings_summary(
@@ -58,4 +74,5 @@ def settings_summary(
 def _written(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(_written, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    brief = f"{value:g}" if isinstance(value, float) else str(value)
+    return brief if not isinstance(value, float) or float(brief) == value else repr(value)

@@ -31,5 +31,6 @@ function optionsRead(drafter, rule, { temperature, children }, { drafters, rules
 
 function written(value) {
   if (Array.isArray(value)) return value.map(written).join(", ");
-  return typeof value === "number" && !Number.isInteger(value) ? general(value) : String(value);
+  if (typeof value !== "number" || Number.isInteger(value)) return String(value);
+  return Number(general(value)) === value ? general(value) : String(value);
 }
