@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from huggingface_hub import hf_hub_download
@@ -29,6 +30,7 @@ from specllava.models.hub_cache import INDEX, PICKLED, SINGLE
 
 Source = str | Path
 Read = TypeVar("Read")
+SHARD: Final = "model_{}.safetensors"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -197,8 +199,16 @@ class Checkpoint:
         try:
             index = json.loads(Path(self._file(INDEX)).read_text(encoding="utf-8"))["weight_map"]
         except (EntryNotFoundError, FileNotFoundError):
-            return [self._file(SINGLE)]
+            return [self._file(SINGLE), *self._more()]
         return [self._file(name) for name in sorted({file for name, file in index.items() if part in name})]
+
+    def _more(self) -> Iterator[str]:
+        """Yield the files that accelerate writes beside the first, without an index: model_1, model_2 and so on."""
+        for number in count(1):
+            try:
+                yield self._file(SHARD.format(number))
+            except (EntryNotFoundError, FileNotFoundError):
+                return
 
     def _file(self, name: str) -> str:
         if not self.local:
