@@ -53,7 +53,7 @@ def is_feature_draft(checkpoint: Checkpoint) -> bool:
     names = checkpoint.names()
     if names is None:  # a pickled file, which only feature drafts may be
         return single or "vision_config" not in settings
-    return "fc.weight" in {_plain(name) for name in names}
+    return "fc.weight" in {plain_name(name) for name in names}
 
 
 def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftConfig:
@@ -65,8 +65,9 @@ def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftCo
     sizes = _sizes(checkpoint.name, settings)
     kept = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
     if _looks_like_eagle3(settings):
-        states = len(settings.get(IDS) or _eagle_config(settings).get(IDS) or (0, 0, 0))
-        kept |= {"format": "eagle3", "state_layers": [0] * states, "draft_vocab_size": sizes.get("draft_vocab_size")}
+        named = settings.get(IDS) or _eagle_config(settings).get(IDS)
+        states = [0] * (len(named) if isinstance(named, list) else 3)
+        kept |= {"format": "eagle3", "state_layers": states, "draft_vocab_size": sizes.get("draft_vocab_size")}
     return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **kept}, vocab_size=text.vocab_size)
 
 
@@ -102,7 +103,7 @@ def read_feature_draft(
     """
     settings = checkpoint.settings()
     most = _most_bytes(_sizes(checkpoint.name, settings), target)
-    weights = {_plain(name): one for name, one in checkpoint.weights(most, tell).items()}
+    weights = {plain_name(name): one for name, one in checkpoint.weights(most, tell).items()}
     weights = {name: one for name, one in weights.items() if name != AGAIN and not name.endswith(UNUSED)}
     config = feature_config(checkpoint.name, settings, weights, target, asked)
     if not config.own_embeddings:
@@ -255,7 +256,7 @@ def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return sizes
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a tensor's name without what trainers put in front, EAGLE-3's layer as layer 0."""
     name = name.removeprefix("module.").removeprefix("model.")
     return "layers.0." + name.removeprefix("midlayer.") if name.startswith("midlayer.") else name
