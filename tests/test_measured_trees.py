@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import gradio as gr
@@ -23,8 +24,10 @@ from specllava.growth.rules.topk import eagle2_tree
 from specllava.growth.tree_builder import TopTokens
 from specllava.models.model_size import max_expansions
 from specllava.models.presets import presets
+from visual.page.api import ENDPOINTS, _documented
+from visual.page.app_state import AppState
 from visual.page.controls import decoding_config, settings_drawer
-from visual.page.other_pairs import PairOffer
+from visual.page.dialogue import Dialogues
 
 MSD, VISPEC, TRAINED = "llava-1.5-7b-msd", "llava-1.5-7b-vispec", "qwen2.5-vl-7b-eagle3"
 DEEP = DecodingConfig(rule="topk", depth=6, width=10, nodes=58)
@@ -128,4 +131,19 @@ def test_the_page_begins_with_that_tree_and_names_it() -> None:
     assert by_title["EAGLE-2"] == replace(DEEP, depth=8, nodes=59)
     assert decoding_config(plain.value) == DecodingConfig()
     assert "as measured" not in {one["title"] for one in plain.props["presets"]}
-    assert PairOffer(MSD, "", tree=presets()[MSD].tree).tree["nodes"] == 58
+    def called() -> None:
+        """Nothing: its signature is what is documented."""
+
+    state = AppState(lambda: None, choices=choices)  # type: ignore[arg-type,return-value]
+    given = signature(_documented(ENDPOINTS[0], called, state)).parameters
+    assert {name: given[name].default for name in presets()[MSD].tree} == presets()[MSD].tree
+
+
+def test_another_pair_that_is_chosen_on_the_page_comes_with_its_tree() -> None:
+    options = PageOptions(PairOptions(), pairs=(MSD, TRAINED))
+    offers = {one["name"]: one["tree"] for one in app._pairs(options, Dialogues(_no_chat)).offers()}
+    assert offers == {MSD: presets()[MSD].tree, TRAINED: {}}
+
+
+def _no_chat(turns: Any) -> Any:
+    raise AssertionError("no question is asked")

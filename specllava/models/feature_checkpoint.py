@@ -37,6 +37,7 @@ SIZES: Final = (
 )  # fmt: skip
 NUMBERS: Final = ("vocab_size", "draft_vocab_size", "target_hidden_size", *SIZES[:6])
 UNUSED: Final = ("t2d", "rotary_emb.inv_freq")  # the inverse of d2t, and what follows from the configuration
+HIDDEN_NORM: Final = "layers.0.hidden_norm.weight"  # of EAGLE-3 alone
 MASKED: Final = "mask_hidden"  # of P-EAGLE (arXiv 2602.01469), which guesses several tokens in one pass
 AGAIN: Final = "weight"  # the embeddings once more, which MMSpec's trainer leaves in some files
 
@@ -53,7 +54,7 @@ def is_feature_draft(checkpoint: Checkpoint) -> bool:
     names = checkpoint.names()
     if names is None:  # a pickled file, which only feature drafts may be
         return single or "vision_config" not in settings
-    return "fc.weight" in {plain_name(name) for name in names}
+    return not {"fc.weight", HIDDEN_NORM}.isdisjoint(map(plain_name, names))
 
 
 def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftConfig:
@@ -264,7 +265,7 @@ def plain_name(name: str) -> str:
 
 def _format(name: str, weights: Mapping[str, Tensor], asked: DraftFormat | None) -> DraftFormat:
     found: DraftFormat = "eagle"
-    if "layers.0.hidden_norm.weight" in weights:
+    if HIDDEN_NORM in weights:
         found = "eagle3"
     elif any(one.startswith("imadpt.") for one in weights):
         found = "vispec"

@@ -3,8 +3,8 @@
 
 const OWN = "as started";
 
-// `change` takes the changed setting, `offers` asks the server: name, about, why (not), whether it is loaded, and the tree
-// that others measured it with, which choosing it sets.
+// `change` takes the changed setting, `offers` asks the server: name, about, why (not), whether it is loaded, and the
+// tree that others measured it with, which choosing it sets.
 export function create({ name, title }, change, offers) {
   const list = make("div", {});
   const others = make("details", { class: "others" });
