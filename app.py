@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from threading import Event
@@ -180,13 +180,13 @@ def _drafts(options: PageOptions) -> dict[str, Preset]:
     """
     running, known = options.running, presets()
     own = preset_named(running.preset) if running.target is None else Preset(running.target)
-    source, draft_format = own.chosen(running.draft, running.draft_format)
+    source, reading = own.chosen(running.draft, running.reading)
     started = running.preset if running.target is None and running.draft is None else ""
     listed = [started] if started in TOY_DRAFTS else []
     there = [name for name in TOY_DRAFTS if name in known and Path(str(known[name].draft)).is_dir()]
     listed += [name for name in there if listed and name != started]
     drafts = {TOY_DRAFTS[name][0]: known[name] for name in listed}
-    drafts = drafts or {"" if source is None else Path(source).name: Preset(own.target, source, None, draft_format)}
+    drafts = drafts or {"" if source is None else Path(source).name: Preset(own.target, source, reading=reading)}
     for name in options.drafts:
         called = Path(name).name
         if called in drafts:
@@ -207,7 +207,7 @@ def _choices(options: PageOptions, drafts: Mapping[str, Preset]) -> ModelChoices
     small = own in known and running == replace(PairOptions(), preset=running.preset, device=running.device)
     precisions = {str(dtype): about_it for dtype, about_it in PRECISIONS.items()} if small else {}
     del about[own]
-    return ModelChoices(own, said, about, precisions)
+    return ModelChoices(own, said, about, precisions, tree=running.tree)
 
 
 def _others(
@@ -234,7 +234,8 @@ def _pairs(options: PageOptions, dialogues: Dialogues) -> OtherPairs:
         gc.collect()  # a pair is part of cycles, and the next wants its memory
 
     def weigh(held: Sequence[str]) -> list[PairOffer]:
-        return [PairOffer(one.name, one.about, one.why) for one in weighed(names, options.running, held)]
+        found, known = weighed(names, options.running, held), presets()
+        return [PairOffer(one.name, one.about, one.why, known[one.name].tree) for one in found]
 
     names = offered_names(options)
     load = partial(load_offered, running=options.running)
@@ -246,7 +247,7 @@ def _loaded(options: PairOptions) -> Callable[[], Any]:
 
 
 def _with_draft(base: Callable[[], Any], preset: Preset) -> Callable[[], Any]:
-    return cache(lambda: base().with_draft(preset.draft, preset.draft_format))
+    return cache(lambda: base().with_draft(preset.draft, **asdict(preset.reading)))
 
 
 def _models(pair: Callable[[], Any]) -> Models:

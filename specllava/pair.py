@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,6 +16,7 @@ from specllava.growth.rules import RULE_INFOS, build_rule
 from specllava.lane import SIDES, Lane, LaneFacts, Own, lane_of, race_lanes
 from specllava.loaded_pair import LoadedPair
 from specllava.models.checkpoint import Source
+from specllava.models.draft_reading import DraftReading
 from specllava.models.family import ImageFeatures
 from specllava.models.feature_config import DraftFormat
 from specllava.models.loading import LoadOptions, load_draft, load_target
@@ -37,22 +38,20 @@ class Pair(LoadedPair):
     """A target and a draft that guesses for it. Every answer is the target's own, token for token."""
 
     @classmethod
-    def from_preset(
-        cls, name: str, draft: Source | None = None, draft_format: DraftFormat | None = None, **options: Any
-    ) -> Pair:
+    def from_preset(cls, name: str, draft: Source | None = None, **options: Any) -> Pair:
         """Load a pair by its name; ``toy`` ships with the project and needs no network.
 
         Args:
             draft: a directory, or an id of the hub, in place of the preset's own draft; a preset may have none.
-            draft_format: in place of the one that the preset knows of its own draft.
-            options: as :meth:`load`.
+            options: as :meth:`load`; what they say of the draft wins over what the preset knows of its own.
 
         Raises:
             ValueError: unknown preset, or a device or files that are not there.
         """
         preset = preset_named(name)
-        chosen, known = preset.chosen(draft, draft_format)
-        return cls.load(preset.target, chosen, name=name, draft_format=known, **options)
+        given = {field.name: options.pop(field.name, None) for field in fields(DraftReading)}
+        chosen, reading = preset.chosen(draft, DraftReading(**given))
+        return cls.load(preset.target, chosen, name=name, **asdict(reading), **options)
 
     @classmethod
     def load(
@@ -83,24 +82,28 @@ class Pair(LoadedPair):
         pair = cls(
             name, *models, loaded.name, NO_DRAFT, quantization=chosen.quantization, context_limit=loaded.context
         )
-        return pair if draft is None else pair.with_draft(draft, chosen.draft_format, tell)
+        return pair if draft is None else pair.with_draft(draft, tell=tell, **asdict(chosen.reading))
 
     def with_draft(
         self,
         draft: Source,
         draft_format: DraftFormat | None = None,
         tell: Callable[[str], None] = lambda line: None,
+        draft_state_layers: tuple[int, ...] | None = None,
+        draft_rope_theta: float | None = None,
     ) -> Pair:
         """Return the same target, not loaded again, with the draft of a directory or of the hub.
 
         Args:
-            draft_format: of a draft that reads the target's states, where its keys do not tell.
+            draft_format, draft_state_layers, draft_rope_theta: as
+                :class:`~specllava.models.draft_reading.DraftReading`.
             tell: receives a line about weights that must be unpickled.
 
         Raises:
             ValueError: no model there, or one that does not fit the target.
         """
-        loaded = load_draft(draft, self.target, self.processor, draft_format, tell)
+        reading = DraftReading(draft_format, draft_state_layers, draft_rope_theta)
+        loaded = load_draft(draft, self.target, self.processor, reading, tell)
         drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
         return replace(self, **drafting, costs=None)
 

@@ -139,7 +139,7 @@ def test_a_page_started_with_a_draft_of_ones_own_has_that_and_those_that_are_nam
     assert app._choices(bare, app._drafts(bare)).all_drafts() == {}
     published = PageOptions(PairOptions(preset="llava-1.5-7b-vispec"), drafts=("llava-1.5-7b-msd",))
     drafts = app._drafts(published)
-    assert [(name, one.draft_format) for name, one in drafts.items()] == [
+    assert [(name, one.reading.draft_format) for name, one in drafts.items()] == [
         ("ViSpec-LLaVA1.5-7B", "vispec"), ("llava-1.5-7b-msd", "msd"),
     ]  # fmt: skip
 

@@ -16,6 +16,7 @@ from test_bad_input import complaint
 from torch import Tensor
 
 from specllava.cli.main import main
+from specllava.models.export_draft import export_draft
 from specllava.pair import Pair
 
 Weights = dict[str, Tensor]
@@ -127,6 +128,36 @@ CASES = {
     ),
     "another format": Broken(
         "eagle3", "draft has the keys of format eagle3, not of msd: leave --draft-format out", asked="msd"
+    ),
+    "masked guesses": Broken(
+        "eagle3", "draft has a tensor mask_hidden, of P-EAGLE: it guesses several tokens in one pass",
+        change=replaced("mask_hidden", torch.zeros(1, 144)),
+    ),
+    "another method": Broken(
+        "speculators", "draft has speculators_model_type 'dflash': it guesses several tokens in one pass",
+        {"speculators_model_type": "dflash"},
+    ),
+    "attention in chunks": Broken(
+        "eagle3", "draft has layer_types ['sliding_attention', 'chunked_attention'] for 2 layers",
+        {"layer_types": ["sliding_attention", "chunked_attention"]},
+        lambda weights: weights | {"layers.1.mlp.up_proj.weight": torch.zeros(96, 48)},
+    ),
+    "a window without a size": Broken(
+        "eagle3", "draft has sliding_attention and sliding_window None, which is no whole number from 1",
+        {"layer_types": ["sliding_attention"]},
+    ),
+    "another way of counting": Broken(
+        "eagle3", "draft has eagle_aux_layer_semantics 'trtllm': vllm and sglang are known",
+        {"eagle_aux_layer_semantics": "trtllm"},
+    ),
+    "layers in a word": Broken("eagle3", f"draft has {IDS} 'all', which are no whole numbers", {IDS: "all"}),
+    "more states than it reads": Broken(
+        "eagle3", "draft reads 144 numbers of the target's states, and they are not those of the 4 hidden states"
+        " [1, 2, 3, 4]", {IDS: [1, 2, 3, 4]},
+    ),
+    "no head for a part": Broken(
+        "eagle3", "draft lacks lm_head.weight: the target's head would score all 448 tokens, not its own",
+        change=without("lm_head.weight"),
     ),
     "a format that it is not": Broken(
         "vispec", "draft has the keys of format vispec, not of eagle: leave --draft-format out", asked="eagle"
@@ -266,4 +297,22 @@ def test_a_directory_that_is_neither_is_refused(
         assert line in complaint(lambda draft=draft: alone.with_draft(draft))
         assert line in said_by_command(capsys, target, draft)
     assert "llama is no draft of format eagle" in complaint(lambda: alone.with_draft(llama, "eagle"))
+    assert "llama does not read the target's states: leave --draft-state-layers 0 1 out" in complaint(
+        lambda: alone.with_draft(llama, draft_state_layers=(0, 1))
+    )
     assert "llama is no draft of format eagle" in said_by_command(capsys, target, llama, "--draft-format", "eagle")
+
+
+@pytest.mark.parametrize(
+    ("of", "what"),
+    [
+        ("speculators, qwen3", "norms of queries and keys"),
+        ("speculators, window", "sliding windows"),
+        ("eagle3, nvidia", "a bias of fc"),
+        ("eagle3, the target's head", "no head of its own"),
+    ],
+)
+def test_what_export_does_not_write_is_refused_and_not_left_out(target: Path, tmp_path: Path, of: str, what: str):
+    draft = feature_checkpoints.write_draft(tmp_path / "draft", LAYOUTS[of])
+    assert what in complaint(lambda: export_draft(draft, target, tmp_path / "out", "speculators"))
+    assert not (tmp_path / "out").exists()

@@ -20,6 +20,7 @@ from specllava.cli.against import SideOptions, load_sides
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
 from specllava.config import DecodingConfig
+from specllava.models.draft_reading import DraftReading
 from specllava.models.export_draft import export_draft
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.presets import NO_FIGURES, Preset, draft_hint, presets
@@ -88,14 +89,15 @@ def test_a_format_that_is_asked_for_replaces_the_presets(stored: Path) -> None:
 @pytest.mark.parametrize(
     ("draft", "asked", "expected"),
     [
-        (None, None, ("own", "msd")),
-        (None, "eagle", ("own", "eagle")),
-        ("other", None, ("other", None)),
-        ("other", "vispec", ("other", "vispec")),
+        (None, DraftReading(), ("own", DraftReading("msd", (0, 1, 2)))),
+        (None, DraftReading("eagle"), ("own", DraftReading("eagle", (0, 1, 2)))),
+        (None, DraftReading(None, (-1,), 5e6), ("own", DraftReading("msd", (-1,), 5e6))),
+        ("other", DraftReading(), ("other", DraftReading())),
+        ("other", DraftReading("vispec"), ("other", DraftReading("vispec"))),
     ],
 )
-def test_a_presets_format_is_its_own_drafts_and_no_others(draft, asked, expected) -> None:
-    assert Preset("target", "own", draft_format="msd").chosen(draft, asked) == expected
+def test_what_a_preset_knows_is_of_its_own_draft_and_of_no_other(draft, asked, expected) -> None:
+    assert Preset("target", "own", reading=DraftReading("msd", (0, 1, 2))).chosen(draft, asked) == expected
 
 
 def test_two_presets_of_one_target_load_it_once_and_each_its_own_format() -> None:
@@ -114,8 +116,10 @@ def test_published_drafts_are_named_with_their_target_and_who_measured_them() ->
     assert {MSD, EAGLE, NEXT, "llava-1.5-7b-vispec"} <= set(published)
     for name, preset in published.items():
         assert preset.measured.startswith(("MMSpec: ", "authors: ", "TensorRT Edge-LLM: ")) and preset.licence
-        assert preset.draft_format == next((one for one in ("msd", "vispec") if name.endswith(one)), None)
-        assert str(preset.target).split("/")[1].lower().startswith(name.rsplit("-", 1)[0].replace("1.6", "v1.6"))
+        of, kind, publisher = re.fullmatch(r"(.+)-(msd|vispec|eagle3?)(-\w+)?", name).groups()
+        assert preset.reading.draft_format == (kind if kind in ("msd", "vispec") else None)
+        assert str(preset.target).split("/")[1].lower().startswith(of.replace("1.6", "v1.6"))
+        assert publisher is None or name.removesuffix(publisher) in published
 
 
 def test_a_small_model_of_a_family_is_named_with_a_large_one() -> None:
@@ -124,7 +128,8 @@ def test_a_small_model_of_a_family_is_named_with_a_large_one() -> None:
         target, draft = (str(one).split("/")[1].lower() for one in (preset.target, preset.draft))
         large, small = name.rsplit("-", 1)
         assert large.split("-")[-1] in target and small in draft and large.split("-")[0] in target.replace("llava-", "")
-        assert preset.draft_format is None and preset.licence and preset.measured == "no figures are known"
+        assert not preset.reading.options and not preset.tree
+        assert preset.licence and preset.measured == "no figures are known"
 
 
 def test_a_target_without_a_draft_is_told_what_drafts_for_it() -> None:

@@ -14,7 +14,7 @@ from specllava.config import COMPARED_RULES, DecodingConfig
 from specllava.decoding import stream
 from specllava.growth.rules import RULE_INFOS
 from specllava.lane import TARGET_ONLY, Lane
-from specllava.models.presets import draft_hint
+from specllava.models.presets import Tree, draft_hint
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.timing import now
@@ -24,9 +24,12 @@ REFERENCE: Final = TARGET_ONLY  # whose tokens all other lanes' are compared wit
 Runner = Callable[[Prompt], TimedRun]
 
 
-def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
+def bench_lanes(config: DecodingConfig, tree: Tree | None = None) -> dict[str, DecodingConfig]:
     """Return this project's lanes: target-only, every rule that is compared with the options that suit it best, and
     prompt lookup.
+
+    Args:
+        tree: options with which others measured the draft; the lane of its rule runs it as it is.
 
     Raises:
         ValueError: guesses drawn by chance; the lanes' answers differ then and cannot be compared.
@@ -36,6 +39,8 @@ def bench_lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
     rules: dict[str, DecodingConfig] = {
         rule: replace(config, drafter="model", rule=rule, **RULE_INFOS[rule].tuned(config)) for rule in COMPARED_RULES
     }
+    if tree:
+        rules[tree["rule"]] = replace(config, drafter="model", **tree)
     lookup = replace(config, drafter="prompt-lookup")
     return {REFERENCE: replace(config, drafter="none"), **rules, "prompt-lookup": lookup}
 
@@ -46,7 +51,11 @@ def own_runners(pair: Pair, lanes: Mapping[str, DecodingConfig]) -> dict[str, Ru
 
 
 def runners_of(
-    pair: Pair, config: DecodingConfig, only: Sequence[str] = (), with_transformers: bool = True
+    pair: Pair,
+    config: DecodingConfig,
+    only: Sequence[str] = (),
+    with_transformers: bool = True,
+    tree: Tree | None = None,
 ) -> dict[str, Runner]:
     """Return what runs each lane of a benchmark, the reference first.
 
@@ -55,11 +64,12 @@ def runners_of(
 
     Args:
         only: names of lanes to run beside the reference; none means all.
+        tree: as in :func:`bench_lanes`.
 
     Raises:
         ValueError: a name that no lane bears, or of a lane that cannot be had here; one line with the way out.
     """
-    own = bench_lanes(config)
+    own = bench_lanes(config, tree)
     names = [*own, *TRANSFORMERS_LANES]
     if unknown := [name for name in only if name not in names]:
         raise ValueError(f"there is no lane {unknown[0]}: choose among {', '.join(names)}")

@@ -23,12 +23,15 @@ from specllava.cli.options import (
     load_pair,
     picture_beside,
     print_notice,
+    typed_options,
     with_fallback_drafter,
+    with_tree,
     write_json,
 )
 from specllava.cli.parsing import UsageError, parse
 from specllava.config import DecodingConfig
 from specllava.findings.against_tables import race_files, summary_lines, to_csv, to_json, to_markdown
+from specllava.models.draft_reading import DraftReading
 from specllava.models.images import open_image, read_size
 from specllava.models.presets import preset_named
 from specllava.question import Question
@@ -39,7 +42,6 @@ from specllava.whole_file import write_whole
 if TYPE_CHECKING:
     from specllava.findings.against import Against
     from specllava.lab.against import Side
-    from specllava.models.feature_config import DraftFormat
     from specllava.pair import Pair
 
 MAX_SCENES: Final = 1_000
@@ -165,18 +167,20 @@ def side_options(common: AnswerOptions, options: AgainstOptions) -> tuple[SideOp
     """Parse the options of both sides on top of the common ones; A is the target alone where neither is given."""
     base = SideOptions(common.pair, common.decoding)
     if options.a is None and options.b is None:
+        base = replace(base, decoding=with_tree(base.decoding, base.pair.tree, common.typed))
         return replace(base, decoding=replace(base.decoding, drafter="none")), base
-    return _parsed("a", options.a, base), _parsed("b", options.b, base)
+    return _parsed("a", options.a, base, common.typed), _parsed("b", options.b, base, common.typed)
 
 
-def _parsed(name: str, text: str | None, base: SideOptions) -> SideOptions:
+def _parsed(name: str, text: str | None, base: SideOptions, typed: frozenset[str]) -> SideOptions:
     try:
-        side: SideOptions = parse(SideOptions, shlex.split(text or ""), prog=f"--{name}", default=base)
+        given = shlex.split(text or "")
+        side: SideOptions = parse(SideOptions, given, prog=f"--{name}", default=base)
     except UsageError as error:
         raise ValueError(f"--{name}: {error}") from error
     except ValueError as error:  # quotes without an end
         raise ValueError(f"--{name} {text!r}: {error}") from error
-    return side
+    return replace(side, decoding=with_tree(side.decoding, side.pair.tree, typed | typed_options(given)))
 
 
 def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:
@@ -186,12 +190,12 @@ def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:
         ValueError: as :func:`specllava.cli.options.load_pair`.
     """
     one = load_pair(a.pair)
-    target, draft, draft_format = _sources(b.pair)
+    target, draft, reading = _sources(b.pair)
     if b.pair == a.pair:
         other = one
     elif draft is not None and (target, _machine(b.pair)) == (_sources(a.pair)[0], _machine(a.pair)):
         announce_loading(draft)
-        other = one.with_draft(draft, draft_format, print_notice)
+        other = one.with_draft(draft, tell=print_notice, **asdict(reading))
     else:
         other = load_pair(b.pair)
     from specllava.lab.against import sides
@@ -203,18 +207,18 @@ def _decoding(pair: Pair, side: SideOptions) -> DecodingConfig:
     return with_fallback_drafter(pair, side.decoding, fallback="prompt-lookup")
 
 
-def _sources(chosen: PairOptions) -> tuple[str, str | None, DraftFormat | None]:
-    """Return where target and draft come from, and the draft's format where it must be said."""
+def _sources(chosen: PairOptions) -> tuple[str, str | None, DraftReading]:
+    """Return where target and draft come from, and how the draft is read."""
     if chosen.target is not None:
-        return chosen.target, chosen.draft, chosen.draft_format
+        return chosen.target, chosen.draft, chosen.reading
     preset = preset_named(chosen.preset)
-    draft, draft_format = preset.chosen(chosen.draft, chosen.draft_format)
-    return str(preset.target), None if draft is None else str(draft), draft_format
+    draft, reading = preset.chosen(chosen.draft, chosen.reading)
+    return str(preset.target), None if draft is None else str(draft), reading
 
 
 def _machine(chosen: PairOptions) -> PairOptions:
     """Return the options but for those that name models."""
-    return replace(chosen, preset="", target=None, draft=None, draft_format=None)
+    return replace(chosen, preset="", target=None, draft=None, **asdict(DraftReading()))
 
 
 def _noting(questions: Iterable[Question], pictures: list[tuple[str, bytes]]) -> Iterator[Question]:

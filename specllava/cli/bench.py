@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from rich.console import Console
 
 from specllava.bench.regressions import OldReport, SlowerError, check_comparable, slower_lanes
-from specllava.cli.options import DecodingOptions, PairOptions, check_outputs, load_pair, write_json
+from specllava.cli.options import DecodingOptions, PairOptions, Typed, check_outputs, load_pair, write_json
 from specllava.config import DecodingConfig
 from specllava.whole_file import write_whole
 
@@ -77,6 +77,7 @@ class Bench:
 
     pair: PairOptions = field(default_factory=PairOptions)
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
+    typed: Typed = frozenset()
 
     def run(self, console: Console) -> None:
         for name, value in (("prompts", self.prompts), ("rounds", self.rounds), ("turns", self.turns)):
@@ -95,7 +96,8 @@ class Bench:
         from specllava.bench.lanes import runners_of
         from specllava.bench.rounds import BenchStopped, Plan, measure
 
-        runners = runners_of(pair, self.decoding, self.lanes, not self.identity)
+        tree = {name: value for name, value in self.pair.tree.items() if name == "rule" or name not in self.typed}
+        runners = runners_of(pair, self.decoding, self.lanes, not self.identity, tree)
         if old is not None:
             here = {"setting": asdict(pair.info), "config": asdict(self.decoding), "data": self._source()}
             check_comparable(old, here)

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import tyro
@@ -18,6 +19,7 @@ from specllava.cli.distill import Distill
 from specllava.cli.draft import Export as ExportDraft
 from specllava.cli.draft import Import, Init
 from specllava.cli.generate import Generate
+from specllava.cli.options import typed_options
 from specllava.cli.parsing import UsageError, joined, parse
 from specllava.cli.presets import Presets
 from specllava.cli.site import Site
@@ -91,9 +93,10 @@ def _parse(arguments: list[str] | None) -> Any:
     """Parse the arguments into a command; usage errors leave the program with one line."""
     given = joined(sys.argv[1:] if arguments is None else arguments)
     try:
-        return parse(Command, given, prog="specllava", description=__doc__)
+        command = parse(Command, given, prog="specllava", description=__doc__)
     except UsageError as error:
         raise SystemExit(_fail(f"{error}: see --help", 2)) from None
+    return replace(command, typed=typed_options(given)) if hasattr(command, "typed") else command
 
 
 def _fail(message: str, code: int = 1) -> int:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from specllava.config import DecodingConfig, DrafterName
-from specllava.models.presets import draft_hint, preset_named
+from specllava.models.draft_reading import DraftReading
+from specllava.models.presets import Tree, draft_hint, preset_named
 from specllava.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ QuantizationName = Literal["none", "int8", "int4", "torchao-int8"]
 DraftFormat = Literal["eagle", "msd", "vispec", "eagle3"]
 PassesName = Literal["auto", "eager", "padded", "graphs"]
 DecodingOptions = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
+Typed = Annotated[frozenset[str], tyro.conf.Suppress]  # options of decoding that the command line names
 
 
 @tyro.conf.configure(tyro.conf.OmitArgPrefixes)
@@ -45,6 +48,14 @@ class PairOptions:
     draft_format: DraftFormat | None = None
     """Of a draft that reads the target's states, where its tensors do not tell: msd has the names of eagle. A preset
     knows its draft's."""
+
+    draft_state_layers: tuple[int, ...] | None = None
+    """Hidden states of the target that such a draft was trained on, in place of those that its files name, such as
+    0 1 2: 0 are the embeddings, then the output of each layer; -1 is the last, normed."""
+
+    draft_rope_theta: float | None = None
+    """Base of the rotary embeddings that such a draft was trained with, in place of its configuration's: some were with
+    10000 whatever that says (docs/drafters.md)."""
 
     device: str = "auto"
     """cpu, cuda or cuda:N; auto takes the GPU if there is one."""
@@ -69,6 +80,15 @@ class PairOptions:
     context: int | None = None
     """Tokens that prompt and answer may have together, which the memory check counts caches for; without it as many as
     the target can hold and there is memory for."""
+
+    @property
+    def reading(self) -> DraftReading:
+        return DraftReading(self.draft_format, self.draft_state_layers, self.draft_rope_theta)
+
+    @property
+    def tree(self) -> Tree:
+        """Options of decoding with which others measured the preset's own draft; of any other none are known."""
+        return {} if self.target is not None or self.draft is not None else preset_named(self.preset).tree
 
 
 @tyro.conf.configure(tyro.conf.OmitArgPrefixes)
@@ -137,6 +157,7 @@ class AnswerOptions:
 
     pair: PairOptions = field(default_factory=PairOptions)
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
+    typed: Typed = frozenset()
 
     def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
         """Load the pair, what is shown and the options for decoding; what can be refused before is refused before.
@@ -147,8 +168,22 @@ class AnswerOptions:
         check_outputs(json=self.json, trace=self.trace)
         self.shown.check(self.decoding.drafter)
         shown = self.shown.read()
+        decoding = with_tree(self.decoding, self.pair.tree, self.typed)
         pair = load_pair(self.pair)
-        return pair, shown, with_fallback_drafter(pair, self.decoding, fallback)
+        return pair, shown, with_fallback_drafter(pair, decoding, fallback)
+
+
+def typed_options(arguments: Sequence[str]) -> frozenset[str]:
+    """Return the names of the options of decoding that are among arguments, their values left aside."""
+    names = {argument.partition("=")[0].removeprefix("--").replace("-", "_") for argument in arguments}
+    return names & {option.name for option in fields(DecodingConfig)}
+
+
+def with_tree(decoding: DecodingConfig, tree: Tree, typed: Collection[str]) -> DecodingConfig:
+    """Return options of decoding with a preset's tree, where none of it was typed; another rule has no use for it."""
+    if "rule" in typed and decoding.rule != tree.get("rule"):
+        return decoding
+    return replace(decoding, **{name: value for name, value in tree.items() if name not in typed})
 
 
 def load_pair(chosen: PairOptions) -> Pair:
@@ -169,7 +204,7 @@ def load_pair(chosen: PairOptions) -> Pair:
         "device_map": chosen.device_map,
         "quantization": chosen.quantization,
         "context": chosen.context,
-        "draft_format": chosen.draft_format,
+        **asdict(chosen.reading),
     }
     if preset is None or not preset.shipped:
         options["tell"] = print_notice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
@@ -82,7 +82,8 @@ def preset_records(machine: Machine) -> list[dict[str, Any]]:
         counted = {one.name: preset_memory(preset, one) for one in PRECISIONS}
         records.append({
             "name": name, **{role: None if one is None else _location(one) for role, one in models.items()},
-            "draft_format": preset.draft_format, "ships": shipped, "download_bytes": download_bytes(preset),
+            **asdict(preset.reading), "tree": dict(preset.tree), "ships": shipped,
+            "download_bytes": download_bytes(preset),
             "cached": {role: shipped or (one is not None and is_cached(str(one))) for role, one in models.items()},
             "memory_bytes": None if shipped else {one: int(kept.total) for one, kept in counted.items() if kept},
             "context": ENOUGH, "measured": preset.measured, "licence": preset.licence,

@@ -29,8 +29,9 @@ def check_teachable(pair: Pair, config: DistillConfig) -> None:
     """Refuse drafts that the loss does not support.
 
     Raises:
-        ValueError: a draft of another kind than the drafter, with a tower of its own, or that rotates by its target's
-            rows of positions, or options for a projector or a compressor that the draft cannot have.
+        ValueError: a draft of another kind than the drafter, with a tower of its own or a sliding window, or that
+            rotates by its target's rows of positions, or options for a projector or a compressor that the draft cannot
+            have.
     """
     name = pair.draft_name
     kind = "vlm"
@@ -42,6 +43,11 @@ def check_teachable(pair: Pair, config: DistillConfig) -> None:
         raise ValueError(
             f"the draft {name} rotates by three rows of positions and distill teaches drafts that count plainly: begin"
             f" a new one with --drafter {kind}, without --draft"
+        )
+    if isinstance(pair.draft, FeatureDraft) and pair.draft.config.sliding_window is not None:
+        raise ValueError(
+            f"the draft {name} attends to {pair.draft.config.sliding_window} positions and distill teaches drafts that"
+            f" attend to all: begin a new one with --drafter {kind}, without --draft"
         )
     if pair.draft_vision == "own":
         raise ValueError(

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -46,6 +47,7 @@ MOST_LAYERS: Final = 1_000  # and experts and labels; the deepest published deco
 COUNTS: Final = re.compile(r".*(layers?|depths?|experts|labels)")  # numbers of modules, in any part of a configuration
 LEAST_ONE: Final = ("num_hidden_layers", "depth")
 log = logging.getLogger(__name__)
+SHARD: Final = "model_{}.safetensors"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 ALIGNMENT: Final = 64  # bytes: the addresses of PyTorch's own allocations on a CPU are multiples of it
 
@@ -283,8 +285,16 @@ class Checkpoint:
         try:
             index = json.loads(Path(self._file(INDEX)).read_text(encoding="utf-8"))["weight_map"]
         except (EntryNotFoundError, FileNotFoundError):
-            return [self._file(SINGLE)]
+            return [self._file(SINGLE), *self._more()]
         return [self._file(name) for name in sorted({file for name, file in index.items() if part in name})]
+
+    def _more(self) -> Iterator[str]:
+        """Yield the files that accelerate writes beside the first, without an index: model_1, model_2 and so on."""
+        for number in count(1):
+            try:
+                yield self._file(SHARD.format(number))
+            except (EntryNotFoundError, FileNotFoundError):
+                return
 
     def _file(self, name: str) -> str:
         if not self.local:

@@ -164,8 +164,26 @@ def _changing_nothing(weight: Tensor) -> Tensor:
     return torch.ones_like(weight) if weight.dim() == 1 else torch.zeros_like(weight)
 
 
+def check_exportable(config: FeatureDraftConfig) -> None:
+    """Refuse an EAGLE-3 draft with what is read here and not written.
+
+    Raises:
+        ValueError: it has any of it.
+    """
+    parts = {
+        "norms of queries and keys": config.qk_norm,
+        "sliding windows": config.sliding_window is not None,
+        "no fc": not config.fusion,
+        "a bias of fc": config.fusion and config.fc_bias,
+        "no head of its own": not config.own_head,
+    }
+    if found := [what for what, there in parts.items() if there]:
+        raise ValueError(f"it has {' and '.join(found)}, which export does not write: hand on the files that it is of")
+
+
 def _eagle3(draft: FeatureDraft, layer: str) -> dict[str, Tensor]:
     """Return EAGLE-3's tensors, its decoder layer named ``layer``; ``d2t`` and ``t2d`` unless it guesses all."""
+    check_exportable(draft.config)
     weights = {name.replace("layers.0.", layer): one for name, one in draft.state_dict().items()}
     offsets, size = weights.pop("d2t"), draft.config.vocab_size
     if len(offsets) == size:

@@ -7,7 +7,8 @@ says the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -16,13 +17,19 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specllava.models.checkpoint import Checkpoint
+from specllava.models.decoder import FULL, SLIDING
 from specllava.models.device import input_device
-from specllava.models.feature_config import DraftFormat, FeatureDraftConfig
+from specllava.models.draft_reading import DraftReading
+from specllava.models.feature_config import LAST, DraftFormat, FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.feature_rotations import rotary_settings
 
 PADDING = 128  # rows that a draft's vocabulary may lack: of LLaVA's 32,064 Vicuna has 32,000, of Qwen's 152,064 151,936
 NESTED, IDS = "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"
+COUNTING: Final = "eagle_aux_layer_semantics"  # whose numbers these are: "vllm" or "sglang"
+METHOD: Final = "speculators_model_type"
+EAGLES: Final = ("eagle", "eagle3")
+SHIFTED: Final = {"vllm": 0, "sglang": 1}  # hidden state, less the number that is written for it
 VARIANTS: Final = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 SIZES: Final = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -30,6 +37,8 @@ SIZES: Final = (
 )  # fmt: skip
 NUMBERS: Final = ("vocab_size", "draft_vocab_size", "target_hidden_size", *SIZES[:6])
 UNUSED: Final = ("t2d", "rotary_emb.inv_freq")  # the inverse of d2t, and what follows from the configuration
+HIDDEN_NORM: Final = "layers.0.hidden_norm.weight"  # of EAGLE-3 alone
+MASKED: Final = "mask_hidden"  # of P-EAGLE (arXiv 2602.01469), which guesses several tokens in one pass
 AGAIN: Final = "weight"  # the embeddings once more, which MMSpec's trainer leaves in some files
 
 
@@ -45,7 +54,7 @@ def is_feature_draft(checkpoint: Checkpoint) -> bool:
     names = checkpoint.names()
     if names is None:  # a pickled file, which only feature drafts may be
         return single or "vision_config" not in settings
-    return "fc.weight" in {_plain(name) for name in names}
+    return not {"fc.weight", HIDDEN_NORM}.isdisjoint(map(plain_name, names))
 
 
 def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftConfig:
@@ -57,14 +66,16 @@ def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftCo
     sizes = _sizes(checkpoint.name, settings)
     kept = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
     if _looks_like_eagle3(settings):
-        kept |= {"format": "eagle3", "state_layers": [0, 0, 0], "draft_vocab_size": sizes.get("draft_vocab_size")}
+        named = settings.get(IDS) or _eagle_config(settings).get(IDS)
+        states = [0] * (len(named) if isinstance(named, list) else 3)
+        kept |= {"format": "eagle3", "state_layers": states, "draft_vocab_size": sizes.get("draft_vocab_size")}
     return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **kept}, vocab_size=text.vocab_size)
 
 
 def load_feature_draft(
     checkpoint: Checkpoint,
     target: PreTrainedModel,
-    asked: DraftFormat | None = None,
+    asked: DraftReading | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> FeatureDraft:
     """Load a feature draft for a target, on its device and in its precision; see :func:`read_feature_draft`."""
@@ -78,13 +89,13 @@ def load_feature_draft(
 def read_feature_draft(
     checkpoint: Checkpoint,
     target: PretrainedConfig,
-    asked: DraftFormat | None = None,
+    asked: DraftReading | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> FeatureDraft:
     """Read a feature draft for a target of which the configuration is enough: in main memory, as it is stored.
 
     Args:
-        asked: format, for those that have the same keys; by default what keys and configuration say.
+        asked: what its files do not tell; by default keys and configuration decide.
         tell: receives a line if weights must be unpickled.
 
     Raises:
@@ -93,7 +104,7 @@ def read_feature_draft(
     """
     settings = checkpoint.settings()
     most = _most_bytes(_sizes(checkpoint.name, settings), target)
-    weights = {_plain(name): one for name, one in checkpoint.weights(most, tell).items()}
+    weights = {plain_name(name): one for name, one in checkpoint.weights(most, tell).items()}
     weights = {name: one for name, one in weights.items() if name != AGAIN and not name.endswith(UNUSED)}
     config = feature_config(checkpoint.name, settings, weights, target, asked)
     if not config.own_embeddings:
@@ -102,7 +113,7 @@ def read_feature_draft(
         draft = FeatureDraft(config)
     if "d2t" in weights:
         weights["d2t"] = weights["d2t"].to(torch.int64)
-    elif config.format == "eagle3":
+    elif config.own_head:
         weights["d2t"] = torch.zeros(int(config.draft_vocab_size or 0), dtype=torch.int64)
     _check_keys(checkpoint.name, draft, weights)
     draft.load_state_dict(weights, assign=True)
@@ -115,42 +126,115 @@ def feature_config(
     settings: Mapping[str, Any],
     weights: Mapping[str, Tensor],
     target: PretrainedConfig,
-    asked: DraftFormat | None,
+    asked: DraftReading | None = None,
 ) -> FeatureDraftConfig:
     """Return the configuration of a checkpoint, checked against its target; see :func:`read_feature_draft`."""
+    asked = asked or DraftReading()
     if settings.get("model_type") == FeatureDraftConfig.model_type:
-        config: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
+        own: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
+        layers, config = list(asked.draft_state_layers or own.state_layers), own
+        if len(layers) != len(own.state_layers):
+            raise ValueError(f"{name} reads {len(own.state_layers)} hidden states, not the {len(layers)} of {layers}")
+        config.state_layers = layers
         _check_target(name, config, target)
-        return config
+    else:
+        config = _published_config(name, settings, weights, target, asked)
+    if asked.draft_rope_theta is not None:
+        if not 0 < asked.draft_rope_theta < math.inf:
+            raise ValueError(f"--draft-rope-theta is {asked.draft_rope_theta:g}: a number above 0 is needed")
+        config.rope_parameters = {**config.rope_parameters, "rope_theta": float(asked.draft_rope_theta)}
+    return config
+
+
+def _published_config(
+    name: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor], target: PretrainedConfig, asked: DraftReading
+) -> FeatureDraftConfig:
+    """Return the configuration of a draft as others publish it; see :func:`read_feature_draft`."""
+    _check_method(name, settings, weights)
     sizes = _sizes(name, settings)
-    kind = _format(name, weights, asked)
-    eagle3 = kind == "eagle3"
-    if "fc.weight" not in weights:
+    kind = _format(name, weights, asked.draft_format)
+    eagle3, count = kind == "eagle3", _layers(weights)
+    named = asked.draft_state_layers is not None or IDS in settings or IDS in _eagle_config(settings)
+    text, bare = target.get_text_config(), eagle3 and _eagle_config(settings).get("use_aux_hidden_state") is False
+    fusion = None if bare else weights.get("fc.weight")
+    if fusion is None and not bare:
         raise ValueError(f"{name} has no fc.weight, so it is no feature draft: {len(weights)} other tensors are there")
-    text = target.get_text_config()
-    count = int(text.num_hidden_layers)
-    layers = _state_layers(name, settings, count) if eagle3 else [-1]
+    layers = list(asked.draft_state_layers or LAST)
+    if asked.draft_state_layers is None and eagle3 and not bare:
+        layers = _state_layers(name, settings, int(text.num_hidden_layers))
+    read = int(sizes.get("hidden_size") or 0) if fusion is None else fusion.shape[1] - (0 if eagle3 else len(fusion))
     head = weights.get("lm_head.weight") if eagle3 else None
     config = FeatureDraftConfig(
-        **{key: sizes[key] for key in SIZES if sizes.get(key) is not None} | {"num_hidden_layers": _layers(weights)},
+        **{key: sizes[key] for key in SIZES if sizes.get(key) is not None} | {"num_hidden_layers": count},
         **rotary_settings(name, sizes, in_rows=eagle3),
+        **_windows(name, sizes, count),
         attention_bias="layers.0.self_attn.o_proj.bias" in weights,
         qkv_bias="layers.0.self_attn.q_proj.bias" in weights,
+        qk_norm="layers.0.self_attn.q_norm.weight" in weights,
         vocab_size=int(text.vocab_size),
         format=kind,
         state_layers=layers,
-        target_hidden_size=_target_width(weights["fc.weight"], len(layers) if eagle3 else 0),
+        target_hidden_size=_target_width(name, read, layers, text.hidden_size if named else 0),
         draft_vocab_size=None if head is None else len(head),
+        fusion=fusion is not None,
         fc_bias="fc.bias" in weights,
         input_norm=not eagle3 and "layers.0.input_layernorm.weight" in weights,
         own_embeddings=eagle3 and _own_embeddings(weights, text),
+        own_head=head is not None,
         queries=len(weights["imadpt.q"]) if kind == "vispec" else 2,
         tie_word_embeddings=False,
-        **{key: bool(settings.get(key, False)) for key in VARIANTS if eagle3},
+        **(_variants(settings) if eagle3 else {}),
     )
     _check_target(name, config, target)
     _check_vocabulary(name, config, sizes, weights, text.vocab_size)
     return config
+
+
+def _check_method(name: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """Refuse drafts of other methods, by what they call themselves or by a tensor that only they have."""
+    method = settings.get(METHOD, EAGLES[0])
+    if method not in EAGLES or MASKED in weights:
+        what = f"{METHOD} {method!r}" if method not in EAGLES else f"a tensor {MASKED}, of P-EAGLE"
+        raise ValueError(
+            f"{name} has {what}: it guesses several tokens in one pass, and only drafts that go on from their own"
+            " state are read here (EAGLE-1 to 3, MSD, ViSpec)"
+        )
+
+
+def _eagle_config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what SpecForge, SGLang and NVIDIA write about an EAGLE-3 head, apart from its sizes."""
+    found = settings.get("eagle_config")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _variants(settings: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the variants of an EAGLE-3 head.
+
+    NVIDIA writes them into ``eagle_config``, and calls ``norm_output`` ``return_hidden_post_norm``. Where the layout of
+    speculators is silent about ``norm_before_residual``, vLLM takes it for granted.
+    """
+    inner = _eagle_config(settings)
+    known = {"norm_before_residual": NESTED in settings, "norm_output": inner.get("return_hidden_post_norm", False)}
+    return {key: bool(settings.get(key, inner.get(key, known.get(key, False)))) for key in VARIANTS}
+
+
+def _windows(name: str, sizes: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """Return the attention of each layer and the window of sliding ones, if ``layer_types`` name any.
+
+    A ``sliding_window`` alone, as Qwen's configurations carry it along, is none: no engine goes by it.
+
+    Raises:
+        ValueError: an attention other than full and sliding, no type for a layer, or no window.
+    """
+    types, window = sizes.get("layer_types"), sizes.get("sliding_window")
+    if not types or SLIDING not in types or sizes.get("use_sliding_window") is False:
+        return {}
+    own = [str(one) for one in types[:layers]] if isinstance(types, list) else [str(types)]
+    if len(own) < layers or set(own) - {FULL, SLIDING}:
+        raise ValueError(f"{name} has layer_types {types!r} for {layers} layers: {FULL} and {SLIDING} are known")
+    if not isinstance(window, int) or window < 1:
+        raise ValueError(f"{name} has {SLIDING} and sliding_window {window!r}, which is no whole number from 1")
+    return {"layer_types": own, "sliding_window": window}
 
 
 def _looks_like_eagle3(settings: Mapping[str, Any]) -> bool:
@@ -173,7 +257,7 @@ def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return sizes
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a tensor's name without what trainers put in front, EAGLE-3's layer as layer 0."""
     name = name.removeprefix("module.").removeprefix("model.")
     return "layers.0." + name.removeprefix("midlayer.") if name.startswith("midlayer.") else name
@@ -181,7 +265,7 @@ def _plain(name: str) -> str:
 
 def _format(name: str, weights: Mapping[str, Tensor], asked: DraftFormat | None) -> DraftFormat:
     found: DraftFormat = "eagle"
-    if "layers.0.hidden_norm.weight" in weights:
+    if HIDDEN_NORM in weights:
         found = "eagle3"
     elif any(one.startswith("imadpt.") for one in weights):
         found = "vispec"
@@ -194,21 +278,30 @@ def _state_layers(name: str, settings: Mapping[str, Any], count: int) -> list[in
     """Return the hidden states that an EAGLE-3 head reads, as transformers numbers them.
 
     speculators and vLLM write those numbers; ``eagle_config``, of SpecForge and SGLang, the layers whose output they
-    are, which is one less. Without any they are [2, n // 2, n - 3] of n layers.
+    are, which is one less. ``eagle_aux_layer_semantics`` tells in so many words. Without any list they are
+    [2, n // 2, n - 3] of n layers.
     """
     usual = [2, count // 2, count - 3]
-    ours, theirs = settings.get(IDS), (settings.get("eagle_config") or {}).get(IDS)
-    if theirs is not None:
-        agreed = ours is not None and [int(one) - 1 for one in ours] == list(theirs)
-        if list(theirs) == usual and not agreed:
+    ours, theirs, counting = settings.get(IDS), _eagle_config(settings).get(IDS), settings.get(COUNTING)
+    for ids in (ours, theirs):
+        if ids is not None and (not isinstance(ids, list) or not all(isinstance(one, int) for one in ids)):
+            raise ValueError(f"{name} has {IDS} {ids!r}, which are no whole numbers")
+    if counting is not None and counting not in SHIFTED:
+        raise ValueError(f"{name} has {COUNTING} {counting!r}: {' and '.join(SHIFTED)} are known")
+    if theirs is not None and counting is None:
+        agreed = ours is not None and [one - 1 for one in ours] == theirs
+        if theirs == usual and not agreed:
             raise ValueError(
-                f"{name} has eagle_config.{IDS} {list(theirs)}, which are outputs of layers by SGLang's counting and"
+                f"{name} has eagle_config.{IDS} {theirs}, which are outputs of layers by SGLang's counting and"
                 f' hidden states by vLLM\'s: write "{IDS}": {usual} (hidden states) into its config.json instead'
             )
-        layers = [int(one) + 1 for one in theirs]
-    else:
-        layers = usual if ours is None else [int(one) for one in ours][:3]
-    if any(not 0 <= one <= count for one in layers):
+        return _in_range(name, [one + 1 for one in theirs], count)
+    listed = theirs if ours is None else ours
+    return _in_range(name, usual if listed is None else [one + SHIFTED[counting or "vllm"] for one in listed], count)
+
+
+def _in_range(name: str, layers: list[int], count: int) -> list[int]:
+    if not layers or any(not 0 <= one <= count for one in layers):
         raise ValueError(f"{name} reads hidden states {layers} of a target with {count} layers")
     return layers
 
@@ -217,10 +310,24 @@ def _layers(weights: Mapping[str, Tensor]) -> int:
     return 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("layers.")), default=0)
 
 
-def _target_width(fc: Tensor, states: int) -> int:
-    """Return the width of a target's state, of what ``fc`` reads: so many states, or an embedding and one state."""
-    rows, columns = fc.shape
-    return int(columns // states if states else columns - rows)
+def _target_width(name: str, read: int, layers: Sequence[int], hidden: int) -> int:
+    """Return the width of a target's state, of what a draft reads of several.
+
+    Args:
+        read: numbers, those of all states side by side.
+        layers: the states.
+        hidden: the target's width, if the states are named: then their number may be what is wrong; else 0.
+
+    Raises:
+        ValueError: another number of states than are named, or none of one width.
+    """
+    width, rest = divmod(read, len(layers))
+    if rest or (hidden and width != hidden and read % hidden == 0):
+        raise ValueError(
+            f"{name} reads {read} numbers of the target's states, and they are not those of the {len(layers)} hidden"
+            f' states {list(layers)}: write the ones that it reads into its config.json as "{IDS}"'
+        )
+    return width
 
 
 def _own_embeddings(weights: Mapping[str, Tensor], text: Any) -> bool:
@@ -240,6 +347,8 @@ def _check_vocabulary(
     own, mapped = int(config.draft_vocab_size or size), weights.get("d2t")
     if config.format != "eagle3":
         return
+    if not config.own_head and (mapped is not None or int(sizes.get("draft_vocab_size") or size) < size - PADDING):
+        raise ValueError(f"{name} lacks lm_head.weight: the target's head would score all {size} tokens, not its own")
     if mapped is None and own < size - PADDING:
         raise ValueError(f"{name} scores {own} of {size} tokens and lacks d2t, which says which")
     if mapped is not None:

@@ -8,6 +8,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import LlamaConfig
 
 from specllava.models.compressor_config import CompressorConfig
+from specllava.models.decoder import FULL
 
 DraftFormat = Literal["eagle", "msd", "vispec", "eagle3"]
 LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, behind its final norm
@@ -23,10 +24,16 @@ class FeatureDraftConfig(LlamaConfig):
         state_layers: hidden states of the target that it reads, numbered as transformers does; -1 is the last, normed.
         target_hidden_size: of one such state; ``hidden_size`` if not given.
         draft_vocab_size: tokens that its own head scores; all of the target's if not given.
-        fc_bias: the fusion of embedding and state has a bias.
+        fusion: it has ``fc``, which makes one vector of what it reads; without, an EAGLE-3 draft reads one state as it
+            is.
+        fc_bias: that has a bias; if not given, as each format's authors have it.
         input_norm: its first layer has an input norm, as in EagleVLM (2509.11815); EAGLE has none there.
         own_embeddings: it has token embeddings of its own; the target's otherwise.
+        own_head: it has a head of its own, the target's otherwise; if not given, EAGLE-3 has one.
         qkv_bias: queries, keys and values have biases, as Qwen2's have.
+        qk_norm: queries and keys are normed by head, as Qwen3's are.
+        layer_types, sliding_window: attention of each layer, and the positions that a ``sliding_attention`` layer sees,
+            its own included; full attention if not given.
         mrope_section: pairs of numbers of a head that each of its target's three rows of positions rotates; plain
             positions without, see :mod:`specllava.models.feature_rotations`.
         mrope_interleaved: the three take turns, as in Qwen3-VL; else they follow one another, as in Qwen2-VL.
@@ -46,10 +53,15 @@ class FeatureDraftConfig(LlamaConfig):
     state_layers: list[int] | tuple[int, ...] = LAST
     target_hidden_size: int | None = None
     draft_vocab_size: int | None = None
-    fc_bias: bool = True
+    fusion: bool = True
+    fc_bias: bool | None = None
     input_norm: bool = False
     own_embeddings: bool = False
+    own_head: bool | None = None
     qkv_bias: bool = False
+    qk_norm: bool = False
+    layer_types: list[str] | None = None
+    sliding_window: int | None = None
     mrope_section: list[int] | None = None
     mrope_interleaved: bool = False
     queries: int = 2
@@ -64,6 +76,11 @@ class FeatureDraftConfig(LlamaConfig):
             self.target_hidden_size = self.hidden_size
         if self.draft_vocab_size is None:
             self.draft_vocab_size = self.vocab_size
+        eagle3 = self.format == "eagle3"
+        self.fc_bias = not eagle3 if self.fc_bias is None else self.fc_bias
+        self.own_head = eagle3 if self.own_head is None else self.own_head
+        if self.layer_types is None:
+            self.layer_types = [FULL] * self.num_hidden_layers
         if self.compressor is not None:
             if self.format != "eagle":
                 raise ValueError(f"a draft of format {self.format} takes no compressor, only eagle does")

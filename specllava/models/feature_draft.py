@@ -16,6 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specllava.models.compressor_config import OperatorName
 from specllava.models.compressors import compressor_of_config
+from specllava.models.decoder import layer_types
 from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_layers import Eagle3Layer, EagleLayer
 from specllava.models.feature_rotations import rotary_axes, rotations_in_rows
@@ -80,7 +81,8 @@ class FeatureDraft(PreTrainedModel):
         width, taps = config.hidden_size, len(config.state_layers)
         wide = taps * int(config.target_hidden_size or width)
         eagle3 = config.format == "eagle3"
-        self.fc = nn.Linear(wide if eagle3 else width + wide, width, bias=config.fc_bias and not eagle3)
+        if config.fusion:
+            self.fc = nn.Linear(wide if eagle3 else width + wide, width, bias=bool(config.fc_bias))
         first, *rest = range(config.num_hidden_layers)
         self.layers = nn.ModuleList([(Eagle3Layer if eagle3 else EagleLayer)(config, first)])
         self.layers.extend(EagleLayer(config, number) for number in rest)
@@ -89,14 +91,15 @@ class FeatureDraft(PreTrainedModel):
             self.embed_tokens = nn.Embedding(config.vocab_size, width)
         if eagle3:
             self.norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
+        if config.own_head:
             self.lm_head = nn.Linear(width, int(config.draft_vocab_size or config.vocab_size), bias=False)
             self.register_buffer("d2t", torch.zeros(self.lm_head.out_features, dtype=torch.int64))
-            if config.norm_before_fc:
-                self.input_norm = nn.RMSNorm(wide, eps=config.rms_norm_eps)
-            if config.fc_norm:
-                self.fc_norm = nn.ModuleList(nn.RMSNorm(wide // taps, eps=config.rms_norm_eps) for _ in range(taps))
+        if eagle3 and config.norm_before_fc:
+            self.input_norm = nn.RMSNorm(wide, eps=config.rms_norm_eps)
+        if eagle3 and config.fc_norm:
+            self.fc_norm = nn.ModuleList(nn.RMSNorm(wide // taps, eps=config.rms_norm_eps) for _ in range(taps))
         if config.format == "vispec":
-            self.img_fc = nn.Linear(2 * width, width, bias=config.fc_bias)
+            self.img_fc = nn.Linear(2 * width, width, bias=bool(config.fc_bias))
             self.imadpt = ImageAdaptor(config.queries, width, config.num_attention_heads, config.qkv_bias)
         self.compressor = compressor_of_config(config)
         self._ends: tuple[TargetEnds, ...] = ()  # in a tuple, so that they are no part of this module
@@ -168,17 +171,22 @@ class FeatureDraft(PreTrainedModel):
         return Entries(inputs, places, places)
 
     def forward(
-        self, inputs: Tensor, rotations: tuple[Tensor, Tensor], mask: Tensor | None = None, cache: Any = None
+        self,
+        inputs: Tensor,
+        rotations: tuple[Tensor, Tensor],
+        mask: Tensor | dict[str, Tensor] | None = None,
+        cache: Any = None,
     ) -> Tensor:
         """Run the layers on ``[batch, entries, width]``; returns states ``[batch, entries, hidden]``, which recur.
 
         Args:
             rotations: cosines and sines of the entries' positions, ``[batch, entries, size of a head]``.
-            mask: added to the scores; causal without it.
+            mask: added to the scores, one for each layer type if these differ; causal without it.
         """
         states = inputs
-        for layer in self.layers:
-            states = layer(states, attention_mask=mask, position_embeddings=rotations, past_key_values=cache)
+        for layer, kind in zip(self.layers, layer_types(self.config), strict=True):
+            own = mask[kind] if isinstance(mask, dict) else mask
+            states = layer(states, attention_mask=own, position_embeddings=rotations, past_key_values=cache)
         if self.config.norm_output:
             states = self.norm(states)
         return states
@@ -188,15 +196,17 @@ class FeatureDraft(PreTrainedModel):
         if positions.dim() == 3:
             axes = rotary_axes(self.config.mrope_section or (), self.config.mrope_interleaved)
             return rotations_in_rows(self.rotary_emb, axes, positions, self.dtype)
-        cosines, sines = self.rotary_emb(self.fc.weight, position_ids=positions)
+        cosines, sines = self.rotary_emb(positions.new_empty(0, dtype=self.dtype), position_ids=positions)
         return cosines, sines
 
     def logits(self, states: Tensor) -> Tensor:
         """Score next tokens from the draft's states ``[…, hidden]``: ``[…, vocab]``, -inf for what it cannot guess."""
-        if self.config.format != "eagle3":
+        if self.config.format == "eagle3" and not self.config.norm_output:
+            states = self.norm(states)
+        if not self.config.own_head:
             logits: Tensor = self.ends.head(states.to(self.ends.dtype))
             return logits.to(states.device)  # the target's head may lie on another
-        own: Tensor = self.lm_head(states if self.config.norm_output else self.norm(states))
+        own: Tensor = self.lm_head(states)
         ids = self.guessable
         if ids is None:
             return own
@@ -207,7 +217,7 @@ class FeatureDraft(PreTrainedModel):
     @property
     def guessable(self) -> Tensor | None:
         """Ids that its own head scores, ``[draft vocabulary]``; ``None`` for all of the target's."""
-        if self.config.format != "eagle3" or len(self.d2t) == self.config.vocab_size:
+        if not self.config.own_head or len(self.d2t) == self.config.vocab_size:
             return None
         found: Tensor = self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
         return found
@@ -219,7 +229,7 @@ class FeatureDraft(PreTrainedModel):
         if self.config.fc_norm:
             parts = states.chunk(len(self.fc_norm), -1)
             states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
-        joined: Tensor = self.fc(states)
+        joined: Tensor = self.fc(states) if self.config.fusion else states
         return joined
 
     def _compressed(

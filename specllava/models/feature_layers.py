@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from specllava.models.feature_config import FeatureDraftConfig
 
@@ -18,6 +19,8 @@ class EagleLayer(LlamaDecoderLayer):
         super().__init__(config, number)
         if number == 0 and not config.input_norm:
             self.input_layernorm = nn.Identity()
+        if config.qk_norm:
+            self.self_attn = _normed_attention(config, number)
         if config.qkv_bias:
             _replace_products(self.self_attn, config.hidden_size, bias=True)
 
@@ -27,6 +30,8 @@ class Eagle3Layer(LlamaDecoderLayer):
 
     def __init__(self, config: FeatureDraftConfig, number: int) -> None:
         super().__init__(config, number)
+        if config.qk_norm:
+            self.self_attn = _normed_attention(config, number)
         _replace_products(self.self_attn, 2 * config.hidden_size, config.qkv_bias or config.attention_bias)
         for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):  # torch's own, which keeps float64
             setattr(self, name, nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps))
@@ -42,6 +47,14 @@ class Eagle3Layer(LlamaDecoderLayer):
         states = (normed if self.norm_before_residual else states) + attended
         out: Tensor = states + self.mlp(self.post_attention_layernorm(states))
         return out
+
+
+def _normed_attention(config: FeatureDraftConfig, number: int) -> Qwen3Attention:
+    """Return Qwen3's attention, which norms each head of queries and keys before it rotates them."""
+    attention = Qwen3Attention(config, number)
+    for name in ("q_norm", "k_norm"):  # torch's own, which keeps float64
+        setattr(attention, name, nn.RMSNorm(attention.head_dim, eps=config.rms_norm_eps))
+    return attention
 
 
 def _replace_products(attention: nn.Module, width: int, bias: bool) -> None:

@@ -14,6 +14,7 @@ from specllava.models.compatibility import check_pair, check_relative
 from specllava.models.decoder import check_decoder
 from specllava.models.device import DEVICE_AUTO, input_device, parse_device
 from specllava.models.draft_classes import vision_source
+from specllava.models.draft_reading import DraftReading
 from specllava.models.eos import eos_token_ids
 from specllava.models.family import SharedTower, family_of, find_family, known_families
 from specllava.models.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
@@ -41,7 +42,8 @@ class LoadOptions:
         quantization: store the target's weights in fewer bits.
         context: largest number of tokens of prompt and answer; without it as many as the target can hold, or fewer
             where there is no memory for all of them.
-        draft_format: of a draft that reads the target's states, where its keys do not tell.
+        draft_format, draft_state_layers, draft_rope_theta: of a draft that reads the target's states, as
+            :class:`DraftReading` has them.
 
     Raises:
         ValueError: an unknown dtype.
@@ -53,6 +55,12 @@ class LoadOptions:
     quantization: QuantizationName = "none"
     context: int | None = None
     draft_format: DraftFormat | None = None
+    draft_state_layers: tuple[int, ...] | None = None
+    draft_rope_theta: float | None = None
+
+    @property
+    def reading(self) -> DraftReading:
+        return DraftReading(self.draft_format, self.draft_state_layers, self.draft_rope_theta)
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(DTypeName):
@@ -141,24 +149,26 @@ def load_draft(
     draft: Source,
     target: PreTrainedModel,
     processor: ProcessorMixin,
-    draft_format: DraftFormat | None = None,
+    reading: DraftReading | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> LoadedDraft:
     """Load the draft of a directory or of the hub for a target, on its device and in its precision.
 
     Args:
-        draft_format: of a draft that reads the target's states, where its keys do not tell.
+        reading: of a draft that reads the target's states.
         tell: receives a line about weights that must be unpickled.
 
     Raises:
         ValueError: no model there, or one that does not fit the target.
     """
-    checkpoint = Checkpoint.at(draft)
+    checkpoint, asked = Checkpoint.at(draft), reading or DraftReading()
     if is_feature_draft(checkpoint):
-        reading = load_feature_draft(checkpoint, target, draft_format, tell)
-        return LoadedDraft(checkpoint.name, fuse(_ready(reading, input_device(target))), None)
-    if draft_format is not None:
-        raise ValueError(f"{checkpoint.name} is no draft of format {draft_format}: leave --draft-format out")
+        made = load_feature_draft(checkpoint, target, asked, tell)
+        return LoadedDraft(checkpoint.name + asked.suffix, fuse(_ready(made, input_device(target))), None)
+    if asked.draft_format is not None:
+        raise ValueError(f"{checkpoint.name} is no draft of format {asked.draft_format}: leave --draft-format out")
+    if asked.options:
+        raise ValueError(f"{checkpoint.name} does not read the target's states: leave {asked.options} out")
     config = draft_config(checkpoint)
     build = draft_class(checkpoint.name, config)
     check_decoder(checkpoint.name, config.get_text_config())

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from specllava.growth.rules.topk import eagle2_tree
+from specllava.models.draft_reading import DraftReading
 from specllava.shipped import shipped
 
 if TYPE_CHECKING:
     from specllava.models.checkpoint import Source
-    from specllava.models.feature_config import DraftFormat
 
 ASSETS = shipped("assets")
 LICENCE_UNKNOWN: Final = "weights: licence not known"
+LICENCES: Final = {"taobao-mnn/Qwen3-VL-2B-Instruct-Eagle3": "weights: Apache-2.0 by its card"}
 NO_FIGURES: Final = "no figures are known"
+Tree = Mapping[str, Any]  # options of decoding by the names of DecodingConfig
+
+
+def chain(guesses: int) -> Tree:
+    """Return the options of a chain that never stops early."""
+    return {"rule": "chain", "depth": guesses, "nodes": guesses, "min_log_prob": -50.0}
+
+
+MSD: Final = eagle2_tree(5, 10, 59)
+VISPEC: Final = eagle2_tree(3, 8, 30)  # and of MMSpec's runs but for MSD
+CHAIN: Final = chain(4)
+FIRST: Final = (0, 1, 2)  # hidden states that MMSpec trained its EAGLE-3 drafts on
+OLD_THETA: Final = 10_000.0  # of SpecForge until July 2026 for drafts with mrope_section, whatever rope_theta said
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,31 +41,31 @@ class Preset:
     Args:
         target, draft: a directory, or an id of the hub; no draft where none is published.
         before: the draft as it was before distillation, if it is there too.
-        draft_format: of a draft that reads the target's states, where its keys do not tell.
+        reading: of a draft that reads the target's states, where its files do not tell.
         licence: of a published draft, as far as known.
         family: model type of both models, where the draft is a smaller model of the target's family.
         measured: what others measured with a published draft, greedily, and who they are; nothing of it was repeated
             here.
+        tree: options of decoding with which they measured; what a user asks for wins.
     """
 
     target: Source
     draft: Source | None = None
     before: Source | None = None
-    draft_format: DraftFormat | None = None
+    reading: DraftReading = field(default_factory=DraftReading)
     licence: str = ""
     family: str = ""
     measured: str = ""
+    tree: Tree = field(default_factory=dict)
 
     @property
     def shipped(self) -> bool:
         """Whether it comes with the project, and loads without a network."""
         return isinstance(self.target, Path)
 
-    def chosen(
-        self, draft: Source | None, draft_format: DraftFormat | None
-    ) -> tuple[Source | None, DraftFormat | None]:
-        """Return the draft to load and its format: those asked for, else its own. Another draft's is not known."""
-        return (self.draft, draft_format or self.draft_format) if draft is None else (draft, draft_format)
+    def chosen(self, draft: Source | None, asked: DraftReading) -> tuple[Source | None, DraftReading]:
+        """Return the draft to load and how it is read: as asked for, else its own. Another draft's is not known."""
+        return (self.draft, asked.over(self.reading)) if draft is None else (draft, asked)
 
 
 def presets() -> dict[str, Preset]:
@@ -72,42 +88,95 @@ def _published() -> dict[str, Preset]:
 
     The figures are those of a third party's run of MMSpec's benchmark (arXiv 2603.14989; 600 prompts, at most 1,024
     tokens), of ViSpec's and MSD's authors (arXiv 2509.15235, 2505.14260), of AngelSlim's documentation (chains of 4),
-    and of TensorRT Edge-LLM's performance page (the slowest with INT4 weights, the fastest with NVFP4).
+    of TensorRT Edge-LLM's performance page (the slowest with INT4 weights, the fastest with NVFP4), and of a card.
     """
-    llava, small, large = "llava-hf/llava-{}-hf", "llava-hf/llava-1.5-7b-hf", "llava-hf/llava-1.5-13b-hf"
-    next_small, next_large = llava.format("v1.6-vicuna-7b"), llava.format("v1.6-vicuna-13b")
-    qwen2, qwen3 = "Qwen/Qwen2.5-VL-{}-Instruct", "Qwen/Qwen3-VL-{}-Instruct"
-    vispec, angel = "JLKang/ViSpec-{}", "AngelSlim/Qwen3-VL-{}-Instruct_eagle3"
-    rows = (
-        ("llava-1.5-7b-msd", small, "Cloudriver/MSD-LLaVA1.5-7B", _figures("MMSpec", "4.5", "2.11")),
-        ("llava-1.5-7b-vispec", small, "Cloudriver/ViSpec-LLaVA1.5-7B", _figures("MMSpec", "4.0", "2.23")),
-        ("llava-1.5-7b-eagle", small, "Cloudriver/EAGLE-LLaVA-1.5-7B", _figures("MMSpec", "1.85", "1.14")),
-        ("llava-1.5-7b-eagle3", small, "Cloudriver/EAGLE3-LLaVA1.5-7B", _figures("MMSpec", "1.0", "0.66")),
-        ("llava-1.5-13b-msd", large, "lucylyn/MSD-LLaVA1.5-13B", "authors: up to 2.46 times as fast"),
-        ("llava-1.6-vicuna-7b-vispec", next_small, vispec.format("llava-v1.6-vicuna-7b-hf"),
-         _figures("authors", "4.0", "2.58")),
-        ("llava-1.6-vicuna-13b-vispec", next_large, vispec.format("llava-v1.6-vicuna-13b-hf"),
-         _figures("authors", "3.9", "2.38")),
-        ("qwen2.5-vl-3b-vispec", qwen2.format("3B"), vispec.format("Qwen2.5-VL-3B-Instruct"),
-         _figures("authors", "3.2", "1.87")),
-        ("qwen2.5-vl-7b-vispec", qwen2.format("7B"), vispec.format("Qwen2.5-VL-7B-Instruct"),
-         _figures("authors", "3.2", "1.80")),
-        ("qwen2.5-vl-7b-msd", qwen2.format("7B"), "Cloudriver/MSD-Qwen2.5-VL-7B-Instruct",
-         _figures("MMSpec", "3.6", "1.67")),
-        ("qwen2.5-vl-7b-eagle3", qwen2.format("7B"), "Rayzl/qwen2.5-vl-7b-eagle3-sgl",
-         _figures("TensorRT Edge-LLM", "3.7-3.8", "1.1 to 2.6")),
-        ("qwen3-vl-2b-eagle3", qwen3.format("2B"), angel.format("2B"),
-         "authors: 2.6 (MMMU) and 2.3 (MMStar) tokens a pass, chains of 4"),
-        ("qwen3-vl-4b-eagle3", qwen3.format("4B"), angel.format("4B"),
-         "authors: 2.1 (MMMU) and 2.1 (MMStar) tokens a pass, chains of 4"),
-    )  # fmt: skip
-    formats: dict[str, DraftFormat] = {"msd": "msd", "vispec": "vispec"}
+    return {**_for_llava(), **_for_qwen()}
+
+
+def _for_llava() -> dict[str, Preset]:
+    llava, vispec = "llava-hf/llava-{}-hf", "JLKang/ViSpec-llava-{}-hf"
+    small, large = llava.format("1.5-7b"), llava.format("1.5-13b")
     return {
-        name: Preset(
-            target, draft, draft_format=formats.get(name.rsplit("-", 1)[1]), licence=LICENCE_UNKNOWN, measured=measured
-        )
-        for name, target, draft, measured in rows
-    }
+        "llava-1.5-7b-msd": _reading(
+            small, "Cloudriver/MSD-LLaVA1.5-7B", _figures("MMSpec", "4.5", "2.11"), MSD, draft_format="msd"
+        ),
+        "llava-1.5-7b-msd-lucylyn": _reading(
+            small, "lucylyn/MSD-LLaVA1.5-7B", "authors: up to 2.29 times as fast", MSD, draft_format="msd"
+        ),
+        "llava-1.5-7b-vispec": _reading(
+            small, "Cloudriver/ViSpec-LLaVA1.5-7B", _figures("MMSpec", "4.0", "2.23"), VISPEC, draft_format="vispec"
+        ),
+        "llava-1.5-7b-vispec-jlkang": _reading(
+            small, vispec.format("1.5-7b"), f"authors: {NO_FIGURES}", VISPEC, draft_format="vispec"
+        ),
+        "llava-1.5-7b-eagle": _reading(
+            small, "Cloudriver/EAGLE-LLaVA-1.5-7B", _figures("MMSpec", "1.85", "1.14"), VISPEC
+        ),
+        "llava-1.5-7b-eagle3": _reading(
+            small, "Cloudriver/EAGLE3-LLaVA1.5-7B", _figures("MMSpec", "1.0", "0.66"), VISPEC, draft_state_layers=FIRST
+        ),
+        "llava-1.5-13b-msd": _reading(
+            large, "lucylyn/MSD-LLaVA1.5-13B", "authors: up to 2.46 times as fast", MSD, draft_format="msd"
+        ),
+        "llava-1.6-vicuna-7b-vispec": _reading(
+            llava.format("v1.6-vicuna-7b"), vispec.format("v1.6-vicuna-7b"), _figures("authors", "4.0", "2.58"), VISPEC,
+            draft_format="vispec",
+        ),
+        "llava-1.6-vicuna-13b-vispec": _reading(
+            llava.format("v1.6-vicuna-13b"), vispec.format("v1.6-vicuna-13b"), _figures("authors", "3.9", "2.38"),
+            VISPEC, draft_format="vispec",
+        ),
+    }  # fmt: skip
+
+
+def _for_qwen() -> dict[str, Preset]:
+    qwen2, qwen3 = "Qwen/Qwen2.5-VL-{}-Instruct", "Qwen/Qwen3-VL-{}-Instruct"
+    mmspec = "Cloudriver/{}-Qwen2.5-VL-7B-Instruct"
+    vispec, angel = "JLKang/ViSpec-Qwen2.5-VL-{}-Instruct", "AngelSlim/Qwen3-VL-{}-Instruct_eagle3"
+    mnn, seven, unseen = "taobao-mnn/Qwen3-VL-{}-Instruct-Eagle3", qwen2.format("7B"), "its configuration was not seen"
+    two, four = qwen3.format("2B"), qwen3.format("4B")
+    return {
+        "qwen2-vl-7b-msd": _reading(
+            "Qwen/Qwen2-VL-7B-Instruct", "lucylyn/MSD-Qwen2VL-7B-Instruct", f"authors: {NO_FIGURES}", MSD,
+            draft_format="msd",
+        ),
+        "qwen2.5-vl-3b-vispec": _reading(
+            qwen2.format("3B"), vispec.format("3B"), _figures("authors", "3.2", "1.87"), VISPEC, draft_format="vispec"
+        ),
+        "qwen2.5-vl-7b-vispec": _reading(
+            seven, vispec.format("7B"), _figures("authors", "3.2", "1.80"), VISPEC, draft_format="vispec"
+        ),
+        "qwen2.5-vl-7b-vispec-mmspec": _reading(
+            seven, mmspec.format("ViSpec"), _figures("MMSpec", "3.3", "1.38"), VISPEC, draft_format="vispec"
+        ),
+        "qwen2.5-vl-7b-msd": _reading(
+            seven, mmspec.format("MSD"), _figures("MMSpec", "3.6", "1.67"), MSD, draft_format="msd"
+        ),
+        "qwen2.5-vl-7b-eagle": _reading(seven, mmspec.format("EAGLE"), _figures("MMSpec", "3.2", "1.57"), VISPEC),
+        "qwen2.5-vl-7b-eagle3": _reading(
+            seven, "Rayzl/qwen2.5-vl-7b-eagle3-sgl", _figures("TensorRT Edge-LLM", "3.7-3.8", "1.1 to 2.6"),
+            draft_rope_theta=OLD_THETA,
+        ),
+        "qwen2.5-vl-7b-eagle3-mmspec": _reading(
+            seven, mmspec.format("EAGLE3"), _figures("MMSpec", "1.1", "0.69"), VISPEC, draft_state_layers=FIRST
+        ),
+        "qwen3-vl-2b-eagle3": _reading(
+            two, angel.format("2B"), "authors: 2.6 (MMMU) and 2.3 (MMStar) tokens a pass, chains of 4", CHAIN
+        ),
+        "qwen3-vl-2b-eagle3-mnn": _reading(two, mnn.format("2B"), f"authors: 1.9 to 2.0 on text; {unseen}"),
+        "qwen3-vl-4b-eagle3": _reading(
+            four, angel.format("4B"), "authors: 2.1 (MMMU) and 2.1 (MMStar) tokens a pass, chains of 4", CHAIN
+        ),
+        "qwen3-vl-8b-eagle3": _reading(
+            qwen3.format("8B"), mnn.format("8B"), f"authors: {NO_FIGURES}; {unseen}"
+        ),
+    }  # fmt: skip
+
+
+def _reading(target: str, draft: str, measured: str, tree: Tree | None = None, **known: Any) -> Preset:
+    """Return a pair whose draft reads the target's states; ``known`` are fields of :class:`DraftReading`."""
+    licence = LICENCES.get(draft, LICENCE_UNKNOWN)
+    return Preset(target, draft, reading=DraftReading(**known), licence=licence, measured=measured, tree=tree or {})
 
 
 def _figures(who: str, tokens: str, speed: str) -> str:

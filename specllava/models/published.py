@@ -43,6 +43,7 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     "HuggingFaceTB/SmolVLM2-256M-Video-Instruct": Published(ModelSize(256_484_928, 30, 3, 64), stored=4),
     "HuggingFaceTB/SmolVLM2-500M-Video-Instruct": Published(ModelSize(507_482_304, 32, 5, 64), stored=4),
     "HuggingFaceTB/SmolVLM2-2.2B-Instruct": Published(ModelSize(2_246_784_880, 24, 32, 64, 1_610_612_736), stored=4),
+    "Qwen/Qwen2-VL-7B-Instruct": Published(ModelSize(8_291_375_616, 28, 4, 128, 6_525_288_448)),
     "Qwen/Qwen2.5-VL-3B-Instruct": Published(ModelSize(3_754_622_976, 36, 2, 128, 2_774_532_096)),
     "Qwen/Qwen2.5-VL-7B-Instruct": Published(ModelSize(8_292_166_656, 28, 4, 128, 6_525_288_448)),
     "Qwen/Qwen2.5-VL-32B-Instruct": Published(ModelSize(33_452_718_336, 64, 8, 128, 31_205_621_760)),
@@ -62,7 +63,11 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     "Cloudriver/MSD-LLaVA1.5-7B": Published(
         ModelSize(235_937_792, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
     ),
+    "lucylyn/MSD-LLaVA1.5-7B": Published(ModelSize(235_937_792, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS),
     "Cloudriver/ViSpec-LLaVA1.5-7B": Published(
+        ModelSize(319_836_160, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
+    ),
+    "JLKang/ViSpec-llava-1.5-7b-hf": Published(
         ModelSize(319_836_160, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
     ),
     "Cloudriver/EAGLE-LLaVA-1.5-7B": Published(
@@ -84,10 +89,22 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct": Published(
         ModelSize(344_999_424, 1, 28, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
     ),
+    "lucylyn/MSD-Qwen2VL-7B-Instruct": Published(
+        ModelSize(258_743_296, 1, 4, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
+    ),
     "Cloudriver/MSD-Qwen2.5-VL-7B-Instruct": Published(
         ModelSize(258_743_296, 1, 4, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
     ),
+    "Cloudriver/ViSpec-Qwen2.5-VL-7B-Instruct": Published(
+        ModelSize(322_979_328, 1, 4, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
+    ),
+    "Cloudriver/EAGLE-Qwen2.5-VL-7B-Instruct": Published(
+        ModelSize(258_743_296, 1, 4, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
+    ),
+    "Cloudriver/EAGLE3-Qwen2.5-VL-7B-Instruct": Published(ModelSize(402_798_592, 1, 4, 128, states=3 * 3584)),
     "Rayzl/qwen2.5-vl-7b-eagle3-sgl": Published(ModelSize(402_798_592, 1, 4, 128, states=3 * 3584)),
     "AngelSlim/Qwen3-VL-2B-Instruct_eagle3": Published(ModelSize(136_847_360, 1, 8, 128, states=3 * 2048)),
+    "taobao-mnn/Qwen3-VL-2B-Instruct-Eagle3": Published(ModelSize(136_847_360, 1, 8, 128, states=3 * 2048)),
+    "taobao-mnn/Qwen3-VL-8B-Instruct-Eagle3": Published(ModelSize(399_523_840, 1, 8, 128, states=3 * 4096)),
     "AngelSlim/Qwen3-VL-4B-Instruct_eagle3": Published(ModelSize(218_245_120, 1, 8, 128, states=3 * 2560)),
 }

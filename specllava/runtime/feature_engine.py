@@ -30,7 +30,7 @@ class FeatureEngine:
 
     def __init__(self, model: FeatureDraft, capacity: int) -> None:
         self.model = model
-        self.device, self.dtype = model.fc.weight.device, model.dtype
+        self.device, self.dtype = model.device, model.dtype
         self.cache = self._new_cache(capacity)
         self.ahead = 0  # positions against columns: a compressed picture takes fewer columns
         self.image: Tensor | None = None  # of the last picture, see :class:`Entries`
@@ -64,7 +64,7 @@ class FeatureEngine:
             rotations = self._rotations(entries.positions[reused:])
         else:
             rotations = self.model.rotations(entries.rows[:, None, reused:-1])
-        return self._run(entries.inputs[reused:], rotations, None, contents[reused:])
+        return self._run(entries.inputs[reused:], rotations, None, contents[reused:], entries.positions[reused:])
 
     def read(self, tokens: Sequence[int], states: Tensor, summary: Summary | None = None) -> PassOutput:
         """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored.
@@ -73,7 +73,8 @@ class FeatureEngine:
             summary: as :meth:`Engine.forward`.
         """
         inputs = self.model.inputs(self._embed(tokens), states, image=self.image)
-        own = self._run(inputs, self._rotations(self._next(len(tokens))), None, tokens)
+        positions = self._next(len(tokens))
+        own = self._run(inputs, self._rotations(positions), None, tokens, self._in_text(positions))
         return PassOutput(self.model.logits(own[-1:]), own)
 
     def forward(self, batch: PassInput, states: Tensor | None = None, summary: Summary | None = None) -> PassOutput:
@@ -87,7 +88,7 @@ class FeatureEngine:
         states = torch.zeros_like(embeds) if states is None else states
         inputs = self.model.inputs(embeds, states, guessed=True, image=self.image)
         positions = batch.positions or self._next(len(batch.tokens))
-        own = self._run(inputs, self._rotations(positions), batch, batch.tokens)
+        own = self._run(inputs, self._rotations(positions), batch, batch.tokens, self._in_text(positions))
         return PassOutput(self.model.logits(own), own)
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
@@ -101,6 +102,12 @@ class FeatureEngine:
         """Return the positions of the next tokens behind the cache."""
         start = self.cache.length + self.ahead
         return range(start, start + count)
+
+    def _in_text(self, positions: Sequence[int]) -> Sequence[int]:
+        """Return the positions in the text of tokens at rotary positions, from which pictures may move these."""
+        if self._masks.window is None or self._table is not None:
+            return positions
+        return [position - self.ahead for position in positions]
 
     def _embed(self, tokens: Sequence[int]) -> Tensor:
         return self.model.embed(torch.tensor(list(tokens), device=self.device))
@@ -122,16 +129,23 @@ class FeatureEngine:
         rotations: tuple[Tensor, Tensor],
         batch: PassInput | None,
         contents: Sequence[Content],
+        positions: Sequence[int],
     ) -> Tensor:
-        """Run the layers on ``[entries, width]`` behind the cache; returns ``[entries, hidden]``."""
+        """Run the layers on ``[entries, width]`` behind the cache; returns ``[entries, hidden]``.
+
+        Args:
+            positions: of the entries in the text, which sliding windows are measured by.
+        """
         start, count = self.cache.length, len(inputs)
         self.cache.check_room(count)
         visible = None if batch is None else batch.visible
-        if visible is None and count > 1:
+        if visible is None and (count > 1 or self._masks.window is not None):
             visible = np.tri(count, start + count, start, dtype=np.bool_)
-        mask = None if visible is None else self._masks.of(visible, (), ())  # a draft has no windows
+        mask = None if visible is None else self._masks.of(visible, positions, self.cache.positions)
         states = self.model(inputs[None], rotations, mask, self.cache)
         self.cache.contents += contents
+        if self._masks.window is not None:
+            self.cache.positions += positions
         found: Tensor = states[0]
         return found
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaModel, PretrainedConfig, PreTrainedModel
 
-from specllava.models.decoder import GROWING_ROPES
+from specllava.models.decoder import GROWING_ROPES, SLIDING, layer_types
 from specllava.models.feature_draft import FeatureDraft
 from specllava.runtime.engine import Engine
 from specllava.runtime.padded_passes import WIDEST, PaddedPasses
@@ -74,6 +74,8 @@ class PaddedEngine(Engine):
 def unpaddable(model: PreTrainedModel) -> str | None:
     """Return why passes over a model cannot have fixed shapes, in words; ``None`` if they can."""
     if isinstance(model, FeatureDraft):
+        if SLIDING in layer_types(model.config):
+            return "its attention has a sliding window"
         decoder, ends = model, (model.ends.embeddings, model.ends.head)
     else:
         decoder, ends = model.get_decoder(), (model.get_input_embeddings(), model.get_output_embeddings())

@@ -29,7 +29,7 @@ class PaddedFeatureEngine(FeatureEngine):
     def __init__(self, model: FeatureDraft, capacity: int, runner: PassRunner) -> None:
         super().__init__(model, capacity)
         config = model.config
-        scored = self.dtype if config.format == "eagle3" else model.ends.dtype
+        scored = self.dtype if config.own_head else model.ends.dtype
         self.passes = PaddedPasses(self.cache, config.vocab_size, scored, self.dtype, runner)
         told = len(config.state_layers) * int(config.target_hidden_size or config.hidden_size)
         self._told = torch.zeros((WIDEST, told), dtype=model.ends.dtype, device=self.device)  # the target's states

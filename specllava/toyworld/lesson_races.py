@@ -105,7 +105,7 @@ def _states(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfi
     preset = preset_named("toy-eagle")
     assert preset.draft is not None
     own = pair.generate(picture, prompt, config)
-    return pair.with_draft(preset.draft, preset.draft_format).compare(picture, prompt, config) | {OWN_READING: own}
+    return pair.with_draft(preset.draft).compare(picture, prompt, config) | {OWN_READING: own}
 
 
 # --- what lessons search for --------------------------------------------------------------------------------------

@@ -49,6 +49,11 @@ class Layout:
         section: pairs of numbers rotated by time, height and width; ``None`` for plain positions.
         interleaved: they take turns.
         again: its embeddings are there once more, as ``weight``.
+        qk_norm: queries and keys are normed by head, as Qwen3's are.
+        window: positions that its layer sees, its own included; ``None`` for all.
+        fusion: it has ``fc``.
+        own_head: it has a head of its own.
+        variants: what its layer does, where ``config.json`` has other words for it than ``flags``.
         says: what else its ``config.json`` says.
     """
 
@@ -71,11 +76,21 @@ class Layout:
     section: tuple[int, int, int] | None = None
     interleaved: bool = False
     again: bool = False
+    qk_norm: bool = False
+    window: int | None = None
+    fusion: bool = True
+    own_head: bool = True
+    variants: dict[str, bool] | None = None
     says: dict[str, Any] = field(default_factory=dict)
 
     @property
     def eagle3(self) -> bool:
         return self.format == "eagle3"
+
+    @property
+    def does(self) -> dict[str, bool]:
+        """Variants of EAGLE-3 that it is trained with."""
+        return (self.flags or {}) if self.variants is None else self.variants
 
 
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -94,6 +109,21 @@ LAYOUTS: dict[str, Layout] = {
     "speculators": replace(_SPECULATORS, flags={"norm_before_residual": True}),
     "speculators, one norm": replace(_SPECULATORS, flags={"norm_before_fc": True}),
     "speculators, eagle 3.1": replace(_SPECULATORS, flags={"fc_norm": True, "norm_output": True}),
+    "speculators, silent": replace(_SPECULATORS, variants={"norm_before_residual": True}),
+    "speculators, window": replace(
+        _SPECULATORS, window=5, says={"layer_types": ["sliding_attention"], "sliding_window": 5}
+    ),
+    "speculators, qwen3": replace(_SPECULATORS, qk_norm=True, says={"model_type": "qwen3"}),
+    "speculators, 4 states": replace(_SPECULATORS, ids={IDS: [1, 3, 4, 7]}, states=(1, 3, 4, 7)),
+    "speculators, by sglang": replace(_SPECULATORS, ids={IDS: [0, 3, 5], "eagle_aux_layer_semantics": "sglang"}),
+    "eagle3, of one state": replace(
+        _EAGLE3, fusion=False, states=(-1,), ids={"eagle_config": {"use_aux_hidden_state": False}}
+    ),
+    "eagle3, nvidia": replace(
+        _EAGLE3, bias=True, variants={"norm_before_fc": True, "norm_output": True},
+        ids={"eagle_config": {"norm_before_fc": True, "return_hidden_post_norm": True}},
+    ),
+    "eagle3, the target's head": replace(_EAGLE3, head=PADDED, own_head=False),
 }
 
 
@@ -178,7 +208,7 @@ def settings(layout: Layout) -> dict[str, Any]:
         "architectures": ["Eagle3Speculator"],
         "draft_vocab_size": layout.head,
         "has_no_defaults_at_first_init": False,
-        "norm_before_residual": False,
+        **({} if layout.variants is not None else {"norm_before_residual": False}),
         "speculators_config": {
             "algorithm": "eagle3",
             "default_proposal_method": "greedy",
@@ -208,7 +238,7 @@ def random_weights(layout: Layout, seed: int) -> dict[str, Tensor]:
     width = layout.width
     wide = 2 * width if layout.eagle3 else width
     weights = {
-        "fc.weight": drawn(width, 3 * HIDDEN if layout.eagle3 else width + HIDDEN),
+        "fc.weight": drawn(width, len(layout.states) * HIDDEN if layout.eagle3 else width + HIDDEN),
         "layers.0.self_attn.q_proj.weight": drawn(HEADS * SIZE, wide),
         "layers.0.self_attn.k_proj.weight": drawn(layout.kv * SIZE, wide),
         "layers.0.self_attn.v_proj.weight": drawn(layout.kv * SIZE, wide),
@@ -247,16 +277,21 @@ def random_weights(layout: Layout, seed: int) -> dict[str, Tensor]:
             "norm.weight": gains(width),
             "lm_head.weight": drawn(layout.head, width, std=1.0),
         }
-        flags = layout.flags or {}
-        if flags.get("norm_before_fc"):
-            weights["input_norm.weight"] = gains(3 * HIDDEN)
-        if flags.get("fc_norm"):
-            weights |= {f"fc_norm.{number}.weight": gains(HIDDEN) for number in range(3)}
+        if layout.does.get("norm_before_fc"):
+            weights["input_norm.weight"] = gains(len(layout.states) * HIDDEN)
+        if layout.does.get("fc_norm"):
+            weights |= {f"fc_norm.{number}.weight": gains(HIDDEN) for number in range(len(layout.states))}
         if layout.head < PADDED:
             kept = torch.randperm(WORDS, generator=source)[: layout.head].sort().values
             weights["d2t"] = kept - torch.arange(layout.head)
             weights["t2d"] = torch.zeros(PADDED, dtype=torch.bool)
             weights["t2d"][kept] = True
+    if layout.qk_norm:
+        weights |= {f"layers.0.self_attn.{name}_norm.weight": gains(SIZE) for name in "qk"}
+    if not layout.fusion:
+        del weights["fc.weight"]
+    if not layout.own_head:
+        del weights["lm_head.weight"]
     return weights
 
 
@@ -267,7 +302,7 @@ def published(layout: Layout, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _agreeing(layout: Layout, weights: dict[str, Tensor], target: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights in place of random ones: a token's embedding is its state, and nearly nothing is added to it."""
-    faint = {name: 0.05 * weights[name] for name in ("layers.0.mlp.down_proj.weight", "fc.weight")}
+    faint = {name: 0.05 * weights[name] for name in ("layers.0.mlp.down_proj.weight", "fc.weight") if name in weights}
     one, nothing = torch.eye(HIDDEN), torch.zeros(HIDDEN, HIDDEN)
     if not layout.eagle3:
         passing = {"fc.weight": LOUD * torch.cat([one, nothing], 1) + faint["fc.weight"]}
@@ -281,7 +316,8 @@ def _agreeing(layout: Layout, weights: dict[str, Tensor], target: dict[str, Tens
         passing["layers.0.self_attn.o_proj.weight"] = one
         passing |= {name: torch.ones(HIDDEN) for name in ("layers.0.input_layernorm.weight", "norm.weight")}
         ids = torch.arange(layout.head) + weights.get("d2t", torch.zeros(layout.head, dtype=torch.int64))
-        passing["lm_head.weight"] = head[ids]
+        if layout.own_head:
+            passing["lm_head.weight"] = head[ids]
         if "embed_tokens.weight" in weights:
             passing["embed_tokens.weight"] = table[: len(weights["embed_tokens.weight"])]
     return {name: tensor.half() for name, tensor in (faint | passing).items()}

@@ -47,7 +47,7 @@ class Reference:
     """
 
     def __init__(self, layout: Layout, weights: dict[str, Tensor], target: PreTrainedModel) -> None:
-        self.layout, self.flags = layout, layout.flags or {}
+        self.layout, self.flags = layout, layout.does
         self.weights = {name: one.double() if one.is_floating_point() else one for name, one in weights.items()}
         self.table = target.get_input_embeddings().weight.double()
         if layout.eagle3 and layout.rows == len(self.table):
@@ -119,10 +119,9 @@ class Reference:
         if self.flags.get("norm_before_fc"):
             states = self._norm("input_norm", states)
         if self.flags.get("fc_norm"):
-            low, middle, high = states.split(HIDDEN, -1)
-            parts = (self._norm(f"fc_norm.{number}", part) for number, part in enumerate((low, middle, high)))
+            parts = (self._norm(f"fc_norm.{number}", part) for number, part in enumerate(states.split(HIDDEN, -1)))
             states = torch.cat([*parts], -1)
-        return self._linear("fc", states)
+        return self._linear("fc", states) if self.layout.fusion else states
 
     def _layer(self, inputs: Tensor, positions: Tensor) -> Tensor:
         """State behind the last entry, which recurs, ``[1, hidden]``."""
@@ -147,9 +146,14 @@ class Reference:
             self._linear(f"layers.0.self_attn.{name}_proj", of).view(len(of), -1, SIZE).transpose(0, 1)
             for name, of in (("q", read[-1:]), ("k", read), ("v", read))
         )  # [heads, entries, size]
+        if self.layout.qk_norm:
+            queries = self._norm("layers.0.self_attn.q_norm", queries)
+            keys = self._norm("layers.0.self_attn.k_norm", keys)
         queries, keys = self._turned(queries, positions[:, -1:]), self._turned(keys, positions)
         groups = HEADS // len(keys)
         keys, values = keys.repeat_interleave(groups, 0), values.repeat_interleave(groups, 0)
+        if self.layout.window is not None:  # of a path, whose entries lie one position apart
+            keys, values = keys[:, -self.layout.window :], values[:, -self.layout.window :]
         seen = (queries @ keys.transpose(1, 2) / math.sqrt(SIZE)).softmax(-1) @ values
         return self._linear("layers.0.self_attn.o_proj", seen.transpose(0, 1).reshape(1, -1))
 
@@ -169,6 +173,8 @@ class Reference:
         if not self.layout.eagle3:
             return self.head @ state
         normed = state if self.flags.get("norm_output") else self._norm("norm", state)
+        if not self.layout.own_head:
+            return self.head @ normed
         own = self.weights["lm_head.weight"] @ normed
         logits = torch.full((len(self.head),), -torch.inf, dtype=torch.float64)
         offsets = self.weights.get("d2t", torch.zeros(len(own), dtype=torch.int64)).tolist()

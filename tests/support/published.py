@@ -90,6 +90,10 @@ def models() -> dict[str, Build]:
         "HuggingFaceTB/SmolVLM2-256M-Video-Instruct": smol((576, 1536, 30, 9, 3), SMALL_SIGLIP, 4),
         "HuggingFaceTB/SmolVLM2-500M-Video-Instruct": smol((960, 2560, 32, 15, 5), SMALL_SIGLIP, 4),
         "HuggingFaceTB/SmolVLM2-2.2B-Instruct": smol((2048, 8192, 24, 32, 32), SIGLIP, 3),
+        "Qwen/Qwen2-VL-7B-Instruct": built(
+            "qwen2_vl", QWEN_SEVEN, 152064,
+            {"depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "num_heads": 16, "hidden_size": 3584},
+        ),
         "Qwen/Qwen2.5-VL-3B-Instruct": qwen2((2048, 11008, 36, 16, 2), 151936, 3420, tied=True),
         "Qwen/Qwen2.5-VL-7B-Instruct": qwen2(QWEN_SEVEN, 152064, 3420),
         "Qwen/Qwen2.5-VL-32B-Instruct": qwen2((5120, 27648, 64, 40, 8), 152064, 3456),
@@ -124,7 +128,9 @@ def drafts() -> dict[str, Build]:
     """All drafts that read states, by their ids of the hub."""
     return {
         "Cloudriver/MSD-LLaVA1.5-7B": reading("msd", SEVEN, 32064),
+        "lucylyn/MSD-LLaVA1.5-7B": reading("msd", SEVEN, 32064),
         "Cloudriver/ViSpec-LLaVA1.5-7B": reading("vispec", SEVEN, 32064),
+        "JLKang/ViSpec-llava-1.5-7b-hf": reading("vispec", SEVEN, 32064),
         "Cloudriver/EAGLE-LLaVA-1.5-7B": reading("eagle", SEVEN, 32064),
         "Cloudriver/EAGLE3-LLaVA1.5-7B": reading("eagle3", SEVEN, 32064),
         "lucylyn/MSD-LLaVA1.5-13B": reading("msd", THIRTEEN, 32064),
@@ -132,8 +138,14 @@ def drafts() -> dict[str, Build]:
         "JLKang/ViSpec-llava-v1.6-vicuna-13b-hf": reading("vispec", THIRTEEN, 32064),
         "JLKang/ViSpec-Qwen2.5-VL-3B-Instruct": reading("vispec", (2048, 11008, 1, 16, 16), 151936),
         "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct": reading("vispec", (3584, 18944, 1, 28, 28), 152064),
+        "lucylyn/MSD-Qwen2VL-7B-Instruct": reading("msd", QWEN_SEVEN, 152064),
         "Cloudriver/MSD-Qwen2.5-VL-7B-Instruct": reading("msd", QWEN_SEVEN, 152064),
+        "Cloudriver/ViSpec-Qwen2.5-VL-7B-Instruct": reading("vispec", QWEN_SEVEN, 152064),
+        "Cloudriver/EAGLE-Qwen2.5-VL-7B-Instruct": reading("eagle", QWEN_SEVEN, 152064),
+        "Cloudriver/EAGLE3-Qwen2.5-VL-7B-Instruct": reading("eagle3", QWEN_SEVEN, 152064, head=32000),
         "Rayzl/qwen2.5-vl-7b-eagle3-sgl": reading("eagle3", QWEN_SEVEN, 152064, head=32000),
         "AngelSlim/Qwen3-VL-2B-Instruct_eagle3": reading("eagle3", (2048, 6144, 1, 16, 8), 151936, head=32000),
+        "taobao-mnn/Qwen3-VL-2B-Instruct-Eagle3": reading("eagle3", (2048, 6144, 1, 16, 8), 151936, head=32000),
+        "taobao-mnn/Qwen3-VL-8B-Instruct-Eagle3": reading("eagle3", (4096, 12288, 1, 32, 8), 151936, head=32000),
         "AngelSlim/Qwen3-VL-4B-Instruct_eagle3": reading("eagle3", (2560, 9728, 1, 32, 8), 151936, head=32000),
     }

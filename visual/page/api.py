@@ -272,7 +272,7 @@ def _documented(endpoint: Endpoint, handler: Callable[..., Any], state: AppState
     ]
     lines = [endpoint.about, "", "Args:", f"    image: {IMAGE}", f"    question: {QUESTION}"]
     for name, info in FIELDS.items():
-        default = offered(name, info.default, state.limits)
+        default = offered(name, state.choices.tree.get(name, info.default), state.limits)
         listed = list(default) if isinstance(default, tuple) else default
         parameters.append(Parameter(name, kind, default=listed, annotation=_plain_type(info.annotation)))
         lines.append(f"    {name}: {info.title}. {info.description}")

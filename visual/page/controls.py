@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
+from specllava.growth.rules.topk import eagle2_tree
 from specllava.limits import Limits
 from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PAIR, PRECISION, ModelChoices, models_named
 from visual.page.option_limits import OptionRefused, check_options, offered
@@ -57,10 +58,11 @@ PRESETS: Final = (
     Preset("this paper", "Spec-LLaVA: the tree branches only where the draft is in doubt."),
     Preset(
         "EAGLE-2", "A wide tree everywhere, doubt or not: more guesses are checked, and each pass costs more.",
-        {"rule": "topk", "width": 10, "depth": 7, "nodes": 60},
+        eagle2_tree(7, 10, 60),
     ),
     Preset("cost-aware", "Guesses only where that saves more time than it costs here.", {"rule": "cost-aware"}),
 )  # fmt: skip
+MEASURED: Final = "The tree with which others measured this draft."
 
 
 def settings_drawer(run: str, models: ModelChoices | None = None, limits: Limits | None = None) -> gr.HTML:
@@ -76,10 +78,11 @@ def settings_drawer(run: str, models: ModelChoices | None = None, limits: Limits
     def described(settings: Settings) -> dict[str, Any]:
         return described_settings(settings, bounds)
 
-    defaults = {name: _plain(offered(name, info.default, bounds)) for name, info in FIELDS.items()}
-    tree = _tree_options()
-    unchanged = {name: defaults[name] for name in tree}
-    choices = models or ModelChoices()
+    choices, tree = models or ModelChoices(), _tree_options()
+    usual = {name: _plain(offered(name, info.default, bounds)) for name, info in FIELDS.items()}
+    unchanged = {name: usual[name] for name in tree}
+    defaults = usual | {name: _plain(offered(name, value, bounds)) for name, value in choices.tree.items()}
+    known = (*([Preset("as measured", MEASURED, choices.tree)] if choices.tree else []), *PRESETS)
     defaults |= {PRECISION: AS_STARTED} if choices.precisions else {}
     defaults |= {PAIR: AS_STARTED} if choices.pairs else {}
     of_models = [_precision_option(choices)] if choices.precisions else []
@@ -100,7 +103,7 @@ def settings_drawer(run: str, models: ModelChoices | None = None, limits: Limits
         ],
         presets=[
             {"title": preset.title, "because": preset.because, "changes": {**unchanged, **preset.changes}}
-            for preset in PRESETS
+            for preset in known
         ],
     ))  # fmt: skip
 

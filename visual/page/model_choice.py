@@ -43,6 +43,7 @@ class ModelChoices:
         about: what that draft is.
         drafts, precisions: the others by name, and what they are.
         pairs: says which other pairs there are, as :meth:`visual.page.other_pairs.OtherPairs.offers`; not without any.
+        tree: options of decoding with which others measured its own pair, which form and calls begin with.
     """
 
     own: str = ""
@@ -50,6 +51,7 @@ class ModelChoices:
     drafts: Mapping[str, str] = field(default_factory=dict)
     precisions: Mapping[str, str] = field(default_factory=dict)
     pairs: Callable[[], list[dict[str, Any]]] | None = None
+    tree: Mapping[str, Any] = field(default_factory=dict)
 
     def all_drafts(self) -> dict[str, str]:
         """Return all drafts by what they are called, in order: how :class:`Chosen` names each."""

@@ -7,9 +7,9 @@ go on, and the visitor who chose is told how it stands. No models here: whoever 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from threading import Lock
 from typing import Any
 
@@ -23,11 +23,13 @@ class PairOffer:
     Args:
         about: its models, the memory that they take and what is downloaded.
         why: why it cannot be loaded here; "" if it can.
+        tree: options of decoding with which others measured it, which choosing it sets.
     """
 
     name: str
     about: str
     why: str = ""
+    tree: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

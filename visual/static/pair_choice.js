@@ -3,7 +3,8 @@
 
 const OWN = "as started";
 
-// `change` takes the changed setting, `offers` asks the server: name, about, why (not), and whether it is loaded.
+// `change` takes the changed setting, `offers` asks the server: name, about, why (not), whether it is loaded, and the
+// tree that others measured it with, which choosing it sets.
 export function create({ name, title }, change, offers) {
   const list = make("div", {});
   const others = make("details", { class: "others" });
@@ -35,9 +36,9 @@ export function create({ name, title }, change, offers) {
     show(chosen);
   }
 
-  function label({ name: pair, about, state }) {
+  function label({ name: pair, about, state, tree }) {
     const input = make("input", { type: "radio", name: `option-${name}`, value: pair });
-    input.addEventListener("change", () => change({ [name]: pair }));
+    input.addEventListener("change", () => change({ ...tree, [name]: pair }));
     return make("label", { class: "choice" }, input, make("b", {}, pair), make("span", {}, state ? `${state}; ${about}` : about));
   }
 

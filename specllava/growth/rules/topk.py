@@ -31,6 +31,14 @@ class TopKRule(ScoredRule):
         return self.width
 
 
+def eagle2_tree(depth: int, top_k: int, total: int) -> dict[str, Any]:
+    """Return the options of this rule that grow what EAGLE-2's authors call by three numbers, as MSD's and ViSpec's do.
+
+    Their depth counts the passes after the root's, each of which makes one more level; their total counts the root.
+    """
+    return {"rule": TopKRule.name, "depth": depth + 1, "width": top_k, "nodes": total - 1}
+
+
 def _tuned(config: Any) -> dict[str, Any]:
     return {
         "depth": min(BENCH_DEPTH, config.depth),
