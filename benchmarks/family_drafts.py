@@ -31,7 +31,9 @@ from specllava.pair import Pair
 ROWS, LENGTH, HELD_OUT = 30, 600, 3
 LAYERS = 4  # of the target, enough for the three whose states engines hand to EAGLE-3
 HEATS: tuple[dict[str, float], ...] = ({}, {"temperature": 0.8, "seed": 3})
-LAYOUTS: dict[Kind, tuple[LayoutName, ...]] = {"vlm": (), "eagle": ("eagle",), "eagle3": ("eagle3", "speculators")}
+LAYOUTS: dict[Kind, tuple[LayoutName, ...]] = {
+    "vlm": (), "eagle": ("eagle-sglang",), "eagle3": ("eagle3", "speculators"),
+}  # fmt: skip
 FAMILIES: tuple[AnyFamily, ...] = tuple(name for part in get_args(AnyFamily) for name in get_args(part))
 
 
@@ -104,7 +106,8 @@ def taught(root: Path, family: AnyFamily, target: Path, kind: Kind, steps: int) 
     assert report is not None
     losses, few = [point["loss"] for point in report.curve], max(1, steps // 5)
     tokens, passes = _checked(target, output / "last")
-    for layout in LAYOUTS[kind]:
+    layouts = () if (family, kind) == ("gemma3", "eagle") else LAYOUTS[kind]  # whose embeddings engines do not scale
+    for layout in layouts:
         export_draft(output / "last", target, root / f"{layout} layout", layout)
         assert _checked(target, root / f"{layout} layout") == (tokens, passes), layout
     return Taught(
@@ -112,7 +115,7 @@ def taught(root: Path, family: AnyFamily, target: Path, kind: Kind, steps: int) 
         (report.checks[0].kl, report.checks[-1].kl),
         tokens,
         passes,
-        LAYOUTS[kind],
+        layouts,
     )
 
 

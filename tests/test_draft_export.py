@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from support import checkpoints, families, family_configs, family_kinds
 from support.checkpoints import PADDED, WORDS
+from support.engine_loaders import EngineName, Unloadable, served
 from test_bad_input import complaint
 from torch import Tensor
 
@@ -17,7 +19,7 @@ from specllava.cli.main import main
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.draft_classes import save
 from specllava.models.export_draft import LayoutName, export_draft
-from specllava.models.feature_checkpoint import load_feature_draft
+from specllava.models.feature_checkpoint import load_feature_draft, read_feature_draft
 from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fresh_feature_draft import fresh_feature_draft
@@ -46,12 +48,8 @@ LAYER3 = {name: (rows[0], 2 * HIDDEN) if name.split(".")[-2][:1] in "qkv" else r
     "hidden_norm.weight": (HIDDEN,),
     "input_layernorm.weight": (HIDDEN,),
 }
-EAGLE_KEYS = {
-    "embed_tokens.weight": (PADDED, HIDDEN),
-    "fc.weight": (HIDDEN, 2 * HIDDEN),
-    "fc.bias": (HIDDEN,),
-    **{f"layers.0.{name}": shape for name, shape in LAYER.items()},
-}
+VLLM_KEYS = {"fc.weight": (HIDDEN, 2 * HIDDEN)} | {f"layers.0.{name}": shape for name, shape in LAYER.items()}
+EAGLE_KEYS = VLLM_KEYS | {"embed_tokens.weight": (PADDED, HIDDEN), "fc.bias": (HIDDEN,)}
 EAGLE3_KEYS = {"fc.weight": (HIDDEN, 3 * HIDDEN), "norm.weight": (HIDDEN,), "lm_head.weight": (GUESSABLE, HIDDEN)}
 MAPS = {"d2t": (GUESSABLE,), "t2d": (PADDED,)}
 
@@ -112,11 +110,15 @@ def drafted(directory: Path, target: LoadedTarget) -> tuple[Tensor, Tensor]:
     return draft.logits(known), draft.logits(guessed)
 
 
+ROTATED = {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
 VARIANTS = {
-    "eagle": ("eagle", {}),
-    "without bias": ("eagle", {"fc_bias": False}),
-    "two layers": ("eagle", {"num_hidden_layers": 2}),
-    "eagle, other rotations": ("eagle", {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+    "eagle": ("eagle-sglang", {}),
+    "without bias": ("eagle-sglang", {"fc_bias": False}),
+    "two layers": ("eagle-sglang", {"num_hidden_layers": 2}),
+    "eagle, other rotations": ("eagle-sglang", ROTATED),
+    "eagle, vLLM": ("eagle-vllm", {"fc_bias": False}),
+    "two layers, vLLM": ("eagle-vllm", {"fc_bias": False, "num_hidden_layers": 2}),
+    "other rotations, vLLM": ("eagle-vllm", {"fc_bias": False, **ROTATED}),
     "eagle3": ("eagle3", EAGLE3),
     "all tokens": ("eagle3", EAGLE3 | {"draft_vocab_size": None}),
     "own embeddings": ("eagle3", EAGLE3 | {"own_embeddings": True}),
@@ -128,7 +130,11 @@ VARIANTS = {
     "residual": ("speculators", EAGLE3 | {"norm_before_residual": True, "norm_output": True}),
     "norm before": ("speculators", EAGLE3 | {"norm_before_fc": True, "own_embeddings": True}),
     "norms": ("speculators", EAGLE3 | {"fc_norm": True, "draft_vocab_size": None}),
+    "two layers of eagle3": ("speculators", EAGLE3 | {"num_hidden_layers": 2}),
 }
+ENGINES: dict[LayoutName, tuple[EngineName, ...]] = {
+    "eagle-sglang": ("sglang",), "eagle-vllm": ("vllm",), "eagle3": ("vllm", "sglang"), "speculators": ("vllm",),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -143,20 +149,65 @@ def test_what_is_read_back_drafts_the_same(
         assert ours.isfinite().any(-1).all() and ours[ours.isfinite()].std() > 0.01
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_each_engine_of_a_layout_loads_the_draft_whole(name: str, root: Path, tmp_path: Path) -> None:
+    """Class, fields, names and shapes by a port of its loader; nothing is dropped and nothing is left at random."""
+    layout, variant = VARIANTS[name]
+    out = exported(tmp_path, root, layout, **variant)
+    draft = read_feature_draft(Checkpoint.at(tmp_path / "draft"), Checkpoint.at(root / "target").config())
+    kind, own = draft.config.format, draft.config
+    for engine in ENGINES[layout]:
+        held = served(out, engine, kind)
+        assert held.states == (() if kind == "eagle" else tuple(own.state_layers))
+        for name_, one in draft.named_parameters():
+            at = name_.replace("layers.0.", "midlayer.") if (engine, kind) == ("sglang", "eagle3") else name_
+            assert torch.equal(held.weights[at], one)
+        if kind == "eagle3" and len(draft.d2t) < PADDED:
+            assert held.ids == tuple((draft.d2t + torch.arange(GUESSABLE)).tolist())
+        for field in ("rope_parameters", "rms_norm_eps", "hidden_act", "head_dim", "num_hidden_layers"):
+            ours, theirs = getattr(own, field), getattr(held.config, field)
+            if field == "rope_parameters" and own.mrope_section is not None:
+                ours = ours | {"mrope_section": own.mrope_section, "mrope_interleaved": own.mrope_interleaved}
+            assert theirs == ours, field
+
+
+def test_no_other_engine_takes_the_eagle_of_one(root: Path, tmp_path: Path) -> None:
+    """SGLang's form has a bias and another name, vLLM's lacks the bias: so there are two."""
+    ours = exported(tmp_path, root, "eagle-sglang", fc_bias=False)
+    with pytest.raises(Unloadable, match="no class EagleLlamaForCausalLMEagle"):
+        served(ours, "vllm", "eagle")
+    export_draft(tmp_path / "draft", root / "target", tmp_path / "vllm", "eagle-vllm")
+    with pytest.raises(Unloadable, match="no class LlamaForCausalLM for"):
+        served(tmp_path / "vllm", "sglang", "eagle")
+    settings = settings_of(tmp_path / "vllm") | {"architectures": ["LlamaForCausalLMEagle"]}
+    checkpoints.write(tmp_path / "vllm" / "config.json", settings)
+    with pytest.raises(Unloadable, match=r"nothing for \['fc.bias'\]"):
+        served(tmp_path / "vllm", "sglang", "eagle")
+
+
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("layout", ["eagle-sglang", "eagle-vllm"])
 def test_an_input_norm_is_held_behind_a_layer_that_changes_nothing(
-    seed: int, root: Path, target: LoadedTarget, tmp_path: Path
+    layout: LayoutName, seed: int, root: Path, target: LoadedTarget, tmp_path: Path
 ) -> None:
-    out = exported(tmp_path, root, "eagle", identity_layer=True, seed=seed, input_norm=True)
+    out = exported(tmp_path, root, layout, identity_layer=True, seed=seed, input_norm=True, fc_bias=False)
     for ours, theirs in zip(drafted(tmp_path / "draft", target), drafted(out, target), strict=True):
         assert torch.equal(ours, theirs)
+    first = EAGLE_KEYS if layout == "eagle-sglang" else VLLM_KEYS
     later = {f"layers.1.{name}": shape for name, shape in LAYER.items()}
-    assert shapes_of(out) == EAGLE_KEYS | later | {"layers.1.input_layernorm.weight": (HIDDEN,)}
-    assert settings_of(out)["num_hidden_layers"] == 2
+    assert shapes_of(out) == first | later | {"layers.1.input_layernorm.weight": (HIDDEN,)}
+    assert served(out, ENGINES[layout][0], "eagle").config.num_hidden_layers == 2
+
+
+def test_a_bias_of_zeros_is_none(root: Path, tmp_path: Path) -> None:
+    """As SGLang's form has it where the draft has none: vLLM's holds it again."""
+    out = exported(tmp_path, root, "eagle-sglang", fc_bias=False)
+    export_draft(out, root / "target", tmp_path / "vllm", "eagle-vllm")
+    assert shapes_of(tmp_path / "vllm") == VLLM_KEYS
 
 
 def test_eagle_has_the_published_keys_and_shapes(root: Path, tmp_path: Path) -> None:
-    out = exported(tmp_path, root, "eagle", fc_bias=False, dtype=torch.bfloat16)
+    out = exported(tmp_path, root, "eagle-sglang", fc_bias=False, dtype=torch.bfloat16)
     assert shapes_of(out) == EAGLE_KEYS
     weights, settings = checkpoints.weights_of(out), settings_of(out)
     table = checkpoints.weights_of(root / "target")["language_model.model.embed_tokens.weight"]
@@ -180,6 +231,7 @@ def test_eagle3_has_the_published_keys_and_counts_layers_as_each_engine_does(roo
     assert (settings["draft_vocab_size"], settings["target_hidden_size"]) == (GUESSABLE, HIDDEN)
     assert settings["eagle_aux_hidden_state_layer_ids"] == USUAL
     assert settings["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [one - 1 for one in USUAL]
+    assert settings["eagle_aux_layer_semantics"] == "vllm"
 
 
 @pytest.mark.parametrize("family", ["smolvlm", "qwen2_5_vl", "gemma3"])
@@ -189,14 +241,18 @@ def test_a_draft_for_any_family_is_exported(family: family_kinds.FamilyName, tmp
     target = load_target("random", place, None, LoadOptions(device="cpu", dtype="float32"), lambda line: None)
     with torch.inference_mode():
         read = target.model.get_input_embeddings()(torch.arange(target.model.config.get_text_config().vocab_size))
-    for kind, layout in (("eagle", "eagle"), ("eagle3", "eagle3"), ("eagle3", "speculators")):
+    for kind, layout in (("eagle", "eagle-sglang"), ("eagle3", "eagle3"), ("eagle3", "speculators")):
         draft, out = tmp_path / f"{layout} draft", tmp_path / layout
         save(fresh_feature_draft(target.model, kind, input_norm=False), None, draft, torch.float32)
+        if (family, kind) == ("gemma3", "eagle"):
+            line = complaint(partial(export_draft, draft, place, out, layout))
+            assert "without the factor" in line and "--drafter eagle3" in line
+            continue
         export_draft(draft, place, out, layout)
         for ours, theirs in zip(drafted(draft, target), drafted(out, target), strict=True):
             torch.testing.assert_close(ours, theirs)
         held = checkpoints.weights_of(out).get("embed_tokens.weight")
-        assert (held is not None) == (layout == "eagle" or family == "gemma3")
+        assert (held is not None) == (layout == "eagle-sglang" or family == "gemma3")
         if held is not None:
             torch.testing.assert_close(held, read)
         settings = settings_of(out)
@@ -222,18 +278,23 @@ def test_the_speculators_layout_names_its_target_and_every_variant(root: Path, t
 @pytest.mark.parametrize(
     ("layout", "variant", "told", "way_out"),
     [
-        ("eagle", {"hidden_act": "gelu"}, "engines have silu alone", "distil a new one"),
-        ("eagle", {"input_norm": True}, "input norm", "--identity-layer"),
-        ("eagle", {"compressor": {"kind": "pool"}}, "reads compressed pictures", "distil one without a compressor"),
-        ("eagle", {"compressor": {"kind": "gate"}}, "reads compressed pictures", "distil one without a compressor"),
-        ("eagle", {"format": "msd"}, "reads pictures as msd does", "--drafter eagle"),
-        ("eagle", {"format": "vispec"}, "reads pictures as vispec does", "--drafter eagle"),
-        ("eagle", {"qkv_bias": True}, "have biases", "distil one"),
-        ("eagle", {"own_embeddings": True}, "has its own", "distil one with the target's"),
-        ("eagle", {"state_layers": [4]}, "it reads [4]", "--drafter eagle"),
-        ("eagle", EAGLE3, "its format is eagle3", "--format eagle3 or speculators"),
-        ("eagle3", {}, "its format is eagle", "--format eagle"),
-        ("speculators", {}, "its format is eagle", "--format eagle"),
+        ("eagle-sglang", {"hidden_act": "gelu"}, "engines have silu alone", "distil a new one"),
+        ("eagle-sglang", {"input_norm": True}, "input norm", "--identity-layer"),
+        ("eagle-sglang", {"compressor": {"kind": "pool"}}, "compressed pictures", "distil one without a compressor"),
+        ("eagle-sglang", {"compressor": {"kind": "gate"}}, "compressed pictures", "distil one without a compressor"),
+        ("eagle-sglang", {"format": "msd"}, "reads pictures as msd does", "--drafter eagle"),
+        ("eagle-sglang", {"format": "vispec"}, "reads pictures as vispec does", "--drafter eagle"),
+        ("eagle-sglang", {"qkv_bias": True}, "have biases", "distil one"),
+        ("eagle-sglang", {"own_embeddings": True}, "has its own", "distil one with the target's"),
+        ("eagle-sglang", {"state_layers": [4]}, "it reads [4]", "--drafter eagle"),
+        ("eagle-sglang", EAGLE3, "its format is eagle3", "--format eagle3 or speculators"),
+        ("eagle-vllm", EAGLE3, "its format is eagle3", "--format eagle3 or speculators"),
+        ("eagle-vllm", {}, "its fusion has a bias", "--format eagle-sglang"),
+        ("eagle-sglang", {"attention_bias": True}, "have biases", "distil one"),
+        ("eagle-sglang", {"mlp_bias": True}, "have biases", "distil one"),
+        ("eagle3", {}, "its format is eagle", "--format eagle-sglang or eagle-vllm"),
+        ("eagle3", EAGLE3 | {"num_hidden_layers": 2}, "it has 2 layers", "--format speculators"),
+        ("speculators", {}, "its format is eagle", "--format eagle-sglang or eagle-vllm"),
         ("eagle3", EAGLE3 | {"norm_before_residual": True, "norm_output": True}, "norm_before_residual, norm_output",
          "--format speculators"),
         ("eagle3", EAGLE3 | {"state_layers": [2, 4]}, "it reads [2, 4]", "hidden states 1 to 7"),
@@ -250,7 +311,7 @@ def test_what_a_layout_cannot_hold_is_refused_with_the_way_out(
 
 def test_only_drafts_that_read_states_are_exported(root: Path, tmp_path: Path) -> None:
     checkpoints.write_llama(tmp_path / "llama", hidden=HIDDEN)
-    line = complaint(lambda: export_draft(tmp_path / "llama", root / "target", tmp_path / "out", "eagle"))
+    line = complaint(lambda: export_draft(tmp_path / "llama", root / "target", tmp_path / "out", "eagle3"))
     assert "does not read the target's states" in line
 
 
@@ -274,7 +335,7 @@ def test_a_full_disk_leaves_nothing_behind(root: Path, tmp_path: Path, monkeypat
     before = sorted(tmp_path.iterdir())
     monkeypatch.setattr("specllava.models.export_draft.save_file", full)
     with pytest.raises(OSError, match=r"out cannot be written: .*No space left"):
-        export_draft(draft, root / "target", tmp_path / "out", "eagle")
+        export_draft(draft, root / "target", tmp_path / "out", "eagle-sglang")
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -282,11 +343,15 @@ def test_the_command_writes_and_refuses_in_one_line(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draft = written(tmp_path / "draft", input_norm=True)
-    command = ["draft", "export", "--draft", str(draft), "--target", str(root / "target"), "--format", "eagle"]
-    asked = [*command, "--output", str(tmp_path / "out")]
+    command = ["draft", "export", "--draft", str(draft), "--target", str(root / "target"), "--format"]
+    asked = [*command, "eagle-sglang", "--output", str(tmp_path / "out")]
     assert main(asked) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("specllava: the layout eagle cannot hold draft: ")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("specllava: the layout eagle-sglang cannot hold draft: ")
     assert main([*asked, "--identity-layer"]) == 0
     assert f"{tmp_path / 'out'}: a draft of" in capsys.readouterr().out.replace("\n", "")
     assert main([*asked, "--identity-layer"]) == 1
     assert "exists already" in capsys.readouterr().err
+    written(tmp_path / "plain", fc_bias=False)
+    command[command.index(str(draft))] = str(tmp_path / "plain")
+    assert main([*command, "eagle-vllm", "--output", str(tmp_path / "vllm")]) == 0
+    assert "serves text models alone: with pictures take EAGLE-3" in capsys.readouterr().out.replace("\n", " ")

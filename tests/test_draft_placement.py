@@ -17,7 +17,7 @@ from specllava.models.feature_draft import FeatureDraft
 from specllava.pair import Pair
 
 CONFIG = DecodingConfig(max_new_tokens=8, min_log_prob=-50.0, entropy_threshold=0.5)
-KINDS: dict[str, tuple[LayoutName, dict[str, Any]]] = {"eagle": ("eagle", {}), "eagle3": ("eagle3", EAGLE3)}
+KINDS: dict[str, tuple[LayoutName, dict[str, Any]]] = {"eagle": ("eagle-sglang", {}), "eagle3": ("eagle3", EAGLE3)}
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A hub's cache with a target, and drafts for it in EAGLE's layout, one of them pickled as MSD's is."""
     root = tmp_path_factory.mktemp("hub")
     target = checkpoints.write_llava(root / "target", layers=LAYERS, hidden=HIDDEN)
-    draft = export_draft(written(root / "draft"), target, root / "eagle", "eagle").directory
+    draft = export_draft(written(root / "draft"), target, root / "eagle", "eagle-sglang").directory
     pickled = Path(shutil.copytree(draft, root / "msd"))
     torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()

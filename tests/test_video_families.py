@@ -13,7 +13,7 @@ from support.chats import check_last, talker
 from support.clips import clip
 from support.family_configs import Layout
 from support.family_drafts import write_draft, write_target
-from support.family_kinds import QWENS, FamilyName
+from support.family_kinds import QWEN3S, QWENS, FamilyName
 from support.family_proofs import FAST, check_tree_pass, said
 from support.video_proofs import READERS, chat, check_generate, check_speculation, generated
 
@@ -152,5 +152,5 @@ def test_frames_that_stand_still_give_the_patches_of_pictures(pairs, family: Fam
     assert made.get("second_per_grid_ts", torch.tensor([2.0])).tolist() == [2.0]
     step = "{}<|vision_start|>" + "<|video_pad|>" * slots + "<|vision_end|>"
     whole = text.replace("<|video_pad|>", "<|video_pad|>" * 2 * slots)
-    wanted = step.format("<0.5 seconds>") + step.format("<2.0 seconds>") if family == "qwen3_vl" else whole
+    wanted = step.format("<0.5 seconds>") + step.format("<2.0 seconds>") if family in QWEN3S else whole
     assert processor.tokenizer.decode(made["input_ids"][0]) == wanted

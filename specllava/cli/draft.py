@@ -13,7 +13,7 @@ from specllava.cli.options import announce_loading, hide_progress_bars, print_no
 if TYPE_CHECKING:
     from specllava.models.make_draft import MadeDraft
 
-LayoutName = Literal["eagle", "eagle3", "speculators"]
+LayoutName = Literal["eagle-sglang", "eagle-vllm", "eagle3", "speculators"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Import:
 
 @dataclass(frozen=True)
 class Export:
-    """Write a draft that reads the target's states in a layout that vLLM and SGLang load."""
+    """Write a draft that reads the target's states in the layout of an inference engine, vLLM's or SGLang's."""
 
     draft: str
     """The draft: a directory, or an id of the hub."""
@@ -75,13 +75,14 @@ class Export:
     """The model that it drafts for: an id of the hub, or a directory."""
 
     format: LayoutName
-    """eagle for EAGLE-1 and EagleVLM; eagle3, or speculators with its variants, for EAGLE-3."""
+    """eagle-sglang or eagle-vllm (text alone) for EAGLE-1 and EagleVLM; for EAGLE-3 eagle3, which both engines load, or
+    speculators with its variants, for vLLM."""
 
     output: Path
     """Directory to write; it must not exist."""
 
     identity_layer: bool = False
-    """For eagle: hold an input norm, which its first layer cannot have, behind a layer that changes nothing."""
+    """For EAGLE-1: hold an input norm, which its first layer cannot have, behind a layer that changes nothing."""
 
     def run(self, console: Console) -> None:
         announce_loading(f"{self.draft} and the configuration of {self.target}")

@@ -1,7 +1,7 @@
-"""Export of a feature draft to the layouts that vLLM and SGLang load: EAGLE-1, EAGLE-3 and that of speculators.
+"""Export of a feature draft: EAGLE-1 for SGLang or for vLLM, EAGLE-3 for both, the layout of speculators for vLLM.
 
-Names, shapes and configuration are those that vLLM's ``llama_eagle.py`` and ``llama_eagle3.py``, SGLang's files of the
-same names and ``Eagle3SpeculatorConfig`` of vllm-project/speculators read.
+Names, shapes and configuration are those that vLLM's ``llama_eagle.py``, ``llama_eagle3.py`` and ``configs/``, SGLang's
+models of the same names and ``Eagle3SpeculatorConfig`` of vllm-project/speculators read.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from specllava.models.hub_cache import SINGLE
 from specllava.models.make_draft import MadeDraft, check_free
 from specllava.whole_file import whole_directory
 
-LayoutName = Literal["eagle", "eagle3", "speculators"]
+LayoutName = Literal["eagle-sglang", "eagle-vllm", "eagle3", "speculators"]
 LAYOUTS: Final[tuple[LayoutName, ...]] = get_args(LayoutName)
+EAGLE: Final = LAYOUTS[:2]  # those of EAGLE-1
 TAPS = 3  # hidden states that both engines hand to an EAGLE-3 draft
 PROPOSED = 3  # tokens a pass that an engine is asked for where the command line does not say
 LLAMA: Final = (
@@ -49,9 +50,9 @@ def export_draft(
 
     Args:
         draft: in any format that :func:`read_feature_draft` knows.
-        target: only its configuration is read and, for ``eagle``, its token embeddings.
+        target: only its configuration is read and, for ``eagle-sglang``, its token embeddings.
         identity_layer: put a layer that changes nothing in front of one that has an input norm, which the first layer
-            of ``eagle`` cannot have.
+            of EAGLE-1 cannot have.
         tell: receives a line if weights must be unpickled.
 
     Raises:
@@ -68,53 +69,44 @@ def export_draft(
         )
     config = large.config()
     made = read_feature_draft(small, config, None, tell)
-    why = _missing_in(layout, made.config, config, identity_layer)
+    why = _missing_in(layout, made, config, identity_layer)
     if why:
         raise ValueError(f"the layout {layout} cannot hold {small.name}: {why}")
-    if layout == "eagle":
-        weights, settings = _eagle(made, identity_layer, _embeddings(large, config, made.fc.weight.dtype))
+    if layout in EAGLE:
+        weights, settings = _eagle(made, layout, identity_layer)
     elif layout == "eagle3":
-        weights, settings = _eagle3(made, "midlayer."), _llama(made) | _heads(made.config) | _sglang(made.config)
+        weights, settings = _eagle3(made, "midlayer."), _llama(made) | _heads(made.config) | _engines(made.config)
     else:
         weights, settings = _eagle3(made, "layers.0."), _speculators(made, large)
-    if layout != "eagle" and _is_scaled(config) and not made.config.own_embeddings:
+    if layout == "eagle-sglang" or (_is_scaled(config) and not made.config.own_embeddings):
         weights["embed_tokens.weight"] = _embeddings(large, config, made.fc.weight.dtype)
     if layout != "speculators":
         settings["target_model_type"] = config.model_type
     _write(output, weights, settings)
     said = [f"layout {layout}, {len(weights)} tensors: not tried on an engine yet (docs/drafters.md)"]
+    if layout == "eagle-vllm":
+        said.append("vLLM's class for EAGLE-1 serves text models alone: with pictures take EAGLE-3")
     if layout == "speculators" and large.local:
         said.append(f"its config.json names {large.place} as the target: write the id of the hub there if it moves")
     return MadeDraft(output, "states", sum(one.numel() for one in weights.values()), tuple(said))
 
 
-def _missing_in(
-    layout: LayoutName, config: FeatureDraftConfig, target: PretrainedConfig, identity_layer: bool
-) -> str | None:
+def _missing_in(layout: LayoutName, draft: FeatureDraft, target: PretrainedConfig, identity_layer: bool) -> str | None:
     """Return what of a draft a layout has no place for, and the way out; ``None`` if it holds all of it."""
+    config = draft.config
     kind = config.format
-    if config.qkv_bias:
-        return "its queries, keys and values have biases, which engines leave out: distil one, which has none"
+    if config.qkv_bias or config.attention_bias or config.mlp_bias:
+        return "its layers have biases, which engines leave out: distil one, which has none"
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}, and engines have silu alone: distil a new one"
     if config.compressor is not None:
         return "it reads compressed pictures, which no engine does: distil one without a compressor"
     if kind in ("msd", "vispec"):
         return f"it reads pictures as {kind} does, which no engine does: distil one with --drafter eagle or eagle3"
-    if (kind == "eagle3") != (layout != "eagle"):
-        return f"its format is {kind}: use --format {'eagle' if kind == 'eagle' else 'eagle3 or speculators'}"
+    if (kind == "eagle") != (layout in EAGLE):
+        return f"its format is {kind}: use --format {' or '.join(EAGLE if kind == 'eagle' else LAYOUTS[2:])}"
     if kind == "eagle":
-        if config.own_embeddings or config.hidden_size != target.get_text_config().hidden_size:
-            return "engines give it the target's token embeddings, and it has its own: distil one with the target's"
-        if tuple(config.state_layers) != LAST:
-            layers = list(config.state_layers)
-            return f"engines give it the target's last states, and it reads {layers}: distil one with --drafter eagle"
-        if config.input_norm and not identity_layer:
-            return (
-                "its first layer has an input norm, which engines leave out there: add --identity-layer, which costs"
-                " one more layer a pass, or distil one with --no-input-norm"
-            )
-        return None
+        return _missing_in_eagle(layout, draft, target, identity_layer)
     count, layers = int(target.get_text_config().num_hidden_layers), list(config.state_layers)
     if len(layers) != TAPS or any(not 0 < one < count for one in layers):
         given = f"{TAPS} of the hidden states 1 to {count - 1}"
@@ -122,20 +114,50 @@ def _missing_in(
     variants = [name for name in VARIANTS if getattr(config, name)]
     if layout == "eagle3" and variants:
         return f"it has {', '.join(variants)}: use --format speculators"
+    if layout == "eagle3" and config.num_hidden_layers > 1:
+        return f"it has {config.num_hidden_layers} layers, and SGLang takes 1: use --format speculators, for vLLM"
     return None
 
 
-def _eagle(draft: FeatureDraft, identity_layer: bool, embeddings: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return tensors and configuration of EAGLE-1. A fusion without a bias gets one of zeros, which SGLang adds."""
-    own, settings = draft.state_dict(), _llama(draft) | {"architectures": ["LlamaForCausalLMEagle"]}
+def _missing_in_eagle(
+    layout: LayoutName, draft: FeatureDraft, target: PretrainedConfig, identity_layer: bool
+) -> str | None:
+    """Return what of an EAGLE-1 draft :func:`_missing_in` finds no place for."""
+    config = draft.config
+    if config.own_embeddings or config.hidden_size != target.get_text_config().hidden_size:
+        return "engines give it the target's token embeddings, and it has its own: distil one with the target's"
+    if _is_scaled(target):
+        return (
+            "engines give it the target's token embeddings without the factor of the target's decoder:"
+            " distil one with --drafter eagle3, whose norm makes up for it"
+        )
+    if tuple(config.state_layers) != LAST:
+        layers = list(config.state_layers)
+        return f"engines give it the target's last states, and it reads {layers}: distil one with --drafter eagle"
+    if layout == "eagle-vllm" and draft.fc.bias is not None and draft.fc.bias.any():
+        return (
+            "its fusion has a bias, and vLLM's has none: use --format eagle-sglang, or distil one with --drafter eagle3"
+        )
+    if config.input_norm and not identity_layer:
+        return (
+            "its first layer has an input norm, which engines leave out there: add --identity-layer, which costs"
+            " one more layer a pass, or distil one with --no-input-norm"
+        )
+    return None
+
+
+def _eagle(draft: FeatureDraft, layout: LayoutName, identity_layer: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return tensors and configuration of EAGLE-1; SGLang's fusion has a bias, vLLM's has none."""
+    own, settings = dict(draft.state_dict()), _llama(draft)
     if identity_layer and draft.config.input_norm:
         own = {_one_later(name): one for name, one in own.items()}
         own |= {f"layers.0.{name}": _changing_nothing(one) for name, one in draft.layers[0].state_dict().items()}
         del own["layers.0.input_layernorm.weight"]
         settings["num_hidden_layers"] += 1
-    fusion = own["fc.weight"]
-    added = {"embed_tokens.weight": embeddings, "fc.bias": fusion.new_zeros(len(fusion))}
-    return added | own, settings
+    bias = own.pop("fc.bias", own["fc.weight"].new_zeros(len(own["fc.weight"])))
+    if layout == "eagle-vllm":  # which puts Eagle in front of the architecture's name
+        return own, settings | {"architectures": ["LlamaForCausalLM"]}
+    return own | {"fc.bias": bias}, settings | {"architectures": ["LlamaForCausalLMEagle"]}
 
 
 def _embeddings(target: Checkpoint, config: PretrainedConfig, dtype: torch.dtype) -> Tensor:
@@ -215,11 +237,12 @@ def _heads(config: FeatureDraftConfig) -> dict[str, Any]:
     return {"draft_vocab_size": config.draft_vocab_size, IDS: list(config.state_layers)}
 
 
-def _sglang(config: FeatureDraftConfig) -> dict[str, Any]:
-    """Return what SGLang reads beside that; it numbers the layers whose output the states are, one less."""
+def _engines(config: FeatureDraftConfig) -> dict[str, Any]:
+    """Return what vLLM and SGLang read beside that; SGLang numbers the layers whose output the states are, one less."""
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "target_hidden_size": config.target_hidden_size,
+        "eagle_aux_layer_semantics": "vllm",  # of the numbers outside eagle_config
         "eagle_config": {"use_aux_hidden_state": True, IDS: [one - 1 for one in config.state_layers]},
     }
 

@@ -25,7 +25,7 @@ from specllava.models.families.interface import (
 from specllava.models.families.llava import Llava, LlavaNext
 from specllava.models.families.llava_video import LlavaNextVideo, VideoLlava
 from specllava.models.families.plain import InternVL, LlavaOnevision, Mistral3
-from specllava.models.families.qwen3_vl import Qwen3VL
+from specllava.models.families.qwen3_vl import Qwen3VL, Qwen3VLMoe
 from specllava.models.families.qwen25_vl import Qwen25VL
 from specllava.models.families.qwen_vl import Qwen2VL
 
@@ -56,6 +56,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Qwen2VL(),
     Qwen25VL(),
     Qwen3VL(),
+    Qwen3VLMoe(),
     Gemma3(),
     AyaVision(),
 )

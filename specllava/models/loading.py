@@ -134,7 +134,7 @@ def load_target(
     tell(told)
     processor = checkpoint.processor(family.processor)
     check_processor(checkpoint.name, family, config, processor)
-    arguments: dict[str, Any] = {} if stored is None else {"quantization_config": stored}
+    arguments = _experts(device, precision) | ({} if stored is None else {"quantization_config": stored})
     if device.type != "cpu" or options.device_map:
         arguments["device_map"] = "auto" if options.device_map else {"": device}
     model = _ready(checkpoint.load(family.target, dtype=precision, **arguments), device)
@@ -176,14 +176,14 @@ def load_draft(
     text = config.get_text_config()
     reads = checkpoint.tokenizer(text) if family is None else checkpoint.processor(family.processor)
     device = input_device(target)
-    where = {} if device.type == "cpu" else {"device_map": {"": device}}
+    where: dict[str, Any] = {} if device.type == "cpu" else {"device_map": {"": device}}
     shares = all(isinstance(one, SharedTower) for one in (family, family_of(target.config)))
     relative = family is not None and not shares  # whose tower and prompt are its own
     if relative:
         check_relative(checkpoint.name, config, reads.tokenizer, target.config, processor.tokenizer)
     if family is not None and build is family.target:
         check_processor(checkpoint.name, family, config, reads)
-    model = checkpoint.load(build, dtype=target.dtype, **where)
+    model = checkpoint.load(build, dtype=target.dtype, **where, **_experts(device, target.dtype))
     if not relative:
         check_pair(target, model, processor, reads)
     elif (rows := target.config.get_text_config().vocab_size) != config.get_text_config().vocab_size:
@@ -208,6 +208,14 @@ def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
         can = ", ".join(LANGUAGE_MODELS)
         raise ValueError(f"{name} is a {config.model_type}, which cannot draft: {known_families()} can, and {can}")
     return found
+
+
+def _experts(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Return how a mixture's experts multiply: one by one, or on a GPU as transformers groups them.
+
+    Grouped products take no float64 and, on a CPU, no weights whose rows are not multiples of 16 bytes.
+    """
+    return {"experts_implementation": "eager"} if device.type == "cpu" or dtype == torch.float64 else {}
 
 
 def _ready(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:

@@ -3,9 +3,9 @@
 The layouts are those of ``llava-hf/llava-onevision-qwen2-0.5b-ov-hf``, ``OpenGVLab/InternVL3-1B-hf``,
 ``mistralai/Mistral-Small-3.1-24B-Instruct-2503``, ``HuggingFaceM4/Idefics3-8B-Llama3``,
 ``HuggingFaceTB/SmolVLM2-2.2B-Instruct``, ``Qwen/Qwen2-VL-7B-Instruct``, ``Qwen/Qwen2.5-VL-7B-Instruct``,
-``Qwen/Qwen3-VL-8B-Instruct``, ``google/gemma-3-4b-it``, ``CohereLabs/aya-vision-8b``,
-``llava-hf/LLaVA-NeXT-Video-7B-hf`` and ``LanguageBind/Video-LLaVA-7B-hf``, as transformers describes them. Only the
-sizes are small.
+``Qwen/Qwen3-VL-8B-Instruct``, ``Qwen/Qwen3-VL-30B-A3B-Instruct``, ``google/gemma-3-4b-it``,
+``CohereLabs/aya-vision-8b``, ``llava-hf/LLaVA-NeXT-Video-7B-hf`` and ``LanguageBind/Video-LLaVA-7B-hf``, as
+transformers describes them. Only the sizes are small.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedMode
 from specllava.models.family import family_of
 from support.checkpoints import TEXT, spelling, weights_of, write
 from support.family_configs import ASPECT, SPEAKER, Layout, config_fields, grid, slots, text_fields
-from support.family_kinds import CONTEXT, KINDS, WORDS, FamilyName, token_ids
+from support.family_kinds import CONTEXT, KINDS, QWEN3S, WORDS, FamilyName, token_ids
 from support.models import seeded
 
 
@@ -147,10 +147,10 @@ def write_processor(directory: Path, family: FamilyName, layout: Layout) -> None
         case "gemma3":
             images |= {"do_pan_and_scan": None, "resample": 2, "size": {"height": side, "width": side}}
             fields |= {"image_seq_length": slots(layout)}
-        case "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl":
+        case "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" | "qwen3_vl_moe":
             square = (layout.patch * layout.scale) ** 2  # pixels of a slot
             images |= {"merge_size": layout.scale, "patch_size": layout.patch, "temporal_patch_size": 2}
-            if family == "qwen3_vl":
+            if family in QWEN3S:
                 images |= {"size": {"shortest_edge": 4 * square, "longest_edge": 12 * square}}
             else:
                 images |= {"min_pixels": 4 * square, "max_pixels": 12 * square}
@@ -200,7 +200,7 @@ def write_checkpoint(
 def write_speaker(directory: Path, family: FamilyName, seed: int = 0, layout: Layout = SPEAKER) -> Path:
     """A random language model with the family's kind of decoder and its tokens."""
     directory.mkdir(parents=True)
-    kind: dict[str, str] = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "aya_vision": "llama"}
+    kind = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "aya_vision": "llama"} | dict.fromkeys(QWEN3S, "qwen3")
     fields = text_fields(family, layout)
     fields |= {"model_type": kind.get(family, fields["model_type"]), "rope_scaling": None}
     write(directory / "config.json", fields)

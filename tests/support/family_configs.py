@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from support.family_kinds import CONTEXT, KINDS, QWENS, WORDS, FamilyName, token_ids
+from support.family_kinds import CONTEXT, KINDS, QWEN3S, QWENS, WORDS, FamilyName, token_ids
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ SPEAKER = Layout(layers=1, hidden=32, heads=2, kv_heads=1, padding=8)  # of a la
 
 def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     """The decoder's part of ``config.json``."""
-    qwens = {"llava_onevision": "qwen2", "internvl": "qwen2", "qwen3_vl": "qwen3_vl_text"}
+    qwens = {"llava_onevision": "qwen2", "internvl": "qwen2"} | {name: f"{name}_text" for name in QWEN3S}
     flat = {"qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl"}  # whose fields lie beside the tower's
     others = {"mistral3": "mistral", "gemma3": "gemma3_text", "aya_vision": "cohere2"}
     kind = (qwens | flat | others).get(family, "llama")
@@ -62,8 +62,13 @@ def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
         fields |= {"use_sliding_window": False, "max_window_layers": layout.layers, "rope_theta": 1e6}
     if family in flat and layout.window:
         fields |= {"use_sliding_window": True, "max_window_layers": layout.layers - 1, "sliding_window": layout.window}
-    if family == "qwen3_vl":  # whose heads, too, have a width of their own
+    if family in QWEN3S:  # whose heads, too, have a width of their own
         fields |= {"head_dim": 16, "rope_theta": 5e6}
+    if family == "qwen3_vl_moe":
+        fields |= {
+            "decoder_sparse_step": 1, "mlp_only_layers": [], "moe_intermediate_size": layout.hidden // 2 + 1,
+            "norm_topk_prob": True, "num_experts": layout.heads + 3, "num_experts_per_tok": 2,
+        }  # fmt: skip
     if family in QWENS:
         ids = token_ids(family)
         fields |= {"bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"]}
@@ -71,7 +76,7 @@ def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
         side = pairs // 3  # of the pairs of numbers that are rotated together, in height and in width
         rope: dict[str, Any] = {"mrope_section": [pairs - 2 * side, side, side]}
         fields["rope_scaling"] = rope | (
-            {"rope_type": "default", "mrope_interleaved": True} if family == "qwen3_vl" else {"type": "mrope"}
+            {"rope_type": "default", "mrope_interleaved": True} if family in QWEN3S else {"type": "mrope"}
         )
     return fields
 
@@ -155,7 +160,7 @@ def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
                 "boi_token_index": ids["<start_of_image>"], "eoi_token_index": ids["<end_of_image>"],
                 "image_token_index": image, "mm_tokens_per_image": slots(layout),
             }  # fmt: skip
-        case "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl":
+        case "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" | "qwen3_vl_moe":
             fields = fields | qwen_fields(family, layout)
         case _:
             vision |= {"model_type": family if family == "idefics3" else "smolvlm_vision"}
@@ -185,7 +190,7 @@ def qwen_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     names = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"}
     names |= {f"vision_{end}_token_id": f"<|vision_{end}|>" for end in ("start", "end")}
     own: dict[str, Any] = {"vision_config": vision} | {name: ids[token] for name, token in names.items()}
-    if family == "qwen3_vl":
+    if family in QWEN3S:
         return own
     return text_fields(family, layout) | own | {"model_type": family, "text_config": None}
 

@@ -8,14 +8,15 @@ from typing import Literal, get_args
 
 FamilyName = Literal[
     "llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3",
-    "aya_vision", "llava_next_video", "video_llava",
+    "aya_vision", "llava_next_video", "video_llava", "qwen3_vl_moe",
 ]
 FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
 WORDS = 320  # pieces of the vocabulary: 256 bytes and what is learnt from a text
 CONTEXT = 2048
 QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 QWEN_VL = (*QWEN, "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
-QWENS: tuple[FamilyName, ...] = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+QWENS: tuple[FamilyName, ...] = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+QWEN3S: tuple[FamilyName, ...] = QWENS[2:]
 ROWS = tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
 
 
@@ -111,6 +112,10 @@ KINDS: dict[FamilyName, Kind] = {
         "Qwen2VLImageProcessor", ASSISTANT + VISION,
     ),
     "qwen3_vl": Kind(
+        (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen3VLProcessor",
+        "Qwen2VLImageProcessorFast", VISION,
+    ),
+    "qwen3_vl_moe": Kind(
         (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen3VLProcessor",
         "Qwen2VLImageProcessorFast", VISION,
     ),

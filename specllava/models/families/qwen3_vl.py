@@ -1,4 +1,4 @@
-"""Qwen3-VL (arXiv 2511.21631): as Qwen2-VL, and the slots take in features of the tower's earlier layers too.
+"""Qwen3-VL and its mixtures of experts (arXiv 2511.21631): as Qwen2-VL, and slots take in the tower's earlier layers.
 
 Each patch in time of a video has a text of its seconds in front of its slots, and positions as a picture has.
 """
@@ -10,7 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel, Qwen3VLForConditionalGeneration
+from transformers import (
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeForConditionalGeneration,
+)
 
 from specllava.models.families.interface import GridFeatures
 from specllava.models.families.processors import Qwen3VLProcessorPil
@@ -34,3 +39,9 @@ class Qwen3VL(Qwen2VL):
             "visual_pos_masks": self.prompt_arguments(model.config, input_ids)["mm_token_type_ids"] > 0,
             "deepstack_visual_embeds": list(torch.cat([one.deep for one in features], dim=1)),  # [slots, hidden] each
         }
+
+
+class Qwen3VLMoe(Qwen3VL):
+    """Qwen3-VL whose decoder routes each token to a few of its experts, by that token's state alone."""
+
+    name, target = "qwen3_vl_moe", Qwen3VLMoeForConditionalGeneration
