@@ -100,6 +100,8 @@ def _published() -> dict[str, Preset]:
          "authors: 2.6 (MMMU) and 2.3 (MMStar) tokens a pass, chains of 4"),
         ("qwen3-vl-4b-eagle3", qwen3.format("4B"), angel.format("4B"),
          "authors: 2.1 (MMMU) and 2.1 (MMStar) tokens a pass, chains of 4"),
+        ("qwen3-vl-30b-a3b-eagle3", qwen3.format("30B-A3B"), angel.format("30B-A3B"),
+         "authors: 1.8 (MMMU) and 1.9 (MMStar) tokens a pass, chains of 4"),
     )  # fmt: skip
     formats: dict[str, DraftFormat] = {"msd": "msd", "vispec": "vispec"}
     return {
