@@ -218,6 +218,27 @@ def test_a_smolvlm_writes_a_picture_as_its_own_processor_would(pairs):
         assert ours == get_image_prompt_string(rows, columns, processor.image_seq_len, *tokens)
 
 
+@torch.inference_mode()
+def test_a_token_goes_to_experts_by_its_own_state(pairs, made: Made):
+    """Worked out from the stored weights, which lie the other way round; alone and among others, in every precision."""
+    stored, front = checkpoints.weights_of(made("qwen3_vl_moe")), "model.language_model.layers.0.mlp."
+    names = ("gate.weight", "experts.gate_up_proj", "experts.down_proj")
+    router, inner, outer = (stored[front + name].double() for name in names)
+    states = torch.randn(9, router.shape[1], generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    wanted = torch.zeros_like(states)
+    for state, mixed in zip(states, wanted, strict=True):
+        shares, chosen = (router @ state).softmax(-1).topk(2)
+        for share, number in zip(shares / shares.sum(), chosen.tolist(), strict=True):
+            gate, value = (state @ inner[number]).chunk(2)
+            mixed += share * (torch.nn.functional.silu(gate) * value) @ outer[number]
+    for dtype, error in (("float64", 1e-6), ("float32", 1e-4), ("bfloat16", 0.1)):
+        layer = pairs("qwen3_vl_moe", None, dtype).target.get_decoder().layers[0].mlp
+        read = states.to(getattr(torch, dtype))
+        for rows in (slice(9), slice(4, 5), slice(6, 9)):
+            ours = layer(read[None, rows])[0].double()
+            torch.testing.assert_close(ours, wanted[rows], rtol=error, atol=error * float(wanted.abs().max()))
+
+
 def test_weights_are_counted_before_they_are_loaded(pairs, made: Made, family: FamilyName):
     """Those of a tied head once."""
     for name in (family, f"{family} tied"):

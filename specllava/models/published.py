@@ -52,6 +52,7 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     "Qwen/Qwen3-VL-4B-Instruct": Published(ModelSize(4_437_815_808, 36, 8, 128, 3_633_315_840)),
     "Qwen/Qwen3-VL-8B-Instruct": Published(ModelSize(8_767_123_696, 36, 8, 128, 6_945_767_424)),
     "Qwen/Qwen3-VL-32B-Instruct": Published(ModelSize(33_357_390_064, 64, 8, 128, 31_205_621_760)),
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": Published(ModelSize(31_070_754_032, 48, 4, 128, 905_969_664)),
     "OpenGVLab/InternVL3-1B-hf": Published(ModelSize(938_119_296, 24, 2, 64)),
     "OpenGVLab/InternVL3-8B-hf": Published(ModelSize(7_944_300_032, 28, 4, 128, 6_525_288_448)),
     "google/gemma-3-4b-it": Published(ModelSize(4_300_079_472, 34, 4, 256)),
@@ -107,4 +108,5 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     "taobao-mnn/Qwen3-VL-2B-Instruct-Eagle3": Published(ModelSize(136_847_360, 1, 8, 128, states=3 * 2048)),
     "taobao-mnn/Qwen3-VL-8B-Instruct-Eagle3": Published(ModelSize(399_523_840, 1, 8, 128, states=3 * 4096)),
     "AngelSlim/Qwen3-VL-4B-Instruct_eagle3": Published(ModelSize(218_245_120, 1, 8, 128, states=3 * 2560)),
+    "AngelSlim/Qwen3-VL-30B-A3B-Instruct_eagle3": Published(ModelSize(145_235_968, 1, 4, 128, states=3 * 2048)),
 }

@@ -29,6 +29,9 @@ INTERNVIT = {
 }  # fmt: skip
 BIG_QWEN3_TOWER = (27, 1152, 4304, [8, 16, 24])
 SMALL_QWEN3_TOWER = (24, 1024, 4096, [5, 11, 17])
+MIXTURE: dict[str, Any] = {
+    "kind": "qwen3_vl_moe", "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
+}  # fmt: skip
 
 
 def built(family: str, shape: Shape, rows: int, vision: dict[str, Any], tied: bool = False, **text: Any) -> Build:
@@ -45,13 +48,15 @@ def qwen2(shape: Shape, rows: int, wide: int, tied: bool = False) -> Build:
     return built("qwen2_5_vl", shape, rows, vision, tied)
 
 
-def qwen3(shape: Shape, tower: tuple[int, int, int, list[int]], tied: bool = False) -> Build:
+def qwen3(
+    shape: Shape, tower: tuple[int, int, int, list[int]], tied: bool = False, kind: str = "qwen3_vl", **text: Any
+) -> Build:
     depth, hidden, wide, taps = tower
     vision = {
         "depth": depth, "hidden_size": hidden, "intermediate_size": wide, "num_heads": 16, "out_hidden_size": shape[0],
         "deepstack_visual_indexes": taps,
     }  # fmt: skip
-    return built("qwen3_vl", shape, 151936, vision, tied, head_dim=128)
+    return built(kind, shape, 151936, vision, tied, head_dim=128, **text)
 
 
 def smol(shape: Shape, vision: dict[str, Any], scale: int) -> Build:
@@ -102,6 +107,7 @@ def models() -> dict[str, Build]:
         "Qwen/Qwen3-VL-4B-Instruct": qwen3((2560, 9728, 36, 32, 8), SMALL_QWEN3_TOWER, tied=True),
         "Qwen/Qwen3-VL-8B-Instruct": qwen3((4096, 12288, 36, 32, 8), BIG_QWEN3_TOWER),
         "Qwen/Qwen3-VL-32B-Instruct": qwen3((5120, 25600, 64, 64, 8), BIG_QWEN3_TOWER),
+        "Qwen/Qwen3-VL-30B-A3B-Instruct": qwen3((2048, 6144, 48, 32, 4), BIG_QWEN3_TOWER, **MIXTURE),
         "OpenGVLab/InternVL3-1B-hf": internvl(QWEN_HALF),
         "OpenGVLab/InternVL3-8B-hf": internvl(QWEN_SEVEN),
         "google/gemma-3-4b-it": gemma((2560, 10240, 34, 8, 4), 256),
@@ -148,4 +154,5 @@ def drafts() -> dict[str, Build]:
         "taobao-mnn/Qwen3-VL-2B-Instruct-Eagle3": reading("eagle3", (2048, 6144, 1, 16, 8), 151936, head=32000),
         "taobao-mnn/Qwen3-VL-8B-Instruct-Eagle3": reading("eagle3", (4096, 12288, 1, 32, 8), 151936, head=32000),
         "AngelSlim/Qwen3-VL-4B-Instruct_eagle3": reading("eagle3", (2560, 9728, 1, 32, 8), 151936, head=32000),
+        "AngelSlim/Qwen3-VL-30B-A3B-Instruct_eagle3": reading("eagle3", (2048, 6144, 1, 32, 4), 151936, head=32000),
     }
