@@ -120,6 +120,8 @@ def prove(proofs: Proofs, family: FamilyName, seed: int) -> None:
             if dtype == "float64":
                 with proof("lane of transformers"):
                     family_proofs.check_lane(pair, TEXTS[3:4])
+                with proof("settings of the checkpoint"):
+                    family_proofs.check_settings(pairs[0], TEXTS)
                 with proof("tree pass"):
                     prompts = (pair.prompt(None, checkpoints.messages(number)) for number in TEXTS[1:4:2])
                     family_proofs.check_tree_pass(pair, family, prompts)

@@ -57,7 +57,7 @@ REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = MappingProxyType(
         "num_beams": lambda value: value != 1,
         "num_beam_groups": lambda value: value != 1,
         "num_return_sequences": lambda value: value != 1,
-        "penalty_alpha": lambda value: value > 0,
+        "penalty_alpha": lambda value: value != 0,
         "guidance_scale": lambda value: value != 1,
         "cache_implementation": lambda value: value == "quantized",
         "dola_layers": lambda value: True,
