@@ -314,7 +314,7 @@ class _WrongSession(DraftSession):
     tree: Callable[[int], DraftTree]
 
     def propose(self, root: int, depth: int) -> DraftTree:
-        return self.tree(root)
+        return self.tree(root) if depth else DraftTree.only_root(root)
 
 
 @pytest.mark.parametrize(
