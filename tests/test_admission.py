@@ -69,7 +69,7 @@ def call(number: int, data: Any, **more: Any) -> bytes:
 
 def test_a_call_that_gradio_would_pay_too_much_for_does_not_reach_it(page: gr.Blocks) -> None:
     """Each of these took seconds of the event loop, or gigabytes; what a page and its visitors send is let in."""
-    client, upload, text = admitted(page), handler(page, gr.UploadButton, "upload"), handler(page, gr.State)
+    client, upload, text = admitted(page), handler(page, gr.UploadButton, "upload"), handler(page, gr.HTML)
     empty: list[Any] = [None] * len(page.fns[text].inputs)
     bodies: list[tuple[str, bytes, int]] = [
         *(("run/predict", call(upload, [[item] * 10_000]), 400) for item in ({}, [], 0, "", FILE)),
@@ -136,7 +136,7 @@ def test_an_address_sends_so_many_events_and_uploads_in_a_minute(page: gr.Blocks
 
 def test_an_address_has_few_files_opened_at_once_and_nothing_else_waits_for_them(page: gr.Blocks) -> None:
     running, most, over = [0], [0], asyncio.Event()
-    number, other = handler(page, gr.UploadButton, "upload"), handler(page, gr.State)
+    number, other = handler(page, gr.UploadButton, "upload"), handler(page, gr.HTML)
 
     async def decode(scope: Scope, receive: Receive, send: Send) -> None:
         if json.loads((await receive())["body"])["fn_index"] == number:
