@@ -84,6 +84,8 @@ def test_a_call_that_gradio_would_pay_too_much_for_does_not_reach_it(page: gr.Bl
         ("run/predict", b"{" + b",".join(b'"%d":0' % number for number in range(40_000)) + b"}", 413),
         ("component_server", b"no JSON", 400),
         ("run/predict", b"\xff\xfe", 400),
+        ("cancel", b'{"fn_index": [1], "session_hash": "me"}', 200),
+        ("cancel", b'{"session_hash": {"a": 1}}', 400),
         ("run/predict", call(upload, [[FILE] * 9]), 200),
         ("run/predict", call(text, [*empty[1:], "\U0001f600" * 20_000]), 200),
         ("run/predict", call(text, [*empty[1:], "," * 20_000]), 200),

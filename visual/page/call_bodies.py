@@ -64,8 +64,9 @@ class CallBodies:
         return document
 
     def reads_files(self, call: Any) -> bool:
-        """Return whether the handler of a checked call opens files that were uploaded."""
-        return isinstance(call, dict) and bool(self._files.get(call.get("fn_index", -1)))
+        """Return whether a body calls a handler that opens files which were uploaded."""
+        number = call.get("fn_index") if isinstance(call, dict) else None
+        return type(number) is int and bool(self._files.get(number))
 
     def _check_call(self, call: Mapping[str, Any], path: str) -> None:
         called, session = any(part in path for part in CALLS), call.get("session_hash")
