@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,9 +26,11 @@ from specllava.limits import MIB, Limits
 
 MOST_SECONDS: Final = 0.5  # of the processor, for one request
 MOST_BYTES: Final = 50_000_000  # of memory beyond what was resident before it
+BYTES_PER_PIXEL, SECONDS_PER_PIXEL = 15, 1 / 16_000_000  # beyond that, of a picture that is decoded, one at a time
 MOST_WAIT: Final = 1.0  # seconds, for another visitor
 PATIENCE: Final = 120.0  # seconds, for an answer
 SIZES: Final = (30_000, 150_000, MIB, 20 * MIB)
+SIDE: Final = 4000  # pixels of a picture
 BURST: Final = 20  # requests at once
 
 
@@ -43,6 +45,7 @@ class Cost:
         memory: bytes of its peak beyond what was resident before; ``None`` where that is not known.
         health: seconds of the longest wait of another visitor.
         logged: bytes that the server's log grew by.
+        together, pixels: of the request.
     """
 
     name: str
@@ -53,12 +56,14 @@ class Cost:
     health: float
     logged: int
     together: int = 1
+    pixels: int = 0
 
     @property
     def fits(self) -> bool:
-        """Whether it stayed within bounds; of several at once memory and the other visitor's wait count."""
-        cheap = self.together > 1 or self.processor <= MOST_SECONDS
-        return cheap and (self.memory or 0) <= MOST_BYTES * self.together and self.health <= MOST_WAIT
+        """Whether it stayed within bounds, each of several at once."""
+        seconds = self.together * (MOST_SECONDS + self.pixels * SECONDS_PER_PIXEL)
+        memory = MOST_BYTES + self.pixels * BYTES_PER_PIXEL
+        return self.processor <= seconds and (self.memory or 0) <= memory and self.health <= MOST_WAIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class Hostile:
 
     Args:
         together: how many of them are sent at once.
+        pixels: of the picture that it opens.
         chunked: send the body without its length.
     """
 
@@ -76,6 +82,7 @@ class Hostile:
     headers: Mapping[str, str] = field(default_factory=dict)
     method: str = "POST"
     together: int = 1
+    pixels: int = 0
     chunked: bool = False
 
     def send(self, address: str) -> int:
@@ -95,13 +102,14 @@ def hostile(address: str, process: psutil.Process, log: Path) -> list[Cost]:
     calls = [call for call in config["dependencies"] if call["backend_fn"]]
     upload = next(call["id"] for call in calls if call["inputs"] == [ids["upload"]])
     begin = next(call for call in calls if [ids["run"], "click"] in call["targets"])
-    kept = httpx.post(f"{address}gradio_api/upload", files={"files": ("a.png", _picture(4000))}, timeout=PATIENCE)
+    kept = httpx.post(f"{address}gradio_api/upload", files={"files": ("a.png", _picture(SIDE))}, timeout=PATIENCE)
     file = {"path": kept.json()[0], "meta": {"_type": "gradio.FileData"}}
     question = begin["inputs"].index(ids["question"])
     sent = [*_lists(upload, file), *_questions(begin, question), *_calls(file), *_uploads(), *_gets()]
-    sent += [Hostile("a picture of 16 million pixels", "run/predict", _call(upload, [[file]]), JSON)]
+    opened = Hostile("a picture of 16 million pixels", "run/predict", _call(upload, [[file]]), JSON, pixels=SIDE**2)
     sent += [
-        Hostile(f"{BURST} pictures at once", "run/predict", _call(upload, [[file]]), JSON, together=BURST),
+        opened,
+        replace(opened, name=f"{BURST} pictures at once", together=BURST),
         Hostile(f"{BURST} heartbeats at once", "heartbeat/*", method="GET", together=BURST),
     ]
     return [measure(address, process, log, one) for one in sent]
@@ -188,8 +196,7 @@ def measure(address: str, process: psutil.Process, log: Path, one: Hostile) -> C
 
     def send(number: int) -> None:
         try:
-            sent = Hostile(one.name, one.path.replace("*", f"n{number}-{time.monotonic_ns()}"), one.body, one.headers,
-                           one.method, chunked=one.chunked)  # fmt: skip
+            sent = replace(one, path=one.path.replace("*", f"n{number}-{time.monotonic_ns()}"))
             answers.append(sent.send(address))
         except httpx.HTTPError:
             answers.append(0)
@@ -206,7 +213,9 @@ def measure(address: str, process: psutil.Process, log: Path, one: Hostile) -> C
     memory = None if before is None or peak is None else max(0, peak - before)
     processor = now.user + now.system - spent.user - spent.system
     grown = log.stat().st_size - logged
-    return Cost(one.name, len(one.body), answers[-1], processor, memory, max(waits), grown, one.together)
+    return Cost(
+        one.name, len(one.body), answers[-1], processor, memory, max(waits), grown, one.together, one.pixels
+    )  # fmt: skip
 
 
 @contextmanager

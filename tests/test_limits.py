@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -149,7 +150,7 @@ def client(limits: Limits) -> TestClient:
 
 def empty_page() -> gr.Blocks:
     with gr.Blocks() as page:
-        page.state_holder = {}
+        page.state_holder = defaultdict(object)
     return page
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from textwrap import shorten
@@ -19,6 +18,7 @@ from weakref import WeakValueDictionary
 
 import gradio as gr
 from gradio.server_messages import UnexpectedErrorMessage
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -33,7 +33,6 @@ from visual.page.waiting_calls import is_awaited
 
 ENVELOPE: Final = MIB  # bytes of an upload around its files
 AT_ONCE: Final = 2  # calls of one address that open uploaded files; further ones wait
-SETTLING: Final = 5.0  # seconds in which gradio makes a session of a name that was let in
 BODILESS: Final = ("GET", "HEAD", "OPTIONS")
 FORWARDED: Final = (b"x-forwarded-host", b"x-forwarded-proto", b"x-gradio-server")
 FETCHES: Final = re.compile(r"/(file=|file/|proxy=)\s*https?:", re.IGNORECASE)  # what gradio fetches for a GET
@@ -71,7 +70,7 @@ class Admission:
         self._sessions = RunRate("new sessions", limits.sessions_per_minute)
         self._uploads = RunRate("uploads", limits.uploads_per_minute)
         self._openings = RunRate("opened uploads", limits.uploads_per_minute)
-        self._named: dict[str, float] = {}  # when names were let in
+        self._making = asyncio.Lock()
         self._slots = WeakValueDictionary[str, asyncio.Semaphore]()  # of addresses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,7 +98,7 @@ class Admission:
         """
         path, address = scope["path"].rstrip("/"), (scope["client"] or ("",))[0]
         if scope["method"] in BODILESS:
-            self._check_stream(path, scope["query_string"], address)
+            await self._check_stream(path, scope["query_string"], address)
             return receive, nullcontext()
         headers = Headers(scope=scope)
         length = headers.get("content-length", "")
@@ -117,27 +116,26 @@ class Admission:
         if tools:
             _check_values(body)
             return _again(body, receive), nullcontext()  # what a tool is given is checked as the call that it makes
-        slot = self._check_body(body, path, address) if body else nullcontext()
+        slot = await self._check_body(body, path, address) if body else nullcontext()
         return _again(body, receive), slot
 
-    def _check_body(self, body: bytes, path: str, address: str) -> AbstractAsyncContextManager[Any]:
+    async def _check_body(self, body: bytes, path: str, address: str) -> AbstractAsyncContextManager[Any]:
         """Check the body of a call and count what it asks for. Return what to hold until the answer."""
         try:
             call = self._bodies.read(body, path)
         except ValueError as refusal:
             raise _refused(400, str(refusal)) from None
-        runs = "/run/" in path or "/api/" in path
-        named = isinstance(call, dict) and call.get("session_hash")
-        if named or runs:
-            self._check_session(named or None, address)
-        if not (runs and self._bodies.reads_files(call)):
+        name = call.get("session_hash") if isinstance(call, dict) else None
+        if name:
+            await self._open_session(name, address)
+        if path.endswith("/queue/join") or not self._bodies.reads_files(call):
             return nullcontext()
         _count(self._openings, address)
         slots = self._slots.get(address) or asyncio.Semaphore(AT_ONCE)
         self._slots[address] = slots
         return slots
 
-    def _check_stream(self, path: str, query: bytes, address: str) -> None:
+    async def _check_stream(self, path: str, query: bytes, address: str) -> None:
         """Check a request without a body: it fetches nothing, and listens to a session or a call that is there."""
         if FETCHES.search(path):
             raise _refused(400, FOREIGN_FILE)
@@ -146,7 +144,8 @@ class Admission:
         values = parse_qs(query.decode("latin-1"))
         if heartbeat := HEARTBEAT.search(path):
             _count(self._events, address)
-            self._check_session(heartbeat[1], address)
+            _check_name(heartbeat[1])
+            await self._open_session(heartbeat[1], address)
         elif path.endswith("/upload_progress"):
             _count(self._events, address)
             _check_name(values.get("upload_id", [""])[0])
@@ -157,15 +156,15 @@ class Admission:
         elif (call := CALL.search(path)) and not is_awaited(self._page, call[1]):
             raise Refusal(Response('event: error\ndata: "there is no such call"\n\n', media_type="text/event-stream"))
 
-    def _check_session(self, name: str | None, address: str) -> None:
-        """Count a session that gradio does not know yet: it makes one of every name, and of a call without one."""
-        _check_name(name)
-        now = time.monotonic()
-        if name is None or not (name in self._page.state_holder or self._named.get(name, 0.0) > now - SETTLING):
-            _count(self._sessions, address)
-            self._named = {one: when for one, when in self._named.items() if when > now - SETTLING}
-            if name is not None:
-                self._named[name] = now
+    async def _open_session(self, name: str, address: str) -> None:
+        """Count a session that is new, and let gradio make it: one at a time, and beside the event loop."""
+        sessions = self._page.state_holder
+        if name in sessions:
+            return
+        async with self._making:
+            if name not in sessions:
+                _count(self._sessions, address)
+                await run_in_threadpool(sessions.__getitem__, name)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the page answer; what fails is answered, and logged, in one line."""
@@ -202,7 +201,7 @@ def _check_length(length: str, most: int) -> None:
         raise _refused(413, f"the request has {int(length[:20]):,} bytes, at most {most:,} are read")
 
 
-def _check_name(name: str | None) -> None:
+def _check_name(name: str) -> None:
     try:
         check_session(name)
     except ValueError as refusal:

@@ -17,6 +17,7 @@ from specllava.config import short
 from specllava.limits import Limits, highest
 
 FOREIGN_FILE: Final = "a file is named by an address on the web, which this server does not fetch: upload it"
+CALLS: Final = ("/queue/join", "/run/", "/api/")  # paths that call a handler by its number
 MAX_SESSION: Final = 128  # characters of the name that a page or a client gives its session
 MAX_FILES: Final = highest("pictures")  # of a call; the handlers say how many of them are used
 MAX_VALUES: Final = 30_000  # marks between values; a question may consist of commas, and a fork names 4,096 tokens
@@ -61,14 +62,15 @@ class CallBodies:
         return document
 
     def reads_files(self, call: Any) -> bool:
-        """Return whether the handler of a checked call opens files that were uploaded."""
-        return isinstance(call, dict) and bool(self._files.get(call.get("fn_index", -1)))
+        """Return whether a body calls a handler that opens files which were uploaded."""
+        number = call.get("fn_index") if isinstance(call, dict) else None
+        return type(number) is int and bool(self._files.get(number))
 
     def _check_call(self, call: Mapping[str, Any], path: str) -> None:
-        queued, session = path.endswith("/queue/join"), call.get("session_hash")
-        if queued or session:
-            check_session(session or "")
-        if not queued and "/run/" not in path and "/api/" not in path:
+        called, session = any(part in path for part in CALLS), call.get("session_hash")
+        if called or session:
+            check_session(session)
+        if not called:
             return
         number, data = call.get("fn_index"), call.get("data")
         if type(number) is not int or number not in self._values:
@@ -95,12 +97,12 @@ def check_values(body: bytes) -> None:
 
 
 def check_session(name: Any) -> None:
-    """Check the name of a session, to which answers go; ``None`` is a call that has none.
+    """Check the name of a session, to which answers go.
 
     Raises:
         ValueError: it is no such name.
     """
-    if name is not None and not (isinstance(name, str) and 0 < len(name) <= MAX_SESSION):
+    if not (isinstance(name, str) and 0 < len(name) <= MAX_SESSION):
         raise ValueError(f"a call needs a session_hash of 1 to {MAX_SESSION} characters, to which its answer goes")
 
 
