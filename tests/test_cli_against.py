@@ -141,7 +141,7 @@ def test_a_target_that_both_sides_share_is_loaded_once(tiny: Pair, monkeypatch: 
     loaded: list[PairOptions] = []
     drafts: list[str] = []
     monkeypatch.setattr(against, "load_pair", lambda chosen: loaded.append(chosen) or tiny)
-    monkeypatch.setattr(Pair, "with_draft", lambda pair, draft, *_: drafts.append(draft) or models.pair("bad"))
+    monkeypatch.setattr(Pair, "with_draft", lambda pair, draft, **_: drafts.append(draft) or models.pair("bad"))
     common = AnswerOptions()
     for b, loads, shared in (("--preset toy-before", 1, 1), ("--draft d", 1, 2), ("--dtype float64", 2, 2)):
         loaded.clear()

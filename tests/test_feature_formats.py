@@ -117,7 +117,7 @@ def test_what_the_files_do_not_say_is_read_as_it_is_asked_for(
         trace = asked.run(Lane("x", replace(SHAPES["beam"], max_new_tokens=LIMIT), asked.prompt(None, messages)))
     check_answer(reference, text_of(asked, layout, messages, trace.token_ids), trace, trees)
     told = f"states {' '.join(map(str, states))}"
-    assert trace.info.draft == f"draft ({told})" if theta is None else f"draft ({told}, rope base 500000)"
+    assert trace.setting.draft == ("draft (" + told + ("" if theta is None else ", rope base 500000") + ")")
     if of != "eagle3":
         return
     assert own.with_draft(directory).draft_name == "draft"
@@ -136,7 +136,7 @@ def test_the_command_line_and_a_preset_ask_for_it_alike(root: Path, tmp_path: Pa
     asked = ["--image", str(picture), "--prompt", "What?", "--max-new-tokens", "4", "--trace", str(out)]
     assert main(["generate", *pair, *asked, "--draft-state-layers", "-2", "--draft-rope-theta", "5e5"]) == 0
     trace = DecodeTrace.from_json(out.read_text(encoding="utf-8"))
-    assert trace.info.draft == "eagle (states -2, rope base 500000)"
+    assert trace.setting.draft == "eagle (states -2, rope base 500000)"
     known = DraftReading(None, (-1,), 7.0)
     assert DraftReading("msd", None, 5.0).over(known) == DraftReading("msd", (-1,), 5.0)
     typed = "--draft-format msd --draft-state-layers 0 1 --draft-rope-theta 5"

@@ -175,7 +175,7 @@ class AnswerOptions:
 
 def typed_options(arguments: Sequence[str]) -> frozenset[str]:
     """Return the names of the options of decoding that are among arguments, their values left aside."""
-    names = {argument.partition("=")[0].removeprefix("--").replace("-", "_") for argument in arguments}
+    names = frozenset(one.partition("=")[0].removeprefix("--").replace("-", "_") for one in arguments)
     return names & {option.name for option in fields(DecodingConfig)}
 
 
