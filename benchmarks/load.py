@@ -38,7 +38,10 @@ from specllava.shipped import shipped
 QUESTIONS = ("Describe this image in detail.", "How many objects are there?", "What is on the left?", "Tell a story.")
 STARTING = 300.0  # seconds that a server may take to serve, models included
 ALLOWED_GROWTH = 0.10  # of resident memory
-CROWD = Limits(runs_per_minute=10**6, calls_per_minute=10**6)  # all visitors share one address here
+CROWD = Limits(  # all visitors share one address here
+    runs_per_minute=10**6, calls_per_minute=10**6, events_per_minute=10**6, sessions_per_minute=10**6,
+    uploads_per_minute=10**6,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +180,7 @@ def send_hostile(json: Path | None) -> int:
     for one in costs:
         shown = f"{one.processor:5.2f} s, {(one.memory or 0) / 1e6:4.0f} MB, another waits {one.health:4.2f} s"
         console.print(f"{shown}: {one.answer}, {one.name}, {one.size:,} bytes{'' if one.fits else ': TOO MUCH'}")
-    write_json(json, [asdict(one) for one in costs])
+    write_json(json, {"requests": [asdict(one) for one in costs]})
     return 0 if all(one.fits for one in costs) else 1
 
 
