@@ -220,7 +220,7 @@ def test_a_smolvlm_writes_a_picture_as_its_own_processor_would(pairs):
 
 @torch.inference_mode()
 def test_a_token_goes_to_experts_by_its_own_state(pairs, made: Made):
-    """Worked out from the stored weights, which lie the other way round; alone and among others, in every precision."""
+    """Worked out from the stored weights, ``[experts, in, out]``; alone and among others, in each precision."""
     stored, front = checkpoints.weights_of(made("qwen3_vl_moe")), "model.language_model.layers.0.mlp."
     names = ("gate.weight", "experts.gate_up_proj", "experts.down_proj")
     router, inner, outer = (stored[front + name].double() for name in names)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedModel
 
@@ -190,11 +191,21 @@ def write_checkpoint(
     if near is not None:
         resemble(model, near, noise, seed)
     model.half().save_pretrained(directory, max_shard_size="100KB")
+    if family == "qwen3_vl_moe":
+        store_experts_as_published(directory)
     write(directory / "config.json", fields)
     write(directory / "generation_config.json", {"eos_token_id": token_ids(family)[KINDS[family].eos]})
     write_processor(directory, family, layout)
     write_tokenizer(directory, family, also)
     return directory
+
+
+def store_experts_as_published(directory: Path) -> None:
+    """Transpose the experts' weights on disk: ``[experts, in, out]``, which loading turns round by their shapes."""
+    for file in directory.glob("*.safetensors"):
+        weights = load_file(file)
+        turned = {name: one.mT.contiguous() for name, one in weights.items() if ".experts." in name}
+        save_file(weights | turned, file, {"format": "pt"})
 
 
 def write_speaker(directory: Path, family: FamilyName, seed: int = 0, layout: Layout = SPEAKER) -> Path:
