@@ -57,7 +57,7 @@ def random_settings(rng: random.Random, vocabulary: int, longest: int, sampled: 
         longest: tokens of the longest answer.
         sampled: cutoffs of sampling may be among them.
     """
-    offered = GREEDY | SAMPLED if sampled else GREEDY
+    offered = {**GREEDY, **SAMPLED} if sampled else GREEDY
     names = rng.sample(sorted(offered), rng.randint(1, 4))
     drawn = {name: offered[name](rng, vocabulary, longest) for name in names}
     free = [one for one in range(vocabulary) if one not in drawn.get("suppress_tokens", ())]

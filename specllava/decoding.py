@@ -37,7 +37,7 @@ from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.draws import DrawRecorder
 from specllava.verification.sampling import SeededRandom
 from specllava.verification.target_view import margins, target_view
-from specllava.verification.verifier import build_verifier, check_finite
+from specllava.verification.verifier import build_verifier
 
 Event = Prefill | StepTrace
 
@@ -139,7 +139,7 @@ class Request:
             logits = processing(logits[None], [()])[0]
         first = self._verifier.first_token(logits)
         read = now(device)
-        check_finite(logits, "target")
+        processing.check(output.logits, "target")
         models, answer = (self._target, self._draft), (self._random, self._settings)
         context = DraftContext(prompt, config, self._rule, *answer, *models, self.caches, self._length, output)
         opening = now(device)
@@ -215,7 +215,7 @@ class Request:
         self._engine.keep(base, path)
         session.keep(path, self._engine.kept_states(base))
         kept = now_read()
-        check_finite(logits, "target", summary)  # here too: an overflow or a damaged row may come late
+        processing.check(output.logits, "target", summary)  # here too: an overflow or a damaged row may come late
         seconds = StepSeconds(draft=self._draft_seconds, verify=verified - started, keep=kept - verified)
         session.observe(seconds.draft, seconds.verify + seconds.keep)
         self._tree = None

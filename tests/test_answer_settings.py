@@ -139,7 +139,7 @@ def test_a_draft_guesses_under_the_same_settings(name: str):
 WARMTH, TOP_K, LENGTH = 3.0, 3, 3
 CUTOFFS: dict[str, dict[str, Any]] = {
     "nothing": {},
-    "top-h": {"top_h": 0.4},
+    "top-h": {"top_h": 0.15},
     "min-p": {"min_p": 0.55},
     "typical": {"typical_p": 0.5},
     "epsilon": {"epsilon_cutoff": 0.3},
@@ -289,6 +289,17 @@ def test_where_everything_is_forbidden_the_answer_is_still_that_of_generate():
     for lane in LANES.values():
         with pytest.raises(ValueError, match=r"^generation_config.json forbids every next token.*$"):
             models.decode(pair, models.prompt(0), DecodingConfig(temperature=1.0, **lane))
+
+
+def test_scores_that_overflow_are_those_of_generate():
+    """An end token that is forbidden, or far below what float32 holds, grows by a share of that."""
+    growing = {"exponential_decay_length_penalty": [0, 1.5]}
+    for also in ({"no_repeat_ngram_size": 1}, {"remove_invalid_values": True, "bad_words_ids": [[134], [30, 134]]}):
+        pair = asking(growing | also, "perfect", eos=134)
+        wanted = generated(pair)
+        for config in (ALONE, *TREES.values()):
+            trace = models.decode(pair, models.prompt(0), config)
+            assert trace.token_ids == wanted and DecodeTrace.from_json(trace.to_json()) == trace
 
 
 def test_where_everything_is_forbidden_nothing_is_guessed():

@@ -17,11 +17,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.generation import LogitsProcessorList, StopStringCriteria
+from transformers.generation import InfNanRemoveLogitsProcessor, LogitsProcessorList, StopStringCriteria
 
 from specllava.config import DecodingConfig, short
 from specllava.trace import MAX_SETTINGS
 from specllava.tree import DraftTree
+from specllava.verification.verifier import Numbers, check_finite
 
 # Settings that are applied, with the value that asks for nothing; the last five are of sampling alone.
 APPLIED: Final[Mapping[str, Any]] = MappingProxyType(
@@ -158,8 +159,26 @@ class Processing:
         return self(logits, [[tree.tokens[step] for step in tree.path(node)[1:]] for node in range(len(tree))])
 
     def of_draft(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """Process a draft's logits; what it cannot guess at all stays impossible."""
-        return self(logits, paths).masked_fill(logits == -torch.inf, -torch.inf)
+        """Process a draft's logits; what it cannot guess at all stays impossible.
+
+        A score that overflows is the largest number, and so is NaN: ``argmax`` takes both.
+
+        Raises:
+            ValueError: logits that are no numbers.
+        """
+        self.check(logits, "draft")
+        most = torch.finfo(torch.float32).max
+        scores = self(logits, paths).nan_to_num(nan=most, posinf=most, neginf=-torch.inf)
+        return scores.masked_fill(logits == -torch.inf, -torch.inf)
+
+    def check(self, logits: Tensor, whose: str, numbers: Numbers | None = None) -> None:
+        """Refuse logits that are no numbers, unless the checkpoint wants those removed.
+
+        Raises:
+            ValueError: as :func:`~specllava.verification.verifier.check_finite`.
+        """
+        if not any(isinstance(one, InfNanRemoveLogitsProcessor) for one in self._processors):
+            check_finite(logits, whose, numbers)
 
     def append(self, emitted: Sequence[int]) -> None:
         """Append emitted tokens to those that come before whatever is processed next."""

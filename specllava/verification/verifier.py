@@ -128,9 +128,10 @@ def _check_possible(logits: Tensor, probs: Tensor, token: int) -> None:
         logits, probs: that ``token`` was drawn from, ``[vocab]``.
 
     Raises:
-        ValueError: every token is forbidden.
+        ValueError: every token is forbidden, or the logits are no numbers.
     """
-    if math.isnan(float(probs[token])) and bool(logits.isneginf().all()):
+    if math.isnan(float(probs[token])):
+        check_finite(logits, "target")
         raise ValueError(
             "generation_config.json forbids every next token, so none can be drawn: set temperature to 0, or remove"
             " settings from that file"
