@@ -161,7 +161,7 @@ def send_hostile(json: Path | None) -> int:
     for one in costs:
         shown = f"{one.processor:5.2f} s, {(one.memory or 0) / 1e6:4.0f} MB, another waits {one.health:4.2f} s"
         console.print(f"{shown}: {one.answer}, {one.name}, {one.size:,} bytes{'' if one.fits else ': TOO MUCH'}")
-    write_json(json, [asdict(one) for one in costs])
+    write_json(json, {"requests": [asdict(one) for one in costs]})
     return 0 if all(one.fits for one in costs) else 1
 
 
