@@ -30,6 +30,7 @@ from benchmarks.random_pair import SizeName, build, place_for, size_of
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.decoding import stream
+from specllava.growth.rules.topk import eagle2_tree
 from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
@@ -47,7 +48,7 @@ LANES = {
     "chain": DecodingConfig(rule="chain", depth=5, min_log_prob=-50.0, max_new_tokens=LONGEST),
     "entropy, defaults": DecodingConfig(max_new_tokens=LONGEST),
     "sequoia": DecodingConfig(rule="sequoia", nodes=32, max_new_tokens=LONGEST),
-    "top 10, EAGLE-2": DecodingConfig(rule="topk", width=10, depth=7, nodes=60, max_new_tokens=LONGEST),
+    "top 10, EAGLE-2": DecodingConfig(**eagle2_tree(7, 10, 60), max_new_tokens=LONGEST),
 }
 
 
