@@ -273,7 +273,7 @@ def test_presets_are_listed(capsys):
     assert "assets/toy/draft-before" in rows["toy-before"] and "ships" in rows["toy"]
     assert "llava-hf/llava-1.5-7b-hf" in rows["llava-1.5-7b"] and "--draft" in rows["llava-1.5-7b"]
     for name, preset in presets().items():
-        for told in (preset.draft, preset.draft_format, preset.licence, preset.measured):
+        for told in (preset.draft, preset.reading.draft_format, preset.licence, preset.measured):
             assert preset.shipped or not told or str(told) in rows[name]
     assert "No file of the hub was downloaded here" in " ".join(" ".join(lines).split())
 

@@ -322,7 +322,7 @@ def test_two_ways_to_count_layers_are_agreed_or_refused(root: Path, target: Load
     assert settings["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == USUAL
     draft = load_feature_draft(Checkpoint.at(out), target.model)
     assert list(draft.config.state_layers) == [one + 1 for one in USUAL]
-    del settings["eagle_aux_hidden_state_layer_ids"]
+    del settings["eagle_aux_hidden_state_layer_ids"], settings["eagle_aux_layer_semantics"]
     checkpoints.write(out / "config.json", settings)
     assert "eagle_config" in complaint(lambda: load_feature_draft(Checkpoint.at(out), target.model))
 

@@ -75,7 +75,7 @@ def test_d10_a_preset_is_what_runs_and_what_the_run_says(visit: Visitor) -> None
     tab.page.click(".drawer-run")
     tab.wait(FINISHED)
     assert tab.text(".this-run") == f"This run: {summary}."
-    assert "10 nodes a level · 7 levels · 60 guesses a pass" in summary and "0.3 nats" not in summary
+    assert "10 nodes a level · 8 levels · 59 guesses a pass" in summary and "0.3 nats" not in summary
 
 
 def test_d29_a_number_may_be_typed_beyond_the_slider_and_not_beyond_its_bounds(visit: Visitor) -> None:

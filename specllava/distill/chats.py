@@ -101,12 +101,12 @@ class ChatEncoder:
         end = self.end
         place = 0
         for (start, stop), ended in zip(answers, row.ended, strict=True):
-            while place < len(ids) and (offsets[place][0] < start or offsets[place][1] == 0):
+            while place < len(offsets) and (offsets[place][0] < start or offsets[place][1] == 0):
                 place += 1
-            while place < len(ids) and offsets[place][0] < stop:
+            while place < len(offsets) and offsets[place][0] < stop:
                 labels[place] = ids[place]
                 place += 1
-            if ended:
+            if ended and stop <= len(text):
                 if place == len(ids):
                     ids.append(end)
                     labels.append(end)
