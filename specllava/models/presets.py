@@ -172,7 +172,7 @@ def _for_qwen() -> dict[str, Preset]:
         ),
         "qwen3-vl-30b-a3b-eagle3": _reading(
             qwen3.format("30B-A3B"), angel.format("30B-A3B"),
-            f"authors: 1.8 (MMMU) and 1.9 (MMStar) tokens a pass, chains of 4; {unseen}", CHAIN,
+            f"authors: 1.8 and 1.9 tokens a pass; {unseen}", CHAIN,
         ),
     }  # fmt: skip
 
