@@ -319,7 +319,7 @@ def test_a_click_that_joins_the_line_too_late_is_told_so_and_one_in_the_line_is_
     monkeypatch.setattr(run_requests, "SECONDS_TO_JOIN", 0.2)
 
     async def runs() -> tuple[list[str], list[VisitorRun]]:
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with asyncio.timeout(60), httpx.AsyncClient(timeout=60) as client:
             slow, patient, late = (site.visitor(client) for _ in range(3))
             running = asyncio.create_task(slow.run("slowly: hold the line"))
             while site.state.requests.latest((slow.session, "race")) is None:

@@ -41,7 +41,7 @@ class DraftReading:
 
     @property
     def suffix(self) -> str:
-        """What tells its draft from the same files read otherwise, to stand behind the draft's name."""
+        """Suffix of the draft's name that tells how its files are read."""
         layers, theta = self.draft_state_layers, self.draft_rope_theta
         parts = [] if layers is None else [f"states {' '.join(map(str, layers))}"]
         parts += [] if theta is None else [f"rope base {theta:g}"]

@@ -131,7 +131,7 @@ class FeatureEngine:
         contents: Sequence[Content],
         positions: Sequence[int],
     ) -> Tensor:
-        """Run the layers on ``[entries, width]`` behind the cache; returns ``[entries, hidden]``.
+        """Run the layers on ``[entries, width]`` after the cached columns; returns ``[entries, hidden]``.
 
         Args:
             positions: of the entries in the text, which sliding windows are measured by.

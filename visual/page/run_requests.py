@@ -17,7 +17,7 @@ RunState = Literal["on", "stopped", "left", "closed"]
 RunKey = tuple[str, str]  # a session and the name of a kind of run
 RECENT: Final = 16  # runs whose seconds an estimate is made of
 SECONDS_TO_JOIN: Final = 5.0  # from the click until the run is in the queue; whoever takes longer is forgotten
-MOST_LATE: Final = 1000  # forgotten requests whose sessions are told so if they join the queue after all
+MOST_LATE: Final = 1000  # forgotten requests whose sessions get a notice if they join the queue after all
 
 
 @dataclass(eq=False)
