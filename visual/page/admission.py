@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from textwrap import shorten
 from typing import Any, Final
@@ -80,10 +79,10 @@ class Admission:
         scope = _without_forgeries(scope)
         try:
             body, slot = await self._admit(scope, receive)
-        except Refusal as refusal:
-            await refusal.answer(scope, receive, send)
-            return
         except ClientDisconnect:
+            return
+        except (Refusal, ValueError) as refusal:
+            await _refuse(refusal)(scope, receive, send)
             return
         async with slot:
             if isinstance(slot, nullcontext) or not await Request(scope, receive).is_disconnected():
@@ -94,6 +93,8 @@ class Admission:
 
         Raises:
             Refusal: with the answer.
+            TooManyRuns: the address asked too often.
+            ValueError: why the request is refused, in one line.
             ClientDisconnect: the body broke off.
         """
         path, address = scope["path"].rstrip("/"), (scope["client"] or ("",))[0]
@@ -104,33 +105,31 @@ class Admission:
         length = headers.get("content-length", "")
         if path.endswith("/gradio_api/upload"):
             _check_length(length, self._most_uploaded)
-            _count(self._uploads, address)
+            self._uploads.begin(address)
             return UploadBody(receive, headers.get("content-type", ""), self._most_uploaded).receive, nullcontext()
         tools = self._tools and path.endswith("/gradio_api/mcp")
         most = self._most_bytes if tools else self._bodies.most_bytes
         _check_length(length, most)
         if not length.isdecimal() and scope["method"] == "POST":
             raise _refused(411, "a request whose length is not given is not read: send Content-Length")
-        _count(self._runs if path.endswith("/queue/join") or "/call/" in path else self._events, address)
+        rate = self._runs if path.endswith("/queue/join") or "/call/" in path else self._events
+        rate.begin(address)
         body = await _read(receive, most)
         if tools:
-            _check_values(body)
+            check_values(body)
             return _again(body, receive), nullcontext()  # what a tool is given is checked as the call that it makes
         slot = await self._check_body(body, path, address) if body else nullcontext()
         return _again(body, receive), slot
 
     async def _check_body(self, body: bytes, path: str, address: str) -> AbstractAsyncContextManager[Any]:
         """Check the body of a call and count what it asks for. Return what to hold until the answer."""
-        try:
-            call = self._bodies.read(body, path)
-        except ValueError as refusal:
-            raise _refused(400, str(refusal)) from None
+        call = self._bodies.read(body, path)
         name = call.get("session_hash") if isinstance(call, dict) else None
         if name:
             await self._open_session(name, address)
         if path.endswith("/queue/join") or not self._bodies.reads_files(call):
             return nullcontext()
-        _count(self._openings, address)
+        self._openings.begin(address)
         slots = self._slots.get(address) or asyncio.Semaphore(AT_ONCE)
         self._slots[address] = slots
         return slots
@@ -138,17 +137,17 @@ class Admission:
     async def _check_stream(self, path: str, query: bytes, address: str) -> None:
         """Check a request without a body: it fetches nothing, and listens to a session or a call that is there."""
         if FETCHES.search(path):
-            raise _refused(400, FOREIGN_FILE)
+            raise ValueError(FOREIGN_FILE)
         if path.endswith("/gradio_api/deep_link"):
             raise _refused(404, "this page keeps no links: its address says what it shows")
         values = parse_qs(query.decode("latin-1"))
         if heartbeat := HEARTBEAT.search(path):
-            _count(self._events, address)
-            _check_name(heartbeat[1])
+            self._events.begin(address)
+            check_session(heartbeat[1])
             await self._open_session(heartbeat[1], address)
         elif path.endswith("/upload_progress"):
-            _count(self._events, address)
-            _check_name(values.get("upload_id", [""])[0])
+            self._events.begin(address)
+            check_session(values.get("upload_id", [""])[0])
         elif path.endswith("/queue/data"):
             if not is_awaited(self._page, values.get("session_hash", [""])[-1]):
                 message = UnexpectedErrorMessage(message="there is no such session", session_not_found=True)
@@ -163,7 +162,7 @@ class Admission:
             return
         async with self._making:
             if name not in sessions:
-                _count(self._sessions, address)
+                self._sessions.begin(address)
                 await run_in_threadpool(sessions.__getitem__, name)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -201,29 +200,17 @@ def _check_length(length: str, most: int) -> None:
         raise _refused(413, f"the request has {int(length[:20]):,} bytes, at most {most:,} are read")
 
 
-def _check_name(name: str) -> None:
-    try:
-        check_session(name)
-    except ValueError as refusal:
-        raise _refused(400, str(refusal)) from None
+def _refuse(refusal: Refusal | ValueError) -> Response:
+    """Return the answer to a request that is not let in."""
+    if isinstance(refusal, Refusal):
+        return refusal.answer
+    if isinstance(refusal, TooManyRuns):
+        return JSONResponse({"detail": str(refusal)}, 429, {"Retry-After": str(refusal.wait)})
+    return JSONResponse({"detail": str(refusal)}, 400)
 
 
-def _check_values(body: bytes) -> None:
-    try:
-        check_values(body)
-    except ValueError as refusal:
-        raise _refused(400, str(refusal)) from None
-
-
-def _count(rate: RunRate, address: str) -> None:
-    try:
-        rate.begin(address)
-    except TooManyRuns as refusal:
-        raise _refused(429, str(refusal), {"Retry-After": str(refusal.wait)}) from None
-
-
-def _refused(status: int, line: str, headers: Mapping[str, str] | None = None) -> Refusal:
-    return Refusal(JSONResponse({"detail": line}, status, headers))
+def _refused(status: int, line: str) -> Refusal:
+    return Refusal(JSONResponse({"detail": line}, status))
 
 
 async def _read(receive: Receive, most: int) -> bytes:
