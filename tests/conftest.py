@@ -70,6 +70,18 @@ def shipped() -> Callable[[DTypeName], Pair]:
     return load
 
 
+def steady_port(number: int) -> int:
+    """Return the port of a file's ``number``-th page: one for all files, so the browser keeps compiled scripts."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", 21_000 + 100 * worker + number))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @pytest.fixture(scope="module")
 def serve() -> Iterator[Callable[[AppState], str]]:
     """Serve sites, each with its first paint; their addresses."""
@@ -81,11 +93,8 @@ def serve() -> Iterator[Callable[[AppState], str]]:
     pages = []
 
     def serve_site(site: AppState) -> str:
-        page = build_page(site)
+        page, port = build_page(site), steady_port(len(pages))
         pages.append(page)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         return serve_page(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
 
     yield serve_site
@@ -119,9 +128,15 @@ def shipped_page(serve: Callable[[AppState], str]) -> Server:
     return Server(serve(replace(shipped_state(), backend=lambda: backend)), backend)
 
 
+@pytest.fixture(scope="session")
+def profile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the browser keeps scripts as it compiled them, from one file of tests to the next."""
+    return tmp_path_factory.mktemp("profile")
+
+
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Chromium, as the machine has it, with a new profile as its first context."""
+def browser(profile_folder: Path) -> Iterator[Any]:
+    """Chromium, as the machine has it, with its profile as the first context. It draws without a GPU's emulation."""
     in_ci = bool(os.environ.get("CI"))
     if not in_ci:
         pytest.importorskip(
@@ -134,9 +149,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         message = "no Chromium on this machine: the page was not tested in a browser"
         pytest.fail(message) if in_ci else pytest.skip(message)
     with sync_api.sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
-        folder = tmp_path_factory.mktemp("profile")
-        profile = playwright.chromium.launch_persistent_context(folder, executable_path=path, args=flags)
+        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-gpu"]
+        profile = playwright.chromium.launch_persistent_context(profile_folder, executable_path=path, args=flags)
         yield profile.browser
         profile.close()
 

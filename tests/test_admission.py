@@ -215,7 +215,7 @@ def test_an_upload_is_counted_whether_or_not_it_gives_its_length(
     small: Site, body: bytes, status: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for content in (body, slowly(body)):
-        answer = httpx.post(f"{small.address}gradio_api/upload", content=content, headers=FORM)
+        answer = small.http.post("upload", content=content, headers=FORM)
         assert answer.status_code == status, answer.text
         assert len(answer.text.splitlines()) == 1 and parts_left(small) == []
     assert "Traceback" not in "".join(capfd.readouterr())
@@ -224,7 +224,7 @@ def test_an_upload_is_counted_whether_or_not_it_gives_its_length(
 def test_no_charset_hides_the_name_of_a_file(small: Site) -> None:
     """Gradio kept a file that it read and did not find among the form's."""
     sent_as = {"Content-Type": f"{FORM['Content-Type']}; charset=utf-16"}
-    answer = httpx.post(f"{small.address}gradio_api/upload", content=form(b"x"), headers=sent_as)
+    answer = small.http.post("upload", content=form(b"x"), headers=sent_as)
     assert answer.status_code == 400 and parts_left(small) == []
 
 
@@ -344,7 +344,7 @@ def test_only_a_trusted_proxy_says_under_which_address_the_page_is_shown(
     said["X-Gradio-Server"] = "http://other.example"
     try:
         for headers in (said, said | {"X-Forwarded-For": "203.0.113.1"}, said | {"X-Forwarded-For": "203.0.113.1:99"}):
-            document = httpx.get(site.address, headers=headers).text
+            document = site.http.get(site.address, headers=headers).text
             believed = trusted and headers.get("X-Forwarded-For") == "203.0.113.1"
             assert ("https://forged.example" in document) is believed and "other.example" not in document
     finally:

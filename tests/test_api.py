@@ -57,20 +57,21 @@ class Site:
             port = probe.getsockname()[1]
         self.address = serve(self.page, "127.0.0.1", port, block=False, state=self.state)
         self.picture = str(races[0].image)
+        self.http = httpx.Client(base_url=f"{self.address}gradio_api/", timeout=60)  # one: each reads certificates
 
     def uploaded(self) -> dict[str, Any]:
         """File data of the picture, uploaded."""
         files = {"files": ("race.png", Path(self.picture).read_bytes())}
-        (path,) = httpx.post(f"{self.address}gradio_api/upload", files=files).json()
+        (path,) = self.http.post("upload", files=files).json()
         return {"path": path, "meta": {"_type": "gradio.FileData"}}
 
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
-        return httpx.post(f"{self.address}gradio_api/call/{path}", json=body, headers=headers, timeout=30)
+        return self.http.post(f"call/{path}", json=body, headers=headers)
 
     def told(self, path: str, body: Any, **headers: str) -> tuple[str, Any]:
         """The kind and the content of the last event of a call."""
         call = self.post(path, body, **headers).json()["event_id"]
-        lines = httpx.get(f"{self.address}gradio_api/call/{path}/{call}", timeout=60).text.splitlines()
+        lines = self.http.get(f"call/{path}/{call}").text.splitlines()
         *_, kind, content = [line for line in lines if line]
         return kind.removeprefix("event: "), json.loads(content.removeprefix("data: "))
 
@@ -290,7 +291,7 @@ def test_a_run_ends_within_a_step_once_its_client_is_gone(site: Site, name: str)
     asked = {"image": site.uploaded(), "question": f"slowly, {name}"}
     call = site.post(f"v2{name}", asked).json()["event_id"]
     with contextlib.suppress(httpx.ReadTimeout):
-        httpx.get(f"{site.address}gradio_api/call/v2{name}/{call}", timeout=0.3)
+        site.http.get(f"call/v2{name}/{call}", timeout=0.3)
     assert wait_for(lambda: asked["question"] in site.backend.closed) < 0.5
     wait_for(lambda: site.state.requests.empty)
 
@@ -310,10 +311,10 @@ def test_a_visitor_of_the_page_is_told_of_calls_that_come_first(site: Site) -> N
     for _ in range(3):
         site.post("v2/generate", asked)
     wait_for(lambda: not site.state.requests.empty)
-    handlers = Handlers.of(httpx.get(f"{site.address}config").json())
+    handlers = Handlers.of(site.http.get(f"{site.address}config").json())
     click = {"session_hash": "me", "trigger_id": handlers.button, "fn_index": handlers.begin}
     values = handlers.inputs("What?", {})
-    begun = httpx.post(f"{site.address}gradio_api/run/predict", json=click | {"data": values}).json()
+    begun = site.http.post("run/predict", json=click | {"data": values}).json()
     notice = next(value for value in begun["data"] if isinstance(value, str) and "before this one" in value)
     assert "3 other runs before this one" in notice
     site.state.requests.cancel_session("me")
@@ -345,7 +346,7 @@ def test_odd_calls_never_change_another_visitors_run(site: Site, client: Client)
 
 
 def test_a_call_and_a_visitor_of_the_page_share_the_one_slot(site: Site, client: Client) -> None:
-    handlers = Handlers.of(httpx.get(f"{site.address}config").json())
+    handlers = Handlers.of(site.http.get(f"{site.address}config").json())
 
     async def visit() -> Any:
         async with httpx.AsyncClient(timeout=60) as own:

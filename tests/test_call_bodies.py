@@ -93,7 +93,7 @@ def test_no_handler_of_the_page_does(site: Site, elsewhere: Elsewhere, path: str
         if call["inputs"]:
             data: list[Any] = [[file_at(elsewhere.address)], *[None] * (len(call["inputs"]) - 1)]
             body = {"fn_index": call["id"], "data": data, "session_hash": "me"}
-            answer = httpx.post(f"{site.address}gradio_api/{path}", json=body)
+            answer = site.http.post(path, json=body)
             assert answer.status_code == 400
     assert elsewhere.asked == []
 
@@ -129,7 +129,7 @@ def test_no_spelling_of_a_content_type_hides_an_address(
         encoded = [text.encode(code) for code in ("utf-8", "utf-16", "utf-32-be", "utf-8-sig")]
         for content in (*encoded, twice.encode()):
             headers = [] if sent_as is None else [("Content-Type", sent_as), ("Content-Type", "text/plain")]
-            answer = httpx.post(f"{site.address}gradio_api/{path}", content=content, headers=headers)
+            answer = site.http.post(path, content=content, headers=headers)
             assert answer.status_code == 400, (path, content, answer.text)
     assert elsewhere.asked == []
 
@@ -141,7 +141,7 @@ def test_no_address_of_the_server_fetches_another(
     """Gradio serves ``/file=`` and an address by fetching that."""
     monkeypatch.setattr("safehttpx.async_validate_url", AsyncMock(return_value="127.0.0.1"))
     for method in ("GET", "HEAD"):
-        answer = httpx.request(method, f"{site.address}gradio_api/{path.format(elsewhere.address)}")
+        answer = site.http.request(method, f"{site.address}gradio_api/{path.format(elsewhere.address)}")
         assert answer.status_code == 400
     assert elsewhere.asked == []
 

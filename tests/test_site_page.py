@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.browser import Visit, Visitor, visits
+from support.browser import Visit, Visitor, assert_accessible, visits
 from support.static_site import file_server
 from test_files import hostile_race
 from test_files_page import saved, shows_hostile_texts_as_text
@@ -149,19 +149,13 @@ def test_a_link_that_leads_nowhere_says_so_and_shows_something(page: Visitor, qu
     assert tab.step() >= 1
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_and_a_phone_need_not_scroll_sideways(page: Visitor, scheme: str) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
+def test_axe_finds_nothing_serious_and_a_phone_need_not_scroll_sideways(page: Visitor) -> None:
     viewport = {"width": 375, "height": 800}
-    tab = page("?lesson=3", color_scheme=scheme, viewport=viewport, reduced_motion="reduce")
+    tab = page("?lesson=3", viewport=viewport, reduced_motion="reduce")
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert_accessible(tab.page)
     ink = tab.page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor.match(/\\d+/g)[0] < 80")
-    assert ink == (scheme == "dark")
-    found = Axe().run(tab.page).response["violations"]
-    serious = [(one["id"], [node["html"][:90] for node in one["nodes"]]) for one in found
-               if one["impact"] in ("serious", "critical")]  # fmt: skip
-    assert not serious, serious
+    assert ink  # the last scheme that axe looked at was the dark one
 
 
 # --- a visitor's own files ------------------------------------------------------------------------------------------

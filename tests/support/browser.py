@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -80,6 +80,18 @@ class Visit:
 
 Visitor = Callable[..., Visit]
 SavedPages = Callable[..., Visit]
+
+
+def assert_accessible(page: Any, context: str | None = None, schemes: Sequence[str] = ("light", "dark")) -> None:
+    """Assert that axe finds nothing serious in what is shown, or in one part of it, in each colour scheme."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    for scheme in schemes:
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is on its way to another
+        page.wait_for_function(f"document.querySelector('.dark') {'!' if scheme == 'dark' else '='}== null")
+        found = Axe().run(page, context=context).response["violations"]
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert not serious, (scheme, [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in serious])
 
 
 def new_page(browser: Any, viewport: dict[str, int], **context: Any) -> Any:
