@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Some images forbid it to keep what it compiled: then each process that a test starts would compile 5,000 files anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test torchvision lint bench gpu space-check space-start audit clean
 
 demo: .venv/.demo
