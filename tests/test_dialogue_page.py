@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import FINISHED, Server, Visit, Visitor, assert_accessible
+from support.browser import FINISHED, Server, Visit, Visitor, assert_accessible, new_page
 from support.dialogues import FakeChat
 from support.visual_traces import FakeBackend, synthetic_race, synthetic_recorded
 from test_bad_input import complaint
@@ -175,7 +175,7 @@ def test_a_visitor_asks_follow_ups_looks_back_edits_and_takes_the_dialogue_along
 
 def _reads_a_saved_dialogue(browser: Any, path: Path) -> None:
     """A page of its own, dark and narrow: every turn can be looked at with no server."""
-    page = browser.new_context(viewport={"width": 375, "height": 800}, color_scheme="dark").new_page()
+    page = new_page(browser, {"width": 375, "height": 800}, color_scheme="dark")
     tab = Visit(page)
     page.on("pageerror", lambda error: tab.errors.append(str(error)))
     page.on("request", lambda request: tab.calls.append(request.url))
@@ -188,7 +188,7 @@ def _reads_a_saved_dialogue(browser: Any, path: Path) -> None:
     assert tab.text(".asked") == "What is it?" and "saved run" in tab.text(".origin")
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     assert {call.split(":")[0] for call in tab.calls} <= {"file", "data", "blob"} and not tab.errors
-    page.context.close()
+    page.close()
 
 
 def test_a_link_opens_a_turn_of_the_shipped_dialogue_on_a_phone(visit: Visitor) -> None:
@@ -237,11 +237,11 @@ def toy_page(serve: Callable[[AppState], str], shipped: Callable[[str], Pair]) -
 
 
 def test_the_toy_pair_goes_on_from_the_shipped_dialogue_and_reuses_what_it_read(toy_page: str, browser: Any) -> None:
-    tab = Visit(browser.new_context(viewport={"width": 1280, "height": 720}).new_page())
+    tab = Visit(new_page(browser, {"width": 1280, "height": 720}))
     tab.page.goto(toy_page)
     tab.page.wait_for_selector(".tree .main-svg")
     ask(tab, "Is it large or small?")
     ask(tab, "Is there a dog?")
     assert len(rows(tab)) == 5
     assert " 0 of " in rows(tab)[3] and " 0 of " not in rows(tab)[4]  # a recorded dialogue is read once, then kept
-    tab.page.context.close()
+    tab.page.close()

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from support import models
-from support.browser import Visit, assert_accessible
+from support.browser import Visit, assert_accessible, new_page
 from support.lab_traces import FakeLab, synthetic_drafters
 from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 
@@ -264,7 +264,7 @@ def test_the_drawer_offers_the_drafts_and_presets_of_the_tree_leave_them(
 ) -> None:
     own, other = Named("a"), Named("b")
     address = serve(replace(site(own, other), recorded=synthetic_recorded(tmp_path, 1)))
-    page = browser.new_context(viewport={"width": 375, "height": 812}, reduced_motion="reduce").new_page()
+    page = new_page(browser, {"width": 375, "height": 812}, reduced_motion="reduce")
     page.goto(address)
     page.wait_for_selector(".tree .main-svg")
     page.click(".settings-open")
@@ -286,4 +286,4 @@ def test_the_drawer_offers_the_drafts_and_presets_of_the_tree_leave_them(
     assert "Fastest here: draft VLM" in page.inner_text("#lab-drafters")
     assert_accessible(page, "#lab-drafters")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.context.close()
+    page.close()

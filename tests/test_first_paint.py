@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import HOSTILE, PATIENCE, Server, Visit
+from support.browser import HOSTILE, PATIENCE, Server, Visit, new_page
 from support.visual_traces import FakeBackend, retexted, synthetic_race, synthetic_recorded
 
 import app
@@ -156,23 +156,20 @@ def test_a_page_whose_first_paint_fails_comes_without_one(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1000, "dark"), (375, "light")])
 def test_the_player_takes_over_without_a_jump(shipped_page: Server, browser: Any, width: int, scheme: str) -> None:
-    shape: dict[str, Any] = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
-    context = browser.new_context(**shape)
-    page = context.new_page()
+    page = new_page(browser, {"width": width, "height": 900}, color_scheme=scheme)
     page.route(NO_GRADIO, lambda route: route.abort())
     page.goto(shipped_page.address)
     early = page.evaluate(READ, PARTS)
     assert page.locator("#first-paint .still .textpoint text").first.is_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    context.close()
-    context = browser.new_context(**shape)
-    tab = Visit(context.new_page())
+    page.close()
+    tab = Visit(new_page(browser, {"width": width, "height": 900}, color_scheme=scheme))
     tab.page.goto(shipped_page.address)
     tab.page.wait_for_selector(".tree .main-svg .textpoint")
     assert tab.page.locator("#first-paint, .still").count() == 0
     tab.wait("!document.querySelector('.progress-text')")  # the library's clock is text too, though unseen
     late = tab.page.evaluate(READ, PARTS)
-    context.close()
+    tab.page.close()
     assert sum(each["part"] == "tree" for each in early) > 20
     narrow = width < 600  # there the player turns the tree upright, and the chip's words may take a line of their own
     if narrow:
@@ -199,9 +196,8 @@ def test_what_models_and_asker_say_is_text_in_a_recording(
 
 
 def test_until_it_is_drawn_the_tree_stays_as_it_was_recorded(shipped_page: Server, browser: Any) -> None:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
+    page = new_page(browser, {"width": 1280, "height": 900})
+    page.set_default_timeout(PATIENCE)
     held: list[Any] = []
     page.route("**/plotly.min.js", lambda route: held.append(route))
     page.goto(shipped_page.address)
@@ -214,13 +210,12 @@ def test_until_it_is_drawn_the_tree_stays_as_it_was_recorded(shipped_page: Serve
     for route in held:
         route.continue_()
     page.wait_for_selector(".tree .main-svg")
-    context.close()
+    page.close()
 
 
 def test_a_link_opens_with_its_own_run_and_nothing_else(shipped_page: Server, browser: Any) -> None:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
+    page = new_page(browser, {"width": 1280, "height": 900})
+    page.set_default_timeout(PATIENCE)
     page.add_init_script(
         """window.seen = new Set();
         const look = () => {
@@ -238,7 +233,7 @@ def test_a_link_opens_with_its_own_run_and_nothing_else(shipped_page: Server, br
     page.wait_for_timeout(500)
     assert page.evaluate("[...window.seen]") == ["Step 3 of 6: Tell me a story about this picture."]
     assert page.evaluate("document.querySelector('.tree').data.length") > 0
-    context.close()
+    page.close()
 
 
 @pytest.mark.parametrize("query", ["", LINK])
@@ -248,9 +243,8 @@ def test_axe_finds_no_serious_violation_in_the_first_paint(
 ) -> None:  # fmt: skip
     from axe_playwright_python.sync_playwright import Axe
 
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
+    page = new_page(browser, {"width": 1280, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(PATIENCE)
     page.route(NO_GRADIO, lambda route: route.abort())
     page.goto(shipped_page.address + query)
     tab = Visit(page)
@@ -259,4 +253,4 @@ def test_axe_finds_no_serious_violation_in_the_first_paint(
     found = Axe().run(page).response["violations"]
     serious = [violation for violation in found if violation["impact"] in ("serious", "critical")]
     assert not serious, [(violation["id"], violation["nodes"][0]["html"][:200]) for violation in serious]
-    context.close()
+    page.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import models
+from support.browser import new_page
 from support.shipped_races import shipped_traces
 from support.visual_traces import pruned_after_root, synthetic_race, synthetic_recorded
 
@@ -95,7 +96,7 @@ def test_the_card_of_a_guess_says_it_and_that_of_the_root_does_not(
     for lane in ("target_only", "speculative"):
         document[lane]["setting"]["draft_reads"] = "states"
     path.write_text(json.dumps(document), encoding="utf-8")
-    page = browser.new_context(viewport={"width": 375, "height": 812}).new_page()
+    page = new_page(browser, {"width": 375, "height": 812})
     page.goto(serve(AppState(lambda: None, [read_recorded(path)])))  # type: ignore[arg-type, return-value]
     page.wait_for_selector(".tree .main-svg .textpoint")
     page.focus(".stage")
@@ -107,4 +108,4 @@ def test_the_card_of_a_guess_says_it_and_that_of_the_root_does_not(
     assert roots and not any("Guessed from" in reason for reason in roots)
     for source in (STATE, GUESSED_STATE):
         assert any(reason.startswith(f"Guessed from {source}. ") for reason in said.values()), said
-    page.context.close()
+    page.close()

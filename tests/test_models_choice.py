@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support import models
-from support.browser import Visit
+from support.browser import Visit, new_page
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
 from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
@@ -154,7 +154,7 @@ def test_the_drawer_offers_other_models_and_runs_them(
 ) -> None:
     own, other = Named("float32"), Named("float64")
     address = serve(replace(site(own, other), recorded=synthetic_recorded(tmp_path, 1)))
-    page = browser.new_context(viewport={"width": 375, "height": 812}).new_page()
+    page = new_page(browser, {"width": 375, "height": 812})
     page.goto(address)
     page.wait_for_selector(".tree .main-svg")
     page.click(".settings-open")
@@ -163,4 +163,4 @@ def test_the_drawer_offers_other_models_and_runs_them(
     page.click(".drawer-run")
     Visit(page).wait("document.querySelector('.origin').textContent.includes('live run')")
     assert other.asked == ["race"]
-    page.context.close()
+    page.close()

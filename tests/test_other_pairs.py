@@ -12,7 +12,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from support.browser import Visit
+from support.browser import Visit, new_page
 from support.dialogues import FakeChat
 from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 
@@ -253,7 +253,7 @@ def test_the_drawer_offers_pairs_that_fit_says_why_others_do_not_and_tells_when_
     monkeypatch.setattr("visual.page.runs.SECONDS_PER_LOOK", 0.5)
     load = Loader()
     pairs = pairs_of(load)
-    page = browser.new_context(viewport={"width": 375, "height": 812}).new_page()
+    page = new_page(browser, {"width": 375, "height": 812})
     page.goto(serve(state_with(pairs, tmp_path)))
     page.wait_for_selector(".tree .main-svg")
     page.click(".settings-open")
@@ -271,4 +271,4 @@ def test_the_drawer_offers_pairs_that_fit_says_why_others_do_not_and_tells_when_
     page.click("#run")
     visit.wait("document.querySelector('.origin').textContent.includes('live run')")
     assert load.asked == [SMALL] and len(pairs.get(SMALL).closed) == 1
-    page.context.close()
+    page.close()

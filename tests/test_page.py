@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import DRAWN, FINISHED, HOSTILE, LAB_READY, Server, Visit, Visitor
+from support.browser import DRAWN, FINISHED, HOSTILE, LAB_READY, Server, Visit, Visitor, new_page
 
 
 def test_the_first_paint_teaches_without_a_click(visit: Visitor) -> None:
@@ -235,7 +235,7 @@ def test_frames_that_fail_stop_none_that_come_behind_them(visit: Visitor) -> Non
 
 def test_the_tree_is_drawn_once_the_library_can_be_had(server: Server, browser: Any) -> None:
     """A load that failed was kept, and no step was drawn until the page was loaded anew."""
-    tab = Visit(browser.new_context().new_page())
+    tab = Visit(new_page(browser, {"width": 1280, "height": 900}))
     refused: list[str] = []
 
     def refuse(route: Any) -> None:
@@ -252,4 +252,4 @@ def test_the_tree_is_drawn_once_the_library_can_be_had(server: Server, browser: 
     tab.page.unroute("**/plotly.min.js*")
     tab.page.click("[data-do=previous]")
     tab.page.wait_for_selector(".tree .main-svg")
-    tab.page.context.close()
+    tab.page.close()
