@@ -116,7 +116,7 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(rounds, "MOST_WARM_UPS", 1)  # how many there are is tested with the lanes
     out = tmp_path / "bench.json"
-    command = ["bench", "--prompts", "3", "--rounds", "1", "--max-new-tokens", "12", "--json", str(out)]
+    command = ["bench", "--prompts", "3", "--rounds", "1", "--max-new-tokens", "6", "--json", str(out)]
     assert main(command) == 0
     printed = capsys.readouterr()
     assert printed.err.count("\n") == 1  # what is being loaded; its progress bar went into pipes, too

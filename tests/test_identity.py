@@ -26,7 +26,7 @@ from specllava.pair import Pair
 from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import warp
 
-LIMIT, CASES = 12, 8
+LIMIT, CASES = 12, 5
 Pairs = Callable[[str, str, DTypeName], Pair]
 
 
@@ -108,7 +108,7 @@ def test_a_count_of_every_format_that_was_interrupted_goes_on_where_it_was():
 
 # ------------------------------------------------------------------------------------------------- drawn answers
 
-LENGTH, TOP_K, RUNS = 3, 3, 300
+LENGTH, TOP_K, RUNS = 3, 3, 200
 WARMTH = 3.0
 DRAWN = {
     "best": {"rule": "topk", "width": 2, "nodes": 5},
