@@ -362,27 +362,27 @@ def test_a_call_and_a_visitor_of_the_page_share_the_one_slot(site: Site, client:
     assert any("1 other run before" in notice or "Getting ready" in notice for notice in visited.notices)
 
 
-# --- what the README says -----------------------------------------------------------------------------------------
+# --- what the guide says ------------------------------------------------------------------------------------------
 
 
-def readme(language: str) -> str:
-    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## From programs\n")[1].split("\n## ")[0]
+def guide(language: str) -> str:
+    text = (ROOT / "docs" / "use.md").read_text(encoding="utf-8").split("## From programs\n")[1].split("\n## ")[0]
     (block,) = re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
     return str(block)
 
 
-def test_the_readme_python_example_runs_as_it_stands(
+def test_the_guides_python_example_runs_as_it_stands(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    assert readme("py").count("http://127.0.0.1:7860/") == 1
-    exec(compile(readme("py").replace("http://127.0.0.1:7860/", site.address), "README.md", "exec"), {})
+    assert guide("py").count("http://127.0.0.1:7860/") == 1
+    exec(compile(guide("py").replace("http://127.0.0.1:7860/", site.address), "use.md", "exec"), {})
     said = capsys.readouterr().out
     assert "True" in said and "tokens a pass" in said and "64 tokens" in said
 
 
-def test_the_readme_curl_example_runs_as_it_stands(site: Site) -> None:
-    script = readme("bash").replace("http://127.0.0.1:7860/", site.address)
+def test_the_guides_curl_example_runs_as_it_stands(site: Site) -> None:
+    script = guide("bash").replace("http://127.0.0.1:7860/", site.address)
     said = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     kind, content = said.stdout.strip().splitlines()[-2:]

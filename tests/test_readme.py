@@ -1,4 +1,4 @@
-"""What the README prints runs as printed, and what it names exists."""
+"""What README and guides print runs as printed, and what they name exists."""
 
 import re
 import runpy
@@ -17,11 +17,14 @@ from PIL import Image
 from specllava.bench import rounds
 
 ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+USE = (DOCS / "use.md").read_text(encoding="utf-8")
+ARCHITECTURE = (DOCS / "architecture.md").read_text(encoding="utf-8")
 
 
 def _blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", README + USE, flags=re.DOTALL)
 
 
 def _commands():
@@ -85,14 +88,15 @@ def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
     _run(words, monkeypatch)
 
 
-def test_every_file_that_the_readme_names_exists():
-    links = re.findall(r"\]\(((?!http)[^)#]+)\)", README)
-    paths = re.findall(r"^\| `([^`]+)`", README, flags=re.MULTILINE)
+def test_every_file_that_the_readme_and_the_table_of_rooms_name_exists():
+    links = re.findall(r"\]\(((?!http)[^)#]+)", README)
+    paths = re.findall(r"^\| `([^`]+)`", ARCHITECTURE, flags=re.MULTILINE)  # the table of rooms
     assert len(links) > 4 and len(paths) > 12
     assert [name for name in (*links, *paths) if not (ROOT / name).exists()] == []
 
 
-GUIDES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "README.md"]
+GUIDES = [*sorted(DOCS.rglob("*.md")), *(ROOT / name for name in ("CONTRIBUTING.md", "README.md", "SECURITY.md"))]
+GUIDES.append(ROOT / "assets" / "toy" / "README.md")
 ROOMS = (ROOT, ROOT / "specllava", ROOT / "visual")  # paths are written from one of these
 TOPS = {path.name for room in ROOMS for path in room.iterdir() if path.is_dir()}
 
@@ -114,12 +118,23 @@ def _named(guide):
         )
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def _anchors(guide):
+    """Anchors of a guide's headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", guide.read_text(encoding="utf-8"), flags=re.DOTALL)
+    heads = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.strip().lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: "-".join(guide.relative_to(ROOT).with_suffix("").parts))
 def test_what_a_guide_names_exists(guide):
     """Files had moved, and the guides still sent readers to where they were."""
     text = guide.read_text(encoding="utf-8")
-    links = re.findall(r"\]\(((?!http)[^)#]+)\)", text)
-    missing = [link for link in links if not (guide.parent / link).exists()]
+    missing = []
+    for link in re.findall(r"\]\(((?!http)[^)]+)\)", text):
+        path, _, anchor = link.partition("#")
+        named = guide.parent / path if path else guide
+        if not named.exists() or (anchor and anchor not in _anchors(named)):
+            missing.append(link)
     for path, name in _named(guide):
         places = [room / path for room in ROOMS if (room / path).exists()]
         if not places:

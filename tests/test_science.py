@@ -1,4 +1,4 @@
-"""The experiments of docs/science.md: rounding is what it says, rates are pooled, and no answer is ever changed."""
+"""The experiments of docs/notes/science.md: rounding is what it says, rates are pooled, no answer is ever changed."""
 
 from __future__ import annotations
 
