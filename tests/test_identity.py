@@ -26,7 +26,7 @@ from specllava.pair import Pair
 from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import warp
 
-LIMIT, CASES = 12, 5
+LIMIT, CASES = 12, 8
 Pairs = Callable[[str, str, DTypeName], Pair]
 
 
