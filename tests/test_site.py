@@ -41,7 +41,7 @@ def test_the_edition_is_small_and_its_document_names_only_files_that_are_there(s
     asked = re.findall(r'(?:src|href)="(?!https?:|\?|#|data:)([^"]+)"', page)
     index = json.loads(re.search(r'id="site">(.*?)</script>', page, re.DOTALL)[1])
     races = [*index["examples"], *index["lessons"]]
-    named = {index["plotly"], index["blank"], index["rules"], *(race["file"] for race in races)}
+    named = {index["plotly"], index["blank"], *(race["file"] for race in races)}
     assert len(asked) > 20
     for address in {*asked, *named}:
         assert (site / address).is_file(), address
