@@ -107,5 +107,7 @@ async function checkList(list, unpack) {
 async function checkStep(frame, unpack) {
   if (!fits(frame, LED)) return false;
   const step = JSON.parse(await unpack(frame.picture));
-  return fits(step, STEP) && step.focus < step.nodes.verdict.length;
+  if (!fits(step, STEP)) return false;
+  const drawn = new Set(step.figure.data.flatMap(({ customdata }) => customdata ?? []));
+  return step.nodes.verdict[step.focus] !== undefined && [...step.nodes.verdict].every((verdict, node) => verdict === "-" || drawn.has(node));
 }
