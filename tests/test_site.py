@@ -9,9 +9,11 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from support.visual_traces import synthetic_race
 
 from specllava.cli.main import main
 from specllava.cli.site import ASSETS
+from specllava.race_file import race_json
 from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded
 from visual.site.static_site import StaticSite
@@ -41,7 +43,7 @@ def test_the_edition_is_small_and_its_document_names_only_files_that_are_there(s
     asked = re.findall(r'(?:src|href)="(?!https?:|\?|#|data:)([^"]+)"', page)
     index = json.loads(re.search(r'id="site">(.*?)</script>', page, re.DOTALL)[1])
     races = [*index["examples"], *index["lessons"]]
-    named = {index["plotly"], index["blank"], index["rules"], *(race["file"] for race in races)}
+    named = {index["plotly"], index["blank"], *(race["file"] for race in races)}
     assert len(asked) > 20
     for address in {*asked, *named}:
         assert (site / address).is_file(), address
@@ -111,3 +113,26 @@ def test_an_edition_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypat
     monkeypatch.setattr("visual.site.static_site.readme", full)
     assert main(["site", "--output", str(tmp_path / "site")]) == 1
     assert [*tmp_path.iterdir()] == [assets]
+
+
+def test_bad_races_are_refused_in_a_line_each_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, output = tmp_path / "own", tmp_path / "edition"
+    command = ["site", "--output", str(output), "--races", str(own)]
+    assert main(command) == 1
+    assert "there is no race file (*.json)" in capsys.readouterr().err
+    own.mkdir()
+    race = synthetic_race(1)
+    (own / "good.json").write_text(race_json(*race.values()))
+    (own / "broken.json").write_text("{")
+    (own / "pictured.json").write_text(race_json(*race.values(), "scene.png"))
+    (own / "scene.png").write_bytes(b"no picture")
+    (own / "odd\u202e.json").write_text(race_json(*race.values()))
+    (own / "a directory.json").mkdir()
+    assert main(command) == 1
+    *lines, last = capsys.readouterr().err.splitlines()
+    told = ["a directory.json", "broken.json", "'odd\\u202e.json'", "scene.png"]
+    assert [next(name for name in told if name in line) for line in lines] == told
+    assert "4 of 5 files refused" in last
+    assert [*tmp_path.iterdir()] == [own]

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
-from collections.abc import Iterator
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.browser import Visit, Visitor, assert_accessible, visits
+from PIL import Image
+from support.browser import SavedPages, Visit, Visitor, assert_accessible, visits
 from support.static_site import file_server
+from support.visual_traces import first_steps, retexted, synthetic_race
 from test_files import hostile_race
 from test_files_page import saved, shows_hostile_texts_as_text
 
 from specllava.cli.main import main
 from specllava.cli.site import ASSETS
-from specllava.race_file import race_json
+from specllava.race_file import NamedTrace, against_json, race_json
 from visual.player.lessons import load_lessons
-from visual.player.recorded import MAX_BYTES, load_recorded
+from visual.player.link import follow_link
+from visual.player.race_frames import race_frames
+from visual.player.recorded import load_recorded, recorded_race
 
+OLD_PAGE = Path(__file__).parent / "data" / "3-count.page.2026-11-23.html"
 SUB_PATH = "sub/path/"
 TRIES = 400  # of 50 ms each
 LESSONS, EXAMPLES = load_lessons(ASSETS / "lessons"), load_recorded(ASSETS / "examples")
@@ -158,71 +169,325 @@ def test_axe_finds_nothing_serious_and_a_phone_need_not_scroll_sideways(page: Vi
     assert ink  # the last scheme that axe looked at was the dark one
 
 
-# --- a visitor's own files ------------------------------------------------------------------------------------------
+# --- saved pages of a visitor's own -----------------------------------------------------------------------------------
 
 DROP = """(files) => {
   const carried = new DataTransfer();
   for (const [name, text] of files) carried.items.add(new File([text], name));
   document.dispatchEvent(new DragEvent("drop", { dataTransfer: carried, bubbles: true, cancelable: true }));
 }"""
+SHOWN = """() => JSON.stringify([
+  [...document.querySelectorAll(".tree, .plots .chart:not([hidden])")].map(({ data }) =>
+    data.map(({ name, x, y, text, marker }) => [name, x, y, text, marker?.color])),
+  [...document.querySelectorAll("[data-total], .words, .sentence, .step-name, .asked, .this-run, .node, .answer,"
+    + ".turns, .versus-sides, .gloss-words")].map(({ textContent }) => textContent),
+  document.querySelector("#picture img")?.src.slice(0, 99),
+])"""
+NEVER_IDLE = "window.requestIdleCallback = undefined"  # of two tabs one may wait for ever, and its charts with it
+CHECKED = """async ({ code, lists }) => {
+  const { checkFrames } = await import(`${code}/frame_shapes.js`);
+  const { unpacked } = await import(`${code}/files.js`);
+  return Promise.all(lists.map((list) => checkFrames(list, unpacked).then(() => "", String)));
+}"""
+STRANGE = " \t\n\x00\u00ad\u0301\u202e\u2028\ufeff\U0001f600aé漢②<&'\"^$`"  # letters of odd tokens
+Frames = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def code(folder: Path, root: str) -> str:
+    """Address of the edition's scripts."""
+    [scripts] = (folder / SUB_PATH).glob("code-*")
+    return f"{root}{SUB_PATH}{scripts.name}"
+
+
+def frames_of(text: str) -> list[str]:
+    return race_frames(recorded_race("race", text.encode()), "saved run")
+
+
+def page_of(frames: Sequence[Any]) -> str:
+    """A page that holds frames where a saved page does, and is nothing besides."""
+    text = json.dumps(frames).replace("<", "\\u003c")
+    return f'<script type="application/json" id="frames">{text}</script>'
+
+
+def two_sides() -> str:
+    race, b = synthetic_race(1), synthetic_race(2)["speculative"]
+    return against_json(NamedTrace("one <b>", race["speculative"]), NamedTrace("two", b), race["target-only"])
+
+
+def unpacked(text: str) -> Any:
+    return json.loads(gzip.decompress(base64.b64decode(text)))
+
+
+def packed(data: Any) -> str:
+    return base64.b64encode(gzip.compress(json.dumps(data).encode())).decode()
 
 
 def dropped(tab: Visit, *files: tuple[str, str]) -> None:
     tab.page.evaluate(DROP, [list(file) for file in files])
 
 
-def test_a_dropped_race_is_shown_as_text_and_a_bad_file_changes_nothing(page: Visitor) -> None:
-    race = hostile_race()
-    tab = page("?lesson=2")
-    dropped(tab, ("good.json", race_json(race["target-only"], race["speculative"])))
-    told(tab, ".origin", "from good.json")
-    assert tab.page.locator(".lesson").is_hidden()
-    assert tab.page.locator("#picture img").count() == 0
-    assert tab.text("#site-notice") == ""
-    tab.page.click("[data-do=last]")
-    shows_hostile_texts_as_text(tab)
-    before = tab.page.evaluate("location.href")
-    for name, text, why in (
-        ("bad.json", '{"image": "x.png", "target_only": {}}', "bad.json is not a recorded race: target_only."),
-        ("bad.json", "{", "it is no JSON"), ("page.html", "<p>hello", "it is no page that was saved here"),
-        ("large.json", " " * (MAX_BYTES + 1), f"it has {MAX_BYTES + 1:,} bytes, and at most {MAX_BYTES:,} are read"),
-    ):  # fmt: skip
-        dropped(tab, (name, text))
-        told(tab, "#site-notice", why)
-        assert "\n" not in tab.text("#site-notice")
-    assert tab.page.evaluate("location.href") == before
-    assert "from good.json" in tab.text(".origin")
-    shows_hostile_texts_as_text(tab)
+def shows_the_same(tab: Visit, by_itself: Visit) -> None:
+    for _ in range(TRIES):
+        ours, theirs = (json.loads(one.page.evaluate(SHOWN)) for one in (tab, by_itself))
+        if ours == theirs:
+            break
+        tab.page.wait_for_timeout(50)
+    assert ours == theirs and len(ours[0]) > 1  # the tree and a chart
 
 
-def test_a_race_is_opened_with_its_picture_and_saved_as_what_it_was(page: Visitor, tmp_path: Path) -> None:
-    race, picture = ASSETS / "examples" / "2-story.json", ASSETS / "examples" / "2-story.png"
-    tab = page()
-    tab.page.set_input_files("#site-file", [str(race), str(picture)])
-    told(tab, ".origin", "from 2-story.json")
-    assert tab.page.get_attribute("#picture img", "src").startswith("data:image/jpeg")
-    again = json.loads(saved(tab, "race", tmp_path).read_text(encoding="utf-8"))
-    assert again == json.loads(race.read_text(encoding="utf-8"))
-    whole = saved(tab, "page", tmp_path)
-    tab.page.click('.site-examples a[data-opens="example 1-describe"]')
-    told(tab, ".origin", "recorded run")
+@pytest.mark.parametrize("name", ["hostile", "4-dialogue", "A and B"])
+def test_a_saved_page_shows_what_it_shows_by_itself(
+    page: Visitor, saved_page: SavedPages, tmp_path: Path, name: str
+) -> None:
+    hostile = hostile_race()
+    texts = {"hostile": race_json(hostile["target-only"], hostile["speculative"]), "A and B": two_sides()}
+    own, whole = tmp_path / "race.json", tmp_path / "saved-page.html"
+    own.write_text(texts.get(name, ""))
+    file = own if name in texts else ASSETS / "examples" / f"{name}.json"
+    assert main(["trace", "export", str(file), "--html", str(whole)]) == 0
+    frames = frames_in(whole)
+    by_itself, tab = saved_page(frames, init_script=NEVER_IDLE), page("?lesson=2", init_script=NEVER_IDLE)
     tab.page.set_input_files("#site-file", str(whole))
-    told(tab, ".origin", f"from {whole.name}")
-    told(tab, ".asked", EXAMPLES[1].prompt)
-    assert tab.page.get_attribute("#picture img", "src").startswith("data:image/jpeg")
+    told(tab, ".origin", "from saved-page.html")
+    assert tab.text("#site-notice") == ""
+    charts = [f"[data-chart='{number}']" for number in range(by_itself.page.locator("[data-chart]").count())]
+    assert len(charts) > 3
+    for button in ("[data-do=first]", "[data-do=next]", "[data-do=next]", "[data-do=last]", *charts):
+        for one in (tab, by_itself):
+            one.page.click(button)
+        shows_the_same(tab, by_itself)
+    if name == "hostile":
+        shows_hostile_texts_as_text(tab)
+    assert as_data(frames_in(saved(tab, "page", tmp_path))) == as_data(frames)
 
 
-def test_two_races_are_compared_as_a_and_b(page: Visitor, tmp_path: Path) -> None:
+def frames_in(page: Path) -> list[str]:
+    text = re.search(r'id="frames">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
+    assert text is not None
+    return list(json.loads(text[1]))
+
+
+def as_data(frames: Sequence[str]) -> Frames:
+    """Frames with everything in them unpacked, and without the ids that tell runs apart."""
+    data = [json.loads(frame) for frame in frames]
+    for frame in data:
+        frame.pop("id", None)
+        if against := frame.get("against"):
+            frame["against"] = as_data([json.dumps(one) for one in unpacked(against)])
+        if file := frame.get("file"):
+            frame["file"] = [turn.traces for turn in recorded_race("race", json.dumps(unpacked(file)).encode()).turns]
+        frame["held"] = {turn: as_data(one) for turn, one in frame.get("held", {}).items()}
+    return data
+
+
+def test_a_page_of_an_older_version_opens(page: Visitor) -> None:
+    """It was written before steps named what a guess was made from, and before chance was recorded."""
     tab = page()
-    files = [(name, (ASSETS / "lessons" / name).read_text(encoding="utf-8")) for name in ("chain.json", "easy.json")]
-    dropped(tab, *files)
-    told(tab, ".versus-sides", "chain.json")
-    told(tab, ".versus-sides", "easy.json")
+    tab.page.set_input_files("#site-file", str(OLD_PAGE))
+    told(tab, ".origin", f"from {OLD_PAGE.name}")
+    told(tab, ".sentence", "Torn between can 0.50 and count 0.49")
+    tab.page.click("[data-do=last]")
+    assert "I count two things here." in tab.text("[data-lane=speculative] .words")
+    tab.page.click(".inside-toggle")
+    until(tab, "document.querySelectorAll('.phase-list li').length > 3")
+
+
+def test_frames_of_every_race_that_python_draws_are_accepted(page: Visitor, code: str) -> None:
+    rng = random.Random(0)
+    race = synthetic_race(1)
+    alone, together = race["target-only"], race["speculative"]
+    strange = {token: "".join(rng.choices(STRANGE, k=rng.randrange(6))) for token in together.texts}
+    few = first_steps(together, 3)
+    texts = [path.read_text() for path in ASSETS.glob("*/*.json") if path.name not in ("lessons.json", "config.json")]
+    texts = [text for text in texts if '"schema_version"' in text]
+    texts += [
+        race_json(retexted(alone, strange), retexted(together, strange)), race_json(alone, None), race_json(None, few),
+        race_json(first_steps(alone, 9), first_steps(together, 0)), race_json(None, first_steps(together, 0)),
+        race_json(first_steps(alone, 0), first_steps(together, 2)), two_sides(),
+        race_json(alone, replace(few, rule="MyRule", drafter="MyDrafter")),
+        against_json(NamedTrace("one", alone), NamedTrace("two", together)),
+    ]  # fmt: skip
+    assert len(texts) > 20
+    lists = [frames_of(text) for text in texts]
+    assert page().page.evaluate(CHECKED, {"code": code, "lists": lists}) == [""] * len(lists)
+
+
+def _set(way: str, value: Any) -> Callable[[Frames], None]:
+    """Replace what lies at a path in frames; what a step has packed lies unpacked at its ``picture``."""
+
+    def change(frames: Frames) -> None:
+        *names, last = way.split("/")
+        here: Any = frames
+        for name in names:
+            here = here[int(name) if isinstance(here, list) else name]
+        here[int(last) if isinstance(here, list) else last] = value
+
+    return change
+
+
+BROKEN = [
+    (_set("0/picture", "https://other.example/x.png"), "frame 1 is no run that this player can show"),
+    (_set("0/absent", "speculative"), "frame 1 is no run"), (_set("0/prompt", {}), "frame 1 is no run"),
+    (_set("0/led", "constructor"), "frame 1 is no run"), (_set("0/ceiling", None), "frame 1 is no run"),
+    (_set("1/kind", "step"), "frame 2 is no step"), (_set("1/seconds", -1), "frame 2 is no prefill"),
+    (_set("3/seconds", [1, 2]), "frame 4 is no step"), (_set("-2/picture/nodes/parent/1", 1), "is no step"),
+    (_set("-2/picture/nodes/verdict", "o"), "is no step"), (_set("-2/picture/focus", 999), "is no step"),
+    (_set("-2/picture/say", "<b>"), "is no step"), (_set("-2/picture/figure/data/1/x", ["a"]), "is no step"),
+    (_set("-2/picture/figure/layout/images", [{"source": "https://other.example"}]), "is no step"),
+    (_set("-2/picture/figure/data/1/text/0", '<a href="https://other.example">x</a>'), "is no step"),
+    (_set("-2/picture/figure/data/1/deep", json.loads("[" * 40 + "]" * 40)), "is no step"),
+    (_set("-1/charts/0/figures/0/layout/title", {"text": "<A href='javascript:x'>"}), "is no end"),
+    (_set("-1/held", {"0": ["{"]}), "is damaged"), (_set("-1/held", {"0": "x"}), "is no end"),
+    (_set("-1/held", {"0": ['{"kind": "run"}'] * 5000}), "frames, and at most 5,000 are read"),
+    (_set("-2/picture", {"padding": " " * 65 * 2**20}), "it unpacks to more than the 67,108,864 bytes that are read"),
+    (_set("0/against", "no base64 of a gzip"), "is damaged"), (_set("0/against", packed([])), "is missing"),
+]  # fmt: skip
+
+
+def broken(change: Callable[[Frames], None]) -> str:
+    frames = [json.loads(frame) for frame in frames_of((ASSETS / "examples" / "3-count.json").read_text())]
+    frames[-2]["picture"] = unpacked(frames[-2]["picture"])
+    change(frames)
+    frames[-2]["picture"] = packed(frames[-2]["picture"])
+    return page_of([json.dumps(frame) for frame in frames])
+
+
+def test_what_is_no_saved_page_is_refused_in_one_line_and_changes_nothing(page: Visitor) -> None:
+    tab = page("?example=2-story")
+    before = tab.page.evaluate("location.href")
+    good = broken(lambda frames: None)
+    cases = [(broken(change), why) for change, why in BROKEN]
+    cases += [
+        ("<p>hello", "it is no saved page"), ("", "it is no saved page"), (good.replace("[", "[[", 1), "is damaged"),
+        (page_of([]), "the lane that it shows is missing"), (page_of([{}]), "it holds no list of frames"),
+        (f'<script type="application/json" id="frames">{"[" * 10**6}', "is damaged"),
+        (good + " " * 24 * 2**20, "bytes, and at most 25,165,824 are read"),
+    ]  # fmt: skip
+    for number, (text, why) in enumerate(cases):
+        name = f"bad-{number}.html"
+        dropped(tab, (name, text))
+        told(tab, "#site-notice", f"This cannot be opened: {name}: ")
+        notice = tab.text("#site-notice")
+        assert why in notice and "\n" not in notice, (number, why, notice)
+    dropped(tab, *[(f"{number}.html", good) for number in range(3)])
+    told(tab, "#site-notice", "3 files were chosen: open one saved page, or two to compare")
+    assert tab.page.evaluate("location.href") == before
+    assert "recorded run" in tab.text(".origin")
+
+
+def test_markup_and_scripts_of_a_saved_page_are_never_used(page: Visitor) -> None:
+    tab = page()
+    evil = '<img src="https://other.example/x.png" onerror="window.hacked=1"><script>window.hacked=1</script>'
+    name = "\u202e<b>evil</b>\n.html"
+    dropped(tab, (name, f"{evil}{broken(lambda frames: None)}{evil}"))
+    told(tab, ".origin", "from <b>evil</b>.html")
+    tab.page.click("[data-do=last]")
+    assert tab.page.evaluate("window.hacked") is None  # and no other host was asked, see ``page``
+
+
+def test_a_race_file_is_answered_with_the_command_that_makes_a_page_of_it(page: Visitor, tmp_path: Path) -> None:
+    tab = page()
+    race = ASSETS / "examples" / "3-count.json"
+    dropped(tab, (race.name, "\ufeff" + race.read_text(encoding="utf-8")))
+    told(tab, "#site-notice", "3-count.json: a race file is no page; this makes a page of one")
+    program, *arguments = tab.text("#site-notice").partition("python -m ")[2].split()
+    places = {"race.json": str(race), "race.html": str(tmp_path / "race.html")}
+    assert program == "specllava" and main([places.get(one, one) for one in arguments]) == 0
+    tab.page.set_input_files("#site-file", places["race.html"])
+    told(tab, ".origin", "from race.html")
+    assert tab.text("#site-notice") == ""
+
+
+def test_two_saved_pages_are_compared_as_a_and_b(page: Visitor, tmp_path: Path) -> None:
+    tab = page()
+    pages = [
+        (f"{name}.html", page_of(frames_of((ASSETS / "lessons" / f"{name}.json").read_text())))
+        for name in ("chain", "easy")
+    ]
+    dropped(tab, *pages)
+    told(tab, ".versus-sides", "chain.html")
+    told(tab, ".versus-sides", "easy.html")
     told(tab, ".versus-note", "Equal ✓")
-    both = saved(tab, "both", tmp_path).read_text(encoding="utf-8")
+    whole = saved(tab, "page", tmp_path)
     tab.page.click("[data-versus=unpin]")
-    dropped(tab, ("both.json", both))
-    told(tab, ".origin", "from both.json")
-    told(tab, ".versus-note", "Equal ✓")
-    dropped(tab, *files, ("more.json", "{}"))
-    told(tab, "#site-notice", "3 of these files can be a race: open one, or two to compare")
+    tab.page.set_input_files("#site-file", str(whole))
+    told(tab, ".versus-sides", "chain.html")
+    dropped(tab, pages[0], ("both.html", whole.read_text(encoding="utf-8")))
+    told(tab, "#site-notice", "one of these holds several")
+
+
+# --- an edition of one's own races ------------------------------------------------------------------------------------
+
+
+def test_an_edition_shows_the_races_of_a_directory(tmp_path: Path, browser: Any) -> None:
+    own, output = tmp_path / "own", tmp_path / "edition"
+    own.mkdir()
+    race = synthetic_race(1)
+    exif = Image.Exif()
+    exif[0x010E] = "taken at home"
+    Image.new("RGB", (900, 300), "red").save(own / "scene.jpg", exif=exif)
+    (own / 'my "1st" <b>race #1?.json').write_text(race_json(*race.values(), "scene.jpg"), encoding="utf-8")
+    (own / "two.json").write_text(two_sides(), encoding="utf-8")
+    for file in (ASSETS / "examples").glob("4-dialogue.*"):
+        shutil.copy(file, own / f"dialogue{file.suffix}" if file.suffix == ".json" else own)
+    assert main(["site", "--output", str(output), "--races", str(own)]) == 0
+    assert not any(b"taken at home" in file.read_bytes() for file in output.rglob("*.jp*g"))
+    with file_server(output) as address, visits(browser, address) as open_page:
+        tab = open_page()
+        links = tab.page.locator(".site-examples a")
+        for number, name in enumerate(("dialogue", 'my "1st" <b>race #1?', "two")):
+            links.nth(number).click()
+            until(tab, f"new URLSearchParams(location.search).get('example') === {json.dumps(name)}")
+            told(tab, ".site-examples a[aria-current]", links.nth(number).inner_text())
+            assert tab.page.locator(".site-examples a[aria-current]").get_attribute("data-opens") == f"example {name}"
+        assert links.count() == 3 and tab.page.locator("#lessons li").count() == len(LESSONS)
+        told(tab, ".versus-sides", "one <b>")
+        tab.page.reload()
+        told(tab, ".versus-sides", "one <b>")
+        links.nth(1).click()
+        until(tab, "document.querySelector('#picture img').src.startsWith('data:image/jpeg')")
+
+
+# --- what an address opens --------------------------------------------------------------------------------------------
+
+FOLLOWED = """async ({ code, queries, examples, lessons }) => {
+  const { followLink } = await import(`${code}/site_link.js`);
+  return queries.map((query) => followLink(new URLSearchParams(query), examples, lessons));
+}"""
+OPENED = """async ({ code, list, how }) => (await import(`${code}/site_frames.js`)).opened(list, how)"""
+
+
+def test_links_lead_where_those_of_the_live_page_lead(page: Visitor, code: str) -> None:
+    values = ("", "0", "1", "2", "3", "7", "99", "-3", "x", "1.5", "٣", "1e3", "4-dialogue", "2-story", "nope" * 30)
+    names = ("example", "lesson", "turn", "step")
+    rng = random.Random(3)
+    queries = [{name: rng.choice(values) for name in rng.sample(names, rng.randrange(4))} for _ in range(300)]
+    queries += [{"example": race.name, "turn": turn, "step": turn} for race in EXAMPLES for turn in values]
+    examples = [{"name": race.name, "steps": [len(turn.lead.steps) for turn in race.turns]} for race in EXAMPLES]
+    places = [{"number": lesson.number, "step": lesson.text.step} for lesson in LESSONS]
+    asked = {"code": code, "queries": queries, "examples": examples, "lessons": places}
+    for query, found in zip(queries, page().page.evaluate(FOLLOWED, asked), strict=True):
+        link = follow_link(query, EXAMPLES, LESSONS)
+        if link is None:
+            assert found is None, query
+            continue
+        name, number = (link.race.name, None) if link.lesson is None else (None, link.lesson.number)
+        assert (found.get("example") or {}).get("name") == name
+        assert (found.get("lesson") or {}).get("number") == number
+        turn = found["turn"] if found["turn"] is not None else len(link.race.later)
+        assert (found["step"], turn if name else 0, bool(found["notice"])) == (link.show, link.turn, bool(link.notice))
+
+
+def test_a_turn_a_step_and_a_lesson_are_opened_as_python_opens_them(page: Visitor, code: str) -> None:
+    tab, dialogue, lesson = page(), EXAMPLES[-1], LESSONS[0]
+    whole = race_frames(dialogue, example=dialogue.name)
+    cases = [
+        (whole, {"turn": turn, "step": 0}, race_frames(dialogue, example=dialogue.name, show=0, turn=turn))
+        for turn in range(len(dialogue.turns))
+    ]
+    how = {"step": lesson.text.step, "lesson": lesson.words}
+    cases.append((race_frames(lesson.race), how, race_frames(lesson.race, show=lesson.text.step, lesson=lesson.words)))
+    for frames, asked, expected in cases:
+        opened = tab.page.evaluate(OPENED, {"code": code, "list": frames, "how": asked})
+        assert as_data(opened) == as_data(expected)

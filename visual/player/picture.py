@@ -12,9 +12,14 @@ JPEG_QUALITY = 88
 
 
 def data_address(picture: Image.Image) -> str:
-    """Encode a picture as a ``data:`` address, scaled down where a side is longer than ``LONGEST_SIDE`` pixels."""
+    """Encode :func:`small_jpeg` as a ``data:`` address."""
+    return "data:image/jpeg;base64," + base64.b64encode(small_jpeg(picture)).decode()
+
+
+def small_jpeg(picture: Image.Image) -> bytes:
+    """Encode a picture as JPEG, scaled down where a side is longer than ``LONGEST_SIDE`` pixels."""
     small = picture.convert("RGB")
     small.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     buffer = io.BytesIO()
     small.save(buffer, format="JPEG", quality=JPEG_QUALITY)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return buffer.getvalue()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +20,14 @@ from visual.player.component import MODULES
 from visual.player.lessons import Lesson
 from visual.player.packing import frame_json
 from visual.player.pays import packed_pays
-from visual.player.picture import data_address
+from visual.player.picture import data_address, small_jpeg
 from visual.player.race_frames import race_frames
 from visual.player.recorded import Recorded
 from visual.player.standalone import halves
 from visual.player.static_files import PLOTLY_JS, static_text
 from visual.site.document import Example, Places, index_html, readme
-from visual.site.drawing_rules import drawing_rules
 
-SCRIPTS: Final = (
-    "site.js", "site_link.js", "site_frames.js", "dropped.js", "race_reading.js", "race_bounds.js", "trace_schema.js",
-    "trace_model.js", "python_text.js", "tree_layout.js", "tree_drawing.js", "step_words.js", "step_cards.js",
-    "run_metrics.js", "run_headline.js", "run_charts.js", "run_settings.js", "run_frames.js",
-)  # fmt: skip
+SCRIPTS: Final = ("site.js", "site_link.js", "site_frames.js", "saved_pages.js", "frame_shapes.js")
 STYLES: Final = ("standalone.css", "site.css")
 
 
@@ -80,7 +76,6 @@ class StaticSite:
             "modules": MODULES,
             "plotly": places.plotly,
             "blank": files.add("blank.html", blank.encode()),
-            "rules": files.add("rules.json", frame_json(drawing_rules()).encode()),
             "examples": [{"name": one.name, "file": one.file, "steps": one.steps} for one in examples],
             "lessons": [
                 {"file": written[lesson.race.name], "step": lesson.text.step, "words": lesson.words}
@@ -99,9 +94,9 @@ class _Files:
     folder: Path
 
     def add(self, name: str, data: bytes) -> str:
-        """Write a file; its address."""
+        """Write a file. Returns its address: ``name`` without what an address would have to escape, and a hash."""
         stem, _, ending = name.rpartition(".")
-        address = f"files/{stem}-{_digest(data)}.{ending}"
+        address = f"files/{re.sub(r'[^A-Za-z0-9_-]', '-', stem)}-{_digest(data)}.{ending}"
         (self.folder / "files").mkdir(exist_ok=True)
         (self.folder / address).write_bytes(data)
         return address
@@ -120,7 +115,7 @@ def _digest(data: bytes) -> str:
 
 
 def _example(files: _Files, race: Recorded) -> Example:
-    picture = files.add(race.image.name, race.image.read_bytes()) if race.image else None
+    picture = files.add(f"{race.name}.jpg", small_jpeg(open_image(race.image))) if race.image else None
     steps = tuple(len(turn.lead.steps) for turn in race.turns)
     return Example(race, _write_frames(files, race.name, race, race.name), picture, steps)
 

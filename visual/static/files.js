@@ -70,10 +70,18 @@ export function createFiles(root, { frames, whole, turn, step, page, both, pictu
   }
 }
 
-// Long texts come packed: gzip, base64.
-export async function unpacked(text) {
+// Long texts come packed: gzip, base64. Throws where one has more than `most` bytes.
+export async function unpacked(text, most = Infinity) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
+  const parts = [];
+  let size = 0;
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    size += part.value.length;
+    if (size > most) throw new Error(`it unpacks to more than the ${most.toLocaleString("en")} bytes that are read`);
+    parts.push(part.value);
+  }
+  return new Blob(parts).text();
 }
 
 export async function packed(text) {
@@ -91,7 +99,7 @@ async function raceOfTwo({ a, b }) {
 }
 
 // B's frames, of which the first brings A's along.
-async function withBoth({ a, b: { list: [first, ...rest], name } }) {
+export async function withBoth({ a, b: { list: [first, ...rest], name } }) {
   const against = await packed(`[${a.list}]`);
   return [JSON.stringify({ ...JSON.parse(first), against, a_name: a.name, b_name: name }), ...rest];
 }

@@ -1,9 +1,9 @@
-// The static edition: examples, lessons and a visitor's race files in the page's own player, from plain files alone.
+// The static edition: examples, lessons and a visitor's saved pages in the page's own player, from plain files alone.
 // What a file or a model says enters the page as textContent only.
 
 import { followLink } from "./site_link.js";
 import { opened } from "./site_frames.js";
-import { framesOfFiles } from "./dropped.js";
+import { framesOfFiles } from "./saved_pages.js";
 
 const find = (selector) => document.querySelector(selector);
 const site = JSON.parse(find("#site").textContent);
@@ -14,7 +14,6 @@ const none = find("#picture").firstElementChild;
 let shown = []; // frames
 let changed = null; // told of other frames
 let asked = 0; // the latest request: those before it come too late
-let rules = null; // what reading and drawing a race file goes by, fetched for the first one
 let followed = null; // the query that was opened last
 
 follow();
@@ -74,18 +73,17 @@ async function follow() {
 async function openFiles(files) {
   const request = ++asked;
   try {
-    rules ??= await (await fetch(address(site.rules))).json();
-    const { frames, note } = await framesOfFiles([...files], rules);
+    const frames = await framesOfFiles(files);
     if (request !== asked) return;
     history.pushState(null, "", location.pathname);
     followed = location.search;
     show(frames);
     find("#columns").scrollIntoView({ block: "start" });
-    say(note);
+    say("");
   } catch (error) {
     const refused = error.constructor === Error; // any other was not foreseen, and its message would help nobody
     if (!refused) console.warn(error);
-    if (request === asked) say(`This file cannot be opened: ${refused ? error.message : "it could not be drawn"}`, "error");
+    if (request === asked) say(`This cannot be opened: ${refused ? error.message : "it could not be drawn"}`, "error");
   }
 }
 

@@ -167,11 +167,11 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
 
   function card(id) {
     const { nodes } = frame;
-    const read = (name) => nodes[name][id];
+    const read = (name) => nodes[name]?.[id] ?? null; // older saved pages lack a column
     const [verdict, said] = VERDICTS[nodes.verdict[id]];
     const text = branch(id).slice(-4).map((node) => nodes.label[node]).join("");
     return {
-      label: read("label").trim(), path: text.replace(/^[\s.,;:]+/, "") || text, depth: branch(id).length - 1, verdict, said, reason: [nodes.sources[read("source")], nodes.reasons[read("reason")]].filter(Boolean).join(" "),
+      label: read("label").trim(), path: text.replace(/^[\s.,;:]+/, "") || text, depth: branch(id).length - 1, verdict, said, reason: [nodes.sources?.[read("source")], nodes.reasons[read("reason")]].filter(Boolean).join(" "),
       draft: read("draft"), rank: read("rank"), branch: read("branch"), entropy: read("entropy"), choices: read("choices"), family: nodes.families[read("family")],
       target: read("target"), targetRank: read("target_rank"), choice: read("choice"), choiceProb: read("choice_prob"),
     };
