@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from specllava.cli.options import DTypeName, PairOptions, load_pair
 from specllava.cli.page_options import PageOptions, is_for_one
-from specllava.cli.page_pairs import load_offered, offered_names, weighed
+from specllava.cli.page_pairs import load_offered, offered_names, pairs_with_memory
 from specllava.config import one_line
 from specllava.growth.cost_model import Costs, read_costs
 from specllava.models.images import open_image
@@ -234,7 +234,7 @@ def _pairs(options: PageOptions, dialogues: Dialogues) -> OtherPairs:
         gc.collect()  # a pair is part of cycles, and the next wants its memory
 
     def weigh(held: Sequence[str]) -> list[PairOffer]:
-        found, known = weighed(names, options.running, held), presets()
+        found, known = pairs_with_memory(names, options.running, held), presets()
         return [PairOffer(one.name, one.about, one.why, known[one.name].tree) for one in found]
 
     names = offered_names(options)

@@ -92,7 +92,7 @@ def clip_draft_losses(
     kl = F.kl_div(ours, theirs, log_target=True, reduction="batchmean")
     slots = batch["input_ids"].eq(draft.config.image_token_id)
     read = draft.model.language_model.norm(layers[0][slots])  # [slots, hidden]
-    naming = naming_loss(draft.lm_head(read), batch["shown"][..., :NAMES].flatten(0, 1), scenery)
+    naming = naming_loss(draft.lm_head(read), batch["patch_names"][..., :NAMES].flatten(0, 1), scenery)
     loss = (1 - kl_weight) * answers + kl_weight * kl + naming
     return {"loss": loss, "answers": answers, "kl": kl, "naming": naming}
 

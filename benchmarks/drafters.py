@@ -28,9 +28,9 @@ from specllava.bench.rounds import margins_of
 from specllava.bench.timed_run import TimedRun
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
-from specllava.distill.beginning import training_draft
 from specllava.distill.config import LoopConfig
 from specllava.distill.feature_losses import TaughtTexts, feature_losses
+from specllava.distill.initial_draft import training_draft
 from specllava.distill.loop import Batch, Losses, fit
 from specllava.distill.stage import answer_tokens, taught_texts
 from specllava.lane import Lane

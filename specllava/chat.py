@@ -12,8 +12,8 @@ from specllava.config import DecodingConfig
 from specllava.decoding import Event, RaceEvent, race
 from specllava.lane import Lane, lane_of, race_lanes
 from specllava.models.family import ImageFeatures
-from specllava.models.shown import Pictures, Shown, opened
-from specllava.models.special import defused, special_tokens
+from specllava.models.media import Media, Pictures, open_media
+from specllava.models.special import escape_special_tokens, special_tokens
 from specllava.models.video import Video
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
@@ -26,20 +26,20 @@ class Turn:
     """A message of the user and its answer.
 
     Args:
-        shown: the pictures and videos that came with this message.
+        media: the pictures and videos that came with this message.
         trace: how it was answered; ``trace.turn`` is the turn's number, so tau per turn is ``summarise`` of its traces.
         alone: how the target alone answered beside it, where the turn was a race.
     """
 
     text: str
-    shown: tuple[Shown, ...]
+    media: tuple[Media, ...]
     trace: DecodeTrace
     alone: DecodeTrace | None = None
 
     @property
     def images(self) -> tuple[Image.Image, ...]:
-        """The pictures among what is shown."""
-        return tuple(one for one in self.shown if not isinstance(one, Video))
+        """Pictures of the message, without its videos."""
+        return tuple(one for one in self.media if not isinstance(one, Video))
 
     @property
     def answer(self) -> str:
@@ -108,7 +108,7 @@ class Chat:
     ) -> Generator[Event]:
         """``ask``, step by step: a ``Prefill``, then a ``StepTrace`` per target pass. Close it to stop."""
         self._stop()
-        return _items(self._begin(len(self._turns), text, opened(image), config, alone=False))
+        return _items(self._begin(len(self._turns), text, open_media(image), config, alone=False))
 
     def edit(self, turn: int, text: str, config: DecodingConfig | None = None) -> DecodeTrace:
         """Say something else, with the same pictures, in place of message number ``turn`` (from 0), and get an answer.
@@ -123,7 +123,7 @@ class Chat:
     def stream_edit(self, turn: int, text: str, config: DecodingConfig | None = None) -> Generator[Event]:
         """``edit``, step by step."""
         self._stop()
-        return _items(self._begin(turn, text, self._turn(turn).shown, config, alone=False))
+        return _items(self._begin(turn, text, self._turn(turn).media, config, alone=False))
 
     def race(
         self,
@@ -144,10 +144,10 @@ class Chat:
             ValueError: as ``ask``, or there is no such turn.
         """
         self._stop()
-        place = len(self._turns) if turn is None else turn
+        index = len(self._turns) if turn is None else turn
         if turn is not None:
             self._turn(turn)
-        return self._begin(place, text, opened(image), config, alone=True)
+        return self._begin(index, text, open_media(image), config, alone=True)
 
     def _turn(self, turn: int) -> Turn:
         if not 0 <= turn < len(self._turns):
@@ -155,14 +155,14 @@ class Chat:
         return self._turns[turn]
 
     def _begin(
-        self, turn: int, text: str, shown: tuple[Shown, ...], config: DecodingConfig | None, alone: bool
+        self, turn: int, text: str, media: tuple[Media, ...], config: DecodingConfig | None, alone: bool
     ) -> Generator[RaceEvent]:
         chosen = config or DecodingConfig()
-        messages = [*self._messages(self._turns[:turn]), _message(text, shown)]
+        messages = [*self._messages(self._turns[:turn]), _message(text, media)]
         prompt = self._pair.prompt(None, messages, chosen.max_new_tokens, self._features)
         self._features = prompt.features_by_key
         lane = lane_of(chosen, prompt)
-        self._running = self._answer(race_lanes(lane) if alone else [lane], shown)
+        self._running = self._answer(race_lanes(lane) if alone else [lane], media)
         return self._running
 
     def _messages(self, turns: Sequence[Turn]) -> list[Message]:
@@ -170,11 +170,11 @@ class Chat:
         found: list[Message] = []
         for turn in turns:
             # A model that spells a special token must not make a place for a picture, or end its turn.
-            answer = defused(turn.answer, special)
-            found += [_message(turn.text, turn.shown), {"role": "assistant", "content": answer}]
+            answer = escape_special_tokens(turn.answer, special)
+            found += [_message(turn.text, turn.media), {"role": "assistant", "content": answer}]
         return found
 
-    def _answer(self, lanes: Sequence[Lane], shown: tuple[Shown, ...]) -> Generator[RaceEvent]:
+    def _answer(self, lanes: Sequence[Lane], media: tuple[Media, ...]) -> Generator[RaceEvent]:
         """Run the lanes of a turn, the last of which answers it."""
         said: list[RaceEvent] = []
         caches = [self._beside, self._caches][-len(lanes) :]
@@ -185,15 +185,15 @@ class Chat:
                     said.append(event)
                     yield event
             except GeneratorExit:
-                self._keep(lanes, shown, said)
+                self._keep(lanes, media, said)
                 raise
-        self._keep(lanes, shown, said)
+        self._keep(lanes, media, said)
 
-    def _keep(self, lanes: Sequence[Lane], shown: tuple[Shown, ...], said: Sequence[RaceEvent]) -> None:
+    def _keep(self, lanes: Sequence[Lane], media: tuple[Media, ...], said: Sequence[RaceEvent]) -> None:
         *alone, trace = (self._pair.collect_race(said).get(lane.name) for lane in lanes)
         if trace is not None:
             prompt = lanes[-1].prompt
-            self._turns = (*self._turns[: prompt.turn], Turn(prompt.text, shown, trace, *alone))
+            self._turns = (*self._turns[: prompt.turn], Turn(prompt.text, media, trace, *alone))
 
     def _finish(self, events: Generator[Event]) -> DecodeTrace:
         for _ in events:
@@ -212,7 +212,7 @@ def _items(events: Generator[RaceEvent]) -> Generator[Event]:
             yield event.item
 
 
-def _message(text: str, shown: Sequence[Shown]) -> Message:
-    kinds = ("video" if isinstance(one, Video) else "image" for one in shown)
-    parts = [{"type": kind, kind: one} for kind, one in zip(kinds, shown, strict=True)]
+def _message(text: str, media: Sequence[Media]) -> Message:
+    kinds = ("video" if isinstance(one, Video) else "image" for one in media)
+    parts = [{"type": kind, kind: one} for kind, one in zip(kinds, media, strict=True)]
     return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}

@@ -204,18 +204,18 @@ class Request:
         started = now_read()
         base = self._engine.cache.length
         processing = self._settings.processing
-        output = self._engine.forward(PassInput.of_tree(tree, base), None if processing else self._verifier.summary)
-        logits, summary = output.logits, output.numbers
+        output = self._engine.forward(PassInput.of_tree(tree, base), None if processing else self._verifier.reduction)
+        logits, numbers = output.logits, output.numbers
         if processing:
             logits = processing.of_tree(tree, logits)
-        verification, probs = self._verifier.verify(tree, logits, session.draft_probs, recorder, summary)
+        verification, probs = self._verifier.verify(tree, logits, session.draft_probs, recorder, numbers)
         verified = now_read()
         path = verification.path
         emitted = self._emit([*(tree.tokens[node] for node in verification.accepted), verification.bonus_token])
         self._engine.keep(base, path)
         session.keep(path, self._engine.kept_states(base))
         kept = now_read()
-        processing.check(output.logits, "target", summary)  # here too: an overflow or a damaged row may come late
+        processing.check(output.logits, "target", numbers)  # here too: an overflow or a damaged row may come late
         seconds = StepSeconds(draft=self._draft_seconds, verify=verified - started, keep=kept - verified)
         session.observe(seconds.draft, seconds.verify + seconds.keep)
         self._tree = None

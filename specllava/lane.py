@@ -14,8 +14,8 @@ TARGET_ONLY, SPECULATIVE = "target-only", "speculative"
 SIDES = ("A", "B")  # the lanes of a comparison
 
 
-class Own(TypedDict, total=False):
-    """Objects of the caller in place of what a configuration names; a rule serves one answer."""
+class LaneOverrides(TypedDict, total=False):
+    """Objects of the caller that replace those named by the configuration; a rule serves one answer."""
 
     rule: GrowthRule | None
     drafter: Drafter | None
@@ -64,7 +64,7 @@ class Lane:
         )  # fmt: skip
 
 
-def lane_of(config: DecodingConfig, prompt: Prompt, **own: Unpack[Own]) -> Lane:
+def lane_of(config: DecodingConfig, prompt: Prompt, **own: Unpack[LaneOverrides]) -> Lane:
     """Return a lane with its ordinary name."""
     drafts = own.get("drafter") is not None or config.drafter != "none"
     return Lane(SPECULATIVE if drafts else TARGET_ONLY, config, prompt, **own)

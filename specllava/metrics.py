@@ -19,7 +19,7 @@ NEAR_TIE_MARGIN = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RunTotals:
     """Totals of one lane over one or more runs; every ratio is derived from them.
 
     Args:
@@ -94,7 +94,7 @@ class Comparison:
         return self.margin is not None and self.margin <= NEAR_TIE_MARGIN
 
 
-def summarise(traces: Iterable[DecodeTrace]) -> Summary:
+def summarise(traces: Iterable[DecodeTrace]) -> RunTotals:
     """Pool runs of one lane."""
     runs = tokens = passes = drafted = accepted = saved = 0
     decode, prefill, draft, verify = list[float](), list[float](), list[float](), list[float]()
@@ -109,35 +109,35 @@ def summarise(traces: Iterable[DecodeTrace]) -> Summary:
         prefill.append(trace.prefill.total)
         draft.extend(step.seconds.draft for step in trace.steps)
         verify.extend(step.seconds.verify for step in trace.steps)
-    return Summary(
+    return RunTotals(
         runs, tokens, passes, drafted, accepted, math.fsum(decode), math.fsum(prefill), math.fsum(draft),
         math.fsum(verify), saved,
     )  # fmt: skip
 
 
-def pooled(summaries: Iterable[Summary]) -> Summary:
+def pooled(summaries: Iterable[RunTotals]) -> RunTotals:
     """Add up totals of one lane."""
     parts = list(summaries)
-    names = [field.name for field in fields(Summary)]
-    return Summary(*(sum(getattr(part, name) for part in parts) for name in names))
+    names = [field.name for field in fields(RunTotals)]
+    return RunTotals(*(sum(getattr(part, name) for part in parts) for name in names))
 
 
-def speedup(reference: Summary, candidate: Summary) -> float:
+def speedup(reference: RunTotals, candidate: RunTotals) -> float:
     """Reference seconds per token over candidate seconds per token, prefill apart."""
     return _ratio(reference.seconds_per_token, candidate.seconds_per_token)
 
 
-def end_to_end_speedup(reference: Summary, candidate: Summary) -> float:
+def end_to_end_speedup(reference: RunTotals, candidate: RunTotals) -> float:
     """Reference seconds per token over candidate seconds per token, with the prefill in both."""
     return _ratio(reference.end_to_end_seconds_per_token, candidate.end_to_end_seconds_per_token)
 
 
-def pass_ratio(reference: Summary, candidate: Summary) -> float:
+def pass_ratio(reference: RunTotals, candidate: RunTotals) -> float:
     """Seconds of a pass that checks a tree over seconds of a pass of the reference, which is of a single token."""
     return _ratio(candidate.seconds_per_pass, reference.seconds_per_pass)
 
 
-def efficiency(reference: Summary, candidate: Summary) -> float:
+def efficiency(reference: RunTotals, candidate: RunTotals) -> float:
     """Speed-up over tau: 1.0 means that drafting and tree verification cost nothing."""
     return _ratio(speedup(reference, candidate), candidate.tau)
 
@@ -166,7 +166,7 @@ def accepted_lengths(trace: DecodeTrace) -> tuple[int, ...]:
 
 def drafted_tokens(trace: DecodeTrace) -> tuple[bool, ...]:
     """For each emitted token, whether it was the draft's guess; never the first, which the prompt's pass gives."""
-    taken = [place < len(step.verification.accepted) for step in trace.steps for place in range(len(step.emitted))]
+    taken = [at < len(step.verification.accepted) for step in trace.steps for at in range(len(step.emitted))]
     return (False, *taken)
 
 
@@ -273,9 +273,9 @@ def reliability(traces: Iterable[DecodeTrace], bins: int = 10) -> tuple[Bin, ...
             path = set(step.emitted_nodes)
             for node in (child for judged in judged_nodes(step) for child in judged.children):
                 q = math.exp(step.tree.log_probs[node])
-                place = min(int(q * bins), bins - 1)
-                old = found[place]
-                found[place] = Bin(old.tested + 1, old.accepted + (node in path), old.promised + q)
+                index = min(int(q * bins), bins - 1)
+                old = found[index]
+                found[index] = Bin(old.tested + 1, old.accepted + (node in path), old.promised + q)
     return tuple(found)
 
 

@@ -23,7 +23,7 @@ def integer(value: Any, about: str) -> int:
             return int(operator.index(value))
     except TypeError:
         pass
-    raise ValueError(f"{about} {shown(value)}, not an integer")
+    raise ValueError(f"{about} {short_repr(value)}, not an integer")
 
 
 def integers(values: Any, about: str) -> list[int]:
@@ -46,7 +46,7 @@ def finite(value: Any, about: str) -> float:
             return number
     except (TypeError, ValueError, RuntimeError, OverflowError):  # a tensor of several elements is a RuntimeError
         pass
-    raise ValueError(f"{about} {shown(value)}, not a finite number")
+    raise ValueError(f"{about} {short_repr(value)}, not a finite number")
 
 
 def listed(values: Any, about: str) -> Sequence[Any]:
@@ -58,9 +58,9 @@ def listed(values: Any, about: str) -> Sequence[Any]:
     found = values.tolist() if hasattr(values, "tolist") else values
     if isinstance(found, Sequence) and not isinstance(found, str | bytes):
         return found
-    raise ValueError(f"{about} {shown(values)}, not a list")
+    raise ValueError(f"{about} {short_repr(values)}, not a list")
 
 
-def shown(value: object) -> str:
-    """Return a value for a message of one line."""
+def short_repr(value: object) -> str:
+    """Return a shortened ``repr`` of a value, in one line."""
     return " ".join(reprlib.repr(value).split())

@@ -13,15 +13,15 @@ from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
 from specllava.drafters.drafter import build_drafter
 from specllava.growth.rule import GrowthRule
 from specllava.growth.rules import RULE_INFOS, build_rule
-from specllava.lane import SIDES, Lane, LaneFacts, Own, lane_of, race_lanes
+from specllava.lane import SIDES, Lane, LaneFacts, LaneOverrides, lane_of, race_lanes
 from specllava.loaded_pair import LoadedPair
 from specllava.models.checkpoint import Source
 from specllava.models.draft_reading import DraftReading
 from specllava.models.family import ImageFeatures
 from specllava.models.feature_config import DraftFormat
 from specllava.models.loading import LoadOptions, load_draft, load_target
+from specllava.models.media import Pictures, open_media
 from specllava.models.presets import draft_hint, preset_named, presets
-from specllava.models.shown import Pictures, opened
 from specllava.runtime.chat_format import Messages
 from specllava.runtime.engines import PassesName
 from specllava.runtime.kv_caches import KVCaches
@@ -150,7 +150,7 @@ class Pair(LoadedPair):
         Raises:
             ValueError: bad input, or it does not fit the context together with ``new_tokens``.
         """
-        return self.prompt_builder.build(opened(image), messages, new_tokens, known)
+        return self.prompt_builder.build(open_media(image), messages, new_tokens, known)
 
     def request(
         self, lane: Lane, caches: KVCaches | None = None, record: bool = True, learn: bool = True
@@ -198,14 +198,14 @@ class Pair(LoadedPair):
         return build_rule(config, cost_model if learn else deepcopy(cost_model))
 
     def lane(
-        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
     ) -> Lane:
         """Build a lane of a prompt, with its default name."""
         config = config or DecodingConfig()
         return lane_of(config, self.prompt(image, messages, config.max_new_tokens), **own)
 
     def stream(
-        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
     ) -> Iterator[Event]:
         """Decode step by step: a ``Prefill``, then a ``StepTrace`` per target pass.
 
@@ -220,7 +220,7 @@ class Pair(LoadedPair):
         messages: Messages,
         config: DecodingConfig | None = None,
         record: bool = True,
-        **own: Unpack[Own],
+        **own: Unpack[LaneOverrides],
     ) -> DecodeTrace:
         """Decode to the end; ``.text`` is the answer. Without ``record`` the trace cannot explain its steps."""
         return self.run(self.lane(image, messages, config, **own), record)
@@ -237,7 +237,7 @@ class Pair(LoadedPair):
         return collect(facts, events, info, self.detokenizer, self.eos_token_ids)
 
     def race(
-        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
     ) -> Generator[RaceEvent]:
         """Race target-only against ``config``, side by side on one device with a clock each.
 
@@ -246,7 +246,7 @@ class Pair(LoadedPair):
         return self.race_lanes(race_lanes(self.lane(image, messages, config, **own)))
 
     def answer(
-        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
     ) -> Generator[RaceEvent]:
         """Answer in one lane, as a race of one: :meth:`collect_race` makes its trace."""
         return self.race_lanes([self.lane(image, messages, config, **own)])
@@ -286,7 +286,7 @@ class Pair(LoadedPair):
         return {name: self.collect(lane, items) for name, (lane, items) in lanes.items()}
 
     def compare(
-        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[Own]
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
     ) -> dict[str, DecodeTrace]:
         """Run a race to its end: traces of ``target-only`` and ``speculative``.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from specllava.metrics import Comparison, Summary, compare, saved_tokens, summarise
+from specllava.metrics import Comparison, RunTotals, compare, saved_tokens, summarise
 from specllava.trace import DecodeTrace
 
 CLOCK_ERROR = 1e-9  # seconds that sums of the same steps may differ by
@@ -14,7 +14,7 @@ CLOCK_ERROR = 1e-9  # seconds that sums of the same steps may differ by
 class LaneProgress:
     """A lane at a moment of its own clock, which includes the prefill; its trace may grow between two moments."""
 
-    summary: Summary = field(default_factory=lambda: summarise([]))
+    summary: RunTotals = field(default_factory=lambda: summarise([]))
     token_ids: list[int] = field(default_factory=list)
 
     def advance(self, trace: DecodeTrace, seconds: float) -> None:
@@ -27,7 +27,7 @@ class LaneProgress:
             if old.prefill_seconds + old.decode_seconds + spent.total > seconds + CLOCK_ERROR:
                 break
             self.token_ids.extend(step.emitted)
-            self.summary = Summary(
+            self.summary = RunTotals(
                 1, len(self.token_ids), old.target_passes + 1, old.drafted + step.tree.drafted,
                 old.accepted + len(step.emitted_nodes), old.decode_seconds + spent.total, old.prefill_seconds,
                 old.draft_seconds + spent.draft, old.verify_seconds + spent.verify, old.saved + saved_tokens(step),

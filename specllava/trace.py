@@ -235,25 +235,25 @@ def read_trace(document: object, where: str = "") -> DecodeTrace:
     Raises:
         ValueError: another schema version, inconsistent, or what no run can be; one line.
     """
-    place = f"{where}." if where else ""
+    prefix = f"{where}." if where else ""
     if isinstance(document, dict) and "schema_version" in document:
-        _check_version(document["schema_version"], place)
+        _check_version(document["schema_version"], prefix)
     try:
         trace = _ADAPTER.validate_python(document)
     except ValidationError as error:
-        raise ValueError(one_line(error, where=place) + _newer(error)) from error
-    _check_possible(trace, place)
+        raise ValueError(one_line(error, where=prefix) + _newer(error)) from error
+    _check_possible(trace, prefix)
     return trace
 
 
-def _check_version(version: object, place: str) -> None:
+def _check_version(version: object, prefix: str) -> None:
     if type(version) is int and version > SCHEMA_VERSION:
         raise ValueError(
-            f"{place}schema_version = {short(version)}: the file is of a newer specllava, and this one reads"
+            f"{prefix}schema_version = {short(version)}: the file is of a newer specllava, and this one reads"
             f" {SCHEMA_VERSION}"
         )
     if type(version) is not int or version != SCHEMA_VERSION:
-        raise ValueError(f"{place}schema_version = {short(version)}: it must be the integer {SCHEMA_VERSION}")
+        raise ValueError(f"{prefix}schema_version = {short(version)}: it must be the integer {SCHEMA_VERSION}")
 
 
 def _newer(error: ValidationError) -> str:
@@ -263,16 +263,17 @@ def _newer(error: ValidationError) -> str:
     return "; the file may be of a newer specllava that knows it" if named else ""
 
 
-def _check_possible(trace: DecodeTrace, place: str) -> None:
+def _check_possible(trace: DecodeTrace, prefix: str) -> None:
     """Refuse a trace that no run can produce, however well-formed its file.
 
     Only for files: the decode loop does none of it, and a live run's trace is made anew with every step.
     """
     missing = {*tokens_used(trace.prefill, trace.forced_prefix, trace.steps)} - {*trace.texts}
     if missing:
-        raise ValueError(f"{place}texts: the trace has no text for token ids {short(sorted(missing)[:5])}")
+        raise ValueError(f"{prefix}texts: the trace has no text for token ids {short(sorted(missing)[:5])}")
     if trace.finish_reason == "eos" and trace.token_ids[-1] not in trace.eos_token_ids:
-        raise ValueError(f"{place}finish_reason = 'eos': the last token, {trace.token_ids[-1]}, does not end an answer")
+        last = trace.token_ids[-1]
+        raise ValueError(f"{prefix}finish_reason = 'eos': the last token, {last}, does not end an answer")
     if trace.config.temperature > 0:
         return
     for number, step in enumerate(trace.steps):
@@ -283,7 +284,7 @@ def _check_possible(trace: DecodeTrace, place: str) -> None:
         for node, token in zip(verdict.path, said, strict=True):
             if token != step.view.choices[node]:
                 raise ValueError(
-                    f"{place}steps.{number}: without a temperature the target's choice after node {node} stands,"
+                    f"{prefix}steps.{number}: without a temperature the target's choice after node {node} stands,"
                     f" {step.view.choices[node]}, not {token}"
                 )
 

@@ -26,7 +26,7 @@ from specllava.limits import Limits
 from specllava.question import Question
 from visual.page.against_card import opened_pair
 from visual.page.against_prompts import LIST, MAX_PROMPTS, file_prompts
-from visual.page.against_run import FILE, KEPT, LINES, NAME, SCENES, Comparisons, Wanted, against_kind
+from visual.page.against_run import FILE, KEPT, LINES, NAME, SCENES, ComparisonRequest, Comparisons, against_kind
 from visual.page.dialogue import Dialogues
 from visual.page.lab import LabState
 from visual.page.pictures import Picture
@@ -47,7 +47,7 @@ def run(
     requests = requests or RunRequests()
     settings = wanted.pop("settings", {})
     asked = {"source": SCENES, "lines": "", "scenes": 3, "uploaded": (), "a": {"rule": "chain"}} | wanted
-    requests.request(("me", NAME), RunRequest(PICTURE, "", settings, Wanted(**asked)))
+    requests.request(("me", NAME), RunRequest(PICTURE, "", settings, ComparisonRequest(**asked)))
     state = LabState(lambda: lab, Picture, requests, {"other": lambda: OTHER})
     return run_updates(requests, against_kind(state, kept or Comparisons()), ("me", NAME))
 

@@ -226,7 +226,7 @@ def test_pictures_are_opened_one_by_one(tmp_path: Path) -> None:
             opened.append(self.number)
             return Image.new("RGB", (4, 4))
 
-        shown = open
+        preview = open
 
     asked = questions([PagePrompt(str(n), Counting(n)) for n in range(5)])
     for number in range(5):

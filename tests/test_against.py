@@ -29,7 +29,7 @@ from specllava.findings.against_tables import race_files, records, to_csv, to_js
 from specllava.findings.bootstrap import pooled_ratio
 from specllava.lab import Lab
 from specllava.lab.against import Side, against, same_words
-from specllava.metrics import Comparison, Summary, compare, summarise
+from specllava.metrics import Comparison, RunTotals, compare, summarise
 from specllava.pair import Pair
 from specllava.question import Question
 from specllava.race_file import NamedTrace, against_json, write_zip
@@ -51,9 +51,9 @@ def rows(seed: int, count: int) -> tuple[PromptResult, ...]:
     """Random results; B is faster by about a fifth."""
     rng = random.Random(seed)
 
-    def side(passes: int) -> Summary:
+    def side(passes: int) -> RunTotals:
         tokens = 1 + round(passes * rng.uniform(2.0, 6.0))
-        return Summary(1, tokens, passes, 5 * passes, tokens - 1 - passes, passes * rng.uniform(0.1, 0.2), 0.3)
+        return RunTotals(1, tokens, passes, 5 * passes, tokens - 1 - passes, passes * rng.uniform(0.1, 0.2), 0.3)
 
     passes = [rng.randint(5, 40) for _ in range(count)]
     return tuple(

@@ -95,7 +95,7 @@ def test_rows_are_what_the_chat_template_gives_for_several_pictures(processor):
     batches = ClipBatches(processor, 2, 4, (1, 2, 4))
     for number, count in enumerate((1, 2, 4)):
         batch = batches(number)
-        assert batch["pixel_values"].shape[0] == 2 * count and batch["shown"].shape[:2] == (2, 4 * count)
+        assert batch["pixel_values"].shape[0] == 2 * count and batch["patch_names"].shape[:2] == (2, 4 * count)
         for row, index in enumerate((2 * number, 2 * number + 1)):
             clip = sample_clip(index)
             pictures = [draw_scene(scene, 32) for scene in clip.frames(count)]
@@ -159,7 +159,7 @@ def test_slots_say_whether_their_object_has_moved_since_the_frame_before(process
     cells = set(batches.hints.digits.values())
     for seed in range(60):
         clip = sample_clip(seed)
-        *_, marks, named = batches.shown(clip, FRAMES).view(FRAMES, 64, -1).unbind(-1)
+        *_, marks, named = batches.name_patches(clip, FRAMES).view(FRAMES, 64, -1).unbind(-1)
         own = [set(one.tolist()) for one in marks]
         assert all(len(one) == 1 for one in own) and len(set.union(*own) - cells) == FRAMES
         for number, scene in enumerate(clip.frames(FRAMES)):

@@ -29,7 +29,7 @@ from specllava.models.compressor_config import KINDS, CompressorConfig, Compress
 from specllava.models.draft_classes import DraftLlava, save
 from specllava.models.feature_checkpoint import load_feature_draft
 from specllava.models.feature_config import FeatureDraftConfig
-from specllava.models.feature_draft import Entries, FeatureDraft
+from specllava.models.feature_draft import DraftInputs, FeatureDraft
 from specllava.models.vision import kept_slots, merge_features
 from specllava.pair import Pair
 from specllava.runtime.cache import Content
@@ -88,7 +88,7 @@ def states_of(number: int, seed: int = 0) -> Tensor:
 
 
 @torch.inference_mode()
-def entries_of(draft: FeatureDraft, number: int, seed: int = 0) -> Entries:
+def entries_of(draft: FeatureDraft, number: int, seed: int = 0) -> DraftInputs:
     return prompt_entries(draft, models.target(seed), models.prompt(number, seed), states_of(number, seed))[0]
 
 
@@ -268,7 +268,7 @@ def test_columns_behind_a_dropped_picture_depend_on_it():
     words, picture = [1, 5, 6, 7], ["one"] * 3
 
     def labels(positions: Sequence[int], contents: Sequence[Content], choice: str | None = None) -> list[Content]:
-        return entry_contents(Entries(torch.zeros(0, 1), tuple(positions), (), choice=choice), contents)
+        return entry_contents(DraftInputs(torch.zeros(0, 1), tuple(positions), (), choice=choice), contents)
 
     assert labels((0, 1, 2), words) == ["1 x 1 1 x 5", 6, 7]
     dropped = [1, 5, *picture, 6, 7]

@@ -18,9 +18,9 @@ from specllava.models.video import Video
 from visual.page.dialogue import LOST, Dialogues
 from visual.page.dialogue_events import KEEP, OVER, edited
 from visual.page.pictures import Picture
-from visual.page.uploads import SeveralShown
+from visual.page.uploads import MediaList
 from visual.player.recorded import MAX_TURNS, Recorded
-from visual.player.turns import DialoguePlace
+from visual.player.turns import DialoguePosition
 
 CONFIG = DecodingConfig(max_new_tokens=8)
 PICTURES = [Picture(upload=Image.new("RGB", (4, 4), colour)) for colour in ("red", "green")]
@@ -37,10 +37,10 @@ class Store:
         self.made.append(FakeChat(self.backend, turns))
         return self.made[-1]
 
-    def ask(self, session: str, text: str = "What?", picture: int = 0, follow: bool = True) -> DialoguePlace:
-        events, place = self.dialogues.begin(session, PICTURES[picture], text, CONFIG, follow)
+    def ask(self, session: str, text: str = "What?", picture: int = 0, follow: bool = True) -> DialoguePosition:
+        events, position = self.dialogues.begin(session, PICTURES[picture], text, CONFIG, follow)
         list(events)
-        return place
+        return position
 
 
 @pytest.mark.parametrize("visitors", [2, 5, 9])
@@ -60,9 +60,9 @@ def test_a_dialogue_whose_caches_were_dropped_goes_on_and_reuses_nothing() -> No
     store = Store(most_cache_bytes=0)
     for visitor in ("a", "b"):
         store.ask(visitor, "One?", follow=False)
-    place = store.ask("a", "Two?")
+    position = store.ask("a", "Two?")
     assert store.made[0].forgotten == 1
-    assert [turn.lead.prompt for turn in place.before] == ["One?"]
+    assert [turn.lead.prompt for turn in position.before] == ["One?"]
     assert [turn.trace.prefill.reused_tokens for turn in store.made[0].turns] == [0, 0]
     store.ask("a", "Three?")
     assert store.made[0].turns[-1].trace.prefill.reused_tokens == 2 * COLUMNS
@@ -171,28 +171,28 @@ def test_an_edited_turn_replaces_itself_and_what_follows_with_its_own_picture() 
     store.ask("a", "One?", 0, follow=False)
     store.ask("a", "Two?", 1)
     store.ask("a", "Three?", 1)
-    assert [len(turn.shown) for turn in store.made[0].turns] == [1, 1, 0]  # a picture comes once, with its message
+    assert [len(turn.media) for turn in store.made[0].turns] == [1, 1, 0]  # a picture comes once, with its message
     assert store.dialogues.edit("a", 1) == ("Two?", PICTURES[1])
     store.dialogues.edit("a", None)
     assert len(store.ask("a", "Four?", 1).before) == 3
     store.dialogues.edit("a", 1)
-    place = store.ask("a", "Two again?", 0)
-    assert ([turn.lead.prompt for turn in place.before], place.own_picture) == (["One?"], False)
+    position = store.ask("a", "Two again?", 0)
+    assert ([turn.lead.prompt for turn in position.before], position.own_picture) == (["One?"], False)
     assert complaint(lambda: store.dialogues.edit("a", 5)) == "the dialogue has 2 turns, and no turn 6 to edit"
 
 
 def test_several_pictures_come_with_the_message_that_they_are_new_to_and_stay_with_it() -> None:
     store, parts = Store(), tuple(one.open() for one in PICTURES)
     frames = Video(parts, (0.0, 1.0))
-    for number, source in enumerate([SeveralShown(parts), SeveralShown((frames,)), SeveralShown(parts[::-1])]):
+    for number, source in enumerate([MediaList(parts), MediaList((frames,)), MediaList(parts[::-1])]):
         for again in range(2):
             events, _ = store.dialogues.begin("a", source, "What?", CONFIG, follow=bool(number or again))
             list(events)
-            assert store.made[0].turns[-1].shown == (() if again else source.parts)
+            assert store.made[0].turns[-1].media == (() if again else source.parts)
             assert store.dialogues.edit("a", 2 * number + again) == ("What?", source)
             store.dialogues.edit("a", None)
     assert len(store.ask("a", "And of the first alone?", 0).before) == 6
-    assert len(store.made[0].turns[-1].shown) == 1
+    assert len(store.made[0].turns[-1].media) == 1
 
 
 def test_a_dialogue_has_no_more_turns_than_its_file_may_have() -> None:
@@ -205,9 +205,9 @@ def test_a_dialogue_has_no_more_turns_than_its_file_may_have() -> None:
 def test_a_recorded_race_is_gone_on_from_unless_something_of_it_is_missing(tmp_path: Path) -> None:
     race, store = synthetic_recorded(tmp_path)[0], Store()
     store.dialogues.show("a", race)
-    place = store.ask("a", "And now?", 1)
-    assert [turn.lead.prompt for turn in place.before] == [race.prompt]
-    assert store.made[0].turns[0].shown and place.own_picture
+    position = store.ask("a", "And now?", 1)
+    assert [turn.lead.prompt for turn in position.before] == [race.prompt]
+    assert store.made[0].turns[0].media and position.own_picture
     bare = Recorded("bare", None, race.target_only, race.speculative, image_name="gone.png")
     store.dialogues.show("a", bare)
     assert "without its picture" in complaint(lambda: store.ask("a"))

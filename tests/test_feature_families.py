@@ -20,8 +20,8 @@ from test_bad_input import complaint
 
 from specllava.chat import Chat
 from specllava.config import COMPARED_RULES, DecodingConfig
-from specllava.distill.beginning import check_teachable
 from specllava.distill.config import DistillConfig
+from specllava.distill.initial_draft import check_teachable
 from specllava.lane import Lane
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.feature_checkpoint import is_feature_draft, sizes_of

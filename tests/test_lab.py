@@ -23,7 +23,7 @@ from specllava.metrics import drafted_tokens, summarise
 from specllava.models.video import Video
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
-from specllava.runtime.passes import PassInput, PassOutput, Summary
+from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.runtime.prompt import with_draft_prompt
 from specllava.runtime.scoring import score_draft, teacher_forced_log_probs
 
@@ -195,11 +195,11 @@ def test_a_forced_token_stands_where_it_was_forced_and_the_target_goes_on(lab: L
     picture = models.picture(0)
     opened = last(lab.forced_token(picture, QUESTION, (), SHORT))
     said = opened.original.token_ids
-    assert said == models.expected(0, 0, 16) and opened.whole == () and opened.place is None
+    assert said == models.expected(0, 0, 16) and opened.whole == () and opened.position is None
     option = opened.options[place][-1]
     given = (*said[:place], option.token)
     taken = last(lab.forced_token(picture, QUESTION, given, SHORT))
-    assert taken.place == place and taken.whole[: place + 1] == given and option.token != said[place]
+    assert taken.position == place and taken.whole[: place + 1] == given and option.token != said[place]
     assert taken.forced is not None and len(taken.whole) <= 16
     prompt = lab.pair.prompt(picture, QUESTION)
     ids = torch.cat([prompt.input_ids, torch.tensor([given])], dim=1)
@@ -247,7 +247,7 @@ def test_where_two_answers_meet_again(lab: Lab):
     start = replace(opened.original.prefill, first_token=said[-1])
     forced = replace(opened.original, forced_prefix=(*said[:3], said[0]), prefill=start, steps=())
     fork = ForcedToken(opened.original, opened.options, forced)
-    assert fork.place == 3 and fork.whole == (*said[:3], said[0], said[-1]) and fork.rejoined == 1
+    assert fork.position == 3 and fork.whole == (*said[:3], said[0], said[-1]) and fork.rejoined == 1
     for given in ((), (said[1], said[0])):
         with pytest.raises(ValueError, match="does not begin as the original"):
             ForcedToken(opened.original, opened.options, replace(forced, forced_prefix=given))
@@ -263,9 +263,9 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens each pass scores that any model makes; a prompt's pass is none of them."""
     made: list[int] = []
 
-    def counted(self: Engine, batch: PassInput, summary: Summary | None = None) -> PassOutput:
+    def counted(self: Engine, batch: PassInput, reduction: LogitsReduction | None = None) -> PassOutput:
         made.append(len(batch.tokens))
-        return forward(self, batch, summary)
+        return forward(self, batch, reduction)
 
     forward = Engine.forward
     monkeypatch.setattr(Engine, "forward", counted)

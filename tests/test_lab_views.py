@@ -191,4 +191,4 @@ class Blank:
     def open(self) -> Image.Image:
         return Image.new("RGB", (8, 8))
 
-    shown = open
+    preview = open

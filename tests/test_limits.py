@@ -33,7 +33,7 @@ from visual.page.call_bodies import CallBodies
 from visual.page.controls import FIELDS, decoding_config, described_settings
 from visual.page.option_limits import COUNTS, LISTS, OptionRefused, offered
 from visual.page.run_rate import RunRate, TooManyRuns
-from visual.page.run_requests import Place, RunRequest, RunRequests
+from visual.page.run_requests import QueuePosition, RunRequest, RunRequests
 from visual.page.uploads import read_upload
 from visual.player import bounds, recorded
 
@@ -231,23 +231,25 @@ def test_a_visitor_is_told_their_place_and_an_estimate_from_the_latest_runs(cloc
     requests = RunRequests()
     ask = waits(requests, clock)
     first, second, third = ask("first"), ask("second"), ask("third")
-    assert requests.place(("third", "race")) == Place(2) and requests.place(("nobody", "race")) is None
+    assert requests.position(("third", "race")) == QueuePosition(2) and requests.position(("nobody", "race")) is None
     requests.begin(first)
-    assert requests.place(("first", "race")) is None
+    assert requests.position(("first", "race")) is None
     clock.now += 10
     requests.remove(("first", "race"), first)
     requests.begin(second)
     clock.now += 4
-    assert requests.place(("third", "race")) == Place(1, 6.0)
+    assert requests.position(("third", "race")) == QueuePosition(1, 6.0)
     ask("fourth")
-    assert requests.place(("fourth", "race")) == Place(2, 15.0)
+    assert requests.position(("fourth", "race")) == QueuePosition(2, 15.0)
     clock.now += 100
-    assert requests.place(("fourth", "race")) == Place(2, 10.0), "a run that takes longer is not counted below zero"
+    fourth = requests.position(("fourth", "race"))
+    assert fourth == QueuePosition(2, 10.0), "a run that takes longer is not counted below zero"
     requests.stop(("third", "race"))
-    assert third.state == "stopped" and requests.place(("fourth", "race")) == Place(1, 0.0)
+    assert third.state == "stopped" and requests.position(("fourth", "race")) == QueuePosition(1, 0.0)
 
 
 def test_calls_that_wait_count_if_they_came_before(clock: SimpleNamespace) -> None:
     requests = RunRequests()
     request = waits(requests, clock)("me")
-    assert requests.place(("me", "race"), [request.asked - 1, request.asked - 2, request.asked + 1]) == Place(2)
+    calls = [request.asked - 1, request.asked - 2, request.asked + 1]
+    assert requests.position(("me", "race"), calls) == QueuePosition(2)

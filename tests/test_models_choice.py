@@ -22,7 +22,7 @@ from specllava.lab import Lab
 from specllava.lab.against import sides
 from specllava.pair import Pair
 from specllava.question import Question
-from visual.page.against_run import LINES, Comparisons, Wanted, against_kind
+from visual.page.against_run import LINES, ComparisonRequest, Comparisons, against_kind
 from visual.page.app_state import AppState, Models
 from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
@@ -98,7 +98,7 @@ def test_each_side_of_a_comparison_runs_on_its_own_models(a: str, b: str) -> Non
     labs, requests = {AS_STARTED: FakeLab(), OTHER: FakeLab()}, RunRequests()
     state = LabState(lambda: labs[AS_STARTED], Picture, requests, {THEIRS: lambda: labs[OTHER]})
     kind = against_kind(state, Comparisons())
-    wanted = Wanted(LINES, "One?", 0, (), {PRECISION: a})
+    wanted = ComparisonRequest(LINES, "One?", 0, (), {PRECISION: a})
     requests.request(("me", kind.name), RunRequest(Picture(seed=3), "", {PRECISION: b}, wanted))
     list(run_updates(requests, kind, ("me", kind.name)))
     assert labs[a].others == [None if a == b else labs[b]]

@@ -19,7 +19,7 @@ from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 import specllava.cli.page_pairs as page_pairs
 from specllava.cli.options import PairOptions
 from specllava.cli.page_options import PageOptions
-from specllava.cli.page_pairs import load_offered, offered_names, weighed
+from specllava.cli.page_pairs import load_offered, offered_names, pairs_with_memory
 from specllava.config import DecodingConfig
 from specllava.models.preset_fit import Machine, preset_memory
 from specllava.models.presets import preset_named, presets
@@ -229,7 +229,7 @@ def test_a_pair_that_is_no_preset_is_refused_before_the_page_is_up() -> None:
 def test_pairs_are_weighed_by_what_is_free_and_what_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_pairs, "this_machine", lambda device: Machine("cpu", 6 * GB))
     names = offered_names(PageOptions(pairs=("all",)))
-    plain = {one.name: one for one in weighed(names, PairOptions(), [])}
+    plain = {one.name: one for one in pairs_with_memory(names, PairOptions(), [])}
     assert "in bfloat16, downloads 10.0 GB" in plain[SMALL].about and not plain[SMALL].why
     assert plain[LARGE].why == "needs 11.5 GB in int8, 6.0 are free"
     assert plain["qwen3-vl-4b-eagle3"].why.endswith("it would fit in int8, with torchao, which is not installed") == (
@@ -237,7 +237,7 @@ def test_pairs_are_weighed_by_what_is_free_and_what_would_be(monkeypatch: pytest
     )
     kept = preset_memory(preset_named(LARGE), next(p for p, *_ in Machine("cpu", 0).ways() if p.name == "int8"))
     assert kept is not None
-    beside = {one.name: one for one in weighed(names, PairOptions(), [LARGE])}
+    beside = {one.name: one for one in pairs_with_memory(names, PairOptions(), [LARGE])}
     assert not beside[LARGE].why
     room = (6 * GB + kept.total) / GB
     assert f"{room:.1f} are free" in beside["qwen2.5-vl-72b-3b"].why

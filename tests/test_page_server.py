@@ -164,9 +164,9 @@ def test_an_upload_is_decoded_once_and_kept_small(tmp_path: Path) -> None:
     orientation[ExifTags.Base.Orientation] = 6
     Image.new("RGB", (4000, 3000), "red").save(file, exif=orientation)
     picture, address, notice = read_upload([str(file)])
-    assert notice == "" and address == picture.address and picture.shown().size == (1008, 1344)
+    assert notice == "" and address == picture.address and picture.preview().size == (1008, 1344)
     file.unlink()
-    assert picture.open() is picture.shown()
+    assert picture.open() is picture.preview()
     assert hash(picture) != hash(Picture(upload=picture.open())), "Gradio tells states apart by their hash"
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from specllava.limits import Limits
 from visual.page import runs
-from visual.page.run_requests import Place, RunKey, RunRequest, RunRequests
+from visual.page.run_requests import QueuePosition, RunKey, RunRequest, RunRequests
 from visual.page.runs import RunInputs, RunKind, Update, prepared, run_updates, session_of, waiting_notice
 from visual.player.frames import Ending
 
@@ -26,7 +26,7 @@ class Picture:
     def open(self) -> Image.Image:
         return Image.new("RGB", (8, 8))
 
-    shown = open
+    preview = open
 
 
 def ask(question: str = "What?", **change: Any) -> RunRequest:
@@ -108,9 +108,9 @@ def test_others_are_counted_across_kinds_while_they_are_on() -> None:
 
     def before(key: RunKey) -> int:
         requests.request(key, ask())
-        place = requests.place(key)
-        assert place is not None
-        return place.before
+        position = requests.position(key)
+        assert position is not None
+        return position.before
 
     assert before(ME) == before(ME) == 3
     assert before(("me", "fork")) == 4
@@ -135,9 +135,9 @@ def test_a_call_without_a_session_is_refused() -> None:
 
 
 def test_a_notice_counts_the_runs_before() -> None:
-    assert waiting_notice(Place(0)) == waiting_notice(None) == ""
-    assert "1 other run before this one; it starts" in waiting_notice(Place(1))
-    assert "2 other runs before this one, about 8 seconds" in waiting_notice(Place(2, 7.2))
+    assert waiting_notice(QueuePosition(0)) == waiting_notice(None) == ""
+    assert "1 other run before this one; it starts" in waiting_notice(QueuePosition(1))
+    assert "2 other runs before this one, about 8 seconds" in waiting_notice(QueuePosition(2, 7.2))
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------

@@ -21,10 +21,10 @@ from test_bad_input import complaint
 
 from specllava.cli.main import main
 from specllava.distill.batches import RowBatches
-from specllava.distill.beginning import training_draft
 from specllava.distill.chats import ChatEncoder
 from specllava.distill.config import FeatureObjective, Objective
 from specllava.distill.features import make_features
+from specllava.distill.initial_draft import training_draft
 from specllava.distill.losses import IGNORE
 from specllava.distill.pictures import Pixels
 from specllava.distill.rows import Rows, index_rows

@@ -234,14 +234,14 @@ def test_hints_say_what_slots_show_and_which_cell_is_spoken_of(processor):
     for index in range(150):
         scene = sample_scene(index)
         by_cell = {(thing.column, thing.row): thing for thing in scene.things}
-        shown = hints.shown(scene)
+        shown = hints.name_patches(scene)
         for thing, names in zip(shown_at(scene, 8), shown.tolist(), strict=True):
             if thing is None:
                 assert names[-1] == IGNORE and names[0] == first_tokens(tokenizer, [scene.place])[scene.place]
             else:
                 assert digit[names[2]] == (thing.column, thing.row)
         _, labels = encode_chat(tokenizer, register(scene, random.Random(index)), 64)
-        told = hints.told(scene, labels)
+        told = hints.name_cells(scene, labels)
         for place, wanted in enumerate(told[:-1]):
             if wanted != IGNORE:
                 thing = by_cell[digit[wanted]]
@@ -264,7 +264,7 @@ def test_a_definite_name_is_told_the_cell_of_the_only_object_that_it_fits(proces
     def told(answer):
         _, labels = encode_chat(processor.tokenizer, (QuestionAnswer("What is where?", answer),), 64)
         cells = {digit: cell for cell, digit in hints.digits.items()}
-        hinted = zip(labels[1:], hints.told(scene, labels), strict=False)
+        hinted = zip(labels[1:], hints.name_cells(scene, labels), strict=False)
         return [(processor.tokenizer.decode([token]).strip(), *cells[cell]) for token, cell in hinted if cell != IGNORE]
 
     red, dog, blue = ("left", "back"), ("middle", "front"), ("right", "front")

@@ -15,7 +15,7 @@ from specllava.metrics import summarise
 from specllava.progress import RaceProgress
 from specllava.trace import DecodeTrace, StepTrace
 from visual.player.component import player_arguments
-from visual.player.frames import ALONE, TOGETHER, FrameList
+from visual.player.frames import SPECULATIVE, TARGET_ONLY, FrameList
 from visual.player.headline import RunningHeadline, headline
 
 Race = tuple[DecodeTrace, DecodeTrace]
@@ -25,7 +25,7 @@ def races() -> list[Race]:
     recorded = [(race.target_only, race.speculative) for race in shipped_races()]
     return [
         *((alone, together) for alone, together in recorded if alone is not None and together is not None),
-        *((lanes[ALONE], lanes[TOGETHER]) for lanes in map(synthetic_race, range(6))),
+        *((lanes[TARGET_ONLY], lanes[SPECULATIVE]) for lanes in map(synthetic_race, range(6))),
     ]
 
 
@@ -69,7 +69,7 @@ def test_d13_slower_is_said_as_slower_and_why(factor: int) -> None:
 
 
 def test_d13_neither_faster_nor_slower_has_no_colour() -> None:
-    alone = synthetic_race(0)[ALONE]
+    alone = synthetic_race(0)[TARGET_ONLY]
     shown = headline(alone, alone, finished=True)
     assert (shown["speedup"], shown["speedup_state"]) == ("1.0×", "open")
     assert shown["speedup_note"] == "as fast while answering · as fast in all, with reading the picture"
@@ -131,14 +131,14 @@ def test_a_running_headline_looks_at_each_step_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(progress, "saved_tokens", looking)
     lanes = synthetic_race(0)
     FrameList("recorded run", live=False).update(lanes, "finished")
-    assert len(looked) <= len(lanes[ALONE].steps) + len(lanes[TOGETHER].steps)
+    assert len(looked) <= len(lanes[TARGET_ONLY].steps) + len(lanes[SPECULATIVE].steps)
 
 
 def test_a_lane_that_grows_between_two_moments_is_summed_up_whole() -> None:
     lanes, race = synthetic_race(3), RaceProgress()
-    for count in range(len(lanes[ALONE].steps) + 1):
-        race.advance(first_steps(lanes[ALONE], count), first_steps(lanes[TOGETHER], count), 1e9)
-    for trace, summary in ((lanes[ALONE], race.reference.summary), (lanes[TOGETHER], race.candidate.summary)):
+    for count in range(len(lanes[TARGET_ONLY].steps) + 1):
+        race.advance(first_steps(lanes[TARGET_ONLY], count), first_steps(lanes[SPECULATIVE], count), 1e9)
+    for trace, summary in ((lanes[TARGET_ONLY], race.reference.summary), (lanes[SPECULATIVE], race.candidate.summary)):
         whole = summarise([trace])
         assert summary.decode_seconds == pytest.approx(whole.decode_seconds)
         assert (summary.tokens, summary.drafted, summary.accepted, summary.saved) == (

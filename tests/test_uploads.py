@@ -24,7 +24,7 @@ from specllava.models.video_process import VideoRequest, read_video_apart
 from visual.page import uploads
 from visual.page.contact_sheet import cells_of, contact_sheet
 from visual.page.pictures import PICTURE_PIXELS, Picture
-from visual.page.uploads import QUESTION_PIXELS, SeveralShown, read_upload, upload_hint, upload_types
+from visual.page.uploads import QUESTION_PIXELS, MediaList, read_upload, upload_hint, upload_types
 from visual.player.picture import LONGEST_SIDE, data_address
 
 
@@ -63,8 +63,8 @@ def test_several_files_are_one_source_in_their_order_and_of_bounded_size(tmp_pat
     assert [one.getpixel((0, 0))[0] for one in found] == [9 * number for number in range(len(sizes))]
     assert sum(one.width * one.height for one in found) <= QUESTION_PIXELS and source.uploaded
     assert all(max(one.size) <= PICTURE_PIXELS for one in found)
-    assert address == data_address(source.shown()) == data_address(SeveralShown(found).shown()), "known again by it"
-    assert f"these {len(sizes)}" in notice and hash(source) != hash(SeveralShown(found))
+    assert address == data_address(source.preview()) == data_address(MediaList(found).preview()), "known again by it"
+    assert f"these {len(sizes)}" in notice and hash(source) != hash(MediaList(found))
 
 
 def test_one_file_is_a_picture_as_ever(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_later_turns_keep_the_caches_of_a_video():
         trace = chat.ask(text, shown, SHORT)
         assert trace.prefill.reused_tokens > 4 * models.RECIPE.image_tokens
         check_last(chat)
-    assert chat.turns[0].shown == (video,) and len(chat.turns[3].images) == 1
+    assert chat.turns[0].media == (video,) and len(chat.turns[3].images) == 1
 
 
 # ----------------------------------------------------------------------------------------------- refused

@@ -39,7 +39,7 @@ from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import LATE
 from visual.page.serving import SESSIONS, serve
 from visual.page.upload_store import ENTRY_BYTES, LOST, UNKNOWN, LostPicture, UploadStore
-from visual.page.uploads import SeveralShown
+from visual.page.uploads import MediaList
 
 COLOURS = ("red", "green", "blue", "white")
 SIDE = 1000
@@ -53,7 +53,7 @@ def upload(colour: str = "red", side: int = 10) -> Picture:
 def lost(picture: Any) -> str:
     """The line of a picture that is no longer kept; both ways to look at it say so."""
     assert isinstance(picture, LostPicture)
-    for look in (picture.open, picture.shown):
+    for look in (picture.open, picture.preview):
         with pytest.raises(ValueError, match=picture.line):
             look()
     return picture.line
@@ -140,7 +140,7 @@ def test_what_a_browser_makes_up_is_no_picture_and_no_prompts(forged: Any) -> No
 def test_each_kind_of_upload_is_missed_by_its_name() -> None:
     store = UploadStore(ENTRY_BYTES)
     two = tuple(Image.new("RGB", (8, 8), colour) for colour in COLOURS[:2])
-    sources = {"pictures": SeveralShown(two), "video": SeveralShown((Video(two, (0.0, 1.0)),)), "picture": upload()}
+    sources = {"pictures": MediaList(two), "video": MediaList((Video(two, (0.0, 1.0)),)), "picture": upload()}
     for kind, source in sources.items():
         reference = store.reference("me", source)
         assert source.nbytes > 0 and store.picture(reference) is source

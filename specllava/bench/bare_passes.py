@@ -43,9 +43,9 @@ class BarePasses:
         """Lay the tensors of a pass of ``width`` tokens ready; it has to be run behind ``start`` columns."""
         ids = torch.zeros((1, width), dtype=torch.long, device=self.device)
         visible = np.tri(width, start + width, start, dtype=np.bool_)
-        places = range(start, start + width)
-        mask = self._masks.of(visible, places, range(start)) if width > 1 else None
-        return self._pass(ids, mask, torch.tensor([[*places]], device=self.device))
+        positions = range(start, start + width)
+        mask = self._masks.of(visible, positions, range(start)) if width > 1 else None
+        return self._pass(ids, mask, torch.tensor([[*positions]], device=self.device))
 
     def _renew(self, capacity: int) -> None:
         self._cache = BranchCache(self._model.config.get_text_config().num_hidden_layers, capacity)
@@ -57,13 +57,13 @@ def _decoder_pass(model: PreTrainedModel, cache: BranchCache) -> Pass:
     """Return what makes a pass of a model's decoder and head; a Llama's layers are called one after the other."""
     decoder, head = model.get_decoder(), model.get_output_embeddings()
 
-    def made(ids: Tensor, mask: Mask, places: Tensor) -> Ready:
+    def made(ids: Tensor, mask: Mask, positions: Tensor) -> Ready:
         if not isinstance(decoder, LlamaModel):
             kept = {"past_key_values": cache, "use_cache": True}
             return lambda: head(
-                decoder(input_ids=ids, attention_mask=mask, position_ids=places, **kept).last_hidden_state
+                decoder(input_ids=ids, attention_mask=mask, position_ids=positions, **kept).last_hidden_state
             )
-        rotation = decoder.rotary_emb(decoder.embed_tokens(ids), position_ids=places)
+        rotation = decoder.rotary_emb(decoder.embed_tokens(ids), position_ids=positions)
 
         def through_layers() -> object:
             states = decoder.embed_tokens(ids)
@@ -81,8 +81,8 @@ def _decoder_pass(model: PreTrainedModel, cache: BranchCache) -> Pass:
 def _feature_pass(model: FeatureDraft, cache: BranchCache) -> Pass:
     """Return what makes a pass of a draft that reads states, which are zeros here."""
 
-    def made(ids: Tensor, mask: Mask, places: Tensor) -> Ready:
-        cosines, sines = model.rotations(places)
+    def made(ids: Tensor, mask: Mask, positions: Tensor) -> Ready:
+        cosines, sines = model.rotations(positions)
 
         def through_layers() -> object:
             embeds = model.embed(ids[0])

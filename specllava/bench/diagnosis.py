@@ -11,7 +11,7 @@ from typing import Any, Final
 from specllava.bench.draft_quality import DraftQuality
 from specllava.bench.floor_time import FloorTime, Price
 from specllava.bench.measured import Measured
-from specllava.bench.results import ALONE, LaneResult
+from specllava.bench.results import TARGET_ONLY_LANES, LaneResult
 from specllava.bench.timed_run import TimedRun
 
 WIDTHS: Final = (2, 4, 8, 16, 32)
@@ -109,7 +109,8 @@ def diagnose(measured: Measured, results: Mapping[str, LaneResult], quality: Dra
     if not own or not any(one.model == "draft" for one in measured.raw_passes):
         raise ValueError("a diagnosis needs a lane that guesses with the draft: name one with --lanes, such as entropy")
     floor = FloorTime(measured.raw_passes)
-    context = int(statistics.median(run.prompt_tokens + len(run.token_ids) // 2 for run in measured.runs[ALONE[0]]))
+    alone = measured.runs[TARGET_ONLY_LANES[0]]
+    context = int(statistics.median(run.prompt_tokens + len(run.token_ids) // 2 for run in alone))
     best = min(own, key=lambda name: own[name].per_token.value)
     one = floor.seconds("target", 1, context)
 
@@ -128,7 +129,7 @@ def diagnose(measured: Measured, results: Mapping[str, LaneResult], quality: Dra
         perfect=chain(1.0),
         chain=chain(quality.agreement),
         lane=best,
-        speedup=results[ALONE[0]].per_token.value / own[best].per_token.value,
+        speedup=results[TARGET_ONLY_LANES[0]].per_token.value / own[best].per_token.value,
         overhead=math.nan if overhead is None else overhead,
         without=_what_ifs(measured.runs[best], floor),
     )

@@ -45,11 +45,11 @@ class FloorTime:
         return _between(list(rows), list(rows.values()), width)
 
 
-def _between(places: Sequence[int], values: Sequence[float], at: int) -> float:
+def _between(points: Sequence[int], values: Sequence[float], at: int) -> float:
     """Read a line through points, extended at both ends."""
-    if len(places) == 1:
+    if len(points) == 1:
         return values[0]
-    right = min(max(bisect_left(places, at), 1), len(places) - 1)
+    right = min(max(bisect_left(points, at), 1), len(points) - 1)
     left = right - 1
-    slope = (values[right] - values[left]) / (places[right] - places[left])
-    return values[left] + slope * (at - places[left])
+    slope = (values[right] - values[left]) / (points[right] - points[left])
+    return values[left] + slope * (at - points[left])

@@ -44,9 +44,9 @@ def joined(parts: Sequence[Measured]) -> Measured:
             for name in names
         },
         margins=tuple(
-            (prompt + before, place, margin)
+            (prompt + before, position, margin)
             for part, before in zip(parts, prompts_before, strict=False)
-            for prompt, place, margin in part.margins
+            for prompt, position, margin in part.margins
         ),
         failures=dict(chain.from_iterable((part.failures or {}).items() for part in parts)),
         raw_passes=_mean_passes(parts),

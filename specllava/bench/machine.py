@@ -71,8 +71,8 @@ def copy_rate(device: torch.device) -> float | None:
 def commit() -> str | None:
     """Return the commit that is checked out, with ``+`` where files were changed; ``None`` outside of a checkout."""
     here = Path(__file__).parent
-    head = _said("git", "-C", str(here), "rev-parse", "--short=12", "HEAD")
-    changed = _said("git", "-C", str(here), "status", "--porcelain", "--untracked-files=no")
+    head = _command_output("git", "-C", str(here), "rev-parse", "--short=12", "HEAD")
+    changed = _command_output("git", "-C", str(here), "status", "--porcelain", "--untracked-files=no")
     return head and head + ("+" if changed else "")
 
 
@@ -89,13 +89,13 @@ def _cpu_name() -> str:
 def _asked_of_gpu(device: torch.device, facts: tuple[str, ...]) -> dict[str, str | None]:
     """Return what the driver says of a GPU; every fact is ``None`` where it does not answer."""
     index = str(device.index or 0)
-    said = _said("nvidia-smi", f"--query-gpu={','.join(facts)}", "--format=csv,noheader", f"--id={index}")
+    said = _command_output("nvidia-smi", f"--query-gpu={','.join(facts)}", "--format=csv,noheader", f"--id={index}")
     values = [value.strip() for value in said.split(",")] if said else []
     names = (f"gpu_{fact.replace('.', '_')}" for fact in facts)
     return dict(zip(names, values if len(values) == len(facts) else [None] * len(facts), strict=True))
 
 
-def _said(*command: str) -> str | None:
+def _command_output(*command: str) -> str | None:
     """Return what a program prints; ``None`` if it is not there or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)

@@ -16,7 +16,7 @@ from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 from specllava.lane import TARGET_ONLY
 from specllava.metrics import NEAR_TIE_MARGIN
 
-ALONE: Final = (TARGET_ONLY, "transformers", "transformers-compiled")  # lanes of the target without any guesses
+TARGET_ONLY_LANES: Final = (TARGET_ONLY, "transformers", "transformers-compiled")  # without guesses
 Margins = Mapping[tuple[int, int], float]  # by prompt and position
 
 
@@ -175,7 +175,7 @@ def pool(
     base_steps, base_wall = _parts(fastest, dialogues, _decoding), _parts(fastest, dialogues, _whole)
     results = {}
     for name, own in runs.items():
-        differing = [(margins or {}).get(place) for place in differences(runs[TARGET_ONLY], own, len(dialogues))]
+        differing = [(margins or {}).get(position) for position in differences(runs[TARGET_ONLY], own, len(dialogues))]
         ties = sum(margin is not None and margin <= NEAR_TIE_MARGIN for margin in differing)
         steps = _parts(own, dialogues, _decoding)
         results[name] = LaneResult(
@@ -195,8 +195,8 @@ def results_of(measured: Measured, category: str | None = None) -> dict[str, Lan
     """Return the results of a benchmark, or of one of its categories."""
     chosen = [n for n, asked in enumerate(measured.prompts) if category in (None, asked.category)]
     total = len(measured.prompts)
-    places = [round_ * total + n for round_ in range(measured.rounds) for n in chosen]
-    runs = {name: [own[place] for place in places] for name, own in measured.runs.items()}
+    numbers = [round_ * total + n for round_ in range(measured.rounds) for n in chosen]
+    runs = {name: [own[number] for number in numbers] for name, own in measured.runs.items()}
     number_of = {prompt: number for number, prompt in enumerate(chosen)}
     margins = {(number_of[p], at): margin for p, at, margin in measured.margins if p in number_of}
     return pool(runs, [measured.prompts[n].dialogue for n in chosen], margins, fastest_alone(measured.runs))
@@ -209,7 +209,7 @@ def categories_of(measured: Measured) -> tuple[str, ...]:
 
 def fastest_alone(runs: Mapping[str, Sequence[TimedRun]]) -> str:
     """Return the name of the fastest lane of the target alone, prompts apart."""
-    totals = {name: Totals.of(runs[name]) for name in ALONE if name in runs}
+    totals = {name: Totals.of(runs[name]) for name in TARGET_ONLY_LANES if name in runs}
     return min(totals, key=lambda name: _ratio(totals[name].decode, totals[name].step_tokens))
 
 
@@ -221,8 +221,8 @@ def differences(
         ours, theirs = reference[number % prompts].token_ids, run.token_ids
         if ours != theirs:
             shared = zip(ours, theirs, strict=False)
-            place = next((place for place, (one, other) in enumerate(shared) if one != other), None)
-            yield number % prompts, min(len(ours), len(theirs)) if place is None else place
+            position = next((position for position, (one, other) in enumerate(shared) if one != other), None)
+            yield number % prompts, min(len(ours), len(theirs)) if position is None else position
 
 
 def _decoding(run: TimedRun) -> Part:

@@ -166,7 +166,7 @@ class _Bench:
             warm_up=self._warm_up,
             prompts=tuple(self._asked[: len(prompts)]),
             runs=runs,
-            margins=tuple((prompt, place, margin) for (prompt, place), margin in margins.items()),
+            margins=tuple((prompt, position, margin) for (prompt, position), margin in margins.items()),
             failures=self._failures,
             raw_passes=self._raw_passes.means() if self._raw_passes else (),
         )
@@ -179,12 +179,12 @@ def margins_of(
 
     Only there does a target-only run tell what the target thought of its choices: it is run once more, recorded.
     """
-    places = {place for own in runs.values() for place in differences(runs[REFERENCE], own, len(prompts))}
+    positions = {position for own in runs.values() for position in differences(runs[REFERENCE], own, len(prompts))}
     found = {}
-    for number in sorted({prompt for prompt, _ in places}):
+    for number in sorted({prompt for prompt, _ in positions}):
         lane = Lane(REFERENCE, replace(config, drafter="none"), prompts[number])
         trace = pair.run(lane)
-        for prompt, position in places:
+        for prompt, position in positions:
             if prompt == number and position < len(trace.token_ids):
                 other = [*trace.token_ids[:position], -1]
                 margin = compare_ids(trace, other).margin

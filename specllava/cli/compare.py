@@ -42,16 +42,16 @@ class Compare(AnswerOptions):
         Raises:
             ValueError: several, or a video.
         """
-        if self.shown.only_image is None and (self.shown.image or self.shown.video):
+        if self.media.only_image is None and (self.media.image or self.media.video):
             raise ValueError("A and B are compared on one picture a question: compare without --a and --b, or bench")
-        return self.shown.only_image
+        return self.media.only_image
 
     def _compare(self, console: Console, prompt: str) -> None:
         """Compare speculation with the target alone on one question."""
         from specllava.metrics import compare, speedup, summarise
 
-        pair, shown, decoding = self.prepare(fallback="prompt-lookup")
-        traces = pair.compare(shown, prompt, decoding)
+        pair, media, decoding = self.prepare(fallback="prompt-lookup")
+        traces = pair.compare(media, prompt, decoding)
         plain, fast = traces["target-only"], traces["speculative"]
         verdict, reference, candidate = compare(plain, fast), summarise([plain]), summarise([fast])
         for title, trace in (("target only", plain), ("speculative", fast)):
@@ -73,7 +73,7 @@ class Compare(AnswerOptions):
             | {"identical": verdict.identical},
         )
         if self.trace:
-            image = self.shown.only_image
+            image = self.media.only_image
             beside = None if image is None else picture_beside(image, self.trace)
             write_whole(self.trace, race_json(plain, fast, beside))
 

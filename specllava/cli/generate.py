@@ -18,9 +18,9 @@ class Generate(AnswerOptions):
     """The question."""
 
     def run(self, console: Console) -> None:
-        pair, shown, decoding = self.prepare(fallback="none")
+        pair, media, decoding = self.prepare(fallback="none")
         # Without a trace file nobody reads what the target computed for every node: it is not recorded.
-        trace = pair.generate(shown, self.prompt, decoding, record=self.trace is not None)
+        trace = pair.generate(media, self.prompt, decoding, record=self.trace is not None)
         console.print(trace.text, markup=False, highlight=False)
         name = "target_only" if decoding.drafter == "none" else "speculative"
         write_json(self.json, {name: {"token_ids": list(trace.token_ids), "text": trace.text}})

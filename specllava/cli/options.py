@@ -18,7 +18,7 @@ from specllava.models.presets import Tree, draft_hint, preset_named
 from specllava.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from specllava.models.shown import Pictures
+    from specllava.models.media import Pictures
     from specllava.pair import Pair
 
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
@@ -93,8 +93,8 @@ class PairOptions:
 
 @tyro.conf.configure(tyro.conf.OmitArgPrefixes)
 @dataclass(frozen=True)
-class ShownOptions:
-    """What the question is about."""
+class MediaOptions:
+    """Media of the question."""
 
     image: tuple[Path, ...] = ()
     """Picture files, in the order in which they are shown."""
@@ -112,7 +112,7 @@ class ShownOptions:
         """Refuse what no model is needed to refuse.
 
         Raises:
-            ValueError: nothing is shown, an unreadable picture, or fewer frames for a draft that is not there.
+            ValueError: no media, an unreadable picture, or fewer frames for a draft that is not there.
         """
         from specllava.models.images import read_size
 
@@ -126,7 +126,7 @@ class ShownOptions:
             read_size(image)
 
     def read(self) -> Pictures:
-        """Return what is shown; the frames of the video are decoded here.
+        """Return the pictures, and the video with its frames decoded.
 
         Raises:
             ValueError: a video that cannot be read.
@@ -139,7 +139,7 @@ class ShownOptions:
 
     @property
     def only_image(self) -> Path | None:
-        """The picture, if nothing else is shown."""
+        """The picture, if it is the only one and there is no video."""
         return self.image[0] if len(self.image) == 1 and self.video is None else None
 
 
@@ -147,7 +147,7 @@ class ShownOptions:
 class AnswerOptions:
     """What commands that answer a question share: what it is about, files to write, the pair, how it decodes."""
 
-    shown: ShownOptions = field(default_factory=ShownOptions)
+    media: MediaOptions = field(default_factory=MediaOptions)
 
     json: Path | None = None
     """Write token ids and text to this file."""
@@ -160,17 +160,17 @@ class AnswerOptions:
     typed: Typed = frozenset()
 
     def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
-        """Load the pair, what is shown and the options for decoding; what can be refused before is refused before.
+        """Load the pair, the media and the options for decoding; check first what needs no model.
 
         Raises:
             ValueError: files that cannot be written, an unreadable picture or video, or as :func:`load_pair`.
         """
         check_outputs(json=self.json, trace=self.trace)
-        self.shown.check(self.decoding.drafter)
-        shown = self.shown.read()
+        self.media.check(self.decoding.drafter)
+        media = self.media.read()
         decoding = with_tree(self.decoding, self.pair.tree, self.typed)
         pair = load_pair(self.pair)
-        return pair, shown, with_fallback_drafter(pair, decoding, fallback)
+        return pair, media, with_fallback_drafter(pair, decoding, fallback)
 
 
 def typed_options(arguments: Sequence[str]) -> frozenset[str]:

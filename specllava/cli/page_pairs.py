@@ -20,8 +20,8 @@ ALL, NONE = "all", "none"
 
 
 @dataclass(frozen=True, slots=True)
-class WeighedPair:
-    """A pair, what it takes here, and why it cannot be loaded; "" if it can."""
+class PairFit:
+    """Whether a pair fits in memory: its description, and why it cannot be loaded; "" if it can."""
 
     name: str
     about: str
@@ -46,8 +46,8 @@ def offered_names(options: PageOptions) -> tuple[str, ...]:
     return tuple(name for name in dict.fromkeys(named) if name != own)
 
 
-def weighed(names: Sequence[str], running: PairOptions, held: Sequence[str]) -> Iterator[WeighedPair]:
-    """Yield pairs as they fit the memory that is free by now.
+def pairs_with_memory(names: Sequence[str], running: PairOptions, held: Sequence[str]) -> Iterator[PairFit]:
+    """Yield pairs and whether they fit the memory that is free now.
 
     Args:
         running: options of the page's own pair, for the device.
@@ -59,7 +59,7 @@ def weighed(names: Sequence[str], running: PairOptions, held: Sequence[str]) -> 
     for name in names:
         preset, found = known[name], fit(known[name], machine)
         missing = f"; it would fit in {found.missing}, which is not installed" if found.missing else ""
-        yield WeighedPair(name, _about(preset, found.precision), found.short + missing if name not in held else "")
+        yield PairFit(name, _about(preset, found.precision), found.short + missing if name not in held else "")
 
 
 def load_offered(name: str, running: PairOptions) -> Pair:

@@ -13,8 +13,8 @@ from torch import Tensor
 from specllava.distill.chats import ChatEncoder, Encoded
 from specllava.distill.loop import COUNT, Batch
 from specllava.distill.losses import IGNORE
+from specllava.distill.lru import lru_get
 from specllava.distill.pictures import batch_entries
-from specllava.distill.recent import recent
 from specllava.distill.rows import Rows
 from specllava.models.family import Picture, Size
 from specllava.models.images import read_size
@@ -75,14 +75,14 @@ class RowBatches:
         window, member = divmod(number, GROUP)
         counts = dict.fromkeys((UNREADABLE, CUT, ANSWERLESS), 0)
         samples = [
-            self._sample(position, counts) for position in recent(self._windows, window, self._make_window)[member]
+            self._sample(position, counts) for position in lru_get(self._windows, window, self._make_window)[member]
         ]
         longest = max(len(encoded.ids) for encoded, _, _ in samples)
         input_ids = torch.full((len(samples), longest), self.encode.end)
         labels = torch.full((len(samples), longest), IGNORE)
-        for place, (encoded, _, _) in enumerate(samples):
-            input_ids[place, : len(encoded.ids)] = torch.tensor(encoded.ids)
-            labels[place, : len(encoded.ids)] = torch.tensor(encoded.labels)
+        for row, (encoded, _, _) in enumerate(samples):
+            input_ids[row, : len(encoded.ids)] = torch.tensor(encoded.ids)
+            labels[row, : len(encoded.ids)] = torch.tensor(encoded.labels)
         batch = {"input_ids": input_ids, "labels": labels}
         if any(seen for _, seen, _ in samples):
             batch["images"] = torch.tensor([len(seen) for _, seen, _ in samples])
@@ -97,8 +97,8 @@ class RowBatches:
 
     def row_at(self, position: int) -> int:
         """Return the number of the row at a position of the endless order."""
-        time_round, place = divmod(position, len(self.numbers))
-        return int(self.numbers[recent(self._orders, time_round, self._make_order)[place]])
+        time_round, row = divmod(position, len(self.numbers))
+        return int(self.numbers[lru_get(self._orders, time_round, self._make_order)[row]])
 
     def frequent_answers(self, count: int, most_rows: int) -> tuple[list[int], float]:
         """Return the ``count`` most frequent answer tokens of the first rows, and their share of all answer tokens."""

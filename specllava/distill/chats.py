@@ -15,7 +15,7 @@ from specllava.distill.pictures import written_picture
 from specllava.distill.rows import Row
 from specllava.models.chat_template import apply_template
 from specllava.models.family import Size
-from specllava.models.special import beginning, written_begun
+from specllava.models.special import beginning, bos_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +95,22 @@ class ChatEncoder:
         several, tokenizer = len(sizes) > 1, self.processor.tokenizer
         text, answers = self._written(row, [self._picture(size, several) for size in sizes])
         text = beginning(tokenizer, text, self.length)  # of which as much is kept as of the whole
-        tokens = tokenizer(text, return_offsets_mapping=True, **written_begun(tokenizer, text))
+        tokens = tokenizer(text, return_offsets_mapping=True, **bos_options(tokenizer, text))
         ids, offsets = list(tokens["input_ids"]), tokens["offset_mapping"]
         labels = [IGNORE] * len(ids)
         end = self.end
-        place = 0
+        index = 0
         for (start, stop), ended in zip(answers, row.ended, strict=True):
-            while place < len(offsets) and (offsets[place][0] < start or offsets[place][1] == 0):
-                place += 1
-            while place < len(offsets) and offsets[place][0] < stop:
-                labels[place] = ids[place]
-                place += 1
+            while index < len(offsets) and (offsets[index][0] < start or offsets[index][1] == 0):
+                index += 1
+            while index < len(offsets) and offsets[index][0] < stop:
+                labels[index] = ids[index]
+                index += 1
             if ended and stop <= len(text):
-                if place == len(ids):
+                if index == len(ids):
                     ids.append(end)
                     labels.append(end)
-                labels[place] = end
+                labels[index] = end
         return self._cut(ids, labels, [self.slots(size, several) for size in sizes])
 
     def _picture(self, size: Size, several: bool) -> str:
@@ -123,11 +123,11 @@ class ChatEncoder:
         chat = messages(row)
         text = self._text(chat, pictures)
         answers = []
-        for place in range(1, len(chat), 2):
-            before = self._text(chat[:place], pictures, add_generation_prompt=True)
+        for index in range(1, len(chat), 2):
+            before = self._text(chat[:index], pictures, add_generation_prompt=True)
             if not text.startswith(before):
                 raise ValueError("the target's chat template writes a chat otherwise once it goes on: not supported")
-            said = chat[place]["content"][0]["text"]
+            said = chat[index]["content"][0]["text"]
             answers.append((len(before), text.index(said, len(before)) + len(said)))
         return text, answers
 
@@ -140,12 +140,12 @@ class ChatEncoder:
     def _cut(self, ids: list[int], labels: list[int], slots: Sequence[int]) -> Encoded:
         cut = len(ids) > self.length
         ids, labels = ids[: self.length], labels[: self.length]
-        places = [place for place, token in enumerate(ids) if token == self.marker]
+        indices = [index for index, token in enumerate(ids) if token == self.marker]
         ends = list(accumulate(slots, initial=0))  # slots up to each picture
-        images = bisect_right(ends, len(places)) - 1
-        begun = len(places) - ends[images]
+        images = bisect_right(ends, len(indices)) - 1
+        begun = len(indices) - ends[images]
         if begun:
-            ids, labels = ids[: places[-begun]], labels[: places[-begun]]
+            ids, labels = ids[: indices[-begun]], labels[: indices[-begun]]
         return Encoded(ids, labels, images, cut)
 
 

@@ -167,10 +167,10 @@ def soft_cross_entropy(draft: FeatureDraft, ours: Tensor, theirs: Tensor, chunk:
     Args:
         ours, theirs: states ``[answers, hidden]`` of draft and target, before their heads.
     """
-    ends, ids = draft.ends, draft.guessable
+    shared, ids = draft.shared, draft.guessable
 
     def sums(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits = ends.head(theirs.to(ends.dtype)).float()  # [n, vocab]
+        logits = shared.head(theirs.to(shared.dtype)).float()  # [n, vocab]
         guesses = draft.logits(ours).float()
         counted = torch.ones_like(logits[:, 0])
         if ids is not None:

@@ -27,7 +27,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from specllava.distill.pictures import Pixels, written_picture
 from specllava.models.family import FEATURES, Picture, SharedTower, Size, family_of
 from specllava.models.images import read_size
-from specllava.models.vision import placed
+from specllava.models.vision import to_device
 
 SHARD = 256 * 2**20  # bytes, approximately
 AT_ONCE = 16  # pictures per forward pass of the tower
@@ -170,7 +170,7 @@ def _computed(target: PreTrainedModel, names: Sequence[str], see: Pixels) -> dic
                 seen = see([name.removesuffix(AMONG)] * times, 1)
             except ValueError:
                 continue
-            readable[name] = [placed(one, target, target.device) for one in seen]
+            readable[name] = [to_device(one, target, target.device) for one in seen]
         if readable:
             features = iter(family.encode(target, [one for seen in readable.values() for one in seen]))
             for name, seen in readable.items():

@@ -57,7 +57,7 @@ class Job:
         target = Checkpoint.at(self.target)
         given = {name: getattr(self, name) for name in ("draft", "data", "images")}
         paths: dict[str, Any] = {name: None if path is None else str(path.resolve()) for name, path in given.items()}
-        paths["target"] = str(Path(target.place).resolve()) if target.local else target.place
+        paths["target"] = str(Path(target.name_or_path).resolve()) if target.local else target.name_or_path
         training = {k: v for k, v in asdict(self.training).items() if k not in ("tensorboard", "workers")}
         features = None if self.features is None else str(self.features.resolve())
         decoding: dict[str, Any] = {f"decoding.{name}": value for name, value in asdict(self.decoding).items()}

@@ -76,26 +76,26 @@ class Rows:
 
     Args:
         file: the copy, one row a line.
-        places: ``[rows + 1]``, the offset of each line.
+        offsets: ``[rows + 1]``, the offset of each line.
         reasons: counts of the rows that are left out.
     """
 
     file: Path
-    places: npt.NDArray[np.uint64]
+    offsets: npt.NDArray[np.uint64]
     reasons: Reasons
 
     def __len__(self) -> int:
-        return len(self.places) - 1
+        return len(self.offsets) - 1
 
     def __getitem__(self, number: int) -> Row:
         with self.file.open("rb") as lines:
-            lines.seek(int(self.places[number]))
+            lines.seek(int(self.offsets[number]))
             data = json.loads(lines.readline())
         return Row(*(tuple(data[name]) for name in ("turns", "shown", "images", "ended")))
 
     def size(self, number: int) -> int:
         """Return the bytes of a row: a measure of its length without reading it."""
-        return int(self.places[number + 1] - self.places[number])
+        return int(self.offsets[number + 1] - self.offsets[number])
 
 
 class UnusableRowError(ValueError):
@@ -105,7 +105,7 @@ class UnusableRowError(ValueError):
 def write_rows(directory: Path, rows: Iterator[Row | UnusableRowError]) -> Rows:
     """Write rows to a directory, from which :func:`open_rows` reads them."""
     directory.mkdir(parents=True, exist_ok=True)
-    places, counts, first = array("Q", [0]), Counter[str](), dict[str, int]()
+    offsets, counts, first = array("Q", [0]), Counter[str](), dict[str, int]()
     with (directory / "rows.jsonl").open("wb") as copy:
         for number, row in enumerate(rows):
             if isinstance(row, UnusableRowError):
@@ -113,8 +113,8 @@ def write_rows(directory: Path, rows: Iterator[Row | UnusableRowError]) -> Rows:
                 first.setdefault(str(row), number)
                 continue
             copy.write(json.dumps(row.as_json(), ensure_ascii=False).encode() + b"\n")
-            places.append(copy.tell())
-    np.save(directory / "places.npy", np.frombuffer(places, dtype=np.uint64))
+            offsets.append(copy.tell())
+    np.save(directory / "places.npy", np.frombuffer(offsets, dtype=np.uint64))
     # Written last: a directory without it is not finished.
     beside = directory / "reasons.writing"
     beside.write_text(json.dumps({"counts": counts, "first": first}), encoding="utf-8")

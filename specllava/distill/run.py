@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
 from specllava.distill.batches import RowBatches, split
-from specllava.distill.beginning import check_teachable, make_fresh, training_draft
 from specllava.distill.chats import ChatEncoder
 from specllava.distill.features import kept_names, make_features
+from specllava.distill.initial_draft import check_teachable, make_fresh, training_draft
 from specllava.distill.job import Job
 from specllava.distill.loop import TrainingLog
 from specllava.distill.output import Output

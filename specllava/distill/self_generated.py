@@ -18,7 +18,7 @@ from specllava.config import DecodingConfig
 from specllava.decoding import stream
 from specllava.distill.rows import Row, Rows, UnusableRowError, open_rows, write_rows
 from specllava.lane import Lane
-from specllava.models.special import TextError, defused, special_tokens
+from specllava.models.special import TextError, escape_special_tokens, special_tokens
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
 from specllava.runtime.kv_caches import KVCaches
@@ -128,7 +128,7 @@ def with_target_answers(pair: Pair, row: Row, images: Path, config: DecodingConf
         trace = pair.collect(lane, stream(pair.request(lane, caches, record=False)))
         if not trace.text:
             break
-        chat.append({"role": "assistant", "content": defused(trace.text, special)})
+        chat.append({"role": "assistant", "content": escape_special_tokens(trace.text, special)})
         ended.append(trace.finish_reason == "eos")
         if not ended[-1]:
             break

@@ -22,7 +22,7 @@ from specllava.models.draft_classes import vision_source
 from specllava.models.family import FEATURES, Features, ImageFeatures, family_of
 from specllava.models.feature_config import LAST
 from specllava.models.feature_draft import FeatureDraft
-from specllava.models.vision import compressor_of, kept_slots, merge_features, placed, projector_weights
+from specllava.models.vision import compressor_of, kept_slots, merge_features, projector_weights, to_device
 from specllava.runtime.engine import Engine
 
 
@@ -166,9 +166,9 @@ def _features(target: PreTrainedModel, batch: Batch) -> list[ImageFeatures]:
     family, pictures = family_of(target.config), batch_pictures(batch)
     if all(FEATURES in one for one in pictures):
         sizes = [(height, width) for height, width in batch["image_sizes"].tolist()]
-        moved = [placed(one, target, target.device) for one in pictures]
+        moved = [to_device(one, target, target.device) for one in pictures]
         return [family.restored(one, size) for one, size in zip(moved, sizes, strict=True)]
-    return family.encode(target, [placed(one, target, target.device) for one in pictures])
+    return family.encode(target, [to_device(one, target, target.device) for one in pictures])
 
 
 def _stacked(target: PreTrainedModel, features: Sequence[ImageFeatures]) -> Features | None:

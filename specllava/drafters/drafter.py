@@ -14,7 +14,7 @@ from specllava.config import DecodingConfig
 from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rule import GrowthRule
 from specllava.models.feature_draft import FeatureDraft
-from specllava.own_values import finite, integer, integers, listed, shown
+from specllava.own_values import finite, integer, integers, listed, short_repr
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PrefillOutput
 from specllava.runtime.prompt import Prompt
@@ -119,7 +119,7 @@ def check_proposal(name: str, tree: DraftTree, root: int, depth: int, nodes: int
     """
     about = f"the drafter {name} proposes"
     if not isinstance(tree, DraftTree):
-        raise ValueError(f"{about} {shown(tree)}, not a DraftTree")
+        raise ValueError(f"{about} {short_repr(tree)}, not a DraftTree")
     tree = DraftTree(
         tuple(integers(tree.tokens, f"{about} token")),
         tuple(integers(tree.parents, f"{about} parent")),
@@ -145,7 +145,7 @@ def check_pruned(name: str, pruned: Sequence[Pruned], nodes: int, vocabulary: in
     about, found = f"the drafter {name} prunes", list[Pruned]()
     for guess in listed(pruned, about):
         if not isinstance(guess, Pruned):
-            raise ValueError(f"{about} {shown(guess)}, not a Pruned")
+            raise ValueError(f"{about} {short_repr(guess)}, not a Pruned")
         parent, token = integer(guess.parent, f"{about} a guess of parent"), integer(guess.token, f"{about} token")
         if not 0 <= parent < nodes:
             raise ValueError(f"{about} a guess of parent {parent}, of a tree of {nodes} nodes")

@@ -12,7 +12,7 @@ from specllava.drafters.growing import Expansion, GrowingSession
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.model_size import draft_columns
 from specllava.runtime.feature_engine import FeatureEngine, prompt_entries
-from specllava.runtime.passes import PassInput, PassOutput, Summary
+from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 
 
 class FeatureDrafter(Drafter):
@@ -55,7 +55,7 @@ class FeatureSession(GrowingSession):
         self._read = self._engine.cache.length + len(self._unread) + 1  # columns once the root is read
         self._scorer = _FeatureScorer(self._engine, [*self._unread, root], self._states)
         guesses = self._rule.max_children, self._top_tokens
-        return Expansion(self._scorer, *guesses, self._processing, self._engine.ahead)
+        return Expansion(self._scorer, *guesses, self._processing, self._engine.position_offset)
 
     def _keep(self, path: Sequence[int], states: Tensor | None) -> None:
         assert states is not None
@@ -78,16 +78,16 @@ class _FeatureScorer:
     def cached(self) -> int:
         return self._engine.cache.length
 
-    def root(self, summary: Summary | None) -> PassOutput:
-        output = self._engine.read(self._context, self._known, summary)
+    def root(self, reduction: LogitsReduction | None) -> PassOutput:
+        output = self._engine.read(self._context, self._known, reduction)
         assert output.states is not None
         self._rows[0] = output.states[-1]
         return output
 
     def level(
-        self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int], summary: Summary | None
+        self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int], reduction: LogitsReduction | None
     ) -> PassOutput:
-        output = self._engine.forward(batch, torch.stack([self._rows[parent] for parent in parents]), summary)
+        output = self._engine.forward(batch, torch.stack([self._rows[parent] for parent in parents]), reduction)
         assert output.states is not None
         self._rows.update(zip(nodes, output.states, strict=True))
         return output

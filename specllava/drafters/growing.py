@@ -11,12 +11,12 @@ from torch import Tensor
 
 from specllava.config import DecodingConfig
 from specllava.drafters.drafter import DraftSession
-from specllava.drafters.top_tokens import Drawing, TopSummary, TopTokensOf, top_tokens
+from specllava.drafters.top_tokens import Drawing, TopTokensOf, TopTokensReduction, top_tokens
 from specllava.growth.grow import GrowthLimits, grow
 from specllava.growth.rule import GrowthRule
 from specllava.growth.tree_builder import TopTokens
 from specllava.models.model_size import max_expansions
-from specllava.runtime.passes import PassInput, PassOutput, Summary
+from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.tree import DraftTree
 from specllava.verification.answer_settings import AnswerSettings, Processing
 from specllava.verification.sampling import RandomSource
@@ -30,12 +30,12 @@ class Scorer(Protocol):
         """Columns of the KV cache."""
         ...
 
-    def root(self, summary: Summary | None) -> PassOutput:
+    def root(self, reduction: LogitsReduction | None) -> PassOutput:
         """Read the root and what else the KV cache lacks of the text; score what follows the root, ``[1, vocab]``."""
         ...
 
     def level(
-        self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int], summary: Summary | None
+        self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int], reduction: LogitsReduction | None
     ) -> PassOutput:
         """Append nodes whose parents were scored before; score what follows each, ``[nodes, vocab]``."""
         ...
@@ -48,15 +48,15 @@ class Expansion:
     Args:
         count: guesses behind each node.
         processing: of the draft's logits.
-        ahead: how far positions in the text are ahead of columns, where the KV cache holds a shorter text.
+        position_offset: position in the text minus column, where the KV cache holds a shorter text.
     """
 
     def __init__(
-        self, scorer: Scorer, count: int, top_tokens: TopTokensOf, processing: Processing, ahead: int = 0
+        self, scorer: Scorer, count: int, top_tokens: TopTokensOf, processing: Processing, position_offset: int = 0
     ) -> None:
-        self._scorer, self._count, self._top_tokens, self._ahead = scorer, count, top_tokens, ahead
+        self._scorer, self._count, self._top_tokens, self._position_offset = scorer, count, top_tokens, position_offset
         self._processing = processing
-        self._summary = None if processing or isinstance(top_tokens, Drawing) else TopSummary(count)
+        self._reduction = None if processing or isinstance(top_tokens, Drawing) else TopTokensReduction(count)
         self._paths: dict[int, list[int]] = {}  # tokens of a node and its ancestors below the root
         self._branches: dict[int, list[int]] = {}  # columns of a node and its ancestors below the root
         self._root = 0  # its column
@@ -67,7 +67,7 @@ class Expansion:
         """Return the guesses behind each node; the root comes first and by itself."""
         if not self.columns:  # it closes the context, whose columns are visible to all
             before = self._scorer.cached
-            output = self._scorer.root(self._summary)
+            output = self._scorer.root(self._reduction)
             self.columns[0] = self._root = self._scorer.cached - 1
             self.widths.append(self._scorer.cached - before)
             self._branches[0], self._paths[0] = [], []
@@ -79,21 +79,21 @@ class Expansion:
             self._paths[node] = [*self._paths[parent], token]
         self.widths.append(len(nodes))
         batch = self._level(nodes, tokens, start)
-        return self._guesses(self._scorer.level(batch, nodes, parents, self._summary), nodes)
+        return self._guesses(self._scorer.level(batch, nodes, parents, self._reduction), nodes)
 
     def _guesses(self, output: PassOutput, nodes: Sequence[int]) -> list[TopTokens]:
-        if output.numbers is None or self._summary is None:
+        if output.numbers is None or self._reduction is None:
             logits = output.logits
             if self._processing:
                 logits = self._processing.of_draft(logits, [self._paths[node] for node in nodes])
             return self._top_tokens(logits, self._count, nodes)
-        return self._summary.told(output.numbers, output.logits)
+        return self._reduction.decode(output.numbers, output.logits)
 
     def _level(self, nodes: Sequence[int], tokens: Sequence[int], start: int) -> PassInput:
         """Build the input of a level's nodes behind ``start`` columns: each attends to the context and its branch."""
-        positions = [self._root + self._ahead + len(self._branches[node]) for node in nodes]
+        positions = [self._root + self._position_offset + len(self._branches[node]) for node in nodes]
         if len(nodes) == 1 and len(self._branches[nodes[0]]) == start - self._root:  # no branch yet: all is visible
-            return PassInput(tokens, positions=positions if self._ahead else None)
+            return PassInput(tokens, positions=positions if self._position_offset else None)
         visible = np.zeros((len(nodes), start + len(nodes)), dtype=np.bool_)
         visible[:, : self._root + 1] = True
         for row, node in enumerate(nodes):

@@ -40,18 +40,18 @@ class LookupSession(DraftSession):
     """
 
     def __init__(self, prompt: Sequence[int], config: DecodingConfig, opaque: frozenset[int] = frozenset()) -> None:
-        self._said = list(prompt)
+        self._history = list(prompt)
         self._config = config
         self._opaque = opaque
         self._tree = DraftTree.only_root(0)
 
     def propose(self, root: int, depth: int) -> DraftTree:
-        found = continuations([*self._said, root], self._config.ngram, depth, self._opaque)
+        found = continuations([*self._history, root], self._config.ngram, depth, self._opaque)
         self._tree = merge(root, found, self._config.nodes)
         return self._tree
 
     def keep(self, path: Sequence[int], states: Tensor | None = None) -> None:
-        self._said += [self._tree.tokens[node] for node in path]
+        self._history += [self._tree.tokens[node] for node in path]
 
 
 def continuations(
@@ -68,15 +68,15 @@ def continuations(
         ending = words[-length:]
         if opaque & set(ending.tolist()):
             continue
-        windows = np.lib.stride_tricks.sliding_window_view(words[:-1], length)  # [places, length]
-        places = np.flatnonzero((windows == ending).all(-1))[::-1][:MAX_MATCHES]
-        if len(places):
-            return [_until(words[place + length :][:depth].tolist(), opaque) for place in places.tolist()]
+        windows = np.lib.stride_tricks.sliding_window_view(words[:-1], length)  # [starts, length]
+        starts = np.flatnonzero((windows == ending).all(-1))[::-1][:MAX_MATCHES]
+        if len(starts):
+            return [_until(words[start + length :][:depth].tolist(), opaque) for start in starts.tolist()]
     return []
 
 
 def _until(tokens: list[int], opaque: frozenset[int]) -> tuple[int, ...]:
-    end = next((place for place, token in enumerate(tokens) if token in opaque), len(tokens))
+    end = next((index for index, token in enumerate(tokens) if token in opaque), len(tokens))
     return tuple(tokens[:end])
 
 
@@ -86,14 +86,14 @@ def merge(root: int, found: Sequence[tuple[int, ...]], nodes: int) -> DraftTree:
     scores = {path: math.log(count / len(found)) for path, count in counts.items()}
     best = sorted(counts, key=lambda path: (-scores[path], len(path)))[:nodes]  # a stable sort: the latest goes first
     kept: list[tuple[int, ...]] = [(), *sorted(best, key=len)]
-    place = {path: node for node, path in enumerate(kept)}
+    node_of = {path: node for node, path in enumerate(kept)}
     scores[()] = 0.0
     below: defaultdict[tuple[int, ...], list[float]] = defaultdict(list)
     for path in counts:
         below[path[:-1]].append(scores[path] - scores[path[:-1]])
     return DraftTree(
         tokens=(root, *(path[-1] for path in kept[1:])),
-        parents=(ROOT_PARENT, *(place[path[:-1]] for path in kept[1:])),
+        parents=(ROOT_PARENT, *(node_of[path[:-1]] for path in kept[1:])),
         log_probs=(0.0, *(round(scores[path] - scores[path[:-1]], 7) for path in kept[1:])),
         entropies=tuple(_entropy(below[path]) if path in below else None for path in kept),
     )

@@ -12,7 +12,7 @@ from specllava.drafters.growing import Expansion, GrowingSession
 from specllava.growth.rule import GrowthRule
 from specllava.models.model_size import draft_columns
 from specllava.runtime.engine import Engine
-from specllava.runtime.passes import PassInput, PassOutput, Summary
+from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.runtime.prompt import Prompt
 from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.sampling import RandomSource
@@ -93,10 +93,10 @@ class _ModelScorer:
     def cached(self) -> int:
         return self._engine.cache.length
 
-    def root(self, summary: Summary | None) -> PassOutput:
-        return self._engine.forward(PassInput(self._context, last=1), summary)
+    def root(self, reduction: LogitsReduction | None) -> PassOutput:
+        return self._engine.forward(PassInput(self._context, last=1), reduction)
 
     def level(
-        self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int], summary: Summary | None
+        self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int], reduction: LogitsReduction | None
     ) -> PassOutput:
-        return self._engine.forward(batch, summary)
+        return self._engine.forward(batch, reduction)

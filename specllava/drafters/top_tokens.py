@@ -1,4 +1,4 @@
-"""Guesses behind a node: the likeliest next tokens of the draft, or draws from its distribution."""
+"""Guesses after a node: the likeliest next tokens of the draft, or draws from its distribution."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def top_tokens(logits: Tensor, count: int, nodes: Sequence[int] = ()) -> list[To
 
 
 @dataclass(frozen=True, slots=True)
-class TopSummary:
-    """What :func:`top_tokens` tells of each row of logits, as numbers that one download brings: see :meth:`told`.
+class TopTokensReduction:
+    """Reduction of logits to what :func:`top_tokens` returns, as numbers for one download: see :meth:`decode`.
 
     Args:
         count: tokens of each row; the vocabulary has as many.
@@ -90,8 +90,8 @@ class TopSummary:
         top = log_probs.topk(self.count, dim=-1)
         return torch.cat([entropies, top.values, top.indices.float()], dim=-1)
 
-    def told(self, numbers: Sequence[Sequence[float]], logits: Tensor) -> list[TopTokens]:
-        """Return what the numbers of each row say; tokens that the draft cannot guess are left out.
+    def decode(self, numbers: Sequence[Sequence[float]], logits: Tensor) -> list[TopTokens]:
+        """Decode the numbers of each row; tokens that the draft cannot guess are left out.
 
         Raises:
             ValueError: logits that are no numbers.

@@ -9,7 +9,7 @@ from typing import Final
 
 from specllava.config import DecodingConfig
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
-from specllava.metrics import Comparison, Summary, pooled
+from specllava.metrics import Comparison, RunTotals, pooled
 from specllava.trace import RunInfo
 
 MODELS: Final = ("target", "draft")  # with PLACES what may set two pairs apart
@@ -31,8 +31,8 @@ class PromptResult:
 
     prompt: str
     image: str | None
-    a: Summary
-    b: Summary
+    a: RunTotals
+    b: RunTotals
     sameness: Comparison | None
     counted: tuple[float, float] | None = None
     packed_race: bytes | None = field(default=None, repr=False, compare=False)
@@ -74,7 +74,7 @@ class Against:
     rows: tuple[PromptResult, ...] = ()
 
     @property
-    def totals(self) -> tuple[Summary, Summary]:
+    def totals(self) -> tuple[RunTotals, RunTotals]:
         """Totals of A and of B."""
         return pooled(row.a for row in self.rows), pooled(row.b for row in self.rows)
 
@@ -148,5 +148,5 @@ def _counted(rows: Sequence[PromptResult]) -> Ratio:
     return pooled_ratio(a, b)
 
 
-def _ratio(rows: Sequence[PromptResult], part: Callable[[Summary], Part]) -> Ratio:
+def _ratio(rows: Sequence[PromptResult], part: Callable[[RunTotals], Part]) -> Ratio:
     return pooled_ratio([part(row.a) for row in rows], [part(row.b) for row in rows])

@@ -40,14 +40,14 @@ class ForcedToken:
 
     def __post_init__(self) -> None:
         if len(self.options) != len(self.original.token_ids):
-            raise ValueError(f"options at {len(self.options)} places of {len(self.original.token_ids)} tokens")
+            raise ValueError(f"options at {len(self.options)} positions of {len(self.original.token_ids)} tokens")
         if self.forced is not None:
             kept = self.forced.forced_prefix[:-1]
             if not self.forced.forced_prefix or kept != self.original.token_ids[: len(kept)]:
                 raise ValueError("the forced run does not begin as the original does")
 
     @property
-    def place(self) -> int | None:
+    def position(self) -> int | None:
         """Position of the forced token, counted from 0."""
         return None if self.forced is None else len(self.forced.forced_prefix) - 1
 
@@ -59,9 +59,9 @@ class ForcedToken:
     @property
     def rejoined(self) -> int:
         """Tokens at the end that both answers share, behind the forced one."""
-        if self.place is None:
+        if self.position is None:
             return 0
-        old, new = self.original.token_ids[self.place + 1 :], self.whole[self.place + 1 :]
+        old, new = self.original.token_ids[self.position + 1 :], self.whole[self.position + 1 :]
         shared = 0
         while shared < min(len(old), len(new)) and old[-1 - shared] == new[-1 - shared]:
             shared += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specllava.findings.replays import Priced
-from specllava.metrics import Comparison, Summary, compare, speedup, summarise
+from specllava.metrics import Comparison, RunTotals, compare, speedup, summarise
 from specllava.trace import DecodeTrace
 
 Value = str | int | float
@@ -32,7 +32,7 @@ class Point:
     """
 
     value: Value
-    summary: Summary
+    summary: RunTotals
     speedup: float
     counted: float
     sameness: Comparison

@@ -21,7 +21,7 @@ from specllava.lab.contrast import Variant, contrast, with_tree_comparisons
 from specllava.lab.drafters import compare_drafters
 from specllava.lab.forced_token import force_token, token_options
 from specllava.lab.sweep import sweep, sweep_values
-from specllava.models.shown import Pictures, Shown, opened
+from specllava.models.media import Media, Pictures, open_media
 from specllava.models.video import Video
 from specllava.pair import Pair
 from specllava.question import Question
@@ -82,10 +82,10 @@ class Lab:
                 f"the draft {self.pair.draft_name} reads the target's states: it cannot be shown another picture"
             )
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
-        shown = opened(image)
+        media = open_media(image)
         views = {
-            "a blank picture": _replaced(shown, lambda picture: Image.new("RGB", picture.size, BLANK)),
-            "another picture": _replaced(shown, lambda _: other),
+            "a blank picture": _replaced(media, lambda picture: Image.new("RGB", picture.size, BLANK)),
+            "another picture": _replaced(media, lambda _: other),
         }
         variants = [Variant("the picture", self.pair, prompt)]
         for name, view in views.items():
@@ -151,10 +151,10 @@ def _closely(variants: Sequence[Variant], config: DecodingConfig) -> Generator[C
     yield from with_tree_comparisons(found, variants, config)
 
 
-def _replaced(shown: Sequence[Shown], by: Callable[[Image.Image], Image.Image]) -> tuple[Shown, ...]:
-    """Return what is shown with another picture in place of each picture and frame."""
+def _replaced(media: Sequence[Media], by: Callable[[Image.Image], Image.Image]) -> tuple[Media, ...]:
+    """Replace each picture and frame."""
     return tuple(
-        replace(one, frames=tuple(map(by, one.frames))) if isinstance(one, Video) else by(one) for one in shown
+        replace(one, frames=tuple(map(by, one.frames))) if isinstance(one, Video) else by(one) for one in media
     )
 
 

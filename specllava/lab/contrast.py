@@ -70,14 +70,14 @@ def with_tree_comparisons(found: Contrast, variants: Sequence[Variant], config: 
         return
     answer = found.results[0].trace.token_ids
     comparisons = []
-    for place in most_divergent(found):
-        kept = answer[: place - 1]  # the root is the token before the place, decoded as the prompt's own first token
+    for position in most_divergent(found):
+        kept = answer[: position - 1]  # the root is the token before the place, decoded as the prompt's own first token
         short = replace(config, max_new_tokens=min(config.depth + 2, config.max_new_tokens - len(kept)))
         traces = []
         for variant in variants:
             lane = Lane(variant.name, short, with_prefix(variant.prompt, kept))
             traces.append((yield from run_lane(variant.pair, lane, found, max_steps=1)))
-        comparisons.append(TreeComparison(place, tuple(traces)))
+        comparisons.append(TreeComparison(position, tuple(traces)))
     yield replace(found, comparisons=tuple(comparisons))
 
 

@@ -10,7 +10,7 @@ from specllava.findings.sweep import Sweep
 from specllava.growth.cost_model import Costs
 from specllava.lab.against import costs_beside, measuring, same_shape
 from specllava.lab.sweep import SweepRun, sweep_runs
-from specllava.models.shown import Pictures
+from specllava.models.media import Pictures
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Messages
 from specllava.runtime.prompt import Prompt

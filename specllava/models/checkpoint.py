@@ -66,11 +66,11 @@ class Checkpoint:
     """A model on disk or on the hub, and the only way to read one.
 
     Args:
-        place: a directory, or an id such as ``llava-hf/llava-1.5-7b-hf``.
+        name_or_path: a directory, or an id such as ``llava-hf/llava-1.5-7b-hf``.
         local: whether it is a directory, so that no network is used.
     """
 
-    place: str
+    name_or_path: str
     local: bool
 
     @classmethod
@@ -90,7 +90,7 @@ class Checkpoint:
     @property
     def name(self) -> str:
         """Short name."""
-        return Path(self.place).name
+        return Path(self.name_or_path).name
 
     def settings(self) -> dict[str, Any]:
         """Read config.json as it is written, of a model that transformers need not know.
@@ -101,11 +101,13 @@ class Checkpoint:
         self._check_files("config.json")
         found = self._read(lambda: json.loads(Path(self._file("config.json")).read_text(encoding="utf-8")))
         if not isinstance(found, dict):
-            raise ValueError(f"{self.place} has a config.json that is no JSON object")
+            raise ValueError(f"{self.name_or_path} has a config.json that is no JSON object")
         for name, value in _numbers(found):
             least = 1 if name in LEAST_ONE else -MOST_LAYERS
             if COUNTS.fullmatch(name) and not least <= value <= MOST_LAYERS:
-                raise ValueError(f"{self.place} has {name} {value} in config.json: {max(least, 0)} to {MOST_LAYERS}")
+                raise ValueError(
+                    f"{self.name_or_path} has {name} {value} in config.json: {max(least, 0)} to {MOST_LAYERS}"
+                )
         return found
 
     def config(self, build: type[Any] = AutoConfig) -> PretrainedConfig:
@@ -118,7 +120,7 @@ class Checkpoint:
             ValueError: it cannot be read, or the hub cannot be reached or has no such model; in one line, as all below.
         """
         self.settings()
-        return self._read(lambda: build.from_pretrained(self.place, **self._rules))
+        return self._read(lambda: build.from_pretrained(self.name_or_path, **self._rules))
 
     def processor(self, build: type[Any] = AutoProcessor) -> ProcessorMixin:
         """Load tokenizer and image processor; fields that older files lack come from the configuration.
@@ -128,16 +130,18 @@ class Checkpoint:
         """
         self._check_files(*MOST_BYTES)
         try:
-            processor = self._read(lambda: build.from_pretrained(self.place, **self._rules))
+            processor = self._read(lambda: build.from_pretrained(self.name_or_path, **self._rules))
         except ValueError as error:
             if isinstance(error.__cause__, ImportError) and "Torchvision" in str(error.__cause__):
                 raise ValueError(
-                    f"the processor of {self.place} reads videos, which that of its model does not:"
+                    f"the processor of {self.name_or_path} reads videos, which that of its model does not:"
                     " the processor does not fit the model, take both from one checkpoint"
                 ) from error
             raise
         if not hasattr(processor, "image_processor"):
-            raise ValueError(f"{self.place} has no image processor: files of a processor are expected beside the model")
+            raise ValueError(
+                f"{self.name_or_path} has no image processor: files of a processor are expected beside the model"
+            )
         if getattr(processor, "patch_size", 0) is None:
             config = self.config()
             processor.patch_size = config.vision_config.patch_size
@@ -153,7 +157,7 @@ class Checkpoint:
         """
         self._check_files(*MOST_BYTES)
         more = {} if config is None else {"config": config}
-        return self._read(lambda: AutoTokenizer.from_pretrained(self.place, **more, **self._rules))
+        return self._read(lambda: AutoTokenizer.from_pretrained(self.name_or_path, **more, **self._rules))
 
     def load(self, build: type[PreTrainedModel], **options: Any) -> PreTrainedModel:
         """Load the model as class ``build``, with the options of ``from_pretrained``.
@@ -165,15 +169,19 @@ class Checkpoint:
         self._check_types()
         loading = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
         with _no_report():
-            model, found = self._read(lambda: build.from_pretrained(self.place, **loading, **options, **self._rules))
+            model, found = self._read(
+                lambda: build.from_pretrained(self.name_or_path, **loading, **options, **self._rules)
+            )
         for name, shape, wanted in sorted(found["mismatched_keys"]):
             raise ValueError(
-                f"{self.place} has {len(found['mismatched_keys'])} weights of other shapes than its config.json says,"
-                f" such as {name}: {list(shape)}, {list(wanted)} is expected"
+                f"{self.name_or_path} has {len(found['mismatched_keys'])} weights of other shapes than its config.json"
+                f" says, such as {name}: {list(shape)}, {list(wanted)} is expected"
             )
         missing = sorted(found["missing_keys"])
         if missing:
-            raise ValueError(f"{self.place} lacks {len(missing)} weights of a {build.__name__}, such as {missing[0]}")
+            raise ValueError(
+                f"{self.name_or_path} lacks {len(missing)} weights of a {build.__name__}, such as {missing[0]}"
+            )
         for weight in (*model.parameters(), *model.buffers()):
             if type(weight.data) is Tensor and weight.device.type == "cpu":
                 weight.data = aligned(weight.data)
@@ -212,11 +220,11 @@ class Checkpoint:
             )
         file = Path(self._read(lambda: self._file(PICKLED)))
         if (size := file.stat().st_size) > most:
-            raise ValueError(f"{self.place} has a {PICKLED} of {size} bytes, its sizes explain {most} at most")
+            raise ValueError(f"{self.name_or_path} has a {PICKLED} of {size} bytes, its sizes explain {most} at most")
         tell(f"{self.name} comes as {PICKLED}: it is read by torch's restricted unpickler, safetensors would be better")
         found = self._read(lambda: torch.load(file, map_location="cpu", weights_only=True, mmap=True))
         if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
-            raise ValueError(f"{self.place} has a {PICKLED} that is no dictionary of tensors")
+            raise ValueError(f"{self.name_or_path} has a {PICKLED} that is no dictionary of tensors")
         return {name: aligned(one) for name, one in found.items()}
 
     def tensors(self, part: str) -> dict[str, Tensor]:
@@ -245,10 +253,12 @@ class Checkpoint:
             except Exception:  # noqa: BLE001 - none there, or no hub: whoever reads it finds the same
                 continue
             if (size := file.stat().st_size) > MOST_BYTES[name]:
-                raise ValueError(f"{self.place} has a {name} of {size:,} bytes: at most {MOST_BYTES[name]:,} are read")
+                raise ValueError(
+                    f"{self.name_or_path} has a {name} of {size:,} bytes: at most {MOST_BYTES[name]:,} are read"
+                )
             if name in WEIGHED and (added := file.read_bytes().count(b"{")) > MOST_ADDED:
                 raise ValueError(
-                    f"{self.place} has about {added:,} added words in {name}: at most {MOST_ADDED:,} are read"
+                    f"{self.name_or_path} has about {added:,} added words in {name}: at most {MOST_ADDED:,} are read"
                 )
 
     def _check_types(self) -> None:
@@ -265,14 +275,14 @@ class Checkpoint:
         whole = [name for name, kind in types.items() if kind[0] in "IU" and name.endswith((".weight", ".bias"))]
         if whole:
             raise ValueError(
-                f"{self.place} has {len(whole)} weights of whole numbers, such as {whole[0]} of {types[whole[0]]},"
-                " and no quantization_config: a header that does not fit its file"
+                f"{self.name_or_path} has {len(whole)} weights of whole numbers, such as {whole[0]} of"
+                f" {types[whole[0]]}, and no quantization_config: a header that does not fit its file"
             )
 
     def _pickled(self) -> bool:
         """Check for a pickled file without safetensors beside it."""
         if self.local:
-            here = Path(self.place)
+            here = Path(self.name_or_path)
             return (here / PICKLED).is_file() and not any((here / name).is_file() for name in (INDEX, SINGLE))
         try:
             self._files()
@@ -298,8 +308,8 @@ class Checkpoint:
 
     def _file(self, name: str) -> str:
         if not self.local:
-            return str(hf_hub_download(self.place, name))
-        path = Path(self.place, name)
+            return str(hf_hub_download(self.name_or_path, name))
+        path = Path(self.name_or_path, name)
         if not path.is_file():
             raise FileNotFoundError(f"no such file: {name}")
         return str(path)
@@ -317,8 +327,8 @@ class Checkpoint:
             why = " ".join(str(error).split()) or type(error).__name__
             why = re.split(r"(?<=[\w'\")])\. ", why)[0][:160]
             if self.local:
-                raise ValueError(f"{self.place} cannot be read: {why}") from error
-            raise ValueError(f"no directory {self.place} here, and the hub gave no such model: {why}") from error
+                raise ValueError(f"{self.name_or_path} cannot be read: {why}") from error
+            raise ValueError(f"no directory {self.name_or_path} here, and the hub gave no such model: {why}") from error
 
 
 def _numbers(settings: Any) -> Iterator[tuple[str, int]]:

@@ -27,14 +27,14 @@ def parse_device(name: str) -> torch.device:
     if name == DEVICE_AUTO:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        place = torch.device(name)
+        device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N") from error
-    if place.type == "mps":
+    if device.type == "mps":
         raise ValueError(f"device {name} computes no float64, which answers are chosen in: use cpu")
     other = torch.accelerator.current_accelerator()
-    if place.type not in ("cpu", "cuda") and (other is None or place.type != other.type):  # such as meta
+    if device.type not in ("cpu", "cuda") and (other is None or device.type != other.type):  # such as meta
         raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N")
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device {name} is not there: {torch.cuda.device_count()} GPUs are available")
-    return place
+    return device

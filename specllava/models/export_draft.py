@@ -87,7 +87,9 @@ def export_draft(
     if layout == "eagle-vllm":
         said.append("vLLM's class for EAGLE-1 serves text models alone: with pictures take EAGLE-3")
     if layout == "speculators" and large.local:
-        said.append(f"its config.json names {large.place} as the target: write the id of the hub there if it moves")
+        said.append(
+            f"its config.json names {large.name_or_path} as the target: write the id of the hub there if it moves"
+        )
     return MadeDraft(output, "states", sum(one.numel() for one in weights.values()), tuple(said))
 
 
@@ -258,7 +260,9 @@ def _speculators(draft: FeatureDraft, target: Checkpoint) -> dict[str, Any]:
             "algorithm": "eagle3",
             "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": PROPOSED}],
             "default_proposal_method": "greedy",
-            "verifier": {"name_or_path": target.place, "architectures": target.settings().get("architectures") or []},
+            "verifier": {
+                "name_or_path": target.name_or_path, "architectures": target.settings().get("architectures") or [],
+            },
         },
         NESTED: nested,
         **_heads(config),

@@ -25,8 +25,8 @@ from specllava.models.special import slot_ids
 
 
 @dataclass(frozen=True, slots=True)
-class TargetEnds:
-    """The target's token embeddings and head, which a feature draft uses and does not own.
+class SharedEmbeddings:
+    """The target's token embeddings and head, which a feature draft shares.
 
     Args:
         dtype: that the head takes.
@@ -36,18 +36,18 @@ class TargetEnds:
     head: nn.Module
     dtype: torch.dtype
 
-    def __deepcopy__(self, _: dict[int, Any]) -> TargetEnds:
+    def __deepcopy__(self, _: dict[int, Any]) -> SharedEmbeddings:
         return self  # a copy of a draft shares its target
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
-    """What the layers of a feature draft read of a text.
+class DraftInputs:
+    """Inputs of a feature draft's layers for a text.
 
     Args:
         inputs: ``[entries, width]``.
         positions: of each entry in the text; a compressed picture leaves gaps.
-        sources: what each stands for: the number of its token in the text, or a picture's number below zero, from -1.
+        sources: of each entry: the number of its token in the text, or a picture's number below zero, from -1.
         image: of the last picture, what ViSpec adds to every later entry, ``[hidden]``; ``None`` without.
         bias: added to the attention scores of each entry, ``[entries]``, where a gate in training weighs several
             compressions; ``None`` otherwise.
@@ -102,23 +102,23 @@ class FeatureDraft(PreTrainedModel):
             self.img_fc = nn.Linear(2 * width, width, bias=bool(config.fc_bias))
             self.imadpt = ImageAdaptor(config.queries, width, config.num_attention_heads, config.qkv_bias)
         self.compressor = compressor_of_config(config)
-        self._ends: tuple[TargetEnds, ...] = ()  # in a tuple, so that they are no part of this module
+        self._shared: tuple[SharedEmbeddings, ...] = ()  # in a tuple, so that they are no part of this module
         self.post_init()
 
     def bind(self, target: PreTrainedModel) -> FeatureDraft:
         """Use the token embeddings and the head of ``target`` from now on; returns the draft."""
-        self._ends = (TargetEnds(target.get_input_embeddings(), target.get_output_embeddings(), target.dtype),)
+        self._shared = (SharedEmbeddings(target.get_input_embeddings(), target.get_output_embeddings(), target.dtype),)
         self.slot_ids = slot_ids(target.config)
         return self
 
     @property
-    def ends(self) -> TargetEnds:
-        assert self._ends, "bind comes first"
-        return self._ends[0]
+    def shared(self) -> SharedEmbeddings:
+        assert self._shared, "bind comes first"
+        return self._shared[0]
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return embeddings of tokens, ``[…, hidden]``."""
-        table = self.embed_tokens if self.config.own_embeddings else self.ends.embeddings
+        table = self.embed_tokens if self.config.own_embeddings else self.shared.embeddings
         embeds: Tensor = table(tokens)
         return embeds.to(self.dtype)
 
@@ -128,7 +128,7 @@ class FeatureDraft(PreTrainedModel):
         Args:
             states: the target's, ``[…, layers * hidden]``, or the draft's own, ``[…, hidden]``.
             guessed: they are the draft's own.
-            image: see :class:`Entries`.
+            image: see :class:`DraftInputs`.
         """
         states = states.to(self.dtype)
         if self.config.format == "eagle3":
@@ -146,8 +146,8 @@ class FeatureDraft(PreTrainedModel):
         states: Tensor,
         image: Tensor | None = None,
         question: Tensor | None = None,
-    ) -> Entries:
-        """Return what the layers read of a text whose states are known.
+    ) -> DraftInputs:
+        """Return the layers' inputs for a text whose states are known.
 
         Args:
             tokens: ``[length]``: token 1 to token ``length`` of the text.
@@ -167,8 +167,8 @@ class FeatureDraft(PreTrainedModel):
         inputs = self.inputs(embeds, states)
         if kind == "msd":
             inputs = torch.where(slots[:, None], embeds, inputs)
-        places = tuple(range(len(tokens)))
-        return Entries(inputs, places, places)
+        positions = tuple(range(len(tokens)))
+        return DraftInputs(inputs, positions, positions)
 
     def forward(
         self,
@@ -204,7 +204,7 @@ class FeatureDraft(PreTrainedModel):
         if self.config.format == "eagle3" and not self.config.norm_output:
             states = self.norm(states)
         if not self.config.own_head:
-            logits: Tensor = self.ends.head(states.to(self.ends.dtype))
+            logits: Tensor = self.shared.head(states.to(self.shared.dtype))
             return logits.to(states.device)  # the target's head may lie on another
         own: Tensor = self.lm_head(states)
         ids = self.guessable
@@ -234,7 +234,7 @@ class FeatureDraft(PreTrainedModel):
 
     def _compressed(
         self, embeds: Tensor, states: Tensor, slots: Tensor, image: Tensor | None, question: Tensor | None
-    ) -> Entries:
+    ) -> DraftInputs:
         """Return entries of which each run of ``slots [length]`` has become a few, at the run's last positions."""
         inputs: list[Tensor] = []
         bias: list[Tensor] = []
@@ -258,7 +258,7 @@ class FeatureDraft(PreTrainedModel):
                 sources += [-run] * len(one) if run else range(begin, end)
         weighted = any(weight is not None for weight in chosen.values())
         choice = next(iter(chosen)) if len(chosen) == 1 else None
-        return Entries(
+        return DraftInputs(
             torch.cat(inputs) if inputs else self.inputs(embeds, states),
             tuple(positions),
             tuple(sources),

@@ -18,7 +18,7 @@ def segments_of(slots: Tensor) -> list[tuple[int, int, int]]:
     edges = torch.diff(F.pad(slots.to(torch.int8), (1, 1))).nonzero()[:, 0].tolist()  # begin, end, begin, end, …
     bounds = [0, *edges, len(slots)]
     cut = enumerate(pairwise(bounds))
-    return [(begin, end, (place + 1) // 2 * (place % 2)) for place, (begin, end) in cut if begin < end]
+    return [(begin, end, (index + 1) // 2 * (index % 2)) for index, (begin, end) in cut if begin < end]
 
 
 class ImageAdaptor(nn.Module):

@@ -141,7 +141,7 @@ def load_target(
     try:
         eos_token_ids(model, processor.tokenizer)  # refused here, and not in the first answer
     except ValueError as error:
-        raise ValueError(f"{checkpoint.place}: {error}") from error
+        raise ValueError(f"{checkpoint.name_or_path}: {error}") from error
     return LoadedTarget(checkpoint.name, model, processor, context)
 
 

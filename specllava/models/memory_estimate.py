@@ -131,7 +131,7 @@ def state_numbers(draft: PretrainedConfig) -> int:
 
 
 def check_memory(
-    name: str, needed: Estimate, place: torch.device, spread: bool, shorten: bool = False
+    name: str, needed: Estimate, device: torch.device, spread: bool, shorten: bool = False
 ) -> tuple[int, str]:
     """Check that an estimate fits. Return the tokens of context, and a line with the memory needed and free.
 
@@ -141,8 +141,8 @@ def check_memory(
     Raises:
         ValueError: more is needed than is free.
     """
-    free = free_bytes(place, spread)
-    where = "all devices" if spread else str(place)
+    free = free_bytes(device, spread)
+    where = "all devices" if spread else str(device)
     told = f"{name} needs {needed}; {where} has {free / GB:.2f} GB free"
     if needed.total <= free:
         return needed.context, told

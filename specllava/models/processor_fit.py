@@ -16,13 +16,13 @@ def check_processor(name: str, family: Family, config: PretrainedConfig, process
     way = "the processor does not fit the model, take both from one checkpoint"
     slot, written = config.image_token_id, processor.image_token_ids
     if slot not in written:
-        told = ", ".join(map(str, written))
-        raise ValueError(f"{name}: the processor's image token is {told}, the model's {slot}: {way}")
+        ids = ", ".join(map(str, written))
+        raise ValueError(f"{name}: the processor's image token is {ids}, the model's {slot}: {way}")
     try:
-        agreements = family.agreements(config, processor)
+        required = family.processor_requirements(config, processor)
     except (AttributeError, LookupError, TypeError) as error:  # a processor of other fields
         kinds = f"a {type(processor).__name__} with a {type(processor.image_processor).__name__}"
         raise ValueError(f"{name}: {kinds} is no processor of a {family.name}: {way}") from error
-    for field, (theirs, ours) in agreements.items():
+    for field, (theirs, ours) in required.items():
         if theirs != ours:
             raise ValueError(f"{name}: the processor's {field} is {theirs}, the model's {ours}: {way}")

@@ -43,7 +43,7 @@ def kept_whole(model: PreTrainedModel) -> list[str]:
     return list(outside(model, ""))
 
 
-def quantization_config(scheme: QuantizationName, place: torch.device, whole: Callable[[], list[str]] = list) -> Any:
+def quantization_config(scheme: QuantizationName, device: torch.device, whole: Callable[[], list[str]] = list) -> Any:
     """Return the configuration that ``from_pretrained`` takes; ``None`` for ``none``.
 
     Args:
@@ -53,15 +53,15 @@ def quantization_config(scheme: QuantizationName, place: torch.device, whole: Ca
     torchao-int8 stores int8 weights and computes in the model's precision, on any device.
 
     Raises:
-        ValueError: another scheme, the library is not installed, or the scheme does not run on ``place``.
+        ValueError: another scheme, the library is not installed, or the scheme does not run on ``device``.
     """
     if scheme not in SCHEMES:
         raise ValueError(f"unknown quantization {scheme!r}: choose one of {', '.join(SCHEMES)}")
     if scheme == "none":
         return None
     library = LIBRARY[scheme]
-    if library == "bitsandbytes" and place.type != "cuda":
-        raise ValueError(f"quantization {scheme} needs a GPU, the device is {place.type}: use torchao-int8")
+    if library == "bitsandbytes" and device.type != "cuda":
+        raise ValueError(f"quantization {scheme} needs a GPU, the device is {device.type}: use torchao-int8")
     if find_spec(library) is None:
         raise ValueError(f'quantization {scheme} needs {library}, which is not installed: pip install "{library}"')
     from transformers import BitsAndBytesConfig, TorchAoConfig

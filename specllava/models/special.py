@@ -15,8 +15,8 @@ class TextError(ValueError):
     """Error of a text that cannot be given to a model unchanged."""
 
 
-def written_begun(tokenizer: PreTrainedTokenizerBase, text: str) -> dict[str, bool]:
-    """Return the tokenizer's options for a chat template's text: none of its own beginning where the text has one."""
+def bos_options(tokenizer: PreTrainedTokenizerBase, text: str) -> dict[str, bool]:
+    """Return tokenizer options for a chat template's text: no second BOS token where the text begins with one."""
     begun = bool(tokenizer.bos_token) and text.startswith(str(tokenizer.bos_token))
     return {"add_special_tokens": False} if begun else {}
 
@@ -56,12 +56,12 @@ def check_text(text: str, special: Sequence[str], whose: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        place, half = error.start, text[error.start]
-        raise TextError(f"{whose} is no UTF-8 text: {half!r} at character {place + 1} is none") from error
+        position, half = error.start, text[error.start]
+        raise TextError(f"{whose} is no UTF-8 text: {half!r} at character {position + 1} is none") from error
 
 
-def defused(text: str, special: Sequence[str]) -> str:
-    """Return a model's own text with a space inside each string that spells one of the ``special`` tokens."""
+def escape_special_tokens(text: str, special: Sequence[str]) -> str:
+    """Insert a space into each string of a model's text that spells one of the ``special`` tokens."""
     for token in special:
         text = text.replace(token, f"{token[0]} {token[1:]}")
     return text

@@ -43,7 +43,7 @@ class Video:
         if self.draft_frames is None:
             return self
         chosen = evenly(len(self.frames), self.draft_frames)
-        return Video(tuple(self.frames[place] for place in chosen), tuple(self.seconds[place] for place in chosen))
+        return Video(tuple(self.frames[index] for index in chosen), tuple(self.seconds[index] for index in chosen))
 
 
 def evenly(total: int, count: int) -> tuple[int, ...]:
@@ -57,5 +57,5 @@ def evenly(total: int, count: int) -> tuple[int, ...]:
 def metadata(video: Video) -> dict[str, Any]:
     """Return the times of a video as transformers' processors take them: frames of a clock of 1000 a second."""
     clock = 1000
-    places = [round(clock * second) for second in video.seconds]
-    return {"total_num_frames": places[-1] + 1, "fps": clock, "frames_indices": places}
+    indices = [round(clock * second) for second in video.seconds]
+    return {"total_num_frames": indices[-1] + 1, "fps": clock, "frames_indices": indices}

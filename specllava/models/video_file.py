@@ -71,7 +71,7 @@ def read_video(
             taken = tuple(_taken(path.name, container, stream, frozenset(chosen), longest))
     if len(taken) < len(chosen):
         raise ValueError(f"{path.name} breaks off: {len(taken)} of {len(chosen)} frames could be decoded")
-    return Video(taken, tuple(times[place] - times[0] for place in chosen), draft_frames)
+    return Video(taken, tuple(times[index] - times[0] for index in chosen), draft_frames)
 
 
 @contextmanager

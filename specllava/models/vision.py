@@ -14,8 +14,8 @@ from specllava.models.slot_draft import SlotDraft
 from specllava.models.special import slot_ids
 
 
-def placed(inputs: Mapping[str, Tensor], model: PreTrainedModel, device: torch.device) -> dict[str, Tensor]:
-    """Move inputs to a device, pixels in the model's precision; times, which are rows, keep theirs."""
+def to_device(inputs: Mapping[str, Tensor], model: PreTrainedModel, device: torch.device) -> dict[str, Tensor]:
+    """Move inputs to a device, pixels in the model's precision; times, which are vectors, keep their own."""
     return {
         name: one.to(device, model.dtype) if one.is_floating_point() and one.dim() > 1 else one.to(device)
         for name, one in inputs.items()

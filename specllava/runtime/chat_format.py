@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 
 from specllava.models.images import open_image
-from specllava.models.shown import Shown
+from specllava.models.media import Media
 from specllava.models.special import check_text
 from specllava.models.video import Video
 
@@ -19,14 +19,14 @@ ROLES = ("user", "assistant")
 
 
 def as_chat(
-    messages: Messages, first: Sequence[Shown], special: Sequence[str]
-) -> tuple[list[Message], list[Shown]]:
+    messages: Messages, first: Sequence[Media], special: Sequence[str]
+) -> tuple[list[Message], list[Media]]:
     """Convert messages to the form of chat templates; also return what they show, pictures and videos.
 
     What a message shows stands in front of its text.
 
     Args:
-        first: shown by the first message of the user, in front of its own.
+        first: media of the first message of the user, in front of its own.
         special: tokens that no text may hold.
 
     Raises:
@@ -37,9 +37,9 @@ def as_chat(
     if not plain or plain[-1].get("role") != "user":
         raise ValueError("a chat must end with a message of the user")
     chat: list[Message] = []
-    all_shown: list[Shown] = []
+    media_of_all: list[Media] = []
     for number, message in enumerate(plain):
-        role, text, shown = _parts(number, message)
+        role, text, media = _parts(number, message)
         whose = "the prompt" if number == len(plain) - 1 else f"message {number}"
         if not text and role == "user":  # an assistant's message may be empty
             raise ValueError(f"{whose} is empty")
@@ -47,51 +47,51 @@ def as_chat(
         if role != ROLES[number % 2]:
             raise ValueError(f"message {number} is the {role}'s: the user begins, and the two take turns")
         if number == 0:
-            shown = [*first, *shown]
-        all_shown += shown
-        kinds = [{"type": "video" if isinstance(one, Video) else "image"} for one in shown]
+            media = [*first, *media]
+        media_of_all += media
+        kinds = [{"type": "video" if isinstance(one, Video) else "image"} for one in media]
         chat.append({"role": role, "content": [*kinds, {"type": "text", "text": text}]})
-    return chat, all_shown
+    return chat, media_of_all
 
 
-def _parts(number: int, message: Message) -> tuple[str, str, list[Shown]]:
+def _parts(number: int, message: Message) -> tuple[str, str, list[Media]]:
     """Split a message into role, text and what it shows; several texts are joined by a space."""
     role, content = message.get("role"), message.get("content")
     if role not in ROLES or not isinstance(content, str | list | tuple):
         raise ValueError(f"message {number} needs a role (user or assistant) and its text or parts as content")
     texts: list[str] = []
-    shown: list[Shown] = []
+    media: list[Media] = []
     for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
         match part:
             case {"type": "text", "text": str(text)}:
                 texts.append(text.strip())
             case {"type": "image", "image": Image.Image() | str() | Path() as source} if role == "user":
-                shown.append(open_image(source))
+                media.append(open_image(source))
             case {"type": "video", "video": Video() as video} if role == "user":
-                shown.append(video)
+                media.append(video)
             case _:
                 raise ValueError(
                     f"message {number} has a part that is neither a text nor a picture or video of the user:"
                     f" {str(part)[:80]!r}"
                 )
-    return role, " ".join(filter(None, texts)), shown
+    return role, " ".join(filter(None, texts)), media
 
 
 def with_video_parts(
-    chat: Sequence[Message], shown: Sequence[Shown], parts: Callable[[Video], Sequence[Message]]
+    chat: Sequence[Message], media: Sequence[Media], parts: Callable[[Video], Sequence[Message]]
 ) -> list[Message]:
     """Return a chat with the parts that stand for its videos in a model's template.
 
     Args:
-        shown: what the chat shows, in order.
+        media: pictures and videos of the chat, in order.
         parts: those of one video.
     """
-    left = iter(shown)
+    left = iter(media)
 
-    def written(part: Message) -> Sequence[Message]:
+    def expand(part: Message) -> Sequence[Message]:
         one = None if part["type"] == "text" else next(left)
         return parts(one) if isinstance(one, Video) else [part]
 
     return [
-        message | {"content": [new for part in message["content"] for new in written(part)]} for message in chat
+        message | {"content": [new for part in message["content"] for new in expand(part)]} for message in chat
     ]

@@ -22,7 +22,7 @@ from specllava.models.special import slot_ids
 from specllava.models.vision import merge_features, num_image_tokens
 from specllava.runtime.attention import AttentionMasks, seen_in_prefill
 from specllava.runtime.cache import BranchCache, Content
-from specllava.runtime.passes import PassInput, PassOutput, PrefillOutput, Summary
+from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput, PrefillOutput
 from specllava.runtime.state_rows import StateRows
 
 
@@ -50,15 +50,15 @@ class Engine:
         self._rotations = _rotations(self.decoder, capacity, self.dtype)
         self.state_layers: tuple[int, ...] = ()
         self._held = self._new_rows()
-        self.ask(state_layers)
+        self.set_state_layers(state_layers)
 
     @property
     def nbytes(self) -> int:
         """Bytes of keys, values and held states."""
         return self.cache.nbytes + self._held.nbytes
 
-    def ask(self, state_layers: Sequence[int]) -> None:
-        """Return these hidden states from now on; those of other layers that were held are forgotten."""
+    def set_state_layers(self, state_layers: Sequence[int]) -> None:
+        """Set the layers whose hidden states passes return; held states of other layers are dropped."""
         if self.state_layers != tuple(state_layers):
             self.state_layers = tuple(state_layers)
             self._held = self._new_rows()
@@ -66,7 +66,7 @@ class Engine:
     def copy_from(self, other: Engine) -> None:
         """Take over the columns of an engine of smaller capacity, and the states that it holds of them."""
         self.cache.copy_from(other.cache)
-        self.ask(other.state_layers)
+        self.set_state_layers(other.state_layers)
         self._held.copy_from(other._held)
         self._offset = other._offset
 
@@ -115,11 +115,11 @@ class Engine:
         self._states(output.hidden_states, reused)
         return PrefillOutput(self._scored(output.last_hidden_state[0, -1]), reused, self._held.rows)
 
-    def forward(self, batch: PassInput, summary: Summary | None = None) -> PassOutput:
+    def forward(self, batch: PassInput, reduction: LogitsReduction | None = None) -> PassOutput:
         """Append tokens to the cache and score them.
 
         Args:
-            summary: what the host has to know of the logits; not computed here, where the logits are at hand.
+            reduction: what the host has to know of the logits; not computed here, where the logits are at hand.
 
         Raises:
             ValueError: they do not fit the cache.

@@ -45,7 +45,7 @@ class Engines:
             raise ValueError("exact passes are padded ones: leave passes at auto, padded or graphs")
         self.runner, self._exact = runner, exact
         self._free: list[PaddedEngine | PaddedFeatureEngine] = []
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def check(self, target: PreTrainedModel) -> None:
         """Refuse a target that cannot be decoded by exact passes, if they are exact.
@@ -117,8 +117,8 @@ class Engines:
         if self._exact:
             raise ValueError(f"{type(model).__name__} cannot be decoded with exact passes: {why}")
         line = f"{type(model).__name__} runs without CUDA graphs: {why}"
-        if line not in self._told:
-            self._told.add(line)
+        if line not in self._warned:
+            self._warned.add(line)
             log.warning(line)
         return None
 

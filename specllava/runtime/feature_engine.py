@@ -12,12 +12,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specllava.models.family import family_of
-from specllava.models.feature_draft import Entries, FeatureDraft
+from specllava.models.feature_draft import DraftInputs, FeatureDraft
 from specllava.models.special import slot_ids
 from specllava.models.vision import merge_features, num_image_tokens
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache, Content
-from specllava.runtime.passes import PassInput, PassOutput, Summary
+from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.runtime.prompt import Prompt
 
 
@@ -32,8 +32,8 @@ class FeatureEngine:
         self.model = model
         self.device, self.dtype = model.device, model.dtype
         self.cache = self._new_cache(capacity)
-        self.ahead = 0  # positions against columns: a compressed picture takes fewer columns
-        self.image: Tensor | None = None  # of the last picture, see :class:`Entries`
+        self.position_offset = 0  # positions against columns: a compressed picture takes fewer columns
+        self.image: Tensor | None = None  # of the last picture, see :class:`DraftInputs`
         self._masks = AttentionMasks(model.config, self.device, self.dtype)
         self._table: Tensor | None = None  # of rotations by position; what pictures shift has no largest one
         if model.config.mrope_section is None:
@@ -45,7 +45,7 @@ class FeatureEngine:
         """Bytes of keys and values."""
         return self.cache.nbytes
 
-    def prefill(self, entries: Entries, contents: Sequence[Content]) -> Tensor:
+    def prefill(self, entries: DraftInputs, contents: Sequence[Content]) -> Tensor:
         """Read a text, in place of what the cache holds; what both begin with is not read again.
 
         Returns the draft's states of the entries that were read, ``[read, hidden]``.
@@ -57,7 +57,7 @@ class FeatureEngine:
         reused = self.cache.common_prefix(contents)
         self.cache.keep(reused, [])
         position = 1 + max(entries.positions, default=-1) if entries.rows is None else int(entries.rows[0, -1])
-        self.ahead, self.image = position - len(contents), entries.image
+        self.position_offset, self.image = position - len(contents), entries.image
         if reused == len(contents):
             return entries.inputs.new_empty((0, self.model.config.hidden_size))
         if entries.rows is None:
@@ -66,23 +66,25 @@ class FeatureEngine:
             rotations = self.model.rotations(entries.rows[:, None, reused:-1])
         return self._run(entries.inputs[reused:], rotations, None, contents[reused:], entries.positions[reused:])
 
-    def read(self, tokens: Sequence[int], states: Tensor, summary: Summary | None = None) -> PassOutput:
+    def read(self, tokens: Sequence[int], states: Tensor, reduction: LogitsReduction | None = None) -> PassOutput:
         """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored.
 
         Args:
-            summary: as :meth:`Engine.forward`.
+            reduction: as :meth:`Engine.forward`.
         """
         inputs = self.model.inputs(self._embed(tokens), states, image=self.image)
         positions = self._next(len(tokens))
         own = self._run(inputs, self._rotations(positions), None, tokens, self._in_text(positions))
         return PassOutput(self.model.logits(own[-1:]), own)
 
-    def forward(self, batch: PassInput, states: Tensor | None = None, summary: Summary | None = None) -> PassOutput:
+    def forward(
+        self, batch: PassInput, states: Tensor | None = None, reduction: LogitsReduction | None = None
+    ) -> PassOutput:
         """Append tokens with the draft's own states before them, and score each.
 
         Args:
             states: ``[tokens, hidden]``; zeros without, for timing.
-            summary: as :meth:`Engine.forward`.
+            reduction: as :meth:`Engine.forward`.
         """
         embeds = self._embed(batch.tokens)
         states = torch.zeros_like(embeds) if states is None else states
@@ -100,14 +102,14 @@ class FeatureEngine:
 
     def _next(self, count: int) -> range:
         """Return the positions of the next tokens behind the cache."""
-        start = self.cache.length + self.ahead
+        start = self.cache.length + self.position_offset
         return range(start, start + count)
 
     def _in_text(self, positions: Sequence[int]) -> Sequence[int]:
         """Return the positions in the text of tokens at rotary positions, from which pictures may move these."""
         if self._masks.window is None or self._table is not None:
             return positions
-        return [position - self.ahead for position in positions]
+        return [position - self.position_offset for position in positions]
 
     def _embed(self, tokens: Sequence[int]) -> Tensor:
         return self.model.embed(torch.tensor(list(tokens), device=self.device))
@@ -152,7 +154,7 @@ class FeatureEngine:
 
 def prompt_entries(
     draft: FeatureDraft, target: PreTrainedModel, prompt: Prompt, states: Tensor
-) -> tuple[Entries, list[Content]]:
+) -> tuple[DraftInputs, list[Content]]:
     """Return the entries of a prompt whose last token's successor is unknown yet, and what each stands for.
 
     Args:
@@ -183,7 +185,7 @@ def _position_rows(target: PreTrainedModel, prompt: Prompt) -> Tensor:
     return given.reshape(-1, prompt.length).expand(3, -1)
 
 
-def entry_contents(entries: Entries, contents: Sequence[Content]) -> list[Content]:
+def entry_contents(entries: DraftInputs, contents: Sequence[Content]) -> list[Content]:
     """Return what each entry stands for: all of the text behind the entry before it, up to its own position.
 
     So the first holds two tokens, and what follows a dropped picture depends on that picture. What an entry makes of a
@@ -202,6 +204,6 @@ def entry_contents(entries: Entries, contents: Sequence[Content]) -> list[Conten
         if None in covered or (words and len(covered) == 1):
             held.append(None if None in covered else covered[0])
         else:
-            told = " ".join(f"{len(list(same))} x {one}" for one, same in groupby(covered))
-            held.append(told if words or entries.choice is None else f"{told} {entries.choice}")
+            covered_text = " ".join(f"{len(list(same))} x {one}" for one, same in groupby(covered))
+            held.append(covered_text if words or entries.choice is None else f"{covered_text} {entries.choice}")
     return held

@@ -60,9 +60,9 @@ def costs_key(target: PreTrainedModel, draft: PreTrainedModel, *kind: object) ->
         kind: what else tells passes apart, such as how weights are stored.
     """
     device = input_device(target)
-    told = [
+    facts = [
         *platform.uname(), device.type if device.type == "cpu" else torch.cuda.get_device_name(device),
         torch.get_num_threads(), torch.__version__,
         *((type(model).__name__, str(model.dtype), model.config.to_json_string()) for model in (target, draft)), *kind,
     ]  # fmt: skip
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]

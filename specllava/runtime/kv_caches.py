@@ -80,7 +80,7 @@ class KVCaches:
                 self._lender.give_back([held])
             held = self._engines[key] = larger
         self._lender.verify_with(held, capacity, rows)
-        held.ask(state_layers)
+        held.set_state_layers(state_layers)
         return held
 
     @contextmanager

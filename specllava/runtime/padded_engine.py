@@ -12,7 +12,7 @@ from specllava.models.decoder import GROWING_ROPES, SLIDING, layer_types
 from specllava.models.feature_draft import FeatureDraft
 from specllava.runtime.engine import Engine
 from specllava.runtime.padded_passes import WIDEST, PaddedPasses
-from specllava.runtime.passes import PassInput, PassOutput, Summary
+from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.runtime.runner import PassRunner
 from specllava.runtime.slab import SlabCache
 from specllava.runtime.state_rows import StateRows
@@ -36,20 +36,20 @@ class PaddedEngine(Engine):
         config = model.config.get_text_config()
         self.passes = PaddedPasses(self.cache, config.vocab_size, self.dtype, self.dtype, runner)
 
-    def forward(self, batch: PassInput, summary: Summary | None = None) -> PassOutput:
+    def forward(self, batch: PassInput, reduction: LogitsReduction | None = None) -> PassOutput:
         if len(batch.tokens) > WIDEST:
-            return super().forward(batch, summary)
+            return super().forward(batch, reduction)
         start, count = self.cache.length, len(batch.tokens)
         shape = self.passes.stage(batch)
 
         def compute() -> Tensor:
             last, hidden = self._through_layers(shape.ids, self.passes.mask(shape), shape.positions)
             if self.state_layers:
-                self._held.storage.index_copy_(0, shape.place.slots, self._joined(hidden))
+                self._held.storage.index_copy_(0, shape.write_slots.slots, self._joined(hidden))
             return self._scored(last[0])
 
         kind = self.state_layers, self._offset
-        logits, numbers = self.passes.run(kind, shape, batch, compute, summary)
+        logits, numbers = self.passes.run(kind, shape, batch, compute, reduction)
         self._record(batch.tokens, ())
         self._held.advance(start, count)
         return PassOutput(logits, self.kept_states(start), numbers)
@@ -76,7 +76,7 @@ def unpaddable(model: PreTrainedModel) -> str | None:
     if isinstance(model, FeatureDraft):
         if SLIDING in layer_types(model.config):
             return "its attention has a sliding window"
-        decoder, ends = model, (model.ends.embeddings, model.ends.head)
+        decoder, ends = model, (model.shared.embeddings, model.shared.head)
     else:
         decoder, ends = model.get_decoder(), (model.get_input_embeddings(), model.get_output_embeddings())
         if not isinstance(decoder, LlamaModel):

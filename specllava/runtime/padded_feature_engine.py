@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specllava.models.feature_draft import Entries, FeatureDraft
+from specllava.models.feature_draft import DraftInputs, FeatureDraft
 from specllava.runtime.cache import Content
 from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.padded_passes import WIDEST, PaddedPasses
-from specllava.runtime.passes import PassInput, PassOutput, Summary
+from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.runtime.runner import PassRunner
 from specllava.runtime.slab import SlabCache
 
@@ -29,15 +29,15 @@ class PaddedFeatureEngine(FeatureEngine):
     def __init__(self, model: FeatureDraft, capacity: int, runner: PassRunner) -> None:
         super().__init__(model, capacity)
         config = model.config
-        scored = self.dtype if config.own_head else model.ends.dtype
+        scored = self.dtype if config.own_head else model.shared.dtype
         self.passes = PaddedPasses(self.cache, config.vocab_size, scored, self.dtype, runner)
-        told = len(config.state_layers) * int(config.target_hidden_size or config.hidden_size)
-        self._told = torch.zeros((WIDEST, told), dtype=model.ends.dtype, device=self.device)  # the target's states
+        width = len(config.state_layers) * int(config.target_hidden_size or config.hidden_size)
+        self._target_states = torch.zeros((WIDEST, width), dtype=model.shared.dtype, device=self.device)
         self._guessed = torch.zeros((WIDEST, config.hidden_size), dtype=self.dtype, device=self.device)
         self._own = torch.zeros_like(self._guessed)
         self._picture = torch.zeros((config.hidden_size,), dtype=self.dtype, device=self.device)
 
-    def prefill(self, entries: Entries, contents: Sequence[Content]) -> Tensor:
+    def prefill(self, entries: DraftInputs, contents: Sequence[Content]) -> Tensor:
         read = super().prefill(entries, contents)
         if self.image is None:
             self._picture.zero_()
@@ -45,21 +45,25 @@ class PaddedFeatureEngine(FeatureEngine):
             self._picture.copy_(self.image)
         return read
 
-    def read(self, tokens: Sequence[int], states: Tensor, summary: Summary | None = None) -> PassOutput:
+    def read(self, tokens: Sequence[int], states: Tensor, reduction: LogitsReduction | None = None) -> PassOutput:
         batch = PassInput(tokens, last=1)
         if len(tokens) > WIDEST:
             return super().read(tokens, states)
-        return self._pass(batch, self._told, states, summary)
+        return self._pass(batch, self._target_states, states, reduction)
 
-    def forward(self, batch: PassInput, states: Tensor | None = None, summary: Summary | None = None) -> PassOutput:
+    def forward(
+        self, batch: PassInput, states: Tensor | None = None, reduction: LogitsReduction | None = None
+    ) -> PassOutput:
         if len(batch.tokens) > WIDEST:
             return super().forward(batch, states)
-        return self._pass(batch, self._guessed, states, summary)
+        return self._pass(batch, self._guessed, states, reduction)
 
-    def _pass(self, batch: PassInput, held: Tensor, states: Tensor | None, summary: Summary | None) -> PassOutput:
+    def _pass(
+        self, batch: PassInput, held: Tensor, states: Tensor | None, reduction: LogitsReduction | None
+    ) -> PassOutput:
         """Run a pass over tokens with ``states`` before them, which are copied to ``held``."""
         count, guessed = len(batch.tokens), held is self._guessed
-        shape = self.passes.stage(batch, self.ahead)
+        shape = self.passes.stage(batch, self.position_offset)
         held[:count] = 0.0 if states is None else states
 
         def compute() -> Tensor:
@@ -69,7 +73,7 @@ class PaddedFeatureEngine(FeatureEngine):
             self._own[: shape.rows].copy_(states[0])
             return self.model.logits(states[0])
 
-        logits, numbers = self.passes.run(guessed, shape, batch, compute, summary)
+        logits, numbers = self.passes.run(guessed, shape, batch, compute, reduction)
         self.cache.contents += batch.tokens
         return PassOutput(logits, self._own[:count].clone(), numbers)  # the next level's pass writes there
 

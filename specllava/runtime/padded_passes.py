@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specllava.runtime.passes import PassInput, Summary
+from specllava.runtime.passes import LogitsReduction, PassInput
 from specllava.runtime.runner import PassRunner
-from specllava.runtime.slab import Place, SlabCache
+from specllava.runtime.slab import SlabCache, WriteSlots
 from specllava.runtime.transfers import Download, Upload
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)  # of a pass; wider ones are rare and not padded
@@ -49,7 +49,7 @@ class Shape:
         visible: which columns each row attends to, ``[rows, window]``, likewise.
         nbytes: of both.
         ids: ``[1, rows]`` on the device.
-        place: columns to write and to read.
+        write_slots: columns to write and to read.
         positions: ``[rows]``, in the text.
         bits: ``visible`` on the device.
     """
@@ -58,7 +58,7 @@ class Shape:
     visible: npt.NDArray[np.bool_]
     nbytes: int
     ids: Tensor
-    place: Place
+    write_slots: WriteSlots
     positions: Tensor
     bits: Tensor
 
@@ -85,15 +85,15 @@ class PaddedPasses:
         self._upload = Upload(WIDEST * (3 * 8 + cache.capacity), device)
         self._shapes: dict[tuple[int, int], Shape] = {}
         self._logits = torch.zeros((WIDEST, vocabulary), dtype=dtype, device=device)
-        self._downloads: dict[Summary, Download] = {}
+        self._downloads: dict[LogitsReduction, Download] = {}
         self._zero = torch.zeros((), dtype=added, device=device)
         self._never = torch.full((), torch.finfo(added).min, dtype=added, device=device)  # -inf would make NaN of 0 / 0
 
-    def stage(self, batch: PassInput, ahead: int = 0) -> Shape:
+    def stage(self, batch: PassInput, position_offset: int = 0) -> Shape:
         """Upload the input of a pass behind the cache, without waiting for the device.
 
         Args:
-            ahead: how far positions are ahead of columns, where the batch names none.
+            position_offset: position in the text minus column, where the batch names no positions.
 
         Raises:
             ValueError: it does not fit the cache, or the widest bucket.
@@ -107,7 +107,7 @@ class PaddedPasses:
         shape.numbers[:, :count] = (
             batch.tokens,
             range(start, end),
-            range(start + ahead, end + ahead) if batch.positions is None else batch.positions,
+            range(start + position_offset, end + position_offset) if batch.positions is None else batch.positions,
         )
         shape.numbers[:, count:] = 0
         shape.numbers[1, count:] = range(self._cache.capacity, self._cache.capacity + shape.rows - count)
@@ -126,32 +126,37 @@ class PaddedPasses:
         return torch.where(shape.bits, self._zero, self._never)[None, None]
 
     def run(
-        self, kind: Hashable, shape: Shape, batch: PassInput, compute: Callable[[], Tensor], summary: Summary | None
+        self,
+        kind: Hashable,
+        shape: Shape,
+        batch: PassInput,
+        compute: Callable[[], Tensor],
+        reduction: LogitsReduction | None,
     ) -> tuple[Tensor, list[list[float]] | None]:
-        """Run a staged pass; return the logits of its tokens, and their summary if one is asked for.
+        """Run a staged pass; return the logits of its tokens, and their reduction if one is given.
 
         Args:
             kind: tells passes apart that ``compute`` computes differently.
             compute: returns logits ``[rows, vocab]`` of all rows of the shape.
         """
         rows = slice(len(batch.tokens) - (batch.last or len(batch.tokens)), len(batch.tokens))
-        download = None if summary is None else self._download(summary)
+        download = None if reduction is None else self._download(reduction)
 
         def whole() -> None:
-            with self._cache.writing_at(shape.place):
+            with self._cache.writing_at(shape.write_slots):
                 logits = compute()
             self._logits[: shape.rows].copy_(logits)
-            if summary is not None and download is not None:
-                download.device[: shape.rows].copy_(summary(logits))
+            if reduction is not None and download is not None:
+                download.device[: shape.rows].copy_(reduction(logits))
 
-        self._runner.run((kind, shape.rows, shape.place.window, summary), whole)
+        self._runner.run((kind, shape.rows, shape.write_slots.window, reduction), whole)
         self._cache.advance(len(batch.tokens))
         return self._logits[rows], None if download is None else download.fetch(rows)
 
-    def _download(self, summary: Summary) -> Download:
-        if summary not in self._downloads:
-            self._downloads[summary] = Download(WIDEST, summary.width, self._cache.slab.device)
-        return self._downloads[summary]
+    def _download(self, reduction: LogitsReduction) -> Download:
+        if reduction not in self._downloads:
+            self._downloads[reduction] = Download(WIDEST, reduction.width, self._cache.slab.device)
+        return self._downloads[reduction]
 
     def _shape(self, rows: int, window: int) -> Shape:
         if (rows, window) not in self._shapes:
@@ -163,7 +168,7 @@ class PaddedPasses:
                 visible=host[numbers:nbytes].view(np.bool_).reshape(rows, window),
                 nbytes=nbytes,
                 ids=integers[:1],
-                place=Place(integers[1], window),
+                write_slots=WriteSlots(integers[1], window),
                 positions=integers[2],
                 bits=there[numbers:nbytes].view(torch.bool).view(rows, window),
             )

@@ -40,10 +40,12 @@ class PassInput:
         return cls(tree.tokens, visible, [cached + depth for depth in tree.depths()])
 
 
-class Summary(Protocol):
-    """Interface of what the host has to know of a pass's logits. Equal ones do the same operations.
+class LogitsReduction(Protocol):
+    """Interface of a reduction of a pass's logits to the numbers that the host needs.
 
-    A padded engine computes it within the pass and downloads that alone; other engines leave it to whoever asked.
+    Equal reductions do the same operations.
+
+    A padded engine computes it within the pass and downloads that alone; other engines leave it to the caller.
     """
 
     @property
@@ -52,7 +54,7 @@ class Summary(Protocol):
         ...
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Summarise ``[rows, vocab]`` as ``[rows, width]`` in float32, without a word to the host."""
+        """Summarise ``[rows, vocab]`` as ``[rows, width]`` in float32, without synchronising with the host."""
         ...
 
     def __hash__(self) -> int: ...
@@ -66,7 +68,7 @@ class PassOutput:
         logits: ``[tokens or last, vocab]``.
         states: hidden states of the engine's ``state_layers``, side by side, ``[tokens, layers * hidden]``;
             ``None`` without any.
-        numbers: what a :class:`Summary` made of each row of the logits, if the pass has computed it.
+        numbers: of each row of the logits, by a :class:`LogitsReduction`, if the pass has computed it.
     """
 
     logits: Tensor

@@ -15,10 +15,10 @@ from specllava.models.chat_template import apply_template
 from specllava.models.device import input_device
 from specllava.models.draft_classes import VisionSource
 from specllava.models.family import Family, ImageFeatures, Picture, family_of, picture_key
-from specllava.models.shown import Shown, all_frames, for_draft
-from specllava.models.special import beginning, special_tokens, written_begun
+from specllava.models.media import Media, all_frames, for_draft
+from specllava.models.special import beginning, bos_options, special_tokens
 from specllava.models.video import Video, metadata
-from specllava.models.vision import compressor_of, kept_slots, placed, slots_of
+from specllava.models.vision import compressor_of, kept_slots, slots_of, to_device
 from specllava.out_of_memory import is_panic
 from specllava.runtime.chat_format import Message, Messages, as_chat, with_video_parts
 from specllava.runtime.prompt import Prompt, with_draft_prompt
@@ -55,7 +55,7 @@ class PromptBuilder:
     @torch.inference_mode()
     def build(
         self,
-        shown: Sequence[Shown],
+        media: Sequence[Media],
         messages: Messages,
         new_tokens: int = 0,
         known: Mapping[str, ImageFeatures] | None = None,
@@ -63,7 +63,7 @@ class PromptBuilder:
         """Tokenise a chat and encode its pictures.
 
         Args:
-            shown: pictures and videos of the first message.
+            media: pictures and videos of the first message.
             messages: one question, or messages with ``role`` and ``content`` that end with the user's. A content is
                 text, or parts ``{"type": "text", "text": …}`` and, from the user, ``{"type": "image", "image": picture
                 or path}`` and ``{"type": "video", "video": Video}``; what is shown stands before the text of its
@@ -77,25 +77,25 @@ class PromptBuilder:
             ValueError: an empty prompt, a malformed chat, a chat template that fails, a picture that cannot be read, or
                 fewer frames for a draft that reads none; all before any model runs.
         """
-        chat, all_shown = as_chat(messages, shown, special_tokens(self.processor.tokenizer))
-        sparse = any(isinstance(one, Video) and one.draft_frames is not None for one in all_shown)
+        chat, media_of_all = as_chat(messages, media, special_tokens(self.processor.tokenizer))
+        sparse = any(isinstance(one, Video) and one.draft_frames is not None for one in media_of_all)
         if sparse and self.vision not in ("shared", "own"):
             raise ValueError(f"no fewer frames for the draft than for the target: {self._why_not_sparse()}")
         self._check_text(" ".join(message["content"][-1]["text"] for message in chat))  # before a template reads it
-        inputs = self._read(self.processor, chat, all_shown)
-        plain = self._plain(chat, all_shown, inputs)
+        inputs = self._read(self.processor, chat, media_of_all)
+        plain = self._plain(chat, media_of_all, inputs)
         if plain.length + new_tokens > self.context:
-            fit = self._frames_that_fit(chat, all_shown, plain.length, new_tokens)
-            fit = fit or self._pictures_that_fit(chat, all_shown, new_tokens)
+            fit = self._frames_that_fit(chat, media_of_all, plain.length, new_tokens)
+            fit = fit or self._pictures_that_fit(chat, media_of_all, new_tokens)
             check_room(self.context, plain.length, new_tokens, plain.turn, fit)
-        if not all_shown:
+        if not media_of_all:
             return plain
         known = known or {}
-        prompt = _with_features(plain, self.target, self.processor, all_shown, inputs, known)
+        prompt = _with_features(plain, self.target, self.processor, media_of_all, inputs, known)
         if self.vision == "none":
             words = plain.input_ids[~slots_of(self.target.config, plain.input_ids)]
             return with_draft_prompt(prompt, replace(plain, input_ids=words[None], image_sizes=()))
-        watched = for_draft(all_shown)
+        watched = for_draft(media_of_all)
         if self.draft is not None and self.draft_processor is not None:  # it has a tower of its own
             inputs = self._read(self.draft_processor, chat, watched)
             own = self._plain(chat, watched, inputs)
@@ -115,13 +115,13 @@ class PromptBuilder:
         return with_draft_prompt(prompt, read)
 
     def _read(
-        self, processor: ProcessorMixin, chat: Sequence[Message], shown: Sequence[Shown]
+        self, processor: ProcessorMixin, chat: Sequence[Message], media: Sequence[Media]
     ) -> Mapping[str, Tensor]:
         """Write a chat by the target's template, and tokenise it with what it shows."""
         family = family_of(self.target.config)
-        text = apply_template(self.processor, with_video_parts(chat, shown, family.video_parts), self.name)
+        text = apply_template(self.processor, with_video_parts(chat, media, family.video_parts), self.name)
         self._check_text(text)
-        return _read(processor, shown if family.reads_videos else all_frames(shown), text)
+        return _read(processor, media if family.reads_videos else all_frames(media), text)
 
     def _check_text(self, text: str) -> None:
         """Refuse a text of far more tokens than the context by its beginning: it is not tokenised whole.
@@ -135,7 +135,7 @@ class PromptBuilder:
                 " shorten the prompt"
             )
 
-    def _plain(self, chat: Sequence[Message], shown: Sequence[Shown], inputs: Mapping[str, Tensor]) -> Prompt:
+    def _plain(self, chat: Sequence[Message], media: Sequence[Media], inputs: Mapping[str, Tensor]) -> Prompt:
         """Return the prompt of a chat without features."""
         return Prompt(
             text=chat[-1]["content"][-1]["text"],
@@ -144,7 +144,7 @@ class PromptBuilder:
             pictures=(),
             features=None,
             image_keys=(),
-            image_sizes=tuple(one.size for one in all_frames(shown)),
+            image_sizes=tuple(one.size for one in all_frames(media)),
             vision_seconds=0.0,
             turn=sum(message["role"] == "user" for message in chat) - 1,
         )
@@ -159,20 +159,20 @@ class PromptBuilder:
                 return "the draft reads words alone"
 
     def _frames_that_fit(
-        self, chat: Sequence[Message], shown: Sequence[Shown], length: int, new_tokens: int
+        self, chat: Sequence[Message], media: Sequence[Media], length: int, new_tokens: int
     ) -> str:
         """Tell how many frames of a chat's only video would fit the context; "" if none, or there is no such video.
 
         Args:
             length: tokens of the chat with all frames.
         """
-        videos = [one for one in shown if isinstance(one, Video)]
+        videos = [one for one in media if isinstance(one, Video)]
         if len(videos) != 1:
             return ""
         count, room = len(videos[0].frames), self.context - new_tokens
 
         def taken(frames: int) -> int:
-            fewer = [replace(one, draft_frames=frames) if isinstance(one, Video) else one for one in shown]
+            fewer = [replace(one, draft_frames=frames) if isinstance(one, Video) else one for one in media]
             return int(self._read(self.processor, chat, for_draft(fewer))["input_ids"].shape[1])
 
         least = taken(1)
@@ -181,7 +181,7 @@ class PromptBuilder:
             fit -= 1
         return f"{fit} frames" if fit else ""
 
-    def _pictures_that_fit(self, chat: Sequence[Message], shown: Sequence[Shown], new_tokens: int) -> str:
+    def _pictures_that_fit(self, chat: Sequence[Message], media: Sequence[Media], new_tokens: int) -> str:
         """Tell how many of the last message's pictures would fit; "" if none, or it shows no two, or a video."""
         *before, last = chat
         *kinds, _ = parts = last["content"]
@@ -191,22 +191,22 @@ class PromptBuilder:
 
         def length(count: int) -> int:
             fewer = [*before, last | {"content": parts[asked - count :]}]
-            kept = shown[: len(shown) - asked + count]
+            kept = media[: len(media) - asked + count]
             return int(self._read(self.processor, fewer, kept)["input_ids"].shape[1])
 
         count = bisect_right(range(1, asked), self.context - new_tokens, key=length)
         return f"{count} picture{'s' if count > 1 else ''}" if count else ""
 
 
-def _read(processor: ProcessorMixin, shown: Sequence[Shown], text: str) -> Mapping[str, Tensor]:
+def _read(processor: ProcessorMixin, media: Sequence[Media], text: str) -> Mapping[str, Tensor]:
     """Tokenise a text with what it shows as ``apply_chat_template`` would: no second beginning, pictures of one chat.
 
     Raises:
         ValueError: settings of the processor, which come with the checkpoint, that do not work.
     """
-    given: dict[str, Any] = dict(written_begun(processor.tokenizer, text))
-    pictures = [one for one in shown if not isinstance(one, Video)]
-    videos = [one for one in shown if isinstance(one, Video)]
+    given: dict[str, Any] = dict(bos_options(processor.tokenizer, text))
+    pictures = [one for one in media if not isinstance(one, Video)]
+    videos = [one for one in media if isinstance(one, Video)]
     if videos:
         given |= {"videos": [list(one.frames) for one in videos], "video_metadata": [metadata(one) for one in videos]}
     try:
@@ -226,7 +226,7 @@ def _with_features(
     prompt: Prompt,
     model: PreTrainedModel,
     processor: ProcessorMixin,
-    shown: Sequence[Shown],
+    media: Sequence[Media],
     inputs: Mapping[str, Tensor],
     known: Mapping[str, ImageFeatures],
     whose: str = "",
@@ -238,8 +238,8 @@ def _with_features(
         whose: in front of the keys, where features are not the target's.
     """
     family, device = family_of(model.config), prompt.input_ids.device
-    given = _split(family, model.config, processor, shown, inputs)
-    read = [placed(one, model, device) for one in given]
+    given = _split(family, model.config, processor, media, inputs)
+    read = [to_device(one, model, device) for one in given]
     keys = tuple(whose + picture_key(one) for one in given)
     started = now(device)
     new = {key: number for number, key in enumerate(keys) if key not in known}
@@ -251,7 +251,7 @@ def _with_features(
     own = {name: inputs[name] for name in names if isinstance(inputs.get(name), Tensor)}
     return replace(
         prompt,
-        image_inputs=placed(own, model, device),
+        image_inputs=to_device(own, model, device),
         pictures=tuple(read),
         features=features,
         image_keys=keys,
@@ -263,16 +263,16 @@ def _split(
     family: Family,
     config: PretrainedConfig,
     processor: ProcessorMixin,
-    shown: Sequence[Shown],
+    media: Sequence[Media],
     inputs: Mapping[str, Tensor],
 ) -> list[Picture]:
-    """Split the processor's output into what is shown, in its order."""
+    """Split the processor's output into pictures and videos, in their order."""
     if not family.reads_videos:
-        return family.pictures(config, processor, inputs, [one.size[::-1] for one in all_frames(shown)])
-    sizes = [one.size[::-1] for one in shown if not isinstance(one, Video)]
+        return family.pictures(config, processor, inputs, [one.size[::-1] for one in all_frames(media)])
+    sizes = [one.size[::-1] for one in media if not isinstance(one, Video)]
     pictures = iter(family.pictures(config, processor, inputs, sizes) if sizes else ())
-    videos = iter(family.videos(config, processor, inputs) if len(sizes) < len(shown) else ())
-    return [next(videos if isinstance(one, Video) else pictures) for one in shown]
+    videos = iter(family.videos(config, processor, inputs) if len(sizes) < len(media) else ())
+    return [next(videos if isinstance(one, Video) else pictures) for one in media]
 
 
 def check_room(context: int, length: int, new_tokens: int, turn: int = 0, fit: str = "") -> None:

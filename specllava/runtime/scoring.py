@@ -51,9 +51,9 @@ def draft_log_probs(
     assert known is not None
     rows = [reader.prefill(*prompt_entries(draft, target, prompt, known))[-1:]]
     if len(answer) > 1:
-        told = engine.forward(PassInput(answer[:-1])).states
-        assert told is not None
-        own = reader.read(answer[:-1], torch.cat([known[-1:], told[:-1]])).states
+        states = engine.forward(PassInput(answer[:-1])).states
+        assert states is not None
+        own = reader.read(answer[:-1], torch.cat([known[-1:], states[:-1]])).states
         assert own is not None
         rows.append(own)
     return torch.log_softmax(draft.logits(torch.cat(rows)).double(), dim=-1)

@@ -18,8 +18,8 @@ from specllava.runtime.cache import BranchCache, BranchLayer
 from specllava.runtime.transfers import Upload
 
 
-class Place(NamedTuple):
-    """Where a padded pass writes and reads: column of each row ``[rows]`` on the device, and columns from the first."""
+class WriteSlots(NamedTuple):
+    """Columns that a padded pass writes, ``[rows]`` on the device, and the number of columns that it reads."""
 
     slots: Tensor
     window: int
@@ -33,7 +33,7 @@ class Move(NamedTuple):
 
 
 class SlabLayer(BranchLayer):
-    """One layer of a :class:`SlabCache`. It appends, as any cache, unless a :class:`Place` says where to write.
+    """One layer of a :class:`SlabCache`. It appends, as any cache, unless :class:`WriteSlots` name the columns.
 
     Args:
         both: keys and values, ``[2, 1, heads, capacity + scratch, head_dim]``.
@@ -43,13 +43,13 @@ class SlabLayer(BranchLayer):
         super().__init__(capacity)
         self.both, self.dtype, self.device = both, both.dtype, both.device
         self.keys, self.values = both
-        self.place: Place | None = None
+        self.write_slots: WriteSlots | None = None
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if self.place is None:
+        if self.write_slots is None:
             return super().update(key_states, value_states)
-        slots, window = self.place
+        slots, window = self.write_slots
         self.keys.index_copy_(2, slots, key_states)
         self.values.index_copy_(2, slots, value_states)
         return self.keys[:, :, :window], self.values[:, :, :window]
@@ -65,7 +65,7 @@ class SlabCache(BranchCache):
     Args:
         config: of the decoder.
         capacity: columns that fit: prompt, answer and the largest tree.
-        scratch: columns behind them.
+        scratch: columns after them.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class SlabCache(BranchCache):
         self._moved = Upload(2 * 8 * capacity, device)
 
     @contextmanager
-    def writing_at(self, place: Place) -> Iterator[None]:
-        """Let the layers of one pass write and read there."""
+    def writing_at(self, write_slots: WriteSlots) -> Iterator[None]:
+        """Make the layers of one pass write and read these columns."""
         for layer in self.layers:
-            layer.place = place
+            layer.write_slots = write_slots
         try:
             yield
         finally:
             for layer in self.layers:
-                layer.place = None
+                layer.write_slots = None
 
     def advance(self, count: int) -> None:
         """Count ``count`` more columns, which a pass has written."""

@@ -22,7 +22,7 @@ MARKS: Final = "0789"  # of the frames of a clip, in their order: digits that no
 
 class ClipBatches:
     """Batches by number, a clip a row: those of :class:`PackedBatches`, with the pictures of all rows one after the
-    other in ``pixel_values [b · frames, 3, h, w]`` and ``shown [b, frames · patches, NAMES + 2]``.
+    other in ``pixel_values [b · frames, 3, h, w]`` and ``patch_names [b, frames · patches, NAMES + 2]``.
 
     Args:
         frames: how many frames of its clips a batch shows; batches take turns.
@@ -41,7 +41,7 @@ class ClipBatches:
         clips = [sample_clip(index) for index in range(start, start + self.batch)]
         batch = padded([self.row(clip, index, count) for index, clip in enumerate(clips, start)], self.tokenizer)
         batch["pixel_values"] = drawn(self.processor, [scene for clip in clips for scene in clip.frames(count)])
-        batch["shown"] = torch.stack([self.shown(clip, count) for clip in clips])
+        batch["patch_names"] = torch.stack([self.name_patches(clip, count) for clip in clips])
         return batch
 
     @property
@@ -56,7 +56,7 @@ class ClipBatches:
         ]
         return packed_row(self.tokenizer, talks, self.image_tokens, lambda labels: [IGNORE] * len(labels), count)
 
-    def shown(self, clip: Clip, count: int) -> Tensor:
+    def name_patches(self, clip: Clip, count: int) -> Tensor:
         """Return the words of each slot, ``[frames · patches, NAMES + 2]``: those of its frame, the frame's mark, and
         whether its object has moved since the frame before."""
         before: Scene | None = None
@@ -69,6 +69,6 @@ class ClipBatches:
                 for thing in shown_at(scene, self.hints.side)
             ]  # fmt: skip
             own = torch.tensor([(mark, one) for one in last])  # [patches, 2]
-            named.append(torch.cat([self.hints.shown(scene), own], dim=1))
+            named.append(torch.cat([self.hints.name_patches(scene), own], dim=1))
             before = scene
         return torch.cat(named)

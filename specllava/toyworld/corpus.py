@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specllava.distill.losses import IGNORE
-from specllava.distill.recent import recent
+from specllava.distill.lru import lru_get
 from specllava.toyworld.dialogue import converse
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.hints import first_tokens
@@ -101,7 +101,7 @@ class ChatBatches:
 
     def __call__(self, number: int) -> dict[str, Tensor]:
         group, member = divmod(self.first + number, GROUP)
-        samples = recent(self._groups, group, self._make_group)[member]
+        samples = lru_get(self._groups, group, self._make_group)[member]
         longest = max(len(ids) for _, ids, _ in samples)
         length = -(-longest // LENGTH_STEP) * LENGTH_STEP
         pad = self.processor.tokenizer.pad_token_id

@@ -43,7 +43,7 @@ class Hints:
         digits = (tokenizer.encode(str(number), add_special_tokens=False)[0] for number in range(1, len(CELLS) + 1))
         self.digits = dict(zip(CELLS, digits, strict=True))
 
-    def shown(self, scene: Scene) -> Tensor:
+    def name_patches(self, scene: Scene) -> Tensor:
         """Return the words of each slot, ``[patches, NAMES]``, padded with ``IGNORE``.
 
         An object's kind, colour, cell, column and row; without an object the scene's place, weather, time and number.
@@ -61,7 +61,7 @@ class Hints:
             named.append([kind, colour, self.digits[thing.column, thing.row], column, row])
         return torch.tensor(named)
 
-    def told(self, scene: Scene, labels: Sequence[int]) -> list[int]:
+    def name_cells(self, scene: Scene, labels: Sequence[int]) -> list[int]:
         """Return the cell of the object referred to, where its colour or kind is next; ``IGNORE`` elsewhere.
 
         That is the object whose position was named last; or, behind "the", the only one that the name fits.
@@ -73,45 +73,45 @@ class Hints:
             For the position *before* each such token the digit of the cell, the same length as ``labels``.
         """
         by_cell = {(thing.column, thing.row): thing for thing in scene.things}
-        told = [IGNORE] * len(labels)
+        found = [IGNORE] * len(labels)
         column: Column | None = None
         row: Row | None = None
         name: list[int] | None = None  # positions of the appearance in a definite name that has begun
-        for place, token in enumerate(labels):
+        for index, token in enumerate(labels):
             column = self.columns.get(token, column)
             row = self.rows.get(token, row)
             if token in self.definite:
                 name = []
             elif token not in self.looks and token not in self.sizes:
                 name = None
-            if token not in self.looks or place == 0:
+            if token not in self.looks or index == 0:
                 continue
             if name is not None:
-                name.append(place)
+                name.append(index)
                 words = {labels[each] for each in name}
                 cells = [cell for cell, thing in by_cell.items() if words <= self.words(thing)]
             else:
                 there = by_cell.get((column, row)) if column and row else None
                 cells = [(there.column, there.row)] if there and token in self.words(there) else []
-            for each in name or [place]:
-                told[each - 1] = self.digits[cells[0]] if len(cells) == 1 else IGNORE
-        return told
+            for each in name or [index]:
+                found[each - 1] = self.digits[cells[0]] if len(cells) == 1 else IGNORE
+        return found
 
     def words(self, thing: Thing) -> set[int]:
         """Return the tokens of an object's appearance."""
         return {self.tokens[thing.colour], self.tokens[thing.kind]}
 
 
-def naming_loss(logits: Tensor, shown: Tensor, scenery: float) -> Tensor:
+def naming_loss(logits: Tensor, labels: Tensor, scenery: float) -> Tensor:
     """Return the mean cross-entropy of the words that are labels of slots, in nats per slot and word.
 
     Args:
         logits: at the slots, ``[slots, vocab]``.
-        shown: ``[slots, NAMES]`` token ids or ``IGNORE``.
+        labels: ``[slots, NAMES]`` token ids or ``IGNORE``.
         scenery: weight of a slot without an object; one with an object has weight 1.
     """
-    wanted = shown != IGNORE
-    chances = F.log_softmax(logits.float(), -1).gather(-1, shown.clamp(min=0))  # [slots, NAMES]
+    wanted = labels != IGNORE
+    chances = F.log_softmax(logits.float(), -1).gather(-1, labels.clamp(min=0))  # [slots, NAMES]
     each = (chances * wanted).sum(-1) / wanted.sum(-1)
     weight = torch.where(wanted.all(-1), 1.0, scenery)
     return -(each * weight).sum() / weight.sum()

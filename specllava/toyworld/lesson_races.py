@@ -36,12 +36,12 @@ Words = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The step that a race was searched for.
+class LessonStep:
+    """Step of a race that a lesson shows.
 
     Args:
         step: counts from 0.
-        words: what fills the lessons' texts.
+        words: values of the fields in the lessons' texts.
         node: node of its tree that the lessons point at; ``None``: the one that decided the step.
     """
 
@@ -62,7 +62,7 @@ class LessonRace:
 
     name: str
     run: Callable[[Pair, Image.Image, str, DecodingConfig], Race]
-    find: Callable[[Race], Found | None]
+    find: Callable[[Race], LessonStep | None]
 
 
 # --- how lessons are raced ----------------------------------------------------------------------------------------
@@ -111,17 +111,17 @@ def _states(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfi
 # --- what lessons search for --------------------------------------------------------------------------------------
 
 
-def _easy(traces: Race) -> Found | None:
+def _easy(traces: Race) -> LessonStep | None:
     trace = traces[SPECULATIVE]
     best = max(range(len(trace.steps)), key=lambda i: len(trace.steps[i].verification.accepted), default=None)
     if best is None or len(trace.steps[best].verification.accepted) < EASY:
         return None
     accepted = trace.steps[best].verification.accepted
     said = "".join(trace.texts[trace.steps[best].tree.tokens[node]] for node in accepted).strip()
-    return Found(best, {"accepted": str(len(accepted)), "emitted": str(len(accepted) + 1), "said": said})
+    return LessonStep(best, {"accepted": str(len(accepted)), "emitted": str(len(accepted) + 1), "said": said})
 
 
-def _saved(traces: Race) -> Found | None:
+def _saved(traces: Race) -> LessonStep | None:
     """Find a word before which the tree branched and another guess than the draft's favourite was right."""
     trace = traces[SPECULATIVE]
     for index, step, node in _accepted(trace):
@@ -137,7 +137,7 @@ def _saved(traces: Race) -> Found | None:
         if behind >= WORTH and all(map(_is_word, texts)):
             first = max(family, key=tree.log_probs.__getitem__)
             alone = summarise([traces[TARGET_ONLY]])
-            return Found(index, {
+            return LessonStep(index, {
                 "first": _word(trace, step, first), "first_prob": _prob(step, first),
                 "second": _word(trace, step, node), "second_prob": _prob(step, node), "doubt": f"{doubt:.2f}",
                 "choices": f"{math.exp(doubt):.1f}", "threshold": f"{trace.config.entropy_threshold:g}",
@@ -149,7 +149,7 @@ def _saved(traces: Race) -> Found | None:
     return None
 
 
-def _broken(traces: Race) -> Found | None:
+def _broken(traces: Race) -> LessonStep | None:
     """Find a chain whose first guesses were right, one behind them wrong, and more behind that lost."""
     trace = traces[SPECULATIVE]
     for index, step in enumerate(trace.steps):
@@ -161,7 +161,7 @@ def _broken(traces: Race) -> Found | None:
         texts = [trace.texts[token] for token in (tree.tokens[wrong], step.verification.bonus_token)]
         if all(map(_is_word, texts)):
             said = "".join(trace.texts[tree.tokens[node]] for node in accepted).strip()
-            return Found(index, {
+            return LessonStep(index, {
                 "drafted": str(tree.drafted), "accepted": str(len(accepted)), "said": said, "guess": texts[0].strip(),
                 "guess_prob": _prob(step, wrong), "wanted": texts[1].strip(), "lost": str(lost),
                 "emitted": str(len(step.emitted)),
@@ -169,7 +169,7 @@ def _broken(traces: Race) -> Found | None:
     return None
 
 
-def _wrong(words: tuple[str, ...], traces: Race) -> Found | None:
+def _wrong(words: tuple[str, ...], traces: Race) -> LessonStep | None:
     """Find a step whose most probable node was rejected and the target chose another of the ``words``."""
     trace = traces[SPECULATIVE]
     for index, step in enumerate(trace.steps):
@@ -181,14 +181,14 @@ def _wrong(words: tuple[str, ...], traces: Race) -> Found | None:
         favourite = max(family, key=step.tree.log_probs.__getitem__)
         if _word(trace, step, favourite) in words:
             summary = summarise([trace])
-            return Found(index, {
+            return LessonStep(index, {
                 "guess": _word(trace, step, favourite), "guess_prob": _prob(step, favourite), "wanted": wanted,
                 "wanted_prob": f"{step.view.choice_probs[last]:.2f}", "tau": f"{summary.tau:.1f}",
             }, favourite)  # fmt: skip
     return None
 
 
-def _refused(traces: Race) -> Found | None:
+def _refused(traces: Race) -> LessonStep | None:
     """Find the one guess at a node, refused by chance, and the word that the target drew from the residual after it."""
     trace = traces[SPECULATIVE]
     for index, step in enumerate(trace.steps):
@@ -200,14 +200,14 @@ def _refused(traces: Race) -> Found | None:
             whole = all(text[:1] == " " and text.strip().isalpha() for text in texts)
             telling = APART < before.acceptance < min(1, before.uniform) - APART
             if len(family) == 1 and whole and telling:
-                return Found(index, {
+                return LessonStep(index, {
                     "guess": texts[0].strip(), "said": texts[1].strip(), "p": f"{before.target_prob:.2f}",
                     "q": f"{before.draft_prob:.2f}", "odds": f"{before.acceptance:.2f}", "u": f"{before.uniform:.2f}",
                 }, family[0])  # fmt: skip
     return None
 
 
-def _stumble(traces: Race) -> Found | None:
+def _stumble(traces: Race) -> LessonStep | None:
     """Find a step in which the draft proposed tokens, none was accepted, and distillation clearly raised τ."""
     trace, taught = traces[SPECULATIVE], traces[TAUGHT]
     tau, later = (summarise([run]).tau for run in (trace, taught))
@@ -218,21 +218,21 @@ def _stumble(traces: Race) -> Found | None:
         favourite = max(family, key=step.tree.log_probs.__getitem__)
         texts = [trace.texts[token] for token in (step.tree.tokens[favourite], step.verification.bonus_token)]
         if all(map(_is_word, texts)):
-            return Found(index, {
+            return LessonStep(index, {
                 "guess": texts[0].strip(), "guess_prob": _prob(step, favourite), "wanted": texts[1].strip(),
                 "tau": f"{tau:.1f}", "later": f"{later:.1f}",
             }, favourite)  # fmt: skip
     return None
 
 
-def _taught(traces: Race) -> Found | None:
+def _taught(traces: Race) -> LessonStep | None:
     """Find the longest accepted run of the distilled draft, where ``_stumble`` finds a step for the other one."""
     stumble = _stumble({SPECULATIVE: traces[UNTAUGHT], TAUGHT: traces[SPECULATIVE]})
     easy = _easy(traces)
-    return Found(easy.step, {**easy.words, **stumble.words}) if easy and stumble else None
+    return LessonStep(easy.step, {**easy.words, **stumble.words}) if easy and stumble else None
 
 
-def _first_wrong(traces: Race) -> Found | None:
+def _first_wrong(traces: Race) -> LessonStep | None:
     """Find a step whose first guess was wrong with guesses of its own below it, and a good step behind it."""
     trace = traces[SPECULATIVE]
     for index, (step, after) in enumerate(pairwise(trace.steps)):
@@ -244,7 +244,7 @@ def _first_wrong(traces: Race) -> Found | None:
         texts = [trace.texts[token] for token in (tree.tokens[favourite], step.verification.bonus_token)]
         if below >= BEHIND and all(map(_is_word, texts)):
             tau, other = (f"{summarise([run]).tau:.1f}" for run in (trace, traces[OWN_READING]))
-            return Found(index, {
+            return LessonStep(index, {
                 "guess": texts[0].strip(), "guess_prob": _prob(step, favourite), "wanted": texts[1].strip(),
                 "below": str(below), "again": str(len(after.verification.accepted)), "tau": tau, "other": other,
             }, favourite)  # fmt: skip

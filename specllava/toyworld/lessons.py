@@ -19,7 +19,7 @@ from specllava.toyworld.dialogue import DETAIL_PROMPTS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.evaluate import score_answer
 from specllava.toyworld.examples import PICTURE_SIZE
-from specllava.toyworld.lesson_races import Found, LessonRace, Race
+from specllava.toyworld.lesson_races import LessonRace, LessonStep, Race
 from specllava.toyworld.lesson_texts import LESSONS
 from specllava.toyworld.scene import sample_scene
 
@@ -33,7 +33,7 @@ def record_lessons(pair: Pair, directory: Path, config: DecodingConfig) -> list[
         ValueError: no scene has a step that fits a lesson.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Found] = {}
+    found: dict[str, LessonStep] = {}
     written, told = [], []
     for lesson in LESSONS:
         race = lesson.race
@@ -54,7 +54,7 @@ def record_lessons(pair: Pair, directory: Path, config: DecodingConfig) -> list[
     return [*written, index]
 
 
-def _search(pair: Pair, race: LessonRace, config: DecodingConfig) -> tuple[Image.Image, Race, Found]:
+def _search(pair: Pair, race: LessonRace, config: DecodingConfig) -> tuple[Image.Image, Race, LessonStep]:
     for seed in range(START, START + SCENES):
         scene = sample_scene(seed, "train")
         picture = draw_scene(scene, PICTURE_SIZE)

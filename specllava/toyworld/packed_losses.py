@@ -36,12 +36,13 @@ def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
         said, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
         answers = F.cross_entropy(model.lm_head(said).float(), words, weight.to(words.device))
         slots = batch["input_ids"].eq(model.config.image_token_id)
-        naming = naming_loss(model.lm_head(layers[-1][slots]), batch["shown"].flatten(0, 1), recipe.scenery_weight)
+        names = batch["patch_names"].flatten(0, 1)
+        naming = naming_loss(model.lm_head(layers[-1][slots]), names, recipe.scenery_weight)
         gathered = model.model.language_model.norm(layers[recipe.gathering_layers])
-        spoken_of = batch["told"] != IGNORE
-        told = batch["told"][spoken_of]
-        cells = model.lm_head(gathered[spoken_of]).float()  # [told, vocab]
-        gathering = F.cross_entropy(cells, told, reduction="sum") / max(1, len(told))
+        referring = batch["cells"] != IGNORE
+        wanted = batch["cells"][referring]
+        cells = model.lm_head(gathered[referring]).float()  # [referring, vocab]
+        gathering = F.cross_entropy(cells, wanted, reduction="sum") / max(1, len(wanted))
         loss = answers + recipe.shown_weight * naming + recipe.told_weight * gathering
         return {"loss": loss, "answers": answers, "naming": naming, "gathering": gathering}
 
@@ -64,7 +65,7 @@ def drafting_losses(
     answers = F.cross_entropy(draft.lm_head(said).float(), words)
     slots = batch["input_ids"].eq(draft.config.image_token_id)
     read = draft.model.language_model.norm(layers[0][slots])  # [slots, hidden]
-    naming = naming_loss(draft.lm_head(read), batch["shown"].flatten(0, 1), scenery)
+    naming = naming_loss(draft.lm_head(read), batch["patch_names"].flatten(0, 1), scenery)
     return {"loss": answers + naming, "answers": answers, "naming": naming}
 
 

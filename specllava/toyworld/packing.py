@@ -21,17 +21,19 @@ from specllava.toyworld.hints import Hints
 from specllava.toyworld.language import QuestionAnswer
 from specllava.toyworld.scene import Scene, sample_scene
 
-Talk = Callable[[Scene, random.Random], tuple[QuestionAnswer, ...]]
+Questioner = Callable[[Scene, random.Random], tuple[QuestionAnswer, ...]]
 PICTURE, PADDING = 0, -1  # segments; the conversations are numbered from 1
-FILLERS: Final = {"labels": IGNORE, "told": IGNORE, "position_ids": 0, "segments": PADDING}  # what pads a row
+FILLERS: Final = {"labels": IGNORE, "cells": IGNORE, "position_ids": 0, "segments": PADDING}  # what pads a row
 
 
 class PackedBatches:
-    """Batches by number, one picture a row: ``pixel_values [b, 3, h, w]``, ``shown [b, patches, NAMES]``, and
-    ``input_ids``, ``labels``, ``told``, ``position_ids``, ``segments`` ``[b, length]``.
+    """Batches by number, one picture a row: ``pixel_values [b, 3, h, w]``, ``patch_names [b, patches, NAMES]``, and
+    ``input_ids``, ``labels``, ``cells``, ``position_ids``, ``segments`` ``[b, length]``.
     """
 
-    def __init__(self, processor: Any, batch: int, image_tokens: int, talks: Sequence[Talk], first: int = 0) -> None:
+    def __init__(
+        self, processor: Any, batch: int, image_tokens: int, talks: Sequence[Questioner], first: int = 0
+    ) -> None:
         self.processor, self.batch, self.image_tokens, self.talks = processor, batch, image_tokens, talks
         self.first = first
         self.hints = Hints(processor.tokenizer, image_tokens)
@@ -41,26 +43,26 @@ class PackedBatches:
         scenes = [sample_scene(index) for index in range(start, start + self.batch)]
         batch = padded([self.row(scene, index) for index, scene in enumerate(scenes, start)], self.processor.tokenizer)
         batch["pixel_values"] = drawn(self.processor, scenes)
-        batch["shown"] = torch.stack([self.hints.shown(scene) for scene in scenes])
+        batch["patch_names"] = torch.stack([self.hints.name_patches(scene) for scene in scenes])
         return batch
 
     def row(self, scene: Scene, index: int) -> dict[str, list[int]]:
         """Return a row: the picture's prefix once, then the tokens that each conversation adds to it."""
         talks = [talk(scene, random.Random(f"specllava packed {index} {n}")) for n, talk in enumerate(self.talks, 1)]
-        return packed_row(self.processor.tokenizer, talks, self.image_tokens, partial(self.hints.told, scene))
+        return packed_row(self.processor.tokenizer, talks, self.image_tokens, partial(self.hints.name_cells, scene))
 
 
 def packed_row(
     tokenizer: Any,
     talks: Sequence[tuple[QuestionAnswer, ...]],
     image_tokens: int,
-    told: Callable[[list[int]], list[int]],
+    cells: Callable[[list[int]], list[int]],
     pictures: int = 1,
 ) -> dict[str, list[int]]:
     """Pack conversations about the same pictures.
 
     Args:
-        told: hints by the labels of a conversation, see :meth:`Hints.told`.
+        cells: hints by the labels of a conversation, see :meth:`Hints.name_cells`.
     """
     row: dict[str, list[int]] = {name: [] for name in ("input_ids", *FILLERS)}
     for segment, turns in enumerate(talks, 1):
@@ -70,7 +72,7 @@ def packed_row(
         start = shared if row["input_ids"] else 0
         row["input_ids"] += ids[start:]
         row["labels"] += labels[start:]
-        row["told"] += told(labels)[start:]
+        row["cells"] += cells(labels)[start:]
         row["position_ids"] += range(start, len(ids))
         row["segments"] += [PICTURE] * (shared - start) + [segment] * (len(ids) - shared)
     return row

@@ -19,8 +19,8 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import AutoProcessor, CLIPVisionModel, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
-from specllava.distill.beginning import training_draft
 from specllava.distill.config import FeatureObjective, LoopConfig, Objective
+from specllava.distill.initial_draft import training_draft
 from specllava.distill.loop import fit
 from specllava.distill.stage import distil
 from specllava.models.compressor_config import CompressorConfig
@@ -31,9 +31,9 @@ from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.corpus import LOOKING, TALKING, ChatBatches, content_ids
 from specllava.toyworld.packed_losses import drafting_losses, looking_losses
-from specllava.toyworld.packing import PackedBatches, Talk
+from specllava.toyworld.packing import PackedBatches, Questioner
 from specllava.toyworld.recipe import ToyRecipe, Workspace
-from specllava.toyworld.vision import SceneBatches, Seer, seeing_accuracy, seeing_losses
+from specllava.toyworld.vision import SceneBatches, ToyVisionTower, seeing_accuracy, seeing_losses
 
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
 TALKING_START = 200_000  # sample numbers that alignment does not reach
@@ -43,13 +43,13 @@ TALKING_START = 200_000  # sample numbers that alignment does not reach
 class _Run:
     """Recipe, processes and directories of every training stage."""
 
-    place: Workspace
+    workspace: Workspace
     recipe: ToyRecipe
     processor: LlavaProcessor
     accelerator: Accelerator
     compiled: bool
 
-    def packed(self, batch: int, talks: Sequence[Talk], first: int = 0) -> PackedBatches:
+    def packed(self, batch: int, talks: Sequence[Questioner], first: int = 0) -> PackedBatches:
         return PackedBatches(self.processor, batch, self.recipe.image_tokens, talks, first)
 
     def llava(self, layers: int, hidden: int, tied: bool = False) -> LlavaConfig:
@@ -57,7 +57,7 @@ class _Run:
 
     def teacher(self) -> LlavaForConditionalGeneration:
         """Load the finished target."""
-        target = LlavaForConditionalGeneration.from_pretrained(self.place.target, dtype=torch.float32)
+        target = LlavaForConditionalGeneration.from_pretrained(self.workspace.target, dtype=torch.float32)
         return target.to(self.accelerator.device).eval()
 
 
@@ -71,26 +71,26 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
             compiler is found or on a GPU.
     """
     recipe = recipe or ToyRecipe()
-    place = Workspace(output)
+    workspace = Workspace(output)
     accelerator = Accelerator(mixed_precision="bf16" if _bfloat16_is_fast() else "no")
     if compiled is None:
         compiled = accelerator.device.type != "cpu" or shutil.which("g++") is not None
-    if not place.processor.exists():
-        _log(output, "tokenizer", _timed(lambda: build_processor(recipe).save_pretrained(place.processor)))
-    run = _Run(place, recipe, AutoProcessor.from_pretrained(place.processor), accelerator, compiled)
+    if not workspace.processor.exists():
+        _log(output, "tokenizer", _timed(lambda: build_processor(recipe).save_pretrained(workspace.processor)))
+    run = _Run(workspace, recipe, AutoProcessor.from_pretrained(workspace.processor), accelerator, compiled)
     stages = (
-        ("vision tower", place.tower, _train_tower),
-        ("aligned target", place.aligned, _align),
-        ("target", place.target, _talk),
-        ("draft", place.draft_before, _train_draft),
-        ("distilled draft", place.draft, _distil),
-        ("eagle, short rollouts", place.eagle_short, _train_short_eagle),
-        ("eagle", place.eagle, _train_eagle),
-        ("eagle, compressed", place.eagle_compressed, _compress_eagle),
+        ("vision tower", workspace.tower, _train_tower),
+        ("aligned target", workspace.aligned, _align),
+        ("target", workspace.target, _talk),
+        ("draft", workspace.draft_before, _train_draft),
+        ("distilled draft", workspace.draft, _distil),
+        ("eagle, short rollouts", workspace.eagle_short, _train_short_eagle),
+        ("eagle", workspace.eagle, _train_eagle),
+        ("eagle, compressed", workspace.eagle_compressed, _compress_eagle),
     )
     for name, part, stage in stages:
         if not part.exists():
-            _done(place, name, _timed(partial(stage, run)))
+            _done(workspace, name, _timed(partial(stage, run)))
 
 
 def _bfloat16_is_fast() -> bool:
@@ -100,18 +100,18 @@ def _bfloat16_is_fast() -> bool:
 
 def _train_tower(run: _Run) -> None:
     set_seed(run.recipe.vision.seed)
-    seer = Seer(CLIPVisionModel(run.recipe.vision_config()))
+    seer = ToyVisionTower(CLIPVisionModel(run.recipe.vision_config()))
     if run.compiled:
         seer.tower.compile()
     images = run.processor.image_processor
     batches = SceneBatches(images, run.recipe.vision_batch, run.recipe.image_tokens)
-    checkpoints = run.place.checkpoints("vision tower")
+    checkpoints = run.workspace.checkpoints("vision tower")
     fit("vision tower", seer, seeing_losses, batches, run.recipe.vision, checkpoints, run.accelerator)
     seer.eval()
     unseen = SceneBatches(images, run.recipe.vision_batch, run.recipe.image_tokens, VALIDATION_START)
     accuracy = seeing_accuracy(seer, unseen, 8)
-    _log(run.place.root, "vision accuracy", {name: round(value, 4) for name, value in accuracy.items()})
-    seer.tower.save_pretrained(run.place.tower)
+    _log(run.workspace.root, "vision accuracy", {name: round(value, 4) for name, value in accuracy.items()})
+    seer.tower.save_pretrained(run.workspace.tower)
 
 
 def _align(run: _Run) -> None:
@@ -119,19 +119,19 @@ def _align(run: _Run) -> None:
     set_seed(run.recipe.align.seed)
     config = run.llava(run.recipe.aligned_layers, run.recipe.target_hidden, tied=True)
     target = LlavaForConditionalGeneration(config)
-    target.model.vision_tower = CLIPVisionModel.from_pretrained(run.place.tower)
+    target.model.vision_tower = CLIPVisionModel.from_pretrained(run.workspace.tower)
     _fit_packed("aligned target", target, run.packed(run.recipe.align_batch, LOOKING), run.recipe.align, run)
-    save(target, run.processor, run.place.aligned, torch.float32)
+    save(target, run.processor, run.workspace.aligned, torch.float32)
 
 
 def _talk(run: _Run) -> None:
     """Add layers to the aligned target and train it on free conversations."""
     set_seed(run.recipe.target.seed)
-    target = LlavaForConditionalGeneration.from_pretrained(run.place.aligned, dtype=torch.float32)
+    target = LlavaForConditionalGeneration.from_pretrained(run.workspace.aligned, dtype=torch.float32)
     target = deepened(target, run.llava(run.recipe.target_layers, run.recipe.target_hidden, tied=True))
     batches = run.packed(run.recipe.target_batch, TALKING, TALKING_START)
     _fit_packed("target", target, batches, run.recipe.target, run)
-    save(target, run.processor, run.place.target)
+    save(target, run.processor, run.workspace.target)
 
 
 def deepened(model: LlavaForConditionalGeneration, config: LlavaConfig) -> LlavaForConditionalGeneration:
@@ -159,8 +159,8 @@ def _train_draft(run: _Run) -> None:
     draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden, tied=True))
     batches = run.packed(run.recipe.draft_batch, TALKING, TALKING_START)
     losses = partial(drafting_losses, tower_model=run.teacher(), scenery=run.recipe.scenery_weight)
-    fit("draft", draft, losses, batches, run.recipe.draft, run.place.checkpoints("draft"), run.accelerator)
-    save(draft, run.processor, run.place.draft_before)
+    fit("draft", draft, losses, batches, run.recipe.draft, run.workspace.checkpoints("draft"), run.accelerator)
+    save(draft, run.processor, run.workspace.draft_before)
 
 
 def _distil(run: _Run) -> None:
@@ -169,15 +169,15 @@ def _distil(run: _Run) -> None:
     The stage is the one of the ``distill`` command.
     """
     set_seed(run.recipe.distill.seed)
-    draft = DraftLlava.from_pretrained(run.place.draft_before, dtype=torch.float32)
+    draft = DraftLlava.from_pretrained(run.workspace.draft_before, dtype=torch.float32)
     target = run.teacher()
     if run.compiled:
         for model in (target, draft):
             model.model.language_model.compile()
     batches = ChatBatches(run.processor, run.recipe.distill_batch, run.recipe.image_tokens)
-    objective, checkpoints = Objective(run.recipe.kl_weight), run.place.checkpoints("distilled draft")
+    objective, checkpoints = Objective(run.recipe.kl_weight), run.workspace.checkpoints("distilled draft")
     distil("distilled draft", draft, target, batches, objective, run.recipe.distill, checkpoints, run.accelerator)
-    save(draft, run.processor, run.place.draft)
+    save(draft, run.processor, run.workspace.draft)
 
 
 def _train_short_eagle(run: _Run) -> None:
@@ -188,27 +188,27 @@ def _train_short_eagle(run: _Run) -> None:
         target, seed=recipe.eagle_short.seed, heads=recipe.eagle_heads, intermediate_size=recipe.eagle_intermediate
     )
     _teach_eagle("eagle, short rollouts", draft, target, recipe.short_rollout, recipe.eagle_short, 0, run)
-    save(draft, None, run.place.eagle_short, torch.float32)
+    save(draft, None, run.workspace.eagle_short, torch.float32)
 
 
 def _train_eagle(run: _Run) -> None:
     """Train it further on long rollouts: behind the last step that it has learnt, its states drift apart."""
     target, done = run.teacher(), run.recipe.eagle_short.steps
-    draft = training_draft(run.place.eagle_short, target)
+    draft = training_draft(run.workspace.eagle_short, target)
     assert isinstance(draft, FeatureDraft)
     _teach_eagle("eagle", draft, target, run.recipe.long_rollout, run.recipe.eagle, done, run)
-    save(draft, None, run.place.eagle)
+    save(draft, None, run.workspace.eagle)
 
 
 def _compress_eagle(run: _Run) -> None:
     """Train it, begun as it is, to read fewer entries of the picture."""
     target, recipe = run.teacher(), run.recipe
-    draft = training_draft(run.place.eagle, target)
+    draft = training_draft(run.workspace.eagle, target)
     assert isinstance(draft, FeatureDraft)
     add_compressor(draft, CompressorConfig(recipe.eagle_compressor), recipe.eagle_compressed.seed)
     done = recipe.eagle_short.steps + recipe.eagle.steps
     _teach_eagle("eagle, compressed", draft, target, recipe.long_rollout, recipe.eagle_compressed, done, run)
-    save(draft, None, run.place.eagle_compressed)
+    save(draft, None, run.workspace.eagle_compressed)
 
 
 def _teach_eagle(
@@ -224,7 +224,7 @@ def _teach_eagle(
     if run.compiled:
         target.model.language_model.compile()
     batches = ChatBatches(run.processor, run.recipe.eagle_batch, run.recipe.image_tokens, first)
-    distil(name, draft, target, batches, objective, loop, run.place.checkpoints(name), run.accelerator)
+    distil(name, draft, target, batches, objective, loop, run.workspace.checkpoints(name), run.accelerator)
 
 
 def _fit_packed(
@@ -233,7 +233,7 @@ def _fit_packed(
     """Train on packed rows, never compiled: rows of many lengths gain little by it."""
     model.model.vision_tower.requires_grad_(False)
     losses = looking_losses(run.recipe, content_ids(run.processor.tokenizer))
-    fit(name, model, losses, batches, loop, run.place.checkpoints(name), run.accelerator)
+    fit(name, model, losses, batches, loop, run.workspace.checkpoints(name), run.accelerator)
 
 
 def _timed(stage: Callable[[], object]) -> dict[str, float]:
@@ -242,10 +242,10 @@ def _timed(stage: Callable[[], object]) -> dict[str, float]:
     return {"seconds": round(time.perf_counter() - start, 1)}
 
 
-def _done(place: Workspace, stage: str, facts: dict[str, float]) -> None:
+def _done(workspace: Workspace, stage: str, facts: dict[str, float]) -> None:
     """Log a finished stage and remove its checkpoints: its part is saved."""
-    shutil.rmtree(place.checkpoints(stage), ignore_errors=True)
-    _log(place.root, stage, facts)
+    shutil.rmtree(workspace.checkpoints(stage), ignore_errors=True)
+    _log(workspace.root, stage, facts)
 
 
 def _log(output: Path, stage: str, facts: dict[str, float]) -> None:

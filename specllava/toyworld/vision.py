@@ -23,7 +23,7 @@ OBJECT_CLASSES = {"kind": len(KINDS), "colour": len(COLOURS), "size": len(SIZES)
 SCENE_CLASSES = {"place": len(PLACES), "weather": len(WEATHERS), "time": len(TIMES), "count": len(CELLS)}
 
 
-class Seer(nn.Module):
+class ToyVisionTower(nn.Module):
     """A vision tower with a linear head for each attribute, on every patch, because LLaVA reads patches one by one."""
 
     def __init__(self, tower: CLIPVisionModel) -> None:
@@ -91,7 +91,7 @@ def seeing_losses(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tenso
 
 
 @torch.inference_mode()
-def seeing_accuracy(model: Seer, batches: SceneBatches, count: int) -> dict[str, float]:
+def seeing_accuracy(model: ToyVisionTower, batches: SceneBatches, count: int) -> dict[str, float]:
     """Return accuracy by attribute over the patches of ``count`` batches that have it."""
     right = dict.fromkeys(OBJECT_CLASSES | SCENE_CLASSES, 0)
     total = dict.fromkeys(right, 0)

@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from specllava.verdict import Draw
-from specllava.verification.sampling import Rest, SeededRandom
+from specllava.verification.sampling import ResidualDistribution, SeededRandom
 from specllava.verification.target_view import rounded
 
 LIKELY = 8  # tokens of each distribution that are named
@@ -21,9 +21,9 @@ class DrawRecorder:
         self._random = random
         self._noted: list[Callable[[], Draw]] = []
 
-    def judged(self, node: int, token: int, rest: Rest, acceptance: float) -> None:
+    def judged(self, node: int, token: int, residual: ResidualDistribution, acceptance: float) -> None:
         """Note that a guess after ``node`` was judged by the last number drawn, with what was left of p and q."""
-        self._noted.append(partial(_judged, node, token, self._random.last, rest, acceptance))
+        self._noted.append(partial(_judged, node, token, self._random.last, residual, acceptance))
 
     def drew(self, node: int, token: int, target: Tensor) -> None:
         """Note that the last number drew the target's own token after ``node`` from ``target`` ``[vocab]``."""
@@ -34,20 +34,20 @@ class DrawRecorder:
         return tuple(draw() for draw in self._noted)
 
 
-def _judged(node: int, token: int, uniform: float, rest: Rest, acceptance: float) -> Draw:
-    offered = rest.offered(token)
-    tokens = _likeliest(token, rest.target, offered)
+def _judged(node: int, token: int, uniform: float, residual: ResidualDistribution, acceptance: float) -> Draw:
+    offered = residual.offered(token)
+    tokens = _likeliest(token, residual.target, offered)
     return Draw(
         node=node,
         token=token,
         uniform=uniform,
         acceptance=acceptance,
-        target_prob=float(rest.target[token]),
+        target_prob=float(residual.target[token]),
         draft_prob=float(offered[token]),
         tokens=tokens,
-        target_probs=rounded(rest.target[list(tokens)]),
+        target_probs=rounded(residual.target[list(tokens)]),
         draft_probs=rounded(offered[list(tokens)]),
-        credit=rest.credit,
+        credit=residual.credit,
     )
 
 

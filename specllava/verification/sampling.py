@@ -58,10 +58,10 @@ class SeededRandom:
 class Observer(Protocol):
     """Interface of whoever is told of every number that a verifier drew, right after it; it draws none itself."""
 
-    def judged(self, node: int, token: int, rest: Rest, acceptance: float) -> None:
+    def judged(self, node: int, token: int, residual: ResidualDistribution, acceptance: float) -> None:
         """Hear that a guessed child ``token`` of ``node`` was accepted with probability ``acceptance``, or refused.
 
-        ``rest`` is what was left of both distributions at ``node``, that child included.
+        ``residual`` is what was left of both distributions at ``node``, that child included.
         """
         ...
 
@@ -149,18 +149,18 @@ def verify_drawn(
     accepted: list[int] = []
     node = 0
     while True:
-        rest = Rest(probs[node], draft_probs[node])
+        residual = ResidualDistribution(probs[node], draft_probs[node])
         for child in children[node]:
             token = tree.tokens[child]
-            acceptance = rest.acceptance(token)
+            acceptance = residual.acceptance(token)
             taken = random.accept(acceptance)
             if observer:
-                observer.judged(node, token, rest, acceptance)
+                observer.judged(node, token, residual, acceptance)
             if taken:
                 break
-            rest = rest.without(token)
+            residual = residual.without(token)
         else:
-            return Verification(tuple(accepted), _draw(node, rest, random, observer))
+            return Verification(tuple(accepted), _draw(node, residual, random, observer))
         accepted.append(child)
         node = child
 
@@ -180,40 +180,40 @@ def verify_traversal(
     _check(tree, probs, draft_probs)
     children = tree.children()
     path = [0]
-    rests = [Rest(probs[0], draft_probs[0])]
+    residuals = [ResidualDistribution(probs[0], draft_probs[0])]
     waiting = [iter(children[0])]
     while True:
         child = next(waiting[-1], None)
         if child is not None:
-            credit = rests[-1].acceptance(tree.tokens[child])
+            credit = residuals[-1].acceptance(tree.tokens[child])
             path.append(child)
-            rests.append(Rest(probs[child], draft_probs[child], credit))
+            residuals.append(ResidualDistribution(probs[child], draft_probs[child], credit))
             waiting.append(iter(children[child]))
             continue
         if len(path) == 1:  # the root's credit stays 1: nothing to draw
             break
-        token, credit = tree.tokens[path[-1]], rests[-1].credit
+        token, credit = tree.tokens[path[-1]], residuals[-1].credit
         taken = random.accept(credit)
         if observer:
-            observer.judged(path[-2], token, rests[-2], credit)
+            observer.judged(path[-2], token, residuals[-2], credit)
         if taken:
             break
-        for stack in (path, rests, waiting):
+        for stack in (path, residuals, waiting):
             stack.pop()
-        rests[-1] = rests[-1].without(token)
-    return Verification(tuple(path[1:]), _draw(path[-1], rests[-1], random, observer))
+        residuals[-1] = residuals[-1].without(token)
+    return Verification(tuple(path[1:]), _draw(path[-1], residuals[-1], random, observer))
 
 
-def _draw(node: int, rest: Rest, random: RandomSource, observer: Observer | None) -> int:
-    token = random.draw(rest.target)
+def _draw(node: int, residual: ResidualDistribution, random: RandomSource, observer: Observer | None) -> int:
+    token = random.draw(residual.target)
     if observer:
-        observer.drew(node, token, rest.target)
+        observer.drew(node, token, residual.target)
     return token
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """Remaining distributions at a node after some of its children were refused.
+class ResidualDistribution:
+    """Residual distributions at a node after some of its children were refused.
 
     Args:
         target: the target's distribution of the next token, given that, ``[vocab]``.
@@ -239,22 +239,22 @@ class Rest:
         chosen[token] = 1.0
         return chosen
 
-    def without(self, token: int) -> Rest:
+    def without(self, token: int) -> ResidualDistribution:
         """Return what remains when the child ``token`` and all below it are refused."""
         residual = (self.credit * self.target - self.offered(token)).clamp(min=0.0)
         mass = float(residual.sum())
         draft = _without(self.draft, token)
         if mass == 0.0:  # the draft had all that was wanted; with full credit only rounding can have refused it
-            return Rest(self.target, draft, 1.0 if self.credit == 1.0 else 0.0)
-        return Rest(residual / mass, draft, mass / (mass + (1.0 - self.credit)))
+            return ResidualDistribution(self.target, draft, 1.0 if self.credit == 1.0 else 0.0)
+        return ResidualDistribution(residual / mass, draft, mass / (mass + (1.0 - self.credit)))
 
 
 def _without(probs: Tensor, token: int) -> Tensor:
     """Return a distribution ``[vocab]`` without ``token``; all zero if nothing else was possible."""
-    rest = probs.clone()
-    rest[token] = 0.0
-    mass = float(rest.sum())
-    return rest / mass if mass > 0.0 else rest
+    residual = probs.clone()
+    residual[token] = 0.0
+    mass = float(residual.sum())
+    return residual / mass if mass > 0.0 else residual
 
 
 def _check(tree: DraftTree, *distributions: Tensor) -> None:

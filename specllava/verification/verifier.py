@@ -17,7 +17,7 @@ from specllava.verdict import Verification
 from specllava.verification.greedy import verify_greedy
 from specllava.verification.sampling import Observer, RandomSource, verify_drawn, verify_top, verify_traversal, warp
 
-Numbers = Sequence[Sequence[float]]  # [rows, width] of a pass's summary
+Numbers = Sequence[Sequence[float]]  # [rows, width] of a pass's reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Verifier(Protocol):
     """Interface of greedy decoding and of sampling for the decode loop."""
 
     @property
-    def summary(self) -> Choices | None:
+    def reduction(self) -> Choices | None:
         """What a pass may compute of its logits, so that they need not be asked; ``None``: they must be."""
         ...
 
@@ -58,7 +58,7 @@ class Verifier(Protocol):
             draft_probs: the distribution that each node's children were drawn from, ``[nodes, vocab]``; ``None`` if
                 they were chosen.
             observer: who hears of the numbers that are drawn, if any are.
-            numbers: what ``summary`` made of each row of the logits, if the pass has computed it.
+            numbers: what ``reduction`` made of each row of the logits, if the pass has computed it.
         """
         ...
 
@@ -66,7 +66,7 @@ class Verifier(Protocol):
 class GreedyVerifier:
     """Verifier that accepts the target's most likely token."""
 
-    summary = Choices()
+    reduction = Choices()
 
     def first_token(self, logits: Tensor) -> int:
         return int(logits.argmax())
@@ -86,7 +86,7 @@ class GreedyVerifier:
 class SamplingVerifier:
     """Verifier that keeps the target's own distribution, warped by temperature, top-k, top-p and other cutoffs."""
 
-    summary = None
+    reduction = None
 
     def __init__(self, config: DecodingConfig, random: RandomSource, warpers: LogitsProcessorList) -> None:
         self._config, self._random, self._warpers = config, random, warpers

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specllava.config import DecodingConfig
-from specllava.models.shown import Shown
+from specllava.models.media import Media
 from specllava.trace import DecodeTrace
 from support.visual_traces import FakeBackend, FakeEvent
 from visual.page.dialogue import TurnParts
@@ -18,7 +18,7 @@ COLUMNS = 20  # of a turn, more than the prompt before it
 @dataclass(frozen=True)
 class FakeTurn:
     text: str
-    shown: tuple[Shown, ...]
+    media: tuple[Media, ...]
     trace: DecodeTrace
     alone: DecodeTrace | None = None
 
@@ -36,25 +36,25 @@ class FakeChat:
         self.forgotten += 1
 
     def race(
-        self, text: str, image: Sequence[Shown], config: DecodingConfig, turn: int | None = None
+        self, text: str, image: Sequence[Media], config: DecodingConfig, turn: int | None = None
     ) -> Generator[FakeEvent]:
-        place = len(self.turns) if turn is None else turn
-        shown = [one for asked in self.turns[:place] for one in asked.shown] + list(image)
-        return self._events(self._backend.race(shown, text, config), text, tuple(image), place)
+        index = len(self.turns) if turn is None else turn
+        media = [one for asked in self.turns[:index] for one in asked.media] + list(image)
+        return self._events(self._backend.race(media, text, config), text, tuple(image), index)
 
     def _events(
-        self, race: Generator[FakeEvent], text: str, shown: tuple[Shown, ...], place: int
+        self, race: Generator[FakeEvent], text: str, media: tuple[Media, ...], index: int
     ) -> Generator[FakeEvent]:
         said: list[Any] = []
-        reused, self.nbytes = (COLUMNS * place if self.nbytes else 0), self._size
+        reused, self.nbytes = (COLUMNS * index if self.nbytes else 0), self._size
         try:
             for event in race:
-                prefill = replace(event.whole.prefill, prompt_tokens=92 + COLUMNS * place, reused_tokens=reused)
-                said.append(replace(event, whole=replace(event.whole, turn=place, prefill=prefill)))
+                prefill = replace(event.whole.prefill, prompt_tokens=92 + COLUMNS * index, reused_tokens=reused)
+                said.append(replace(event, whole=replace(event.whole, turn=index, prefill=prefill)))
                 yield said[-1]
         finally:
             race.close()
             traces = self._backend.collect_race(said)
             if traces:
                 *alone, trace = traces.values()
-                self.turns = (*self.turns[:place], FakeTurn(text, shown, trace, *alone))
+                self.turns = (*self.turns[:index], FakeTurn(text, media, trace, *alone))

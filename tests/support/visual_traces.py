@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specllava.config import DecodingConfig
-from specllava.models.shown import Pictures, all_frames, opened
+from specllava.models.media import Pictures, all_frames, open_media
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 from specllava.trace import (
@@ -226,7 +226,7 @@ class FakeBackend:
             raise ValueError("the prompt is empty")
         if messages.startswith("fail"):
             raise RuntimeError("a secret inside")
-        sizes = [f"{one.width} x {one.height} pixels" for one in all_frames(opened(image))]
+        sizes = [f"{one.width} x {one.height} pixels" for one in all_frames(open_media(image))]
         lanes = synthetic_race(sum(map(ord, messages)), config, ", ".join(sizes))
         lanes = {name: replace(retexted(run, self.texts), prompt=messages) for name, run in lanes.items()}
         if config.drafter == "none":

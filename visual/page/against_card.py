@@ -91,7 +91,7 @@ def opened_pair(
     lab.requests.cancel((session, RACE))
     if dialogues is not None:
         dialogues.show(session, race, own=True)
-    address = data_address(prompt.picture.shown())
+    address = data_address(prompt.picture.preview())
     return prompt.picture, address, prompt.text, race_frames(race, f"{race.name} of a comparison", address), ""
 
 

@@ -43,8 +43,8 @@ View = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a click asked for, unchecked.
+class ComparisonRequest:
+    """Request for a comparison, as a click sends it, unchecked.
 
     Args:
         source: :data:`LINES`, :data:`SCENES` or :data:`FILE`.
@@ -130,13 +130,13 @@ class AgainstRun:
 
 
 def against_kind(lab: LabState, kept: Comparisons) -> RunKind:
-    """Make the kind of run of a comparison; ``more`` of its requests are :class:`Wanted`."""
+    """Make the kind of run of a comparison; ``more`` of its requests are :class:`ComparisonRequest`."""
 
     def request(
         event: gr.EventData, reference: Any, source: str, lines: str | None, scenes: float, uploaded: Any,
         a: Settings, b: Settings,
     ) -> RunRequest:  # fmt: skip
-        wanted = Wanted(source, lines or "", scenes, lab.uploads.prompts(uploaded), a)
+        wanted = ComparisonRequest(source, lines or "", scenes, lab.uploads.prompts(uploaded), a)
         return RunRequest(lab.uploads.picture(reference), "", b, wanted)
 
     def start(inputs: RunInputs) -> AgainstRun:

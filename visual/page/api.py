@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from specllava.config import DecodingConfig, one_line, short
 from specllava.limits import Limits
-from specllava.metrics import Summary, summarise
+from specllava.metrics import RunTotals, summarise
 from visual.page.app_state import AppState, Backend
 from visual.page.call_answers import Answer, Compared, Traces, compared, generated
 from visual.page.controls import FIELDS
@@ -137,7 +137,7 @@ class CallRun:
         """Return the whole answer."""
         return self._endpoint.answer(self._traces(), ending)
 
-    def summary(self) -> Summary | None:
+    def summary(self) -> RunTotals | None:
         """Return the totals of the lane that answers, ``None`` if it has not begun."""
         *_, answer = (None, *self._traces().values())
         return None if answer is None else summarise([answer])

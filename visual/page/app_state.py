@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from specllava.config import DecodingConfig
 from specllava.limits import Limits
-from specllava.models.shown import Pictures
+from specllava.models.media import Pictures
 from specllava.trace import DecodeTrace, RunInfo
 from visual.page.dialogue import Chat, Dialogues, TurnParts
 from visual.page.experiments import Experiments

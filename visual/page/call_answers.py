@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from specllava.metrics import compare, speedup, summarise
 from specllava.race_file import race_json
 from specllava.trace import DecodeTrace
-from visual.player.frames import ALONE, TOGETHER, Ending
+from visual.player.frames import SPECULATIVE, TARGET_ONLY, Ending
 
 Traces = Mapping[str, DecodeTrace]
 
@@ -63,7 +63,7 @@ def generated(traces: Traces, ended: Ending | None) -> Answer | None:
 
 def compared(traces: Traces, ended: Ending | None) -> Compared:
     """Return both lanes' answers, and how they compare."""
-    alone, together = traces.get(ALONE), traces.get(TOGETHER)
+    alone, together = traces.get(TARGET_ONLY), traces.get(SPECULATIVE)
     found = compare(alone, together) if alone and together and ended == "finished" else None
     lead = answer_of(together, ended) if together else None
     return Compared(

@@ -8,7 +8,7 @@ from typing import Final
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from specllava.models.shown import Shown
+from specllava.models.media import Media
 from specllava.models.video import Video, evenly
 from visual.player.picture import LONGEST_SIDE
 
@@ -20,9 +20,9 @@ RATIOS: Final = (0.5, 2.0)  # width over height of a cell, at least and at most
 Cell = tuple[Image.Image, str]  # a picture and its label, "" without
 
 
-def contact_sheet(shown: Sequence[Shown]) -> Image.Image:
-    """Draw what is shown in rows, on a sheet that is not higher than wide, with sides of at most ``LONGEST_SIDE``."""
-    cells = cells_of(shown)
+def contact_sheet(media: Sequence[Media]) -> Image.Image:
+    """Draw pictures and frames in rows, on a sheet that is not higher than wide, sides at most ``LONGEST_SIDE``."""
+    cells = cells_of(media)
     ratio = min(max(median(picture.width / picture.height for picture, _ in cells), RATIOS[0]), RATIOS[1])
     width, columns = max((_cell_width(len(cells), count, ratio), count) for count in range(1, len(cells) + 1))
     height = int(width / ratio)
@@ -36,11 +36,11 @@ def contact_sheet(shown: Sequence[Shown]) -> Image.Image:
     return sheet
 
 
-def cells_of(shown: Sequence[Shown]) -> list[Cell]:
+def cells_of(media: Sequence[Media]) -> list[Cell]:
     """Return the cells of a sheet. Pictures are numbered where something else stands beside them; frames bear times."""
     cells = list[Cell]()
-    for number, one in enumerate(shown, start=1):
-        name = str(number) if len(shown) > 1 else ""
+    for number, one in enumerate(media, start=1):
+        name = str(number) if len(media) > 1 else ""
         if not isinstance(one, Video):
             cells.append((one, name))
             continue

@@ -18,13 +18,13 @@ from typing import Any, Final, Protocol
 
 from specllava.config import DecodingConfig
 from specllava.models.images import open_image
-from specllava.models.shown import Shown, all_frames, opened
+from specllava.models.media import Media, all_frames, open_media
 from specllava.trace import DecodeTrace
 from visual.page.picture_source import PictureSource
 from visual.page.pictures import Picture, image_bytes
-from visual.player.frames import ALONE
+from visual.player.frames import TARGET_ONLY
 from visual.player.recorded import MAX_TURNS, Recorded
-from visual.player.turns import DialoguePlace, DialogueTurn, dialogue_id, recorded_turns
+from visual.player.turns import DialoguePosition, DialogueTurn, dialogue_id, recorded_turns
 
 MOST_DIALOGUE_BYTES: Final = 2**29  # of words, pictures and traces
 MOST_CACHE_BYTES: Final = 2**30  # of KV caches that wait for a follow-up, the latest dialogue's apart
@@ -33,7 +33,7 @@ STEP_BYTES, NODE_BYTES = 1200, 300  # of a trace in memory, measured on the ship
 LOST: Final = "your dialogue is no longer kept: press Run to begin another"
 NONE_YET: Final = "there is no dialogue to go on with: press Run the race first"
 
-TurnParts = tuple[str, tuple[Shown, ...], DecodeTrace, DecodeTrace | None]
+TurnParts = tuple[str, tuple[Media, ...], DecodeTrace, DecodeTrace | None]
 
 
 class Turn(Protocol):
@@ -43,7 +43,7 @@ class Turn(Protocol):
     def text(self) -> str: ...
 
     @property
-    def shown(self) -> tuple[Shown, ...]: ...
+    def media(self) -> tuple[Media, ...]: ...
 
     @property
     def trace(self) -> DecodeTrace: ...
@@ -64,7 +64,7 @@ class Chat(Protocol):
     def forget(self) -> None: ...
 
     def race(
-        self, text: str, image: Sequence[Shown], config: DecodingConfig, turn: int | None
+        self, text: str, image: Sequence[Media], config: DecodingConfig, turn: int | None
     ) -> Generator[Any]: ...
 
 
@@ -109,8 +109,8 @@ class Dialogue:
         traces = [trace for turn in self.turns for trace in (turn.trace, turn.alone) if trace is not None]
         if self.recorded is not None and self.own:
             traces += [trace for one in self.recorded.turns for trace in one.traces]
-        shown = [one for turn in self.turns for one in all_frames(turn.shown)]
-        pictures = sum(one.nbytes for one in self.sources if one is not None) + sum(map(image_bytes, shown))
+        media = [one for turn in self.turns for one in all_frames(turn.media)]
+        pictures = sum(one.nbytes for one in self.sources if one is not None) + sum(map(image_bytes, media))
         return DIALOGUE_BYTES + sum(map(_trace_bytes, traces)) + pictures
 
     def put_down(self) -> None:
@@ -140,14 +140,16 @@ class Dialogue:
         if self.chat is None and not self.said:
             self.chat = make([] if self.recorded is None else _turn_parts(self.recorded))
         elif self.chat is None or models != self.models:
-            self.chat = make([(turn.text, turn.shown, turn.trace, turn.alone) for turn in self.turns])
+            self.chat = make([(turn.text, turn.media, turn.trace, turn.alone) for turn in self.turns])
         self.models = models
         return self.chat
 
     def ask(
         self, chat: Chat, picture: PictureSource, question: str, config: DecodingConfig, turns: int
-    ) -> tuple[Generator[Any], DialoguePlace]:
-        """Begin the race of the next question, and tell its place. Pictures other than the last ones come with it.
+    ) -> tuple[Generator[Any], DialoguePosition]:
+        """Begin the race of the next question; return its events and its position in the dialogue.
+
+        Pictures other than the last ones come with it.
 
         Args:
             turns: of a dialogue that are kept.
@@ -158,13 +160,13 @@ class Dialogue:
         turn = len(chat.turns) if self.edited is None else self.edited
         if turn >= turns:
             raise ValueError(f"the dialogue has {turn} turns, the most that are kept: edit one of them, or start over")
-        before, shown = chat.turns[:turn], opened(picture.open())
-        last = next((one.shown for one in reversed(before) if one.shown), None)
-        new = () if last == shown else shown
+        before, media = chat.turns[:turn], open_media(picture.open())
+        last = next((one.media for one in reversed(before) if one.media), None)
+        new = () if last == media else media
         events = chat.race(question, new, config, turn if turn < len(chat.turns) else None)
         self.edited = None
         self.sources = [*self.sources[:turn], picture]
-        return events, DialoguePlace(self.id, tuple(map(_played, before)), own_picture=bool(new))
+        return events, DialoguePosition(self.id, tuple(map(_played, before)), own_picture=bool(new))
 
 
 class Dialogues:
@@ -206,8 +208,8 @@ class Dialogues:
     def begin(
         self, session: str, picture: PictureSource, question: str, config: DecodingConfig, follow: bool,
         models: str = "", make: Callable[[Sequence[TurnParts]], Chat] | None = None,
-    ) -> tuple[Generator[Any], DialoguePlace]:  # fmt: skip
-        """Begin the race of a follow-up or, unless ``follow``, of a new dialogue; return it and its place.
+    ) -> tuple[Generator[Any], DialoguePosition]:  # fmt: skip
+        """Begin the race of a follow-up or, unless ``follow``, of a new dialogue; return its events and position.
 
         Args:
             models: name of the models that answer.
@@ -310,14 +312,14 @@ def _turn_parts(race: Recorded) -> list[TurnParts]:
     for one in race.turns:
         if one.image_name and one.image is None:
             raise ValueError("this run came without its picture: choose a picture and press Run the race")
-        shown = (open_image(one.image),) if one.image else ()
+        media = (open_image(one.image),) if one.image else ()
         alone = one.target_only if one.speculative else None
-        parts.append((one.prompt, shown, one.lead, alone))
+        parts.append((one.prompt, media, one.lead, alone))
     return parts
 
 
 def _played(turn: Turn) -> DialogueTurn:
-    image = turn.trace.image if turn.shown else None
-    if turn.trace.lane == ALONE:
+    image = turn.trace.image if turn.media else None
+    if turn.trace.lane == TARGET_ONLY:
         return DialogueTurn(turn.trace, None, image)
     return DialogueTurn(turn.alone, turn.trace, image)

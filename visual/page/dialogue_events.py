@@ -44,5 +44,5 @@ def edited(dialogues: Dialogues, session: str, turn: Any) -> tuple[Any, ...]:
         return *same, refusal_notice(refusal)
     if turn == KEEP:
         return *same, ""
-    shown = (picture, data_address(picture.shown())) if picture else same[:2]
+    shown = (picture, data_address(picture.preview())) if picture else same[:2]
     return *shown, question, ""

@@ -13,7 +13,7 @@ from specllava.findings.against import Against
 from specllava.findings.contrast import Contrast
 from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
-from specllava.models.shown import Pictures
+from specllava.models.media import Pictures
 from specllava.question import Question
 from visual.page.lab_views import (
     View,

@@ -187,12 +187,12 @@ def _more(lab: LabState, experiment: Experiment) -> Any:
     other = lab.another()
     reference = gr.HTML(**widgets.held_arguments(lab.uploads.reference("", other)))
     about = "The other picture, which only the draft sees"
-    shown = gr.HTML(**widgets.picture_arguments(data_address(other.shown()), about), elem_id="other")
+    shown = gr.HTML(**widgets.picture_arguments(data_address(other.preview()), about), elem_id="other")
     button = gr.Button("Another one", size="sm", elem_classes="pill")
 
     def draw(request: gr.Request) -> tuple[Any, ...]:
         drawn = lab.another()
-        return lab.uploads.referred(request.session_hash, (drawn, data_address(drawn.shown())))
+        return lab.uploads.referred(request.session_hash, (drawn, data_address(drawn.preview())))
 
     button.click(draw, None, [reference, shown], **QUICK)
     return reference

@@ -117,7 +117,7 @@ def fork_view(found: ForcedToken) -> tuple[str, View]:
     ]
     fork: View = {"ids": list(original.token_ids), "words": words}
     if found.forced is not None:
-        fork |= {"place": found.place, "rejoined": found.rejoined, "other": _words(found.forced, found.whole)}
+        fork |= {"place": found.position, "rejoined": found.rejoined, "other": _words(found.forced, found.whole)}
     return "", {**_fork_chart(found).as_json(), "fork": fork}
 
 
@@ -146,14 +146,14 @@ def _fork_chart(found: ForcedToken) -> Chart:
 
 
 def _fork_answer(found: ForcedToken) -> str:
-    if found.forced is None or found.place is None:
+    if found.forced is None or found.position is None:
         return "Choose a word of the answer, and then what shall stand in its place."
-    place, forced, original = found.place, found.forced, found.original
-    said, instead = token_label(original, original.token_ids[place]), token_label(forced, forced.forced_prefix[-1])
-    chance = next((o.target for o in found.options[place] if o.token == forced.forced_prefix[-1]), None)
+    position, forced, original = found.position, found.forced, found.original
+    said, instead = token_label(original, original.token_ids[position]), token_label(forced, forced.forced_prefix[-1])
+    chance = next((o.target for o in found.options[position] if o.token == forced.forced_prefix[-1]), None)
     liked = "" if chance is None else f", to which the target gave {_prob_text(chance)},"
-    answer = f"With “{instead}”{liked} in place of “{said}”, at token {place + 1}, "
-    behind = len(found.whole) - place - 1
+    answer = f"With “{instead}”{liked} in place of “{said}”, at token {position + 1}, "
+    behind = len(found.whole) - position - 1
     if found.rejoined == behind:
         answer += "the target goes on with the very same words. "
     elif found.rejoined > 2:

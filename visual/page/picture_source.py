@@ -6,11 +6,11 @@ from typing import Protocol
 
 from PIL import Image
 
-from specllava.models.shown import Shown
+from specllava.models.media import Media
 
 
 class PictureSource(Protocol):
-    """One picture, several, or a video: ``open`` gives what the models get, ``shown`` the picture that visitors see."""
+    """One picture, several, or a video: ``open`` returns the models' input, ``preview`` the picture on the page."""
 
     @property
     def uploaded(self) -> bool:
@@ -20,6 +20,6 @@ class PictureSource(Protocol):
     def nbytes(self) -> int:
         """Bytes of memory that it holds; 0 of what is read or drawn when it is needed."""
 
-    def open(self) -> Image.Image | tuple[Shown, ...]: ...
+    def open(self) -> Image.Image | tuple[Media, ...]: ...
 
-    def shown(self) -> Image.Image: ...
+    def preview(self) -> Image.Image: ...

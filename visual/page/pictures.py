@@ -50,14 +50,14 @@ class Picture:
         """Return the picture as the models get it; scenes at the size of their training."""
         return self._image() or draw_scene(sample_scene(self.seed, self.split))
 
-    def shown(self) -> Image.Image:
+    def preview(self) -> Image.Image:
         """Return the picture as the visitor sees it; scenes with sides of ``SCENE_PIXELS``."""
         return self._image() or draw_scene(sample_scene(self.seed, self.split), SCENE_PIXELS)
 
     @property
     def address(self) -> str:
         """The picture as the visitor sees it, as the ``data:`` address that a race about it holds too."""
-        return data_address(self.shown())
+        return data_address(self.preview())
 
     def _image(self) -> Image.Image | None:
         if self.encoded:

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from specllava.config import DecodingConfig
-from specllava.metrics import Summary, summarise
+from specllava.metrics import RunTotals, summarise
 from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
@@ -18,10 +18,10 @@ from visual.page.model_choice import AS_STARTED, chosen_models
 from visual.page.pictures import TOY_KNOWS
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update, prepared
-from visual.player.frames import ALONE, TOGETHER, Ending, FrameList
+from visual.player.frames import SPECULATIVE, TARGET_ONLY, Ending, FrameList
 from visual.player.picture import data_address
 from visual.player.question import shorten_question
-from visual.player.turns import DialoguePlace
+from visual.player.turns import DialoguePosition
 
 RACE = "race"
 FOLLOW = "follow"  # id of the button that asks a follow-up
@@ -37,7 +37,7 @@ class RaceRun:
         picture: of the race, as a data address.
         absent: why only the target runs; ``None`` if both lanes run.
         source: words for what runs.
-        place: of the race in a dialogue.
+        position: of the race in a dialogue.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class RaceRun:
         picture: str | None = None,
         absent: str | None = None,
         source: str = "live run",
-        place: DialoguePlace | None = None,
+        position: DialoguePosition | None = None,
     ) -> None:
-        lanes = (ALONE, TOGETHER) if absent is None else (ALONE,)
+        lanes = (TARGET_ONLY, SPECULATIVE) if absent is None else (TARGET_ONLY,)
         self.events = events
         self._collect = collect
-        self._frame_list = FrameList(source, live=True, picture=picture, lanes=lanes, absent=absent, place=place)
+        self._frame_list = FrameList(source, live=True, picture=picture, lanes=lanes, absent=absent, position=position)
         self._past: list[Any] = []
         self._shown = time.monotonic()
 
@@ -69,10 +69,10 @@ class RaceRun:
         """Return all frames, the last of them with charts and totals; ``None`` if no lane has begun."""
         return self._frame_list.update(self._collect(self._past), ending) or None
 
-    def summary(self) -> Summary | None:
+    def summary(self) -> RunTotals | None:
         """Return the totals of the lane that answers, ``None`` if it has not begun."""
         traces = self._collect(self._past)
-        answer = traces.get(TOGETHER) or traces.get(ALONE)
+        answer = traces.get(SPECULATIVE) or traces.get(TARGET_ONLY)
         return None if answer is None else summarise([answer])
 
 
@@ -90,7 +90,7 @@ def race_kind(state: AppState) -> RunKind:
         if absent and inputs.config.drafter == "model" and state.choices.pairs:
             absent += " Another pair may be chosen there, too."
         config = replace(inputs.config, drafter="none") if absent else inputs.config
-        picture = data_address(inputs.picture.shown())
+        picture = data_address(inputs.picture.preview())
         unknown = state.toy and inputs.models.pair == AS_STARTED and inputs.picture.uploaded
         source = f"live run: {TOY_KNOWS[:1].lower()}{TOY_KNOWS[1:-1]}" if unknown else "live run"
         preparing = backend.preparing(config)
@@ -99,9 +99,9 @@ def race_kind(state: AppState) -> RunKind:
             return RaceRun(events, backend.collect_race, picture, absent, source)
         asked = inputs.session, inputs.picture, inputs.question, config
         chat = models.chat if models else None
-        turn, place = state.dialogues.begin(*asked, follow=bool(inputs.more), models=str(inputs.models), make=chat)
+        turn, position = state.dialogues.begin(*asked, follow=bool(inputs.more), models=str(inputs.models), make=chat)
         events = prepared(preparing, lambda: turn)
-        return RaceRun(events, backend.collect_race, picture, absent, source, place)
+        return RaceRun(events, backend.collect_race, picture, absent, source, position)
 
     return RunKind(RACE, "the race", "What is shown so far stays here.", request, start)
 

@@ -8,14 +8,14 @@ import math
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from specllava.metrics import Summary
+from specllava.metrics import RunTotals
 
 # ``left``: for something else, or by a visitor who is gone. ``refused``: for what the visitor can change.
 Outcome = Literal["finished", "stopped", "deadline", "closed", "left", "refused", "failed"]
 log = logging.getLogger("specllava.runs")
 
 
-def log_run(kind: str, outcome: Outcome, seconds: float, summary: Summary | None) -> None:
+def log_run(kind: str, outcome: Outcome, seconds: float, summary: RunTotals | None) -> None:
     """Log how a run ended.
 
     Args:

@@ -45,8 +45,8 @@ class RunRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Place of a request in the waiting line.
+class QueuePosition:
+    """Position of a request in the waiting line.
 
     Args:
         before: runs that come first, the one that computes among them.
@@ -74,7 +74,7 @@ class RunRequests:
         self._lock = Lock()
 
     def request(self, key: RunKey, request: RunRequest) -> None:
-        """Put a request in place of the one before, which is left."""
+        """Replace the session's request; the one before is cancelled."""
         with self._lock:
             self._leave(key)
             self._late.pop(key, None)
@@ -108,8 +108,8 @@ class RunRequests:
         """Note that the run of a request has its turn."""
         request.began = time.monotonic()
 
-    def place(self, key: RunKey, calls: Sequence[float] = ()) -> Place | None:
-        """Return the place of a session's request; ``None`` if there is none that waits.
+    def position(self, key: RunKey, calls: Sequence[float] = ()) -> QueuePosition | None:
+        """Return the position of a session's waiting request; ``None`` if none waits.
 
         Args:
             calls: when each call of the API that waits was made; only those before the request count.
@@ -124,10 +124,10 @@ class RunRequests:
             waiting = sum(other.began is None for other in before) + sum(asked < request.asked for asked in calls)
             computing = [now - other.began for other in before if other.began is not None]
             if not self._seconds:
-                return Place(waiting + len(computing))
+                return QueuePosition(waiting + len(computing))
             usual = sum(self._seconds) / len(self._seconds)
             left = sum(max(usual - spent, 0.0) for spent in computing)
-            return Place(waiting + len(computing), waiting * usual + left)
+            return QueuePosition(waiting + len(computing), waiting * usual + left)
 
     def await_models(self, key: RunKey, progress: Callable[[], str | None]) -> None:
         """Note that a session's run waits for models, and what tells how they stand until it is asked for again."""

@@ -34,14 +34,14 @@ import gradio as gr
 
 from specllava.config import DecodingConfig
 from specllava.limits import Limits
-from specllava.metrics import Summary
+from specllava.metrics import RunTotals
 from specllava.out_of_memory import is_out_of_memory
 from visual.page.controls import decoding_config
 from visual.page.model_choice import Chosen, models_named
 from visual.page.notices import NotYet, error, failure, info, refusal_notice, warning
 from visual.page.picture_source import PictureSource
 from visual.page.run_log import Outcome, log_run
-from visual.page.run_requests import Place, RunKey, RunRequest, RunRequests
+from visual.page.run_requests import QueuePosition, RunKey, RunRequest, RunRequests
 from visual.page.waiting_calls import COMPUTE, joined_sessions, waiting_calls
 from visual.player.frames import Ending
 from visual.player.question import check_question
@@ -93,7 +93,7 @@ class Run(Protocol):
     def end(self, ending: Ending) -> Any:
         """Return the last value for what shows the run, ``None`` if there is none."""
 
-    def summary(self) -> Summary | None:
+    def summary(self) -> RunTotals | None:
         """Return the totals of the lane that answers, ``None`` if there is none."""
 
 
@@ -205,13 +205,13 @@ def check_request(request: RunRequest, session: str, limits: Limits) -> RunInput
     return RunInputs(session, request.picture, request.question, config, request.more, models_named(request.settings))
 
 
-def waiting_notice(place: Place | None) -> str:
+def waiting_notice(position: QueuePosition | None) -> str:
     """Make the notice of a run that has to wait; empty if no other comes first."""
-    if place is None or not place.before:
+    if position is None or not position.before:
         return ""
-    line = f"{place.before} other run{'s' if place.before > 1 else ''} before this one"
-    if place.seconds is not None:
-        seconds = max(1, math.ceil(place.seconds))
+    line = f"{position.before} other run{'s' if position.before > 1 else ''} before this one"
+    if position.seconds is not None:
+        seconds = max(1, math.ceil(position.seconds))
         line += f", about {seconds} second{'s' if seconds > 1 else ''} at the pace of the latest runs"
     return info(f"{line}; it starts by itself.")
 
@@ -274,12 +274,12 @@ def connect_run(
 
     def waited(request: gr.Request) -> tuple[Any, ...]:
         requests.forget_absent(joined_sessions())
-        place = requests.place((session_of(request), kind.name), waiting_calls())
-        if place is None:  # the run has begun, or is no longer wanted: what it says must stay
+        position = requests.position((session_of(request), kind.name), waiting_calls())
+        if position is None:  # the run has begun, or is no longer wanted: what it says must stay
             progress = requests.awaited((session_of(request), kind.name))
             said = progress() if progress else None
             return info(said or LOADED) if progress else gr.skip(), gr.Timer(active=said is not None)
-        return waiting_notice(place), gr.Timer(active=place.before > 0)
+        return waiting_notice(position), gr.Timer(active=position.before > 0)
 
     def ended(request: gr.Request) -> tuple[Any, ...]:
         return *buttons(request), gr.Timer(active=requests.awaited((session_of(request), kind.name)) is not None)
@@ -299,12 +299,12 @@ def connect_run(
         return *buttons(request), refused_notice(requests.limits)
 
     pressed = [controls.run, controls.stop, *controls.more]
-    looks = gr.Timer(SECONDS_PER_LOOK, active=False)
-    looks.tick(waited, None, [controls.notice, looks], **QUICK)
-    begun = gr.on(clicks, begin, values, [*pressed, controls.notice, looks], **QUICK)
+    poll = gr.Timer(SECONDS_PER_LOOK, active=False)
+    poll.tick(waited, None, [controls.notice, poll], **QUICK)
+    begun = gr.on(clicks, begin, values, [*pressed, controls.notice, poll], **QUICK)
     begun.failure(None, None, controls.notice, js=f"() => {json.dumps(UNBEGUN)}", **QUICK)
     computed = begun.then(compute, None, [controls.shown, controls.notice], **COMPUTES)
-    computed.then(ended, None, [*pressed, looks], **QUICK)
+    computed.then(ended, None, [*pressed, poll], **QUICK)
     computed.failure(refused, None, [*pressed, controls.notice], **QUICK)  # a full queue: only the browser is told
     controls.stop.click(halt, None, [*pressed, controls.notice], **QUICK)
     return lambda event: event.then(buttons, None, pressed, **QUICK)

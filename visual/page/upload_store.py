@@ -21,7 +21,7 @@ from PIL import Image
 from visual.page.against_prompts import PagePrompt
 from visual.page.picture_source import PictureSource
 from visual.page.pictures import Picture, Split
-from visual.page.uploads import SeveralShown
+from visual.page.uploads import MediaList
 
 MOST_UPLOAD_BYTES: Final = 2**30
 ENTRY_BYTES: Final = 4096  # of an upload, besides its pixels: tiny ones are bounded too
@@ -46,7 +46,7 @@ class LostPicture:
     def open(self) -> Image.Image:
         raise ValueError(self.line)
 
-    shown = open
+    preview = open
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class UploadStore:
     def referred(self, session: str | None, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values of a handler, the first of them a picture, with the reference in the picture's stead."""
         first, *others = values
-        is_picture = first is None or isinstance(first, (Picture, SeveralShown, LostPicture))
+        is_picture = first is None or isinstance(first, (Picture, MediaList, LostPicture))
         return self.reference(session or "", first) if is_picture else first, *others
 
     def picture(self, reference: Any) -> PictureSource | None:
@@ -102,7 +102,7 @@ class UploadStore:
         if kind == "scene":
             return _scene(name)
         found = self._files.get(reference) or self._get(reference)
-        return found if isinstance(found, (Picture, SeveralShown)) else LostPicture(LOST.get(kind, UNKNOWN))
+        return found if isinstance(found, (Picture, MediaList)) else LostPicture(LOST.get(kind, UNKNOWN))
 
     def keep_prompts(self, session: str, prompts: Sequence[PagePrompt]) -> str:
         """Keep the prompts of a visitor's file; return their reference."""
@@ -149,7 +149,7 @@ class UploadStore:
 
 
 def _kind(picture: PictureSource) -> str:
-    if not isinstance(picture, SeveralShown):
+    if not isinstance(picture, MediaList):
         return "picture"
     return "video" if len(picture.parts) == 1 else "pictures"
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from specllava.limits import Limits
 from specllava.models.images import open_image
-from specllava.models.shown import Shown, all_frames
+from specllava.models.media import Media, all_frames
 from specllava.models.video import Video
 from specllava.models.video_file import SUFFIXES, videos_are_read
 from specllava.models.video_process import VideoRequest, read_video_apart
@@ -28,13 +28,13 @@ QUESTION_PIXELS: Final = 2 * PICTURE_PIXELS**2  # of everything that one questio
 
 
 @dataclass(frozen=True, eq=False)
-class SeveralShown:
+class MediaList:
     """Several pictures, or a video, of one question. Visitors see a contact sheet of them.
 
     Two are equal only if they are the same object, as with :class:`~visual.page.pictures.Picture`.
     """
 
-    parts: tuple[Shown, ...]
+    parts: tuple[Media, ...]
     uploaded = True
 
     @property
@@ -42,11 +42,11 @@ class SeveralShown:
         """Bytes of all pictures and frames, and of the contact sheet."""
         return sum(map(image_bytes, (*all_frames(self.parts), self._sheet)))
 
-    def open(self) -> tuple[Shown, ...]:
+    def open(self) -> tuple[Media, ...]:
         """Return the pictures and videos as the models get them."""
         return self.parts
 
-    def shown(self) -> Image.Image:
+    def preview(self) -> Image.Image:
         """Return the contact sheet."""
         return self._sheet
 
@@ -71,7 +71,7 @@ def read_upload(paths: Sequence[str] | None, limits: Limits | None = None) -> tu
     files = [Path(path) for path in paths or ()]
     try:
         source = uploaded_source(files, limits or Limits())
-        return source, data_address(source.shown()), _said(source)
+        return source, data_address(source.preview()), _caption(source)
     except ValueError as refusal:
         what = "These files" if len(files) > 1 else "This video" if any(map(_is_video, files)) else "This picture"
         return gr.skip(), gr.skip(), error(f"{what} cannot be used: {refusal}")
@@ -91,12 +91,12 @@ def uploaded_source(files: Sequence[Path], limits: Limits) -> PictureSource:
         raise ValueError(f"there are {len(videos)} videos, and one at a time is watched: choose one of them")
     longest = _longest(len(files) - 1 + limits.frames)
 
-    def read(file: Path) -> Shown:
+    def read(file: Path) -> Media:
         if file not in videos:
             return open_image(file, longest, limits.pixels)
         return read_video_apart(VideoRequest(str(file), limits.frames, longest, limits.seconds_per_video))
 
-    return SeveralShown(tuple(map(read, files)))
+    return MediaList(tuple(map(read, files)))
 
 
 def uploaded_pictures(files: Sequence[Path], limits: Limits) -> PictureSource:
@@ -104,7 +104,7 @@ def uploaded_pictures(files: Sequence[Path], limits: Limits) -> PictureSource:
     _check_files(files, limits)
     longest = _longest(len(files))
     pictures = tuple(open_image(file, longest, limits.pixels) for file in files)
-    return SeveralShown(pictures) if len(pictures) > 1 else Picture(upload=pictures[0])
+    return MediaList(pictures) if len(pictures) > 1 else Picture(upload=pictures[0])
 
 
 def _longest(count: int) -> int:
@@ -136,9 +136,9 @@ def _is_video(file: Path) -> bool:
     return file.suffix.lower() in SUFFIXES and videos_are_read()
 
 
-def _said(source: PictureSource) -> str:
+def _caption(source: PictureSource) -> str:
     """Make the notice of an upload that is more than a picture."""
-    if not isinstance(source, SeveralShown):
+    if not isinstance(source, MediaList):
         return ""
     frames = len(all_frames([part for part in source.parts if isinstance(part, Video)]))
     watched = f"{frames} frames of the video" if frames > 1 else "one frame of the video"

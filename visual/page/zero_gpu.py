@@ -20,7 +20,7 @@ import gradio as gr
 
 from specllava.config import DecodingConfig
 from specllava.growth.rules import RULE_INFOS
-from specllava.models.shown import Pictures
+from specllava.models.media import Pictures
 from specllava.trace import DecodeTrace, RunInfo
 from visual.page.app_state import Backend
 from visual.page.runs import OutOfTime

@@ -35,16 +35,16 @@ from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
 from visual.player.packing import frame_json, packed
 from visual.player.summary import settings_summary
-from visual.player.turns import DialoguePlace
+from visual.player.turns import DialoguePosition
 
-ALONE, TOGETHER = "target-only", "speculative"
+TARGET_ONLY, SPECULATIVE = "target-only", "speculative"
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 WATCHABLE = 0.09  # seconds that one target step should last on the screen
 
 Ending = Literal["finished", "stopped", "deadline"]
 ABSENT = {
-    ALONE: "This run has no target-only lane, so there is nothing to compare it with.",
-    TOGETHER: "Speculation is off in this run: the target spoke alone.",
+    TARGET_ONLY: "This run has no target-only lane, so there is nothing to compare it with.",
+    SPECULATIVE: "Speculation is off in this run: the target spoke alone.",
 }
 
 
@@ -60,16 +60,17 @@ class FrameList:
         lesson: what the run is to teach (``visual.player.lessons.Lesson.words``).
         lanes: names of the lanes; the steps of the last are drawn.
         absent: what to say in the place of a lane that does not run; :data:`ABSENT` if it is not given.
-        place: where the race stands in a dialogue; without one it is a dialogue of its own.
+        position: of the race in a dialogue; without one it is a dialogue of its own.
     """
 
     def __init__(
         self, source: str, live: bool, picture: str | None = None, example: str | None = None, show: int | None = None,
-        lesson: Mapping[str, object] | None = None, lanes: Sequence[str] = (ALONE, TOGETHER), absent: str | None = None,
-        place: DialoguePlace | None = None,
+        lesson: Mapping[str, object] | None = None, lanes: Sequence[str] = (TARGET_ONLY, SPECULATIVE),
+        absent: str | None = None,
+        position: DialoguePosition | None = None,
     ) -> None:  # fmt: skip
         self._opening = {"source": source, "live": live, "picture": picture, "example": example, "lesson": lesson}
-        self._show, self._place = show, place or DialoguePlace(uuid.uuid4().hex)
+        self._show, self._position = show, position or DialoguePosition(uuid.uuid4().hex)
         self._lanes, self._lead_lane = tuple(lanes), lanes[-1]
         self._absent = {lane: absent or ABSENT[lane] for lane in ABSENT if lane not in lanes}
         self._steps = dict.fromkeys(lanes, 0)
@@ -99,7 +100,7 @@ class FrameList:
         lead = traces[self._lead_lane]
         config, setting = lead.config, lead.setting
         self._add(
-            "run", id=uuid.uuid4().hex, **self._opening, **self._place.opening(), prompt=strip_bidi(lead.prompt),
+            "run", id=uuid.uuid4().hex, **self._opening, **self._position.opening(), prompt=strip_bidi(lead.prompt),
             led=self._lead_lane,
             absent=self._absent, setting=strip_bidi(f"{setting.pair} · {setting.device} · {setting.dtype}"),
             settings=strip_bidi(
@@ -111,7 +112,7 @@ class FrameList:
         )  # fmt: skip
         for lane in self._lanes:
             trace = traces[lane]
-            token = _words(trace, (trace.prefill.first_token,), 0 if lane == TOGETHER else None)
+            token = _words(trace, (trace.prefill.first_token,), 0 if lane == SPECULATIVE else None)
             self._clock[lane] = trace.prefill.total
             self._add(
                 "prefill", lane=lane, seconds=trace.prefill.total, tokens=token, ids=[trace.prefill.first_token],
@@ -125,7 +126,7 @@ class FrameList:
             self._steps[lane] += 1
             self._clock[lane] += step.seconds.total
             times = [step.seconds.draft, step.seconds.verify, step.seconds.keep]
-            words = _words(trace, step.emitted, len(step.verification.accepted) if lane == TOGETHER else None)
+            words = _words(trace, step.emitted, len(step.verification.accepted) if lane == SPECULATIVE else None)
             if lane == self._lead_lane:
                 totals = self._headline_at(traces, self._clock[lane])
                 doubt = [None if nats is None else round(nats, 3) for nats in doubts(step)]
@@ -140,10 +141,10 @@ class FrameList:
     def _headline_at(self, traces: Mapping[str, DecodeTrace], clock: float) -> Headline:
         if self._absent:
             return self._totals.at_one(traces[self._lead_lane], self._lead_lane, clock)
-        return self._totals.at_race(traces[ALONE], traces[TOGETHER], clock)
+        return self._totals.at_race(traces[TARGET_ONLY], traces[SPECULATIVE], clock)
 
     def _close(self, traces: Mapping[str, DecodeTrace], ending: Ending) -> None:
-        alone, together, lead = traces.get(ALONE), traces.get(TOGETHER), traces[self._lead_lane]
+        alone, together, lead = traces.get(TARGET_ONLY), traces.get(SPECULATIVE), traces[self._lead_lane]
         if alone and together:
             totals = headline(alone, together, ending == "finished")
         else:
@@ -151,22 +152,22 @@ class FrameList:
         self._add(
             "end", ending=ending, totals=totals, show=instructive_step(lead) if self._show is None else self._show,
             image=lead.image, charts=[chart.as_json() for chart in charts(alone, together)],
-            numbers=run_numbers(alone, lead), **self._place.closing(alone, together),
+            numbers=run_numbers(alone, lead), **self._position.closing(alone, together),
         )  # fmt: skip
 
 
 def recorded_frames(
     alone: DecodeTrace | None, together: DecodeTrace | None, source: str = "recorded run", picture: str | None = None,
     example: str | None = None, show: int | None = None, lesson: Mapping[str, object] | None = None,
-    place: DialoguePlace | None = None,
+    position: DialoguePosition | None = None,
 ) -> list[str]:  # fmt: skip
     """Make all frames of a race that was run before, finished or not; arguments as of ``FrameList``.
 
     Either lane may be missing, but not both.
     """
-    traces = {lane: trace for lane, trace in ((ALONE, alone), (TOGETHER, together)) if trace is not None}
+    traces = {lane: trace for lane, trace in ((TARGET_ONLY, alone), (SPECULATIVE, together)) if trace is not None}
     stopped = any(trace.finish_reason == "stopped" for trace in traces.values())
-    frame_list = FrameList(source, False, picture, example, show, lesson, lanes=tuple(traces), place=place)
+    frame_list = FrameList(source, False, picture, example, show, lesson, lanes=tuple(traces), position=position)
     return frame_list.update(traces, "stopped" if stopped else "finished")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from specllava.metrics import Comparison, Summary, compare, end_to_end_speedup, pass_ratio, speedup, summarise
+from specllava.metrics import Comparison, RunTotals, compare, end_to_end_speedup, pass_ratio, speedup, summarise
 from specllava.progress import LaneProgress, RaceProgress
 from specllava.trace import DecodeTrace
 
@@ -44,7 +44,7 @@ class RunningHeadline:
 
 
 def _of_race(
-    reference: Summary, candidate: Summary, comparison: Comparison, together: DecodeTrace, finished: bool
+    reference: RunTotals, candidate: RunTotals, comparison: Comparison, together: DecodeTrace, finished: bool
 ) -> Headline:
     big, small, state = _sameness(comparison, together, finished)
     faster, note, pace = _speedups(reference, candidate, together, finished)
@@ -63,7 +63,7 @@ def _of_race(
     }
 
 
-def _of_one(summary: Summary, lane: str) -> Headline:
+def _of_one(summary: RunTotals, lane: str) -> Headline:
     return {
         "speedup": DASH,
         "speedup_note": "one lane, nothing to compare",
@@ -89,7 +89,7 @@ def run_numbers(alone: DecodeTrace | None, lead: DecodeTrace) -> dict[str, float
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
-def _counts(summary: Summary) -> Headline:
+def _counts(summary: RunTotals) -> Headline:
     return {
         "tau": number(summary.tau, "{:.1f}"),
         "passes": str(summary.target_passes),
@@ -98,7 +98,9 @@ def _counts(summary: Summary) -> Headline:
     }
 
 
-def _speedups(reference: Summary, candidate: Summary, together: DecodeTrace, finished: bool) -> tuple[str, str, str]:
+def _speedups(
+    reference: RunTotals, candidate: RunTotals, together: DecodeTrace, finished: bool
+) -> tuple[str, str, str]:
     """Return the speed-up while answering, a note with the one in all, and which way the first points.
 
     In all is told once both answers are whole: until then the lanes have not read for the same number of words.
@@ -131,7 +133,7 @@ def _pace(ratio: float) -> tuple[str, str, str]:
     return (shown, "faster", "faster") if ratio > 1 else (shown, "slower", "slower")
 
 
-def _pass_ratio(reference: Summary, candidate: Summary) -> str:
+def _pass_ratio(reference: RunTotals, candidate: RunTotals) -> str:
     """Say what a pass that checks a tree took on this machine, in passes of a single token."""
     ratio = pass_ratio(reference, candidate)
     if math.isnan(ratio):

@@ -15,14 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 from specllava.config import one_line
 from visual.player.recorded import Recorded, read_recorded
 
-Place = Literal["lanes", "timeline", "tree", "mask", "cache", "coin", "pays"]
+LessonTarget = Literal["lanes", "timeline", "tree", "mask", "cache", "coin", "pays"]
 Phase = Literal["root", "guess", "prune", "check", "accept", "keep"]
 LessonWords = dict[str, str | int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class LessonText:
-    """The words of a lesson, and what it points at.
+    """Words of a lesson, and its target on the page.
 
     Args:
         step: counts from 0.
@@ -38,14 +38,14 @@ class LessonText:
     answer: str
     step: int
     race: str = ""
-    place: Place = "tree"
+    place: LessonTarget = "tree"
     phase: Phase | None = None
     node: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A lesson: its words, its race, and its place among ``count`` lessons, from 1."""
+    """A lesson: its words, its race, and its number among ``count`` lessons, from 1."""
 
     text: LessonText
     race: Recorded

@@ -11,7 +11,7 @@ from specllava.trace import DecodeTrace
 from visual.player.frames import recorded_frames
 from visual.player.packing import frame_json, packed
 from visual.player.recorded import Recorded
-from visual.player.turns import DialoguePlace, dialogue_id, recorded_turns
+from visual.player.turns import DialoguePosition, dialogue_id, recorded_turns
 
 
 def race_frames(
@@ -31,8 +31,8 @@ def race_frames(
     if race.later:
         return _dialogue_frames(race, len(race.later) if turn is None else turn, source, pictures, example, show)
     if race.a is None or race.b is None:
-        place = DialoguePlace(dialogue_id(recorded_turns(race)))
-        return recorded_frames(race.target_only, race.speculative, source, picture, example, show, lesson, place)
+        position = DialoguePosition(dialogue_id(recorded_turns(race)))
+        return recorded_frames(race.target_only, race.speculative, source, picture, example, show, lesson, position)
     pinned = recorded_frames(*_lanes(race.target_only, race.a.trace), source)
     frames = recorded_frames(*_lanes(race.target_only, race.b.trace), source, picture, example, show, lesson)
     file = against_json(race.a, race.b, race.target_only, race.lead.image)
@@ -46,11 +46,11 @@ def _dialogue_frames(
     name = dialogue_id(turns)
     lists = []
     for number, turn in enumerate(turns):
-        place = DialoguePlace(name, turns[:number], turns[number + 1 :], turn.image is not None)
+        position = DialoguePosition(name, turns[:number], turns[number + 1 :], turn.image is not None)
         picture = pictures[number] if pictures else None
         step = show if number == shown else None
         lanes = turn.target_only, turn.speculative
-        lists.append(recorded_frames(*lanes, source, picture, example, step, place=place))
+        lists.append(recorded_frames(*lanes, source, picture, example, step, position=position))
     *frames, end = lists[shown]
     held = {number: [*one[:-1], _with(one[-1], {"file": None})] for number, one in enumerate(lists) if number != shown}
     return [*frames, _with(end, {"held": held})]

@@ -56,8 +56,8 @@ class DialogueTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class DialoguePlace:
-    """Place of a race in a dialogue.
+class DialoguePosition:
+    """Position of a race in a dialogue.
 
     Args:
         id: tells dialogues apart.

@@ -17,7 +17,7 @@ class AyaVision(Plain):
 
     name, target = "aya_vision", AyaVisionForConditionalGeneration
 
-    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         vision = config.vision_config
         return square(config, processor) | {
             "img_size": (processor.img_size, vision.image_size),

@@ -22,7 +22,7 @@ class Gemma3(Plain):
     name, target = "gemma3", Gemma3ForConditionalGeneration
     bidirectional = True
 
-    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         tokens = processor.image_seq_length, config.mm_tokens_per_image
         return square(config, processor) | {"image_seq_length": tokens}
 

@@ -23,7 +23,7 @@ class Idefics3(Plain):
 
     name, target = "idefics3", Idefics3ForConditionalGeneration
 
-    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         side = config.vision_config.image_size
         tokens = (side // config.vision_config.patch_size // config.scale_factor) ** 2
         return {

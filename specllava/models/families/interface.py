@@ -80,10 +80,10 @@ class Family(ABC):
             sizes: of the pictures as given, in their order.
         """
 
-    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
-        """Return in what processor and model must agree, by the processor's name for it: its value, then the model's.
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        """Return the fields in which processor and model must agree: by the processor's name, its value and the model's.
 
-        What is left out is told by the first picture, after the weights were loaded.
+        A mismatch in any other field shows only with the first picture, after the weights are loaded.
         """
         return {}
 

@@ -29,7 +29,7 @@ class Llava(SharedTower):
     def num_tiles(self, config: PretrainedConfig, size: Size) -> int:
         return 1
 
-    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         return square(config, processor) | patches(config, processor)
 
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
@@ -68,7 +68,7 @@ class LlavaNext(SharedTower):
         height, width = select_best_resolution(size, config.image_grid_pinpoints)
         return 1 + int(height // side) * int(width // side)
 
-    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         grids = processor.image_processor.image_grid_pinpoints, config.image_grid_pinpoints
         listed = [sorted(tuple(one) for one in each) for each in grids]
         return square(config, processor) | patches(config, processor) | {"image_grid_pinpoints": (listed[0], listed[1])}
@@ -113,7 +113,7 @@ class LlavaNext(SharedTower):
 
 
 def patches(config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
-    """Return the agreements by which slots are counted from a picture's size."""
+    """Return the required fields that give the number of slots of a picture's size."""
     names = "patch_size", "vision_feature_select_strategy"
     models = config.vision_config.patch_size, config.vision_feature_select_strategy
     return {name: (getattr(processor, name), ours) for name, ours in zip(names, models, strict=True)}

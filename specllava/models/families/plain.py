@@ -56,7 +56,7 @@ class LlavaOnevision(Plain):
     name, target, processor = "llava_onevision", LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessorPil
     several_differ = True
 
-    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         vision = config.vision_config
         tokens = processor.num_image_tokens, (vision.image_size // vision.patch_size) ** 2
         return square(config, processor) | {"num_image_tokens": tokens}
@@ -77,7 +77,7 @@ class InternVL(Plain):
 
     name, target, processor = "internvl", InternVLForConditionalGeneration, InternVLProcessorPil
 
-    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         (side, _), (patch, _) = config.vision_config.image_size, config.vision_config.patch_size
         tokens = processor.image_seq_length, int(side // patch * config.downsample_ratio) ** 2
         return square(config, processor) | {"image_seq_length": tokens}
@@ -96,7 +96,7 @@ class Mistral3(Plain):
 
     name, target, processor = "mistral3", Mistral3ForConditionalGeneration, PixtralProcessorPil
 
-    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         patch = config.vision_config.patch_size
         return {
             "patch_size": (processor.patch_size, patch),

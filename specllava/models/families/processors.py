@@ -115,8 +115,8 @@ class Qwen25VLProcessorPil(Qwen2VLProcessorPil):
         """Return the seconds between the patches in time of each video."""
         depth, intervals = self.image_processor.temporal_patch_size, list[float]()
         for times in video_metadata:
-            places = times["frames_indices"]
-            intervals.append(depth * (places[-1] - places[0]) / max(1, len(places) - 1) / times["fps"])
+            indices = times["frames_indices"]
+            intervals.append(depth * (indices[-1] - indices[0]) / max(1, len(indices) - 1) / times["fps"])
         return {"second_per_grid_ts": torch.tensor(intervals)}
 
 

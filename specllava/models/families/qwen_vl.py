@@ -29,7 +29,7 @@ class Qwen2VL(Family):
     name, target, processor = "qwen2_vl", Qwen2VLForConditionalGeneration, Qwen2VLProcessorPil
     position_rows, reads_videos = 3, True
 
-    def agreements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         images, vision = processor.image_processor, config.vision_config
         return {
             "patch_size": (images.patch_size, vision.patch_size),

@@ -9,8 +9,8 @@ Made = TypeVar("Made")
 MOST: Final = 2  # batches are requested in order: the current window, and the next where one ends
 
 
-def recent(held: dict[int, Made], number: int, make: Callable[[int], Made]) -> Made:
-    """Return the result for ``number`` from ``held``, or make it and put it there in place of the oldest."""
+def lru_get(held: dict[int, Made], number: int, make: Callable[[int], Made]) -> Made:
+    """Return the result for ``number`` from the cache ``held``; make it if absent, and drop the oldest."""
     if number not in held:
         made = make(number)
         while len(held) >= MOST:
