@@ -251,7 +251,7 @@ class Pair(LoadedPair):
         """Answer in one lane, as a race of one: :meth:`collect_race` makes its trace."""
         return self.race_lanes([self.lane(image, messages, config, **own)])
 
-    def against(
+    def race_sides(
         self,
         image: Pictures,
         messages: Messages,

@@ -39,7 +39,9 @@ def race_json(target_only: DecodeTrace | None, speculative: DecodeTrace | None, 
     return _document(image, target_only=_lane(target_only), speculative=_lane(speculative))
 
 
-def against_json(a: NamedTrace, b: NamedTrace, target_only: DecodeTrace | None = None, image: str | None = None) -> str:
+def comparison_json(
+    a: NamedTrace, b: NamedTrace, target_only: DecodeTrace | None = None, image: str | None = None
+) -> str:
     """Write two sides of a comparison as their race file, with the target alone if it ran; ``image`` as above."""
     return _document(image, target_only=_lane(target_only), a=a.to_json(), b=b.to_json())
 

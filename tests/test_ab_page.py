@@ -20,13 +20,13 @@ from support.visual_traces import FakeBackend
 from test_ab_prompts import png, zipped
 
 from specllava.config import DecodingConfig
-from specllava.findings.against import Against
-from specllava.findings.against_tables import records, summary_lines, to_csv, to_markdown
+from specllava.findings.comparison import PairedComparison
+from specllava.findings.comparison_tables import records, summary_lines, to_csv, to_markdown
 from specllava.limits import Limits
 from specllava.question import Question
-from visual.page.against_card import opened_pair
-from visual.page.against_prompts import LIST, MAX_PROMPTS, file_prompts
-from visual.page.against_run import FILE, KEPT, LINES, NAME, SCENES, ComparisonRequest, Comparisons, against_kind
+from visual.page.comparison_card import opened_pair
+from visual.page.comparison_prompts import LIST, MAX_PROMPTS, file_prompts
+from visual.page.comparison_run import FILE, KEPT, LINES, NAME, SCENES, ComparisonRequest, Comparisons, comparison_kind
 from visual.page.dialogue import Dialogues
 from visual.page.lab import LabState
 from visual.page.pictures import Picture
@@ -49,14 +49,14 @@ def run(
     asked = {"source": SCENES, "lines": "", "scenes": 3, "uploaded": (), "a": {"rule": "chain"}} | wanted
     requests.request(("me", NAME), RunRequest(PICTURE, "", settings, ComparisonRequest(**asked)))
     state = LabState(lambda: lab, Picture, requests, {"other": lambda: OTHER})
-    return run_updates(requests, against_kind(state, kept or Comparisons()), ("me", NAME))
+    return run_updates(requests, comparison_kind(state, kept or Comparisons()), ("me", NAME))
 
 
 def notes(updates: Iterator[Update]) -> list[str]:
     return [json.loads(note)["text"] if note else "" for _, note in updates]
 
 
-def finding(prompts: list[str]) -> Against:
+def finding(prompts: list[str]) -> PairedComparison:
     *_, found = synthetic_against([Question(text) for text in prompts], len(prompts), A, B)
     return found
 
@@ -115,7 +115,7 @@ class Endless(FakeLab):
         super().__init__()
         object.__setattr__(self, "step", step)
 
-    def against(self, *asked: Any) -> Generator[Against]:
+    def compare(self, *asked: Any) -> Generator[PairedComparison]:
         found = finding(["One?"])
         count = 0
         try:

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from specllava.models.images import EncodedImage, open_image, read_size
-from visual.page.against_prompts import (
+from visual.page.comparison_prompts import (
     LIST,
     MAX_FILE_BYTES,
     MAX_PICTURE_BYTES,

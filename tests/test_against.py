@@ -24,15 +24,15 @@ from support import models
 from support.visual_traces import synthetic_race
 
 from specllava.config import DecodingConfig
-from specllava.findings.against import Against, PromptResult, side_names
-from specllava.findings.against_tables import race_files, records, to_csv, to_json, to_markdown
 from specllava.findings.bootstrap import pooled_ratio
+from specllava.findings.comparison import PairedComparison, PromptResult, side_names
+from specllava.findings.comparison_tables import race_files, records, to_csv, to_json, to_markdown
 from specllava.lab import Lab
-from specllava.lab.against import Side, against, same_words
+from specllava.lab.comparison import Side, compare_questions, same_words
 from specllava.metrics import Comparison, RunTotals, compare, summarise
 from specllava.pair import Pair
 from specllava.question import Question
-from specllava.race_file import NamedTrace, against_json, write_zip
+from specllava.race_file import NamedTrace, comparison_json, write_zip
 from specllava.trace import DecodeTrace
 from visual.player.race_frames import race_frames
 from visual.player.recorded import read_recorded
@@ -67,7 +67,7 @@ def rows(seed: int, count: int) -> tuple[PromptResult, ...]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_ratios_are_total_over_total(seed: int) -> None:
-    found = Against("A", "B", 8, rows(seed, 8))
+    found = PairedComparison("A", "B", 8, rows(seed, 8))
 
     def rate(side: str, seconds: Any) -> float:
         made = [getattr(row, side) for row in found.rows]
@@ -88,7 +88,7 @@ def test_ratios_are_total_over_total(seed: int) -> None:
 def test_the_interval_holds_the_ratio_and_shrinks_with_more_prompts(seed: int) -> None:
     widths = []
     for count in (5, 20, 80, 320):
-        ratio = Against("A", "B", count, rows(seed, count)).tau
+        ratio = PairedComparison("A", "B", count, rows(seed, count)).tau
         assert ratio.low <= ratio.value <= ratio.high
         widths.append(ratio.high - ratio.low)
     assert widths[0] > widths[2] > widths[3]
@@ -106,9 +106,9 @@ def test_a_seed_gives_one_interval() -> None:
 
 
 def test_few_prompts_have_no_interval_and_none_has_no_ratio() -> None:
-    one = Against("A", "B", 3, rows(0, 1)).tau
+    one = PairedComparison("A", "B", 3, rows(0, 1)).tau
     assert one.value > 0 and one.low != one.low
-    empty = Against("A", "B", 3)
+    empty = PairedComparison("A", "B", 3)
     assert empty.tau.value != empty.tau.value and empty.counted is None
     with pytest.raises(ValueError, match="1 of A, 0 of B"):
         pooled_ratio([(1, 1)], [])
@@ -119,7 +119,7 @@ def test_few_prompts_have_no_interval_and_none_has_no_ratio() -> None:
 
 def written(folder: Path, seed: int = 1, alone: bool = True, image: str | None = None, **changes: Any) -> Path:
     a, b, target_only = both(seed, image)
-    document = json.loads(against_json(a, b, target_only if alone else None, image)) | changes
+    document = json.loads(comparison_json(a, b, target_only if alone else None, image)) | changes
     path = folder / "ab.json"
     path.write_text(json.dumps({key: value for key, value in document.items() if value != "gone"}), encoding="utf-8")
     return path
@@ -163,7 +163,7 @@ def unpacked(text: str) -> str:
 def test_a_side_may_be_the_target_alone(tmp_path: Path) -> None:
     _, b, target_only = both(2)
     path = tmp_path / "ab.json"
-    path.write_text(against_json(b, NamedTrace("no draft", target_only)), encoding="utf-8")
+    path.write_text(comparison_json(b, NamedTrace("no draft", target_only)), encoding="utf-8")
     run, *_ = map(json.loads, race_frames(read_recorded(path)))
     assert run["led"] == "target-only" and json.loads(unpacked(run["against"]))[0]["led"] == "speculative"
 
@@ -195,16 +195,16 @@ def test_each_side_is_bounded_as_a_lane_is(tmp_path: Path) -> None:
     a, b, _ = both(1)
     long = replace(a.trace, texts=a.trace.texts | {5: "x" * 600})
     path = tmp_path / "ab.json"
-    path.write_text(against_json(NamedTrace("long", long), b), encoding="utf-8")
+    path.write_text(comparison_json(NamedTrace("long", long), b), encoding="utf-8")
     with pytest.raises(ValueError, match="a has 600 characters in one token"):
         read_recorded(path)
-    path.write_text(against_json(replace(a, trace=replace(a.trace, prompt="Another?")), b), encoding="utf-8")
+    path.write_text(comparison_json(replace(a, trace=replace(a.trace, prompt="Another?")), b), encoding="utf-8")
     with pytest.raises(ValueError, match="its lanes answer different prompts"):
         read_recorded(path)
 
 
 def test_races_go_into_a_zip_and_come_back(tmp_path: Path) -> None:
-    races = [(f"{seed}.json", against_json(*both(seed))) for seed in range(4)]
+    races = [(f"{seed}.json", comparison_json(*both(seed))) for seed in range(4)]
     buffers = [io.BytesIO(), io.BytesIO()]
     for buffer in buffers:
         write_zip(buffer, races)
@@ -218,7 +218,7 @@ def test_races_go_into_a_zip_and_come_back(tmp_path: Path) -> None:
 
 def test_a_row_holds_its_race_packed() -> None:
     a, b, _ = both(3)
-    document = against_json(a, b)
+    document = comparison_json(a, b)
     row = PromptResult(
         "q", None, summarise([a.trace]), summarise([b.trace]), compare(a.trace, b.trace),
         packed_race=gzip.compress(document.encode()),
@@ -232,7 +232,7 @@ def test_a_row_holds_its_race_packed() -> None:
 ASKED = tuple(Question(text, models.picture(seed), f"{seed}.png") for seed, text in enumerate(("What?", "Where?")))
 
 
-def last(findings: Iterable[Against]) -> Against:
+def last(findings: Iterable[PairedComparison]) -> PairedComparison:
     *_, found = findings
     return found
 
@@ -244,7 +244,7 @@ def test_both_sides_say_what_the_target_alone_says(
 ) -> None:
     pair = models.pair(kind, seed)
     b = replace(b, max_new_tokens=a.max_new_tokens)
-    traces = pair.collect_race(pair.against(models.picture(0), "What?", a, b, target_only=True))
+    traces = pair.collect_race(pair.race_sides(models.picture(0), "What?", a, b, target_only=True))
     assert set(traces) == {"A", "B", "target-only"}
     assert traces["A"].token_ids == traces["B"].token_ids == traces["target-only"].token_ids
     assert (traces["A"].config, traces["B"].config) == (a, b)
@@ -255,7 +255,7 @@ def test_both_sides_say_what_the_target_alone_says(
 def test_a_comparison_of_many_prompts_is_its_races_added_up(a: DecodingConfig, b: DecodingConfig) -> None:
     pair = models.pair("mixed")
     b = replace(b, max_new_tokens=a.max_new_tokens)
-    found = last(Lab(pair).against(iter(ASKED), len(ASKED), a, b))
+    found = last(Lab(pair).compare(iter(ASKED), len(ASKED), a, b))
     assert [row.prompt for row in found.rows] == [one.text for one in ASKED]
     assert found.same == found.comparable == found.prompts == len(ASKED)
     sides = list(zip(*([race_sides(row) for row in found.rows]), strict=True))
@@ -280,7 +280,7 @@ def test_counted_seconds_are_those_of_the_passes_and_of_no_clock(tiny: Pair, dep
     """
     chain = DecodingConfig(rule="chain", depth=depth, nodes=4, min_log_prob=-50.0, max_new_tokens=20)
     alone = replace(chain, drafter="none")
-    whole, found = 0, last(Lab(tiny).against(ASKED, len(ASKED), alone, chain))
+    whole, found = 0, last(Lab(tiny).compare(ASKED, len(ASKED), alone, chain))
     for row in found.rows:
         one, two = race_sides(row)
         assert row.counted[0] == pytest.approx(len(one.steps) * models.COSTS.verify_seconds(0))
@@ -295,13 +295,13 @@ def test_counted_seconds_are_those_of_the_passes_and_of_no_clock(tiny: Pair, dep
         whole += sum(len(step.verification.accepted) == step.tree.drafted for step in two.steps[:-1])
     assert whole or depth > 1, "a chain was accepted whole"
     assert (found.a, found.b) == ("drafter none", "drafter model")
-    again = last(Lab(tiny).against(ASKED, len(ASKED), alone, chain))
+    again = last(Lab(tiny).compare(ASKED, len(ASKED), alone, chain))
     assert again.counted == found.counted
 
 
 def test_a_comparison_goes_on_after_every_step_and_leaves_nothing_behind_when_it_is_closed(tiny: Pair) -> None:
     config = DecodingConfig(max_new_tokens=12)
-    findings = Lab(tiny).against(ASKED, len(ASKED), config, replace(config, rule="chain"))
+    findings = Lab(tiny).compare(ASKED, len(ASKED), config, replace(config, rule="chain"))
     seen = [next(findings) for _ in range(5)]
     assert all(one is seen[0] for one in seen) and not seen[0].rows
     findings.close()
@@ -312,7 +312,7 @@ def test_a_comparison_goes_on_after_every_step_and_leaves_nothing_behind_when_it
 def test_sides_may_be_two_pairs(tiny: Pair) -> None:
     config = DecodingConfig(max_new_tokens=12)
     a, b = Side(models.pair("bad"), config), Side(tiny, config)
-    found = last(against(ASKED, len(ASKED), a, b, target_only=True))
+    found = last(compare_questions(ASKED, len(ASKED), a, b, target_only=True))
     assert (found.a, found.b) == ("draft “bad draft”", "draft “mixed draft”")
     assert found.same == len(ASKED) and found.tau.value > 1 and found.counted is None
     one, two = race_sides(found.rows[0])
@@ -350,16 +350,16 @@ def test_sides_are_named_by_what_sets_them_apart(tiny: Pair) -> None:
 def test_a_question_that_cannot_be_asked_is_named(tiny: Pair) -> None:
     config = DecodingConfig(max_new_tokens=4)
     with pytest.raises(ValueError, match=r"^question 2: "):
-        last(Lab(tiny).against([ASKED[0], Question("")], 2, config, config))
+        last(Lab(tiny).compare([ASKED[0], Question("")], 2, config, config))
 
 
 # --- exports ----------------------------------------------------------------------------------------------------------
 
 
-def exported(seed: int = 1) -> Against:
+def exported(seed: int = 1) -> PairedComparison:
     odd = replace(rows(seed, 1)[0], prompt='a | b, "c"\n<b>', image=None, counted=None, sameness=None)
     parted = replace(rows(seed, 1)[0], sameness=Comparison(False, 9, 4, 0.25), counted=None)
-    return Against("rule chain", "rule entropy | 2", 12, (*rows(seed, 8), odd, parted))
+    return PairedComparison("rule chain", "rule entropy | 2", 12, (*rows(seed, 8), odd, parted))
 
 
 def test_csv_comes_back_as_it_was_written() -> None:
@@ -373,7 +373,7 @@ def test_csv_comes_back_as_it_was_written() -> None:
             assert not isinstance(value, float) or written_row[key] == repr(value), "a number is no text"
     assert [row["same"] for row in read][-2:] == ["drawn", "different"]
     assert (read[-1]["first_difference"], read[-1]["margin"]) == ("4", "0.25")
-    assert to_csv(Against("A", "B", 3)) == "\n"
+    assert to_csv(PairedComparison("A", "B", 3)) == "\n"
 
 
 def test_json_has_every_row_and_the_ratios_and_no_number_that_is_none() -> None:
@@ -383,7 +383,7 @@ def test_json_has_every_row_and_the_ratios_and_no_number_that_is_none() -> None:
     assert document["ratios"]["tau"]["value"] == found.tau.value
     assert document["ratios"]["counted"] is None
     assert (document["prompts"], document["identical"], document["comparable"]) == (10, 8, 9)
-    empty = json.loads(json.dumps(to_json(Against("A", "B", 3)), allow_nan=False))
+    empty = json.loads(json.dumps(to_json(PairedComparison("A", "B", 3)), allow_nan=False))
     assert empty["ratios"]["tau"] == {"value": None, "low": None, "high": None}
 
 
@@ -393,13 +393,13 @@ def test_markdown_is_a_table_whatever_a_prompt_holds() -> None:
     assert len(table) == 2 + 10
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
     assert "a \\| b" in text and "\\<b\\>" in text and "10 of 12 prompts" in text
-    assert "by passes" not in text and "by passes" in to_markdown(Against("A", "B", 8, rows(1, 8)))
+    assert "by passes" not in text and "by passes" in to_markdown(PairedComparison("A", "B", 8, rows(1, 8)))
 
 
-def asked(*prompts: str) -> Against:
+def asked(*prompts: str) -> PairedComparison:
     """A comparison on these questions, whose pictures bear the same names and whose sides do, too."""
     found = [replace(rows(1, 1)[0], prompt=prompt, image=prompt, sameness=None) for prompt in prompts]
-    return Against(prompts[0], prompts[-1], len(prompts), tuple(found))
+    return PairedComparison(prompts[0], prompts[-1], len(prompts), tuple(found))
 
 
 @pytest.mark.parametrize("lead", ["=", "+", "-", "@", "\t", "\r", "\n", " =", "\t=", "＝", "＋", "－", "＠"])
@@ -457,7 +457,7 @@ def test_rendered_markdown_shows_what_was_asked_and_nothing_else(prompt: str) ->
 
 def test_kept_races_go_into_a_zip(tiny: Pair, tmp_path: Path) -> None:
     config = DecodingConfig(max_new_tokens=8)
-    found = last(Lab(tiny).against(ASKED, len(ASKED), config, replace(config, rule="chain")))
+    found = last(Lab(tiny).compare(ASKED, len(ASKED), config, replace(config, rule="chain")))
     write_zip(tmp_path / "traces.zip", race_files(found))
     with zipfile.ZipFile(tmp_path / "traces.zip") as archive:
         assert archive.namelist() == ["001.json", "002.json"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import json
 import zipfile
 from pathlib import Path
@@ -14,15 +13,16 @@ from PIL import Image
 from support import models
 from support.visual_traces import synthetic_race
 
-from specllava.cli import against
-from specllava.cli.against import AgainstOptions, load_sides, side_options
+import specllava.lab.comparison
+from specllava.cli import comparison
+from specllava.cli.comparison import ComparisonOptions, load_sides, side_options
 from specllava.cli.main import main
 from specllava.cli.options import AnswerOptions, PairOptions
 from specllava.cli.parsing import joined
 from specllava.config import DecodingConfig
 from specllava.pair import Pair
 from specllava.question_file import read_questions
-from specllava.race_file import NamedTrace, against_json, race_json
+from specllava.race_file import NamedTrace, comparison_json, race_json
 from visual.player.recorded import read_recorded
 
 SHORT = ["--max-new-tokens", "10"]
@@ -32,7 +32,7 @@ SHORT = ["--max-new-tokens", "10"]
 def small(tiny: Pair, monkeypatch: pytest.MonkeyPatch) -> list[PairOptions]:
     """The commands load the tiny pair; the options of every load."""
     loaded: list[PairOptions] = []
-    monkeypatch.setattr(against, "load_pair", lambda chosen: loaded.append(chosen) or tiny)
+    monkeypatch.setattr(comparison, "load_pair", lambda chosen: loaded.append(chosen) or tiny)
     return loaded
 
 
@@ -110,8 +110,7 @@ def test_one_question_is_written_as_a_race_of_two_sides_and_the_target_alone(
 def test_what_is_finished_is_written_when_it_is_stopped(
     small: list[PairOptions], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = importlib.import_module("specllava.lab.against")  # the package has a function of that name
-    real = lab.against
+    real = specllava.lab.comparison.compare_questions
 
     def stopped(*given: Any, **more: Any) -> Any:
         for found in real(*given, **more):
@@ -119,7 +118,7 @@ def test_what_is_finished_is_written_when_it_is_stopped(
             if len(found.rows) == 2:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(lab, "against", stopped)
+    monkeypatch.setattr(specllava.lab.comparison, "compare_questions", stopped)
     out = tmp_path / "out.csv"
     assert main(["compare", "--data", str(data), "--b", "--rule chain", *SHORT, "--csv", str(out)]) == 130
     assert len(out.read_text().splitlines()) == 1 + 2
@@ -130,22 +129,22 @@ def test_what_is_finished_is_written_when_it_is_stopped(
 
 def test_a_side_begins_with_the_common_options() -> None:
     common = AnswerOptions(pair=PairOptions(dtype="float64"), decoding=DecodingConfig(depth=7))
-    a, b = side_options(common, AgainstOptions(a="--rule chain --preset toy-before", b=None))
+    a, b = side_options(common, ComparisonOptions(a="--rule chain --preset toy-before", b=None))
     assert (a.decoding.rule, a.decoding.depth, a.pair.dtype, a.pair.preset) == ("chain", 7, "float64", "toy-before")
     assert (b.decoding, b.pair) == (common.decoding, common.pair)
-    alone, same = side_options(common, AgainstOptions(scenes=3))
+    alone, same = side_options(common, ComparisonOptions(scenes=3))
     assert alone.decoding.drafter == "none" and same.decoding == common.decoding
 
 
 def test_a_target_that_both_sides_share_is_loaded_once(tiny: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[PairOptions] = []
     drafts: list[str] = []
-    monkeypatch.setattr(against, "load_pair", lambda chosen: loaded.append(chosen) or tiny)
+    monkeypatch.setattr(comparison, "load_pair", lambda chosen: loaded.append(chosen) or tiny)
     monkeypatch.setattr(Pair, "with_draft", lambda pair, draft, **_: drafts.append(draft) or models.pair("bad"))
     common = AnswerOptions()
     for b, loads, shared in (("--preset toy-before", 1, 1), ("--draft d", 1, 2), ("--dtype float64", 2, 2)):
         loaded.clear()
-        load_sides(*side_options(common, AgainstOptions(b=b)))
+        load_sides(*side_options(common, ComparisonOptions(b=b)))
         assert (len(loaded), len(drafts)) == (loads, shared), b
     assert drafts[0].endswith("draft-before") and drafts[1] == "d"
 
@@ -265,7 +264,7 @@ def test_files_of_different_prompts_or_of_dialogues_are_not_joined(
 def test_sides_of_equal_options_are_called_a_and_b(tmp_path: Path) -> None:
     trace = synthetic_race(1)["speculative"]
     for name in ("A", "B"):
-        (tmp_path / f"{name}.json").write_text(against_json(NamedTrace("x", trace), NamedTrace("y", trace)))
+        (tmp_path / f"{name}.json").write_text(comparison_json(NamedTrace("x", trace), NamedTrace("y", trace)))
     assert join(tmp_path) == 0
     race = read_recorded(tmp_path / "ab.json")
     assert (race.a.name, race.b.name) == ("A", "B")

@@ -24,7 +24,7 @@ from specllava.growth.cost_model import Calibration, CostModel, Costs
 from specllava.growth.shapes import Shape, best_shape
 from specllava.lab import Lab
 from specllava.lane import Lane
-from specllava.runtime.timing import against_rounds
+from specllava.runtime.timing import normalise_by_rounds
 from specllava.trace import StepTrace
 
 COST_AWARE = DecodingConfig(rule="cost-aware", max_new_tokens=12)
@@ -89,9 +89,9 @@ def test_a_clock_that_fails_once_does_not_stop_drafting(reading: float, monkeypa
 def test_a_round_of_passes_that_the_clock_did_not_measure_is_left_out(reading: float):
     good = {1: [1.0, 1.0], 2: [2.0, 2.0]}
     hurt = {1: [1.0, reading, 1.0], 2: [2.0, 2.0, 2.0]}
-    assert against_rounds(hurt) == against_rounds(good) == {1: 1.0, 2: 2.0}
+    assert normalise_by_rounds(hurt) == normalise_by_rounds(good) == {1: 1.0, 2: 2.0}
     with pytest.raises(ValueError, match="the clock gave no seconds of passes"):
-        against_rounds({1: [reading], 2: [2.0]})
+        normalise_by_rounds({1: [reading], 2: [2.0]})
 
 
 def test_a_request_that_must_not_teach_leaves_the_cost_model_as_it_is():

@@ -19,7 +19,7 @@ from specllava.bench.lanes import run_timed
 from specllava.config import COMPARED_RULES, DecodingConfig
 from specllava.drafters.growing import Expansion
 from specllava.lab import Lab
-from specllava.lab.contrast import Variant, contrast, with_tree_comparisons
+from specllava.lab.ablation import Variant, ablate, with_tree_comparisons
 from specllava.lane import Lane, lane_of
 from specllava.pair import Pair
 from specllava.question import Question
@@ -132,7 +132,7 @@ def test_experiments_take_a_draft_that_reads_states(name: str):
     opened = last(lab.forced_token(picture, QUESTION, (), SHORT))
     assert opened.original.token_ids == alone
     assert all(0 <= option.draft <= 1 for options in opened.options for option in options)
-    compared = last(lab.against([Question(QUESTION, picture)], 1, SHORT, DecodingConfig(max_new_tokens=10)))
+    compared = last(lab.compare([Question(QUESTION, picture)], 1, SHORT, DecodingConfig(max_new_tokens=10)))
     assert compared.rows[0].sameness.identical and min(compared.rows[0].counted) > 0
 
 
@@ -141,7 +141,7 @@ def test_drafts_of_every_kind_are_compared_on_one_answer():
     pairs = [runner().pair(1, name) for name in FORMATS]
     prompt = prompt_of(pairs[0], 1)
     variants = [Variant(pair.draft_name, pair, prompt) for pair in pairs]
-    found = last(contrast(variants, SHORT))
+    found = last(ablate(variants, SHORT))
     assert [side.name for side in found.results] == list(FORMATS)
     assert all(same.identical for same in found.sameness)
     for side in found.results:

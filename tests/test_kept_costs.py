@@ -77,7 +77,7 @@ def test_a_measurement_can_be_stopped_after_every_pass_and_goes_on_from_there(
         if run == "race":
             return pair.preparing(config)
         if run == "against":
-            return lab.against([Question(question, picture)], 1, config, chain)
+            return lab.compare([Question(question, picture)], 1, config, chain)
         if run == "sweep":
             return lab.sweep(picture, question, "depth", chain)
         return lab.drafters(picture, question, {"one": lab, "two": Lab(replace(pair, costs=None))}, chain)

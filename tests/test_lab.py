@@ -12,12 +12,12 @@ import torch
 from support import models
 
 from specllava.config import COMPARED_RULES, DecodingConfig
-from specllava.findings.contrast import Contrast
+from specllava.findings.ablation import Ablation
 from specllava.findings.draft_scores import DraftScores
 from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import SWEEP_VALUES, Sweep
 from specllava.lab import Lab
-from specllava.lab.contrast import Variant, contrast, most_divergent, with_tree_comparisons
+from specllava.lab.ablation import Variant, ablate, most_divergent, with_tree_comparisons
 from specllava.lab.sweep import sweep_values
 from specllava.metrics import drafted_tokens, summarise
 from specllava.models.video import Video
@@ -87,7 +87,7 @@ def test_a_knob_that_shows_nothing_is_refused(lab: Lab, config: DecodingConfig, 
         lab.sweep(models.picture(0), QUESTION, field, config)
 
 
-# ------------------------------------------------------------------------------------------------- contrasts
+# -------------------------------------------------------------------------------------------------- ablations
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -113,7 +113,7 @@ def test_of_several_pictures_and_frames_each_is_replaced_for_the_draft(lab: Lab,
 def test_the_draft_that_is_shown_the_same_picture_is_the_same_draft(tiny: Pair):
     prompt = models.prompt(0)
     variants = [Variant("as it is", tiny, prompt), Variant("shown", tiny, with_draft_prompt(prompt, prompt))]
-    one, two = last(contrast(variants, SHORT)).results
+    one, two = last(ablate(variants, SHORT)).results
     assert one.scores == two.scores
     assert [step.tree for step in one.trace.steps] == [step.tree for step in two.trace.steps]
 
@@ -126,7 +126,7 @@ def test_a_longer_prompt_cannot_be_shown_to_the_draft():
 def test_drafts_are_compared_on_one_answer_with_trees_of_the_same_places(tiny: Pair):
     prompt = models.prompt(1)
     variants = [Variant(kind, models.pair(kind), prompt) for kind in models.KINDS]
-    found: Contrast = last(contrast(variants, SHORT))
+    found: Ablation = last(ablate(variants, SHORT))
     bad, mixed, perfect = found.results
     assert all(same.identical for same in found.sameness)
     assert max(perfect.scores.divergences) < 1e-9
@@ -145,7 +145,7 @@ def test_drafts_are_compared_on_one_answer_with_trees_of_the_same_places(tiny: P
 
 def test_places_are_where_drafts_differ_most_and_not_side_by_side(tiny: Pair):
     variants = [Variant(kind, models.pair(kind), models.prompt(1)) for kind in ("bad", "perfect")]
-    found = last(contrast(variants, SHORT))
+    found = last(ablate(variants, SHORT))
     one, two = (side.scores.probs for side in found.results)
     places = most_divergent(found)
     spread = [abs(a - b) for a, b in zip(one, two, strict=True)]

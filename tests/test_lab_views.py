@@ -8,18 +8,24 @@ from dataclasses import replace
 
 import pytest
 from PIL import Image
-from support.lab_traces import FakeLab, synthetic_contrast, synthetic_fork, synthetic_sweep, with_tree_comparison
+from support.lab_traces import (
+    FakeLab,
+    synthetic_ablation,
+    synthetic_forced_token,
+    synthetic_sweep,
+    with_tree_comparison,
+)
 from support.visual_traces import first_steps
 
 from specllava.config import RULES, DecodingConfig
-from specllava.findings.contrast import Contrast
+from specllava.findings.ablation import Ablation
 from specllava.findings.sweep import Sweep
 from specllava.growth.rules import RULE_INFOS
 from specllava.metrics import drafted_tokens
-from visual.figures.contrast_charts import distillation_chart, seeing_chart
-from visual.figures.sweep_charts import knob_chart, rules_chart
+from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
+from visual.figures.sweep_charts import rules_chart, sweep_chart
 from visual.page.experiments import EXPERIMENTS
-from visual.page.lab_views import distillation_view, fork_view, knob_view, rules_view, seeing_view
+from visual.page.lab_views import distillation_view, forced_token_view, image_ablation_view, rules_view, sweep_view
 
 CONFIG = DecodingConfig()
 HOSTILE = dict.fromkeys(range(2, 40), " <b onload=x>")
@@ -30,8 +36,8 @@ def swept(field: str, values: Sequence[str | float]) -> Sweep:
     return found
 
 
-def compared(*names: str, texts: dict[int, str] | None = None) -> Contrast:
-    *_, found = synthetic_contrast(names, CONFIG, texts)
+def compared(*names: str, texts: dict[int, str] | None = None) -> Ablation:
+    *_, found = synthetic_ablation(names, CONFIG, texts)
     return found
 
 
@@ -53,7 +59,7 @@ def test_every_rule_is_a_point_with_its_own_symbol_and_yours_is_marked():
 
 def test_a_knob_is_a_curve_with_the_present_setting_on_it():
     found = swept("depth", (2, 4, CONFIG.depth, 12))
-    chart = knob_chart(found)
+    chart = sweep_chart(found)
     for figure in chart.figures:
         curve, yours = figure.data
         assert list(curve.x) == [2, 4, CONFIG.depth, 12]
@@ -75,19 +81,19 @@ def test_seeing_is_answered_with_the_numbers_of_the_runs_and_sometimes_with_no()
     found = compared("the picture", "a blank picture", "another picture")
     one, two, three = (side.tau for side in found.results)
     helped = one > max(two, three)
-    answer = seeing_chart(found).answer
+    answer = image_ablation_chart(found).answer
     assert answer.startswith("Yes" if helped else "Not on this answer")
     assert f"with the picture {one:.1f}, with a blank picture {two:.1f} and with another picture {three:.1f}" in answer
     best = max(found.results, key=lambda side: side.tau)
     worst = min(found.results, key=lambda side: side.tau)
     for first, start in ((best, "Yes"), (worst, "Not on")):
         others = [side for side in found.results if side is not first]
-        assert seeing_chart(replace(found, results=(first, *others))).answer.startswith(start)
+        assert image_ablation_chart(replace(found, results=(first, *others))).answer.startswith(start)
 
 
 def test_doubt_is_averaged_over_small_words_and_all_others_apart():
     found = compared("the picture", "a blank picture", "another picture")
-    small, others = seeing_chart(found).figures[1].data
+    small, others = image_ablation_chart(found).figures[1].data
     for place, side in enumerate(found.results):
         low, high = sorted((small.y[place], others.y[place]))
         assert low <= side.scores.entropy <= high
@@ -103,7 +109,7 @@ def test_distillation_says_how_far_each_draft_stands():
 
 def test_the_table_and_the_words_have_an_entry_per_token():
     found = compared("the picture", "a blank picture", "another picture")
-    progress, view = seeing_view(found)
+    progress, view = image_ablation_view(found)
     trace = found.results[0].trace
     assert progress == "" and len(view["rows"]) == len(view["gloss"]["words"]) == len(trace.token_ids)
     for place, word in enumerate(view["gloss"]["words"]):
@@ -125,12 +131,12 @@ def test_trees_of_one_place_are_drawn_for_every_side():
 
 @pytest.mark.parametrize("end", [1, 5])
 def test_a_forced_token_shows_both_answers(end: int):
-    opened = synthetic_fork(CONFIG)
-    _, before = fork_view(opened)
+    opened = synthetic_forced_token(CONFIG)
+    _, before = forced_token_view(opened)
     assert "other" not in before["fork"] and "Choose a word" in before["answer"]
     given = (*opened.original.token_ids[:4], opened.options[4][0].token)
-    taken = synthetic_fork(CONFIG, given, end=end)
-    _, view = fork_view(taken)
+    taken = synthetic_forced_token(CONFIG, given, end=end)
+    _, view = forced_token_view(taken)
     assert view["fork"]["place"] == 4 and view["fork"]["rejoined"] == taken.rejoined == end
     assert len(view["fork"]["other"]) == 5 + end and len(view["rows"]) == 2
     assert "gave 0.20" in view["answer"] and "nan" not in view["answer"]
@@ -161,14 +167,14 @@ def test_a_word_is_named_whole_though_it_has_parts():
     one, two, three = found.results
     seen = replace(one, scores=replace(one.scores, probs=sure))
     blind = replace(two, scores=replace(two.scores, probs=unsure))
-    assert "mattered most in: umbrella." in seeing_chart(replace(found, results=(seen, blind, three))).answer
+    assert "mattered most in: umbrella." in image_ablation_chart(replace(found, results=(seen, blind, three))).answer
 
 
 def test_progress_is_in_words():
     found = list(synthetic_sweep("rule", RULES, CONFIG))
     assert [rules_view(one)[0] for one in found[:3]] == [f"{done} of {len(RULES)} rules" for done in range(3)]
     assert rules_view(found[-1])[0] == ""
-    assert knob_view(next(synthetic_sweep("depth", (2, 10), CONFIG)))[0] == "0 of 2 values"
+    assert sweep_view(next(synthetic_sweep("depth", (2, 10), CONFIG)))[0] == "0 of 2 values"
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)

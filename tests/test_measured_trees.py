@@ -13,7 +13,7 @@ from support.eagle2 import Path, Scores, best, random_scores, verified_paths
 
 import app
 from specllava.bench.lanes import bench_lanes
-from specllava.cli.against import AgainstOptions, side_options
+from specllava.cli.comparison import ComparisonOptions, side_options
 from specllava.cli.main import _parse
 from specllava.cli.options import AnswerOptions, PairOptions, typed_options, with_tree
 from specllava.cli.page_options import PageOptions
@@ -99,12 +99,12 @@ def test_an_option_that_is_typed_wins_even_if_it_is_the_usual_one() -> None:
 
 def test_each_side_of_a_comparison_has_the_tree_of_its_own_pair() -> None:
     common = AnswerOptions(typed=frozenset(("max_new_tokens",)), decoding=DecodingConfig(max_new_tokens=9))
-    a, b = side_options(common, AgainstOptions(a=f"--preset {MSD}", b=f"--preset {VISPEC} --nodes 20"))
+    a, b = side_options(common, ComparisonOptions(a=f"--preset {MSD}", b=f"--preset {VISPEC} --nodes 20"))
     assert a.decoding == replace(DEEP, max_new_tokens=9)
     assert b.decoding == replace(DEEP, depth=4, width=8, nodes=20, max_new_tokens=9)
-    _, b = side_options(AnswerOptions(typed=frozenset(("rule",))), AgainstOptions(b=f"--preset {MSD}"))
+    _, b = side_options(AnswerOptions(typed=frozenset(("rule",))), ComparisonOptions(b=f"--preset {MSD}"))
     assert b.decoding == DecodingConfig(), "a rule for both sides was typed"
-    a, b = side_options(AnswerOptions(pair=PairOptions(preset=MSD)), AgainstOptions(scenes=1))
+    a, b = side_options(AnswerOptions(pair=PairOptions(preset=MSD)), ComparisonOptions(scenes=1))
     assert (a.decoding, b.decoding) == (replace(DEEP, drafter="none"), DEEP)
 
 

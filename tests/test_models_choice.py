@@ -19,11 +19,11 @@ from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 from specllava.config import DecodingConfig
 from specllava.growth.cost_model import Costs
 from specllava.lab import Lab
-from specllava.lab.against import sides
+from specllava.lab.comparison import sides
 from specllava.pair import Pair
 from specllava.question import Question
-from visual.page.against_run import LINES, ComparisonRequest, Comparisons, against_kind
 from visual.page.app_state import AppState, Models
+from visual.page.comparison_run import LINES, ComparisonRequest, Comparisons, comparison_kind
 from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
 from visual.page.experiments import EXPERIMENTS
@@ -97,7 +97,7 @@ def test_a_race_and_an_experiment_run_on_the_chosen_models_alone(chosen: str) ->
 def test_each_side_of_a_comparison_runs_on_its_own_models(a: str, b: str) -> None:
     labs, requests = {AS_STARTED: FakeLab(), OTHER: FakeLab()}, RunRequests()
     state = LabState(lambda: labs[AS_STARTED], Picture, requests, {THEIRS: lambda: labs[OTHER]})
-    kind = against_kind(state, Comparisons())
+    kind = comparison_kind(state, Comparisons())
     wanted = ComparisonRequest(LINES, "One?", 0, (), {PRECISION: a})
     requests.request(("me", kind.name), RunRequest(Picture(seed=3), "", {PRECISION: b}, wanted))
     list(run_updates(requests, kind, ("me", kind.name)))
@@ -130,7 +130,7 @@ def test_two_precisions_of_the_shipped_pair_say_the_same(shipped: Callable[[Any]
     picture = Picture(seed=3_000_001).open()
     asked = ("What is on the left?", "How many objects are there?")
     questions = [Question(text, picture, "scene.png") for text in asked]
-    *_, found = Lab(pairs[0]).against(iter(questions), 2, config, config, Lab(pairs[1]))
+    *_, found = Lab(pairs[0]).compare(iter(questions), 2, config, config, Lab(pairs[1]))
     assert "float64" in found.b and "float64" not in found.a
     assert all(row.sameness is not None and row.sameness.identical for row in found.rows)
 

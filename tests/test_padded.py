@@ -322,7 +322,7 @@ def test_a_comparison_by_counted_passes_runs_them_in_the_shapes_that_were_asked_
         plain = kind.forward
         monkeypatch.setattr(kind, "forward", lambda *given, plain=plain: called.append("forward") or plain(*given))
     a, b = (DecodingConfig(rule=rule, width=3, depth=4, nodes=9, max_new_tokens=14) for rule in ("topk", "chain"))
-    *_, found = Lab(pair).against([Question("What is this?", models.picture(0))], 1, a, b)
+    *_, found = Lab(pair).compare([Question("What is this?", models.picture(0))], 1, a, b)
     assert found.rows[0].sameness.identical and min(found.rows[0].counted) > 0
     *_, swept = Lab(pair).sweep(models.picture(0), "What is this?", "depth", a)
     assert swept.points and not called

@@ -16,7 +16,7 @@ from support.family_configs import Layout
 from test_bad_input import complaint
 from test_draft_export import HIDDEN, LAYERS, written
 
-from specllava.cli.against import SideOptions, load_sides
+from specllava.cli.comparison import SideOptions, load_sides
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
 from specllava.config import DecodingConfig

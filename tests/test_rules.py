@@ -19,7 +19,7 @@ from specllava.growth.grow import grow
 from specllava.growth.rules import build_rule
 from specllava.growth.rules.cost_aware import CostAwareRule, best_count
 from specllava.growth.shapes import Shape, best_shape, fixed_shape
-from specllava.runtime.timing import against_rounds
+from specllava.runtime.timing import normalise_by_rounds
 from specllava.tree import DraftTree
 
 
@@ -249,7 +249,7 @@ def test_a_machine_that_changes_its_speed_while_it_is_measured_bends_no_curve(se
         speed = 1.0 if number == 3 else rng.uniform(1.0, 2.0)  # of one round; the pass over 2 tokens is disturbed once
         for n in ladder:
             taken[n].append(speed * (9.0 + 0.3 * n) + 5.0 * (n == 2 and number == 1))
-    assert against_rounds(taken) == pytest.approx({n: 9.0 + 0.3 * n for n in ladder}, rel=0.03)
+    assert normalise_by_rounds(taken) == pytest.approx({n: 9.0 + 0.3 * n for n in ladder}, rel=0.03)
 
 
 def test_every_rule_of_the_configuration_grows():

@@ -24,7 +24,7 @@ from test_files_page import saved, shows_hostile_texts_as_text
 
 from specllava.cli.main import main
 from specllava.cli.site import ASSETS
-from specllava.race_file import NamedTrace, against_json, race_json
+from specllava.race_file import NamedTrace, comparison_json, race_json
 from visual.player.lessons import load_lessons
 from visual.player.link import follow_link
 from visual.player.race_frames import race_frames
@@ -212,7 +212,7 @@ def page_of(frames: Sequence[Any]) -> str:
 
 def two_sides() -> str:
     race, b = synthetic_race(1), synthetic_race(2)["speculative"]
-    return against_json(NamedTrace("one <b>", race["speculative"]), NamedTrace("two", b), race["target-only"])
+    return comparison_json(NamedTrace("one <b>", race["speculative"]), NamedTrace("two", b), race["target-only"])
 
 
 def unpacked(text: str) -> Any:
@@ -306,7 +306,7 @@ def test_frames_of_every_race_that_python_draws_are_accepted(page: Visitor, code
         race_json(first_steps(alone, 9), first_steps(together, 0)), race_json(None, first_steps(together, 0)),
         race_json(first_steps(alone, 0), first_steps(together, 2)), two_sides(),
         race_json(alone, replace(few, rule="MyRule", drafter="MyDrafter")),
-        against_json(NamedTrace("one", alone), NamedTrace("two", together)),
+        comparison_json(NamedTrace("one", alone), NamedTrace("two", together)),
     ]  # fmt: skip
     assert len(texts) > 20
     lists = [frames_of(text) for text in texts]

@@ -16,7 +16,7 @@ from specllava.findings.sweep import Point, Sweep
 from specllava.lab import Lab
 from specllava.pair import Pair
 from specllava.trace import StepSeconds
-from visual.figures.sweep_charts import COUNTED, ONE_RUN, knob_chart, rules_chart
+from visual.figures.sweep_charts import COUNTED, ONE_RUN, rules_chart, sweep_chart
 
 CONFIG = DecodingConfig()
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8)
@@ -51,7 +51,7 @@ def test_d34_other_work_changes_no_comparison(busy: str) -> None:
     clocks = [{row[0]: row[3] for row in rules_chart(found).rows} for found in (quiet, noisy)]
     assert clocks[0] != clocks[1], "the clock's stands beside it"
     assert COUNTED in rules_chart(noisy).answer
-    assert COUNTED in knob_chart(swept("depth", (2, 4, 8))).answer
+    assert COUNTED in sweep_chart(swept("depth", (2, 4, 8))).answer
 
 
 def test_d34_without_costs_the_clock_is_told_as_the_clock() -> None:

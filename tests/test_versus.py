@@ -14,7 +14,7 @@ from test_files_page import saved
 
 from specllava.config import DecodingConfig
 from specllava.metrics import saved_tokens, summarise
-from specllava.race_file import NamedTrace, against_json
+from specllava.race_file import NamedTrace, comparison_json
 from specllava.trace import DecodeTrace, StepSeconds
 from visual.player.headline import run_numbers
 from visual.player.race_frames import race_frames
@@ -47,7 +47,7 @@ def sides(seed: int = 0) -> tuple[DecodeTrace, DecodeTrace]:
 def written(folder: Path, a: DecodeTrace, b: DecodeTrace) -> Path:
     path = folder / "pair.json"
     alone = synthetic_race(0)["target-only"]
-    path.write_text(against_json(NamedTrace("entropy rule", a), NamedTrace("chain", b), alone), encoding="utf-8")
+    path.write_text(comparison_json(NamedTrace("entropy rule", a), NamedTrace("chain", b), alone), encoding="utf-8")
     return path
 
 

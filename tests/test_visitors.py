@@ -29,8 +29,8 @@ from benchmarks.soak import Page, Sample, Soak, visit
 from benchmarks.visitor import Visitor, VisitorRun
 from specllava.models.video import Video
 from visual.page import run_requests
-from visual.page.against_prompts import PagePrompt
 from visual.page.app_state import AppState
+from visual.page.comparison_prompts import PagePrompt
 from visual.page.dialogue import LOST as LOST_DIALOGUE
 from visual.page.dialogue import Dialogues
 from visual.page.layout import build_page

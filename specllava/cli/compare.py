@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
-from specllava.cli.against import AgainstOptions, run_against
+from specllava.cli.comparison import ComparisonOptions, run_comparison
 from specllava.cli.options import AnswerOptions, picture_beside, write_json
 from specllava.race_file import race_json
 from specllava.whole_file import write_whole
@@ -26,11 +26,11 @@ class Compare(AnswerOptions):
     prompt: str | None = None
     """The question."""
 
-    against: AgainstOptions = field(default_factory=AgainstOptions)
+    against: ComparisonOptions = field(default_factory=ComparisonOptions)
 
     def run(self, console: Console) -> None:
         if self.against.chosen:
-            run_against(console, self, self.against, self._only_image(), self.prompt)
+            run_comparison(console, self, self.against, self._only_image(), self.prompt)
         elif self.prompt is None:
             raise ValueError("compare needs --image or --video, and --prompt, or --data, or --scenes")
         else:

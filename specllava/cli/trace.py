@@ -86,9 +86,9 @@ class Join:
     """Name of side B."""
 
     def run(self, console: Console) -> None:
-        from specllava.findings.against import side_names
+        from specllava.findings.comparison import side_names
         from specllava.metrics import compare
-        from specllava.race_file import NamedTrace, against_json
+        from specllava.race_file import NamedTrace, comparison_json
         from visual.player.recorded import read_recorded, recorded_race
 
         check_outputs(output=self.output)
@@ -100,7 +100,7 @@ class Join:
         sides = NamedTrace(self.a or names[0], one), NamedTrace(self.b or names[1], two)
         alone = next((race.target_only for race in races if race.target_only not in (None, race.lead)), None)
         image = next((race.image for race in races if race.image is not None), None)
-        document = against_json(*sides, alone, None if image is None else picture_beside(image, self.output))
+        document = comparison_json(*sides, alone, None if image is None else picture_beside(image, self.output))
         recorded_race(self.output.stem, document.encode())  # refuses what could not be opened
         write_whole(self.output, document)
         same = "the same tokens" if compare(one, two).identical else "different tokens"

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from PIL import Image
 
 from specllava.config import COMPARED_RULES, DecodingConfig
-from specllava.findings.against import Against, side_names
-from specllava.findings.contrast import Contrast
+from specllava.findings.ablation import Ablation
+from specllava.findings.comparison import PairedComparison, side_names
 from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
-from specllava.lab.against import against, measuring, sides
-from specllava.lab.contrast import Variant, contrast, with_tree_comparisons
+from specllava.lab.ablation import Variant, ablate, with_tree_comparisons
+from specllava.lab.comparison import compare_questions, measuring, sides
 from specllava.lab.drafters import compare_drafters
 from specllava.lab.forced_token import force_token, token_options
 from specllava.lab.sweep import sweep, sweep_values
@@ -71,7 +71,7 @@ class Lab:
 
     def image_ablation(
         self, image: Pictures, messages: Messages, other: Image.Image, config: DecodingConfig | None = None
-    ) -> Generator[Contrast]:
+    ) -> Generator[Ablation]:
         """Ablate the draft's image: its own, a blank one, ``other``. The target always reads its own.
 
         Of several pictures, or of a video's frames, each is replaced.
@@ -91,11 +91,11 @@ class Lab:
         for name, view in views.items():
             seen = with_draft_prompt(prompt, self.pair.prompt(view, messages))
             variants.append(Variant(name, self.pair, seen))
-        return contrast(variants, chosen)
+        return ablate(variants, chosen)
 
     def distillation(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None
-    ) -> Generator[Contrast]:
+    ) -> Generator[Ablation]:
         """Compare the draft before distillation with the present one, with the trees of both where they differ most."""
         chosen = _comparable(config)
         if self.pair.draft_vision == "states":
@@ -108,14 +108,14 @@ class Lab:
         variants = [Variant(name, pair, prompt) for name, pair in pairs.items()]
         return _closely(variants, chosen)
 
-    def against(
+    def compare(
         self,
         questions: Iterable[Question],
         count: int,
         a: DecodingConfig,
         b: DecodingConfig,
         other: Lab | None = None,
-    ) -> Generator[Against]:
+    ) -> Generator[PairedComparison]:
         """Compare two configurations on ``count`` questions; their guesses may be drawn, but then nothing says that
         the tokens are the same. Passes are priced at this machine's costs, measured first if they are not known.
 
@@ -124,8 +124,8 @@ class Lab:
         """
         one, two = self.pair, (other or self).pair
         for _ in measuring(one, two):
-            yield Against(*side_names(a, b, one.info, two.info), count)
-        yield from against(questions, count, *sides(one, a, two, b))
+            yield PairedComparison(*side_names(a, b, one.info, two.info), count)
+        yield from compare_questions(questions, count, *sides(one, a, two, b))
 
     def forced_token(
         self,
@@ -144,9 +144,9 @@ class Lab:
             yield (yield from token_options(self.pair, prompt, chosen))
 
 
-def _closely(variants: Sequence[Variant], config: DecodingConfig) -> Generator[Contrast]:
-    found = Contrast(())
-    for found in contrast(variants, config):
+def _closely(variants: Sequence[Variant], config: DecodingConfig) -> Generator[Ablation]:
+    found = Ablation(())
+    for found in ablate(variants, config):
         yield found
     yield from with_tree_comparisons(found, variants, config)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from specllava.config import DecodingConfig
 from specllava.findings.sweep import Sweep
 from specllava.growth.cost_model import Costs
-from specllava.lab.against import costs_beside, measuring, same_shape
+from specllava.lab.comparison import costs_beside, measuring, same_shape
 from specllava.lab.sweep import SweepRun, sweep_runs
 from specllava.models.media import Pictures
 from specllava.pair import Pair

@@ -77,7 +77,7 @@ class CostMeasurement:
             engine = engine_of(model, CONTEXT + max(rows), self._engines)
             taken.append((yield from timed_passes([engine], rows, REPEATS))[0])
             self._engines.give_back([engine])
-        return Costs.fitted(*map(against_rounds, taken))
+        return Costs.fitted(*map(normalise_by_rounds, taken))
 
 
 def engine_of(model: PreTrainedModel, capacity: int, engines: Engines | None = None) -> AnyEngine:
@@ -88,7 +88,7 @@ def engine_of(model: PreTrainedModel, capacity: int, engines: Engines | None = N
     return engines.engine(model, capacity)
 
 
-def against_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
+def normalise_by_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
     """Return the median share of a round for each number of tokens, in seconds of the quickest round.
 
     Raises:

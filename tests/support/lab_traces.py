@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 from PIL import Image
 
 from specllava.config import RULES, DecodingConfig
-from specllava.findings.against import Against, PromptResult, side_names
-from specllava.findings.contrast import Contrast, TreeComparison, VariantResult
+from specllava.findings.ablation import Ablation, TreeComparison, VariantResult
+from specllava.findings.comparison import PairedComparison, PromptResult, side_names
 from specllava.findings.draft_scores import DraftScores
 from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.replays import ReplayStep, priced, straight_costs
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
 from specllava.metrics import compare, summarise
 from specllava.question import Question
-from specllava.race_file import NamedTrace, against_json
+from specllava.race_file import NamedTrace, comparison_json
 from specllava.trace import DecodeTrace
 from support.visual_traces import SETTING, first_steps, retexted, synthetic_race
 
@@ -60,11 +60,11 @@ def synthetic_reading(trace: DecodeTrace, seed: int) -> DraftScores:
     return DraftScores(doubts, probs, guesses, tuple(round(doubt / 2, 4) for doubt in doubts))
 
 
-def synthetic_contrast(
+def synthetic_ablation(
     names: Sequence[str], config: DecodingConfig, texts: dict[int, str] | None = None
-) -> Generator[Contrast]:
+) -> Generator[Ablation]:
     """A side more per finding."""
-    found = Contrast(tuple(names))
+    found = Ablation(tuple(names))
     yield found
     for seed, name in enumerate(names):
         trace = retexted(synthetic_race(seed, config)["speculative"], texts or {})
@@ -72,7 +72,7 @@ def synthetic_contrast(
         yield found
 
 
-def with_tree_comparison(found: Contrast, place: int = 1) -> Contrast:
+def with_tree_comparison(found: Ablation, place: int = 1) -> Ablation:
     """The trees of all sides where the answer begins, if it has a step."""
     if not all(side.trace.steps for side in found.results):
         return found
@@ -80,7 +80,7 @@ def with_tree_comparison(found: Contrast, place: int = 1) -> Contrast:
     return replace(found, comparisons=(TreeComparison(place, traces),))
 
 
-def synthetic_fork(
+def synthetic_forced_token(
     config: DecodingConfig, given: Sequence[int] = (), texts: dict[int, str] | None = None, end: int = 3
 ) -> ForcedToken:
     """Two other words at every place; a forced answer says the original's last ``end`` tokens again."""
@@ -102,15 +102,15 @@ def synthetic_fork(
 
 def synthetic_against(
     questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig
-) -> Generator[Against]:
+) -> Generator[PairedComparison]:
     """A row more per question, with its race file; the finding is yielded twice, as between two steps."""
-    found = Against(*side_names(a, b, SETTING, SETTING), count)
+    found = PairedComparison(*side_names(a, b, SETTING, SETTING), count)
     yield found
     for number, question in enumerate(questions):
         lanes = synthetic_race(number, a)
         one, two = lanes["speculative"], synthetic_race(number + 100, b)["speculative"]
         one, two = (replace(trace, prompt=question.text) for trace in (one, two))
-        packed = gzip.compress(against_json(NamedTrace(found.a, one), NamedTrace(found.b, two)).encode())
+        packed = gzip.compress(comparison_json(NamedTrace(found.a, one), NamedTrace(found.b, two)).encode())
         counted = (0.1 * len(one.steps), 0.12 * len(two.steps))
         sides = summarise([one]), summarise([two])
         row = PromptResult(question.text, question.name, *sides, compare(one, two), counted, packed)
@@ -150,13 +150,13 @@ class FakeLab:
 
     def image_ablation(
         self, image: Image.Image, messages: str, other: Image.Image, config: DecodingConfig
-    ) -> Generator[Contrast]:
+    ) -> Generator[Ablation]:
         self._ask(messages)
-        return synthetic_contrast(("the picture", "a blank picture", "another picture"), config, self.texts)
+        return synthetic_ablation(("the picture", "a blank picture", "another picture"), config, self.texts)
 
-    def distillation(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Contrast]:
+    def distillation(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Ablation]:
         self._ask(messages)
-        *found, end = synthetic_contrast(("before distillation", "after distillation"), config, self.texts)
+        *found, end = synthetic_ablation(("before distillation", "after distillation"), config, self.texts)
         yield from found
         yield with_tree_comparison(end)
 
@@ -164,16 +164,16 @@ class FakeLab:
         self, image: Image.Image, messages: str, given: Sequence[int], config: DecodingConfig
     ) -> Generator[ForcedToken]:
         self._ask(messages)
-        yield synthetic_fork(config, given, self.texts)
+        yield synthetic_forced_token(config, given, self.texts)
 
-    def against(
+    def compare(
         self,
         questions: Iterable[Question],
         count: int,
         a: DecodingConfig,
         b: DecodingConfig,
         other: FakeLab | None = None,
-    ) -> Generator[Against]:
+    ) -> Generator[PairedComparison]:
         self.others.append(other)
         for found in synthetic_against(questions, count, a, b):
             self.asked.extend(row.prompt for row in found.rows[-1:])

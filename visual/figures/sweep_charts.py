@@ -76,7 +76,7 @@ def _rules_answer(found: Sweep) -> str:
     return f"{answer}{sameness_sentence(found)} {how_timed(found)}"
 
 
-def knob_chart(found: Sweep) -> Chart:
+def sweep_chart(found: Sweep) -> Chart:
     """Chart τ and speed-up against a setting's values; the present value is a point on both curves."""
     name, unit = found.field.replace("_", " "), UNITS.get(found.field, "")
     measures = (
@@ -97,11 +97,11 @@ def knob_chart(found: Sweep) -> Chart:
         )  # fmt: skip
         figure.update_layout(showlegend=True, legend=LEGEND)
         figures.append(figure)
-    answer = _knob_answer(found, unit)
+    answer = _sweep_answer(found, unit)
     return Chart("Turn the knob", answer, tuple(figures), (name.capitalize(), *POINT_COLUMNS), _point_rows(found))
 
 
-def _knob_answer(found: Sweep, unit: str) -> str:
+def _sweep_answer(found: Sweep, unit: str) -> str:
     points = [point for point in found.points if not math.isnan(point.worth)]
     if not points:
         return "No value has made a step yet."

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from PIL import Image
 
 from specllava.config import DecodingConfig
-from specllava.findings.against import Against
-from specllava.findings.contrast import Contrast
+from specllava.findings.ablation import Ablation
+from specllava.findings.comparison import PairedComparison
 from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
 from specllava.models.media import Pictures
@@ -19,10 +19,10 @@ from visual.page.lab_views import (
     View,
     distillation_view,
     drafters_view,
-    fork_view,
-    knob_view,
+    forced_token_view,
+    image_ablation_view,
     rules_view,
-    seeing_view,
+    sweep_view,
 )
 
 
@@ -43,17 +43,17 @@ class Experiments(Protocol):
 
     def image_ablation(
         self, image: Pictures, messages: str, other: Image.Image, config: DecodingConfig
-    ) -> Generator[Contrast]: ...
+    ) -> Generator[Ablation]: ...
 
-    def distillation(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Contrast]: ...
+    def distillation(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Ablation]: ...
 
     def forced_token(
         self, image: Pictures, messages: str, given: Sequence[int], config: DecodingConfig
     ) -> Generator[ForcedToken | None]: ...
 
-    def against(
+    def compare(
         self, questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig, other: Any = None
-    ) -> Generator[Against]: ...  # other: experiments on the models of B, where these are not those of A
+    ) -> Generator[PairedComparison]: ...  # other: experiments on the models of B, where these are not those of A
 
 
 # An experiment on a picture, a question and the settings, with one thing more that only some need.
@@ -90,7 +90,7 @@ EXPERIMENTS = (
         " times: with your picture, with a grey one, and with this other one.",
         "Blindfold the draft",
         lambda lab, image, question, other, config: lab.image_ablation(image, question, other.open(), config),
-        seeing_view,
+        image_ablation_view,
     ),
     Experiment(
         "distillation", "Does distillation help?",
@@ -101,12 +101,13 @@ EXPERIMENTS = (
     Experiment(
         "knob", "Turn the knob",
         "One number of your settings, turned from one end to the other while all else stays.",
-        "Turn it", lambda lab, image, question, field, config: lab.sweep(image, question, field, config), knob_view,
+        "Turn it", lambda lab, image, question, field, config: lab.sweep(image, question, field, config), sweep_view,
     ),
     Experiment(
         "fork", "Force a token",
         "Put another word into the answer: what stands before it stays, and the large model goes on from there.",
         "Show the answer",
-        lambda lab, image, question, tokens, config: lab.forced_token(image, question, tokens, config), fork_view,
+        lambda lab, image, question, tokens, config: lab.forced_token(image, question, tokens, config),
+        forced_token_view,
     ),
 )  # fmt: skip

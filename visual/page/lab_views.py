@@ -5,17 +5,17 @@ Plain data for ``static/lab.js``, which puts every text into the page as text.
 
 from __future__ import annotations
 
-from specllava.findings.contrast import Contrast, TreeComparison
+from specllava.findings.ablation import Ablation, TreeComparison
 from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import Sweep
 from specllava.metrics import drafted_tokens, summarise
 from specllava.trace import DecodeTrace
+from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
 from visual.figures.chart import Chart
-from visual.figures.contrast_charts import distillation_chart, seeing_chart
 from visual.figures.drafter_charts import drafters_chart
 from visual.figures.labels import token_label
 from visual.figures.step_layout import StepLayout
-from visual.figures.sweep_charts import knob_chart, rules_chart
+from visual.figures.sweep_charts import rules_chart, sweep_chart
 from visual.figures.tree_figure import tree_figure
 from visual.player.explanations import step_sentence
 from visual.player.headline import number
@@ -36,20 +36,20 @@ def drafters_view(found: Sweep) -> tuple[str, View]:
     return _progress(found.finished, len(found.values), "drafters"), drafters_chart(found).as_json()
 
 
-def knob_view(found: Sweep) -> tuple[str, View]:
+def sweep_view(found: Sweep) -> tuple[str, View]:
     """Return the progress in words and the view: the chart."""
-    return _progress(found.finished, len(found.values), "values"), knob_chart(found).as_json()
+    return _progress(found.finished, len(found.values), "values"), sweep_chart(found).as_json()
 
 
-def seeing_view(found: Contrast) -> tuple[str, View]:
+def image_ablation_view(found: Ablation) -> tuple[str, View]:
     """Return the progress in words and the view: the chart, the answer with the draft's entropy at each word."""
-    view = seeing_chart(found).as_json()
+    view = image_ablation_chart(found).as_json()
     if found.results:
         view["gloss"] = _gloss(found, "entropies", ENTROPY_CEILING, "how unsure the draft was (entropy)")
     return _progress(len(found.results), len(found.names), "pictures"), view
 
 
-def distillation_view(found: Contrast) -> tuple[str, View]:
+def distillation_view(found: Ablation) -> tuple[str, View]:
     """Return the progress in words and the view: the chart, the answer, the trees where the drafts differ most."""
     view = distillation_chart(found).as_json()
     if found.results:
@@ -63,7 +63,7 @@ def _progress(done: int, total: int, noun: str) -> str:
     return "" if done == total else f"{done} of {total} {noun}"
 
 
-def _gloss(found: Contrast, field: str, ceiling: float, scale: str) -> View:
+def _gloss(found: Ablation, field: str, ceiling: float, scale: str) -> View:
     """Return the answer's words with a mark per side: its entropy or KL, and the verdict on its guess."""
     trace = found.results[0].trace
     words: list[View] = []
@@ -91,7 +91,7 @@ def _glued(trace: DecodeTrace, token: int) -> bool:
     return token not in trace.eos_token_ids and not trace.texts[token].startswith(" ")
 
 
-def _tree_comparison(found: Contrast, comparison: TreeComparison) -> View:
+def _tree_comparison(found: Ablation, comparison: TreeComparison) -> View:
     answer = found.results[0].trace
     start = max(0, comparison.position - CONTEXT_TOKENS)
     before = "".join(answer.texts[token] for token in answer.token_ids[start : comparison.position]).strip()
@@ -108,7 +108,7 @@ def _tree_comparison(found: Contrast, comparison: TreeComparison) -> View:
     return {"name": f"at {word}", "before": f"… {before}", "trees": trees}
 
 
-def fork_view(found: ForcedToken) -> tuple[str, View]:
+def forced_token_view(found: ForcedToken) -> tuple[str, View]:
     """Return no progress and the view: the answer to choose a word of, or both answers."""
     original = found.original
     words = [
@@ -118,7 +118,7 @@ def fork_view(found: ForcedToken) -> tuple[str, View]:
     fork: View = {"ids": list(original.token_ids), "words": words}
     if found.forced is not None:
         fork |= {"place": found.position, "rejoined": found.rejoined, "other": _words(found.forced, found.whole)}
-    return "", {**_fork_chart(found).as_json(), "fork": fork}
+    return "", {**_forced_token_chart(found).as_json(), "fork": fork}
 
 
 def _option(option: Option) -> View:
@@ -134,7 +134,7 @@ def _words(trace: DecodeTrace, tokens: tuple[int, ...]) -> list[str]:
     return ["■" if token in trace.eos_token_ids else trace.texts[token] for token in tokens]
 
 
-def _fork_chart(found: ForcedToken) -> Chart:
+def _forced_token_chart(found: ForcedToken) -> Chart:
     runs = {"as it is": found.original} | ({"forced": found.forced} if found.forced is not None else {})
     rows = []
     for name, trace in runs.items():
@@ -142,10 +142,10 @@ def _fork_chart(found: ForcedToken) -> Chart:
         counts = len(trace.forced_prefix), summary.tokens, summary.target_passes
         rows.append((name, *map(str, counts), number(summary.tau, "{:.2f}")))
     columns = ("Answer", "Tokens given", "Tokens decoded", "Target passes", "Tokens per target pass (τ)")
-    return Chart("Force a token", _fork_answer(found), (), columns, tuple(rows))
+    return Chart("Force a token", _forced_token_answer(found), (), columns, tuple(rows))
 
 
-def _fork_answer(found: ForcedToken) -> str:
+def _forced_token_answer(found: ForcedToken) -> str:
     if found.forced is None or found.position is None:
         return "Choose a word of the answer, and then what shall stand in its place."
     position, forced, original = found.position, found.forced, found.original

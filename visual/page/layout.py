@@ -11,10 +11,10 @@ import gradio as gr
 
 from specllava.toyworld.dialogue import SUGGESTIONS
 from visual.page import widgets
-from visual.page.against_card import against_card
 from visual.page.api import connect_api
 from visual.page.app_state import AppState
 from visual.page.chip import connect_chip
+from visual.page.comparison_card import comparison_card
 from visual.page.dialogue_events import connect_dialogue
 from visual.page.input_cards import PictureCard, QuestionCard, lessons_card, picture_card, question_card
 from visual.page.lab import Inputs, LabState, lab_section
@@ -87,7 +87,7 @@ def build_page(state: AppState) -> gr.Blocks:
                     )
                     inputs = Inputs(picture.reference, question.question, question.settings, player)
                     shown = [picture.reference, picture.shown, question.question, player]
-                    against_card(lab, inputs, state.toy, shown, state.dialogues)
+                    comparison_card(lab, inputs, state.toy, shown, state.dialogues)
                     lab_section(lab, inputs)
         gr.HTML(**widgets.constant_arguments(markup.footer()), elem_id="foot")
         _connect(state, page, PageWidgets(chip, picture, question, lessons, notice, player))

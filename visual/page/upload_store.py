@@ -18,7 +18,7 @@ from typing import Any, Final, get_args
 
 from PIL import Image
 
-from visual.page.against_prompts import PagePrompt
+from visual.page.comparison_prompts import PagePrompt
 from visual.page.picture_source import PictureSource
 from visual.page.pictures import Picture, Split
 from visual.page.uploads import MediaList

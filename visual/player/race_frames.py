@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specllava.race_file import against_json
+from specllava.race_file import comparison_json
 from specllava.trace import DecodeTrace
 from visual.player.frames import recorded_frames
 from visual.player.packing import frame_json, packed
@@ -35,7 +35,7 @@ def race_frames(
         return recorded_frames(race.target_only, race.speculative, source, picture, example, show, lesson, position)
     pinned = recorded_frames(*_lanes(race.target_only, race.a.trace), source)
     frames = recorded_frames(*_lanes(race.target_only, race.b.trace), source, picture, example, show, lesson)
-    file = against_json(race.a, race.b, race.target_only, race.lead.image)
+    file = comparison_json(race.a, race.b, race.target_only, race.lead.image)
     return beside(frames, pinned, race.a.name, race.b.name, file)
 
 

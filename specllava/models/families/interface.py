@@ -81,7 +81,7 @@ class Family(ABC):
         """
 
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
-        """Return the fields in which processor and model must agree: by the processor's name, its value and the model's.
+        """Return the fields in which processor and model must agree: name, the processor's value, the model's.
 
         A mismatch in any other field shows only with the first picture, after the weights are loaded.
         """

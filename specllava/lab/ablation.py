@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from specllava.config import DecodingConfig
-from specllava.findings.contrast import Contrast, TreeComparison, VariantResult
+from specllava.findings.ablation import Ablation, TreeComparison, VariantResult
 from specllava.lab.run import run_lane
 from specllava.lane import Lane
 from specllava.pair import Pair
@@ -27,8 +27,8 @@ class Variant:
     prompt: Prompt
 
 
-def contrast(variants: Sequence[Variant], config: DecodingConfig) -> Generator[Contrast]:
-    """Decode with every variant and score every draft on the first one's answer; yield the contrast so far.
+def ablate(variants: Sequence[Variant], config: DecodingConfig) -> Generator[Ablation]:
+    """Decode with every variant and score every draft on the first one's answer; yield the ablation so far.
 
     The unchanged finding is yielded after each decode step and each teacher-forced pass; one result more after each
     variant.
@@ -36,7 +36,7 @@ def contrast(variants: Sequence[Variant], config: DecodingConfig) -> Generator[C
     Raises:
         ValueError: a pair without a draft.
     """
-    found = Contrast(tuple(variant.name for variant in variants))
+    found = Ablation(tuple(variant.name for variant in variants))
     yield found
     target_log_probs = None
     for variant in variants:
@@ -59,8 +59,8 @@ def contrast(variants: Sequence[Variant], config: DecodingConfig) -> Generator[C
         yield found
 
 
-def with_tree_comparisons(found: Contrast, variants: Sequence[Variant], config: DecodingConfig) -> Generator[Contrast]:
-    """Yield, last, the finished contrast with the trees of all sides where their drafts differ most from each other.
+def with_tree_comparisons(found: Ablation, variants: Sequence[Variant], config: DecodingConfig) -> Generator[Ablation]:
+    """Yield, last, the finished ablation with the trees of all sides where their drafts differ most from each other.
 
     Before it the unchanged finding, after each decode step. Where tokens are drawn by chance there are no trees to
     compare: a run that begins later would draw others.
@@ -71,7 +71,7 @@ def with_tree_comparisons(found: Contrast, variants: Sequence[Variant], config: 
     answer = found.results[0].trace.token_ids
     comparisons = []
     for position in most_divergent(found):
-        kept = answer[: position - 1]  # the root is the token before the place, decoded as the prompt's own first token
+        kept = answer[: position - 1]  # the root is the token before it, decoded as the prompt's own first token
         short = replace(config, max_new_tokens=min(config.depth + 2, config.max_new_tokens - len(kept)))
         traces = []
         for variant in variants:
@@ -81,7 +81,7 @@ def with_tree_comparisons(found: Contrast, variants: Sequence[Variant], config: 
     yield replace(found, comparisons=tuple(comparisons))
 
 
-def most_divergent(found: Contrast, count: int = CLOSEUPS) -> tuple[int, ...]:
+def most_divergent(found: Ablation, count: int = CLOSEUPS) -> tuple[int, ...]:
     """Return the positions where the drafts' probabilities differ most; ``APART`` apart, and none without a tree."""
     probs = [result.scores.probs for result in found.results]
     spread = [max(column) - min(column) for column in zip(*probs, strict=True)]

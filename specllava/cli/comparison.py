@@ -30,7 +30,7 @@ from specllava.cli.options import (
 )
 from specllava.cli.parsing import UsageError, parse
 from specllava.config import DecodingConfig
-from specllava.findings.against_tables import race_files, summary_lines, to_csv, to_json, to_markdown
+from specllava.findings.comparison_tables import race_files, summary_lines, to_csv, to_json, to_markdown
 from specllava.models.draft_reading import DraftReading
 from specllava.models.images import open_image, read_size
 from specllava.models.presets import preset_named
@@ -40,8 +40,8 @@ from specllava.race_file import write_zip
 from specllava.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from specllava.findings.against import Against
-    from specllava.lab.against import Side
+    from specllava.findings.comparison import PairedComparison
+    from specllava.lab.comparison import Side
     from specllava.pair import Pair
 
 MAX_SCENES: Final = 1_000
@@ -49,7 +49,7 @@ MAX_SCENES: Final = 1_000
 
 @tyro.conf.configure(tyro.conf.OmitArgPrefixes)
 @dataclass(frozen=True)
-class AgainstOptions:
+class ComparisonOptions:
     """Two ways to answer, and many questions."""
 
     a: str | None = None
@@ -84,7 +84,7 @@ class AgainstOptions:
     @property
     def chosen(self) -> bool:
         """Whether any of these options is given."""
-        return self != AgainstOptions()
+        return self != ComparisonOptions()
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class SideOptions:
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
 
 
-def run_against(
-    console: Console, common: AnswerOptions, options: AgainstOptions, image: Path | None, prompt: str | None
+def run_comparison(
+    console: Console, common: AnswerOptions, options: ComparisonOptions, image: Path | None, prompt: str | None
 ) -> None:
     """Compare both sides on the questions that are asked for; print the totals and write the files.
 
@@ -113,14 +113,14 @@ def run_against(
     sides = load_sides(*chosen)
     from tqdm.auto import tqdm
 
-    from specllava.lab.against import against
+    from specllava.lab.comparison import compare_questions
 
     pictures: list[tuple[str, bytes]] = []
     asked = _noting(questions, pictures) if options.traces else questions
     found = None
     with tqdm(total=count, disable=None) as bar:
         try:
-            for found in against(asked, count, *sides, target_only=count == 1):
+            for found in compare_questions(asked, count, *sides, target_only=count == 1):
                 bar.update(len(found.rows) - bar.n)
         except KeyboardInterrupt:
             if found is None or not found.rows:
@@ -140,7 +140,7 @@ def run_against(
             write_whole(common.trace, json.dumps(race | {"image": beside}, ensure_ascii=False) + "\n")
 
 
-def _questions(options: AgainstOptions, image: Path | None, prompt: str | None) -> tuple[Iterable[Question], int]:
+def _questions(options: ComparisonOptions, image: Path | None, prompt: str | None) -> tuple[Iterable[Question], int]:
     """Return the questions, and how many they are."""
     ways = {"--image and --prompt": image or prompt, "--data": options.data, "--scenes": options.scenes}
     given = [name for name, value in ways.items() if value is not None]
@@ -163,7 +163,7 @@ def _questions(options: AgainstOptions, image: Path | None, prompt: str | None) 
     return [Question(prompt, image, image.name)], 1
 
 
-def side_options(common: AnswerOptions, options: AgainstOptions) -> tuple[SideOptions, SideOptions]:
+def side_options(common: AnswerOptions, options: ComparisonOptions) -> tuple[SideOptions, SideOptions]:
     """Parse the options of both sides on top of the common ones; A is the target alone where neither is given."""
     base = SideOptions(common.pair, common.decoding)
     if options.a is None and options.b is None:
@@ -198,7 +198,7 @@ def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:
         other = one.with_draft(draft, tell=print_notice, **asdict(reading))
     else:
         other = load_pair(b.pair)
-    from specllava.lab.against import sides
+    from specllava.lab.comparison import sides
 
     return sides(one, _decoding(one, a), other, _decoding(other, b))
 
@@ -223,7 +223,7 @@ def _machine(chosen: PairOptions) -> PairOptions:
 
 def _noting(questions: Iterable[Question], pictures: list[tuple[str, bytes]]) -> Iterator[Question]:
     """Pass questions on and keep their pictures as files, under the names that their races know them by."""
-    from specllava.lab.against import picture_name
+    from specllava.lab.comparison import picture_name
 
     for number, question in enumerate(questions, start=1):
         name = picture_name(question, number)
@@ -242,9 +242,13 @@ def _picture_bytes(question: Question) -> bytes:
 
 
 def _report(
-    console: Console, common: AnswerOptions, options: AgainstOptions, found: Against, sides: tuple[Side, Side],
+    console: Console,
+    common: AnswerOptions,
+    options: ComparisonOptions,
+    found: PairedComparison,
+    sides: tuple[Side, Side],
     pictures: list[tuple[str, bytes]],
-) -> None:  # fmt: skip
+) -> None:
     """Print the totals, and write what the options ask for."""
     for letter, name in (("A", found.a), ("B", found.b)):
         console.print(f"{letter}: {name}", markup=False, highlight=False, soft_wrap=True)

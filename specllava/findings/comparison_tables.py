@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from specllava.findings.against import Against, PromptResult
 from specllava.findings.bootstrap import Ratio
+from specllava.findings.comparison import PairedComparison, PromptResult
 from specllava.metrics import Comparison
 
 Cell = str | int | float | None
@@ -23,7 +23,7 @@ ACTIVE: Final = re.compile(r"[\\`*_{}\[\]()<>#+\-.!|~&:@=$]")  # Markdown's own 
 MAX_SHOWN_PROMPT: Final = 80  # characters in Markdown; the other formats hold it whole
 
 
-def records(found: Against) -> list[dict[str, Cell]]:
+def records(found: PairedComparison) -> list[dict[str, Cell]]:
     """Return a record per row: the columns of every format. ``first_difference`` counts tokens from 0."""
     return [_record(number, row) for number, row in enumerate(found.rows, start=1)]
 
@@ -58,7 +58,7 @@ def sameness_word(sameness: Comparison | None) -> str:
     return "identical" if sameness.identical else "near-tie" if sameness.near_tie else "different"
 
 
-def to_csv(found: Against) -> str:
+def to_csv(found: PairedComparison) -> str:
     """Write the rows as CSV; what is not known is empty, and no text is a formula."""
     text = io.StringIO()
     rows = [{name: inert_cell(value) for name, value in record.items()} for record in records(found)]
@@ -79,7 +79,7 @@ def inert_markdown(text: str) -> str:
     return ACTIVE.sub(r"\\\g<0>", " ".join(text.split()))
 
 
-def to_json(found: Against) -> dict[str, Any]:
+def to_json(found: PairedComparison) -> dict[str, Any]:
     """Return rows and totals as JSON data; what is not known is ``null``."""
     a, b = found.totals
     ratios = {"tau": found.tau, "speed": found.speed, "end_to_end": found.end_to_end, "counted": found.counted}
@@ -97,7 +97,7 @@ def to_json(found: Against) -> dict[str, Any]:
     }
 
 
-def to_markdown(found: Against) -> str:
+def to_markdown(found: PairedComparison) -> str:
     """Write names, totals and a table of the rows as Markdown."""
     columns = dict(SHOWN)
     if found.counted is None:
@@ -110,7 +110,7 @@ def to_markdown(found: Against) -> str:
     return "\n".join(lines) + "\n"
 
 
-def summary_lines(found: Against) -> list[str]:
+def summary_lines(found: PairedComparison) -> list[str]:
     """Say what came out, a line per ratio; ratios are B's rate over A's."""
     a, b = found.totals
     done = f"{len(found.rows)} of {found.prompts}" if len(found.rows) < found.prompts else f"{found.prompts}"
@@ -133,7 +133,7 @@ def ratio_words(ratio: Ratio) -> str:
     return f"B/A {_number(ratio.value)} (95 % interval {_number(ratio.low)} to {_number(ratio.high)})"
 
 
-def race_files(found: Against) -> Iterator[tuple[str, str]]:
+def race_files(found: PairedComparison) -> Iterator[tuple[str, str]]:
     """Yield name and document of every race file that was kept, for :func:`specllava.race_file.write_zip`."""
     for number, row in enumerate(found.rows, start=1):
         document = row.race

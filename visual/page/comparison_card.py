@@ -10,8 +10,8 @@ from typing import Any, Final
 import gradio as gr
 
 from visual.page import widgets
-from visual.page.against_prompts import MAX_PROMPTS, PagePrompt, file_prompts
-from visual.page.against_run import FILE, LINES, SCENES, Comparisons, against_kind
+from visual.page.comparison_prompts import MAX_PROMPTS, PagePrompt, file_prompts
+from visual.page.comparison_run import FILE, LINES, SCENES, Comparisons, comparison_kind
 from visual.page.controls import FIELDS, Settings, described_settings
 from visual.page.dialogue import Dialogues
 from visual.page.lab import Inputs, LabState
@@ -43,7 +43,7 @@ show();
 PASTED: Final = "Describe this image in detail.\nHow many objects are there?\nWhat is on the left?"
 
 
-def against_card(
+def comparison_card(
     lab: LabState, inputs: Inputs, toy: bool, shown: Sequence[Any], dialogues: Dialogues | None = None
 ) -> None:
     """Build the card. Nothing is computed before a click.
@@ -66,7 +66,7 @@ def against_card(
     kept = Comparisons()
     values = [inputs.picture, source, lines, scenes, uploaded, a, b]
     controls = RunControls(run, stop, note, result)
-    connect_run(lab.requests, against_kind(lab, kept), controls, [run.click], values)
+    connect_run(lab.requests, comparison_kind(lab, kept), controls, [run.click], values)
 
     def open_pair(request: gr.Request, event: gr.EventData) -> tuple[Any, ...]:
         values = opened_pair(lab, kept, event, request.session_hash or "", dialogues)

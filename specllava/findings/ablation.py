@@ -43,12 +43,12 @@ class TreeComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Contrast:
-    """A comparison that is running or finished; the first result gives the answer.
+class Ablation:
+    """An ablation that is running or finished; the first result gives the answer.
 
     Args:
         names: of all sides to come.
-        sides: those that are complete.
+        results: of the sides that are complete.
         comparisons: trees at selected positions, the most informative first; only once every side is complete.
     """
 

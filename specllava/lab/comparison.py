@@ -13,13 +13,13 @@ from transformers import PreTrainedModel
 
 from specllava.config import DecodingConfig
 from specllava.decoding import RaceEvent
-from specllava.findings.against import Against, PromptResult, side_names
+from specllava.findings.comparison import PairedComparison, PromptResult, side_names
 from specllava.growth.cost_model import Costs
 from specllava.lane import SIDES, TARGET_ONLY
 from specllava.metrics import compare, summarise
 from specllava.pair import Pair
 from specllava.question import Question
-from specllava.race_file import NamedTrace, against_json
+from specllava.race_file import NamedTrace, comparison_json
 from specllava.trace import DecodeTrace, StepTrace
 
 
@@ -82,9 +82,9 @@ def _shape(model: PreTrainedModel) -> list[tuple[Any, ...]]:
     return [(type(model),), *weights]
 
 
-def against(
+def compare_questions(
     questions: Iterable[Question], count: int, a: Side, b: Side, target_only: bool = False
-) -> Generator[Against]:
+) -> Generator[PairedComparison]:
     """Decode every question on both sides, as lanes of one race; yield the comparison so far.
 
     The unchanged finding is yielded after each decode step, one row more after each question.
@@ -96,7 +96,7 @@ def against(
     Raises:
         ValueError: bad input, as :meth:`specllava.pair.Pair.prompt`; names the question.
     """
-    found = Against(*side_names(a.config, b.config, a.pair.info, b.pair.info), count)
+    found = PairedComparison(*side_names(a.config, b.config, a.pair.info, b.pair.info), count)
     yield found
     for number, question in enumerate(questions, start=1):
         try:
@@ -108,12 +108,12 @@ def against(
 
 
 def _row(
-    question: Question, number: int, a: Side, b: Side, found: Against, target_only: bool
-) -> Generator[Against, None, PromptResult]:
+    question: Question, number: int, a: Side, b: Side, found: PairedComparison, target_only: bool
+) -> Generator[PairedComparison, None, PromptResult]:
     lanes = {SIDES[0]: _Lane(a), SIDES[1]: _Lane(b), TARGET_ONLY: _Lane(a)}
     other = None if b.pair is a.pair else b.pair
     asked = (question.image, question.text, a.config, b.config, other, target_only)
-    with closing(a.pair.against(*asked)) as events:
+    with closing(a.pair.race_sides(*asked)) as events:
         for event in events:
             lanes[event.lane.name].add(event)
             yield found
@@ -127,7 +127,7 @@ def _row(
         b=summarise([two]),
         sameness=compare(one, two) if same_words(a.config, b.config) else None,
         counted=(ours.seconds, theirs.seconds) if a.costs and b.costs else None,
-        packed_race=gzip.compress(against_json(*named, picture_name(question, number)).encode(), mtime=0),
+        packed_race=gzip.compress(comparison_json(*named, picture_name(question, number)).encode(), mtime=0),
     )
 
 

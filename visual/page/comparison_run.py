@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import gradio as gr
 
-from specllava.findings.against import Against
-from specllava.findings.against_tables import race_files, records, summary_lines, to_csv, to_markdown
+from specllava.findings.comparison import PairedComparison
+from specllava.findings.comparison_tables import race_files, records, summary_lines, to_csv, to_markdown
 from specllava.race_file import write_zip
-from visual.page.against_prompts import PagePrompt, line_prompts, questions, scene_prompts
+from visual.page.comparison_prompts import PagePrompt, line_prompts, questions, scene_prompts
 from visual.page.controls import Settings, decoding_config
 from visual.page.lab import LabState
 from visual.page.model_choice import models_named
@@ -73,10 +73,10 @@ class Comparisons:
     """The latest comparisons of all visitors, by ids that only their own pages know; the oldest goes first."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[Against, Sequence[PagePrompt]]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[PairedComparison, Sequence[PagePrompt]]] = OrderedDict()
         self._lock = Lock()
 
-    def keep(self, name: str, found: Against, prompts: Sequence[PagePrompt]) -> None:
+    def keep(self, name: str, found: PairedComparison, prompts: Sequence[PagePrompt]) -> None:
         """Keep what was found so far."""
         with self._lock:
             self._kept[name] = found, prompts
@@ -101,35 +101,35 @@ class Comparisons:
         return prompts[number], recorded_race(f"prompt {number + 1}", document.encode())
 
 
-class AgainstRun:
+class ComparisonRun:
     """A comparison that is running, from findings to views."""
 
-    def __init__(self, events: Generator[Against], prompts: Sequence[PagePrompt], kept: Comparisons) -> None:
+    def __init__(self, events: Generator[PairedComparison], prompts: Sequence[PagePrompt], kept: Comparisons) -> None:
         self.events = events
         self._prompts = prompts
         self._kept = kept
         self._name = uuid.uuid4().hex
-        self._found: Against | None = None
+        self._found: PairedComparison | None = None
 
-    def show(self, event: Against) -> Update | None:
+    def show(self, event: PairedComparison) -> Update | None:
         """Take in a finding. Return its table and the progress, if the finding is new."""
         if event is self._found:
             return None
         self._found = event
         self._kept.keep(self._name, event, self._prompts)
-        return written(against_view(event, self._name)), info(f"{len(event.rows)} of {event.prompts} prompts")
+        return written(comparison_view(event, self._name)), info(f"{len(event.rows)} of {event.prompts} prompts")
 
     def end(self, ending: Ending) -> str | None:
         """Return the table with its files; ``None`` if there was no finding."""
         if self._found is None:
             return None
-        return written(against_view(self._found, self._name) | {"files": files(self._found)})
+        return written(comparison_view(self._found, self._name) | {"files": files(self._found)})
 
     def summary(self) -> None:
         """Return nothing: many answers are compared, and none of them is the run's."""
 
 
-def against_kind(lab: LabState, kept: Comparisons) -> RunKind:
+def comparison_kind(lab: LabState, kept: Comparisons) -> RunKind:
     """Make the kind of run of a comparison; ``more`` of its requests are :class:`ComparisonRequest`."""
 
     def request(
@@ -139,7 +139,7 @@ def against_kind(lab: LabState, kept: Comparisons) -> RunKind:
         wanted = ComparisonRequest(source, lines or "", scenes, lab.uploads.prompts(uploaded), a)
         return RunRequest(lab.uploads.picture(reference), "", b, wanted)
 
-    def start(inputs: RunInputs) -> AgainstRun:
+    def start(inputs: RunInputs) -> ComparisonRun:
         prompts, limits = inputs.more.prompts(inputs.picture), lab.requests.limits
         if len(prompts) > limits.prompts:
             raise ValueError(f"{len(prompts)} prompts, and at most {limits.prompts} are compared here: choose fewer")
@@ -148,13 +148,13 @@ def against_kind(lab: LabState, kept: Comparisons) -> RunKind:
         a, b = decoding_config(inputs.more.a, limits), inputs.config
         name = models_named(inputs.more.a)
         ours, theirs = lab.on(name), None if name == inputs.models else lab.on(inputs.models)
-        events = ours.against(questions(prompts), len(prompts), a, b, theirs)
-        return AgainstRun(events, prompts, kept)
+        events = ours.compare(questions(prompts), len(prompts), a, b, theirs)
+        return ComparisonRun(events, prompts, kept)
 
     return RunKind(NAME, "the comparison", "The prompts that are finished stay here.", request, start)
 
 
-def against_view(found: Against, name: str) -> View:
+def comparison_view(found: PairedComparison, name: str) -> View:
     """Return the table as data for ``static/against.js``: rows with raw values, so that the browser can sort them."""
     rows = records(found)
     return {
@@ -163,7 +163,7 @@ def against_view(found: Against, name: str) -> View:
     }  # fmt: skip
 
 
-def files(found: Against) -> dict[str, str]:
+def files(found: PairedComparison) -> dict[str, str]:
     """Return what can be saved: tables as text, and the archive of race files in base64."""
     archive = io.BytesIO()
     write_zip(archive, race_files(found))

@@ -59,7 +59,7 @@ class PromptResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Against:
+class PairedComparison:
     """A comparison of A and B that is running or finished. Ratios are B's pooled rate over A's.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from specllava.findings.contrast import Contrast, VariantResult
+from specllava.findings.ablation import Ablation, VariantResult
 from specllava.metrics import drafted_tokens
 from specllava.trace import DecodeTrace
 from visual.figures import theme
@@ -18,7 +18,7 @@ from visual.figures.labels import FUNCTION_WORDS, token_label
 NAMED_WORDS: Final = 3  # words that an answer names
 
 
-def seeing_chart(found: Contrast) -> Chart:
+def image_ablation_chart(found: Ablation) -> Chart:
     """Chart acceptance and entropy of one draft that is given three pictures."""
     answer = _pending(found)
     if not answer:
@@ -35,7 +35,7 @@ def seeing_chart(found: Contrast) -> Chart:
     return Chart("Does seeing help?", answer, figures, *_token_table(found, "entropy, nats", "entropies"))
 
 
-def distillation_chart(found: Contrast) -> Chart:
+def distillation_chart(found: Ablation) -> Chart:
     """Chart acceptance and KL from the target of two drafts."""
     answer = _pending(found)
     if not answer:
@@ -52,7 +52,7 @@ def distillation_chart(found: Contrast) -> Chart:
     return Chart("Does distillation help?", answer, figures, *_token_table(found, "KL, nats", "divergences"))
 
 
-def _pending(found: Contrast) -> str:
+def _pending(found: Ablation) -> str:
     """Return why there is no answer (yet); empty if there is one."""
     if len(found.results) < len(found.names):
         return f"{len(found.results)} of {len(found.names)} runs are finished."
@@ -61,7 +61,7 @@ def _pending(found: Contrast) -> str:
     return ""
 
 
-def _each(found: Contrast, form: str) -> str:
+def _each(found: Ablation, form: str) -> str:
     """Join the sides in one phrase: ``a, b and c``."""
     parts = [
         form.format(name=side.name, tau=side.tau, entropy=side.scores.entropy, right=_right(found, side))
@@ -70,12 +70,12 @@ def _each(found: Contrast, form: str) -> str:
     return ", ".join(parts[:-1]) + f" and {parts[-1]}"
 
 
-def _right(found: Contrast, side: VariantResult) -> int:
+def _right(found: Ablation, side: VariantResult) -> int:
     """Count the positions at which the draft's likeliest token is the target's."""
     return sum(a == b for a, b in zip(side.scores.guesses, found.results[0].trace.token_ids, strict=True))
 
 
-def _mattered(found: Contrast, better: VariantResult, worse: VariantResult) -> str:
+def _mattered(found: Ablation, better: VariantResult, worse: VariantResult) -> str:
     """Name the words to which the better side gave a much larger probability."""
     trace = found.results[0].trace
     gains = [a - b for a, b in zip(better.scores.probs, worse.scores.probs, strict=True)]
@@ -94,13 +94,13 @@ def _word_around(trace: DecodeTrace, position: int) -> str:
     return "".join(trace.texts[token] for token in tokens[first:last]).strip() or token_label(trace, tokens[position])
 
 
-def _same_answer(found: Contrast) -> str:
+def _same_answer(found: Ablation) -> str:
     if all(same.identical for same in found.sameness):
         return "The answer is the same every time: a draft only guesses."
     return "Not every run said the same tokens; the first one's are shown."
 
 
-def _tau_bars(found: Contrast) -> go.Figure:
+def _tau_bars(found: Ablation) -> go.Figure:
     figure = panel("", "tokens per target pass (τ)")
     figure.add_bar(
         x=[side.name for side in found.results], y=[finite(side.tau) for side in found.results],
@@ -111,7 +111,7 @@ def _tau_bars(found: Contrast) -> go.Figure:
     return figure
 
 
-def _distance_bars(found: Contrast) -> go.Figure:
+def _distance_bars(found: Ablation) -> go.Figure:
     figure = panel("", "KL(target ‖ draft), nats per token")
     values = [round(side.scores.divergence, 4) for side in found.results]
     figure.add_bar(
@@ -122,7 +122,7 @@ def _distance_bars(found: Contrast) -> go.Figure:
     return figure
 
 
-def _entropy_bars(found: Contrast) -> go.Figure:
+def _entropy_bars(found: Ablation) -> go.Figure:
     """Draw the mean entropy on function words and on all others: grammar needs no picture."""
     trace = found.results[0].trace
     labels = [token_label(trace, token).lower() for token in trace.token_ids]
@@ -143,7 +143,7 @@ def _entropy_bars(found: Contrast) -> go.Figure:
     return figure
 
 
-def _token_table(found: Contrast, what: str, field: str) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def _token_table(found: Ablation, what: str, field: str) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Make columns and rows of a table with a row per token of the answer."""
     if not found.results:
         return ("Token",), ()
