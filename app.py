@@ -75,13 +75,13 @@ def main() -> int:
     try:
         _start(tyro.cli(PageOptions, description=PageOptions.__doc__))
     except KeyboardInterrupt:
-        return _ended("stopped", 0)
+        return _fail("stopped", 0)
     except ValidationError as error:
-        return _ended(one_line(error))
+        return _fail(one_line(error))
     except (ValueError, OSError) as error:
-        return _ended(str(error))
+        return _fail(str(error))
     except Exception as error:  # noqa: BLE001 - one line, and the process ends
-        return _ended(f"{type(error).__name__}: {error}")
+        return _fail(f"{type(error).__name__}: {error}")
     return 0
 
 
@@ -94,7 +94,7 @@ def _print_runs() -> None:
     runs.setLevel(logging.INFO)
 
 
-def _ended(why: str, code: int = 1) -> int:
+def _fail(why: str, code: int = 1) -> int:
     print("app.py:", *why.split(), file=sys.stderr)
     return code
 
@@ -217,7 +217,7 @@ def _others(
     made: dict[Chosen, Models] = {}
     bases = {AS_STARTED: own}
     if choices.precisions:
-        bases |= {dtype: _loaded(replace(running, dtype=dtype)) for dtype in PRECISIONS}
+        bases |= {dtype: _load_once(replace(running, dtype=dtype)) for dtype in PRECISIONS}
     for precision, base in bases.items():
         for draft in (OWN, *choices.drafts):
             pair = base if draft == OWN else _with_draft(base, drafts[draft])
@@ -242,7 +242,7 @@ def _pairs(options: PageOptions, dialogues: Dialogues) -> OtherPairs:
     return OtherPairs(names, load, weigh, drop if is_for_one(options) else None)
 
 
-def _loaded(options: PairOptions) -> Callable[[], Any]:
+def _load_once(options: PairOptions) -> Callable[[], Any]:
     return cache(lambda: load_pair(options))
 
 

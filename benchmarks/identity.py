@@ -75,7 +75,7 @@ QUESTIONS = ("What is this?", "Describe the picture.", "How many?", "Where does 
 COUNTED = ("runs", "sampled", "tokens", "target_passes", "accepted", "mismatches", "ties")
 LONGEST: Final = 24  # tokens of an answer
 GENERATED: Final = ("generated", "unlike_generate")  # greedy answers of ``generate``, and those that differ from them
-COSTS = Costs.fitted({1: 1.0, 8: 1.5, 64: 6.0}, {1: 0.15, 8: 0.2})  # so that no tree depends on the machine
+COSTS = Costs.fit({1: 1.0, 8: 1.5, 64: 6.0}, {1: 0.15, 8: 0.2})  # so that no tree depends on the machine
 
 Rows = dict[str, dict[str, int]]  # by drafter, what is COUNTED
 

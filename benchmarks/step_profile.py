@@ -47,7 +47,7 @@ PARTS: tuple[tuple[Any, str, str], ...] = (
     (GreedyVerifier, "verify", "· the target's choices"),
     (Engine, "forward", "{model}: pass"),
     (Engine, "_through_layers", "{model}: · layers"),
-    (Engine, "_scored", "{model}: · head"),
+    (Engine, "_score", "{model}: · head"),
     (Engine, "keep", "{model}: columns kept"),
     (AttentionMasks, "of", "masks, both models"),
 )

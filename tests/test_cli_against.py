@@ -18,7 +18,7 @@ from specllava.cli import comparison
 from specllava.cli.comparison import ComparisonOptions, load_sides, side_options
 from specllava.cli.main import main
 from specllava.cli.options import AnswerOptions, PairOptions
-from specllava.cli.parsing import joined
+from specllava.cli.parsing import join_arguments
 from specllava.config import DecodingConfig
 from specllava.pair import Pair
 from specllava.question_file import read_questions
@@ -151,7 +151,7 @@ def test_a_target_that_both_sides_share_is_loaded_once(tiny: Pair, monkeypatch: 
 
 def test_values_of_sides_may_begin_as_options_do() -> None:
     words = ["compare", "--a", "--rule chain", "--b", "", "--csv", "x"]
-    assert joined(words) == ["compare", "--a=--rule chain", "--b=", "--csv", "x"]
+    assert join_arguments(words) == ["compare", "--a=--rule chain", "--b=", "--csv", "x"]
 
 
 @pytest.mark.parametrize(

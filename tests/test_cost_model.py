@@ -33,7 +33,7 @@ COST_AWARE = DecodingConfig(rule="cost-aware", max_new_tokens=12)
 @pytest.mark.parametrize("slope", [0.01, 0.5])
 def test_costs_keep_rising_behind_the_longest_measured_pass(slope: float):
     """A pass over 65 to 257 tokens, and a level of more than 8 nodes, cost no more than the last measured one."""
-    costs = Costs.fitted({n: 1.0 + slope * n for n in (1, 2, 8, 64)}, {n: 0.1 + slope * n for n in (1, 2, 4, 8)})
+    costs = Costs.fit({n: 1.0 + slope * n for n in (1, 2, 8, 64)}, {n: 0.1 + slope * n for n in (1, 2, 4, 8)})
     verify = [costs.verify_seconds(drafted) for drafted in range(300)]
     levels = [costs.level_seconds(width) for width in range(1, 100)]
     for curve in (verify[63:], levels[7:]):
@@ -47,7 +47,7 @@ def test_no_pass_costs_nothing_however_disturbed_the_points_were(seed: int):
     """On a busy machine the fitted cost of a narrow pass fell below zero, and a draft seemed to be free."""
     rng = random.Random(seed)
     points = {n: 0.001 * n * rng.uniform(0.2, 9.0) for n in (1, 2, 4, 8)}
-    costs = Costs.fitted(points, points)
+    costs = Costs.fit(points, points)
     assert min(*(costs.level_seconds(width) for width in range(1, 65)), costs.verify_seconds(0)) > 0
 
 

@@ -163,7 +163,7 @@ def test_a_level_promises_what_any_child_brings_and_not_only_the_best_guess():
 
 
 def test_when_drafting_costs_more_than_it_can_bring_nothing_is_drafted_deeper():
-    dear = Costs.fitted({1: 1.0, 64: 1.0}, {1: 50.0})
+    dear = Costs.fit({1: 1.0, 64: 1.0}, {1: 50.0})
     table = Table(0, 2.0)
     grow(ROOT, table.expand, CostAwareRule(CostModel(dear), 4, 64, max_branches=3), limits(12))
     assert len(table.calls) == 1
@@ -217,7 +217,7 @@ def test_dear_drafting_that_only_the_clock_shows_is_given_up():
 
 @given(st.lists(st.floats(0.001, 1.0), min_size=12, max_size=12))
 def test_costs_never_fall_whatever_was_measured(values: list[float]):
-    costs = Costs.fitted(dict(zip((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), values, strict=True)), {1: 1.0})
+    costs = Costs.fit(dict(zip((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), values, strict=True)), {1: 1.0})
     assert len(costs.verify) == 257 and costs.verify_seconds(500) >= costs.verify[-1]
     assert all(b >= a - 1e-9 for a, b in itertools.pairwise(costs.verify))
 
@@ -233,10 +233,10 @@ def test_costs_never_fall_whatever_was_measured(values: list[float]):
 )
 def test_what_one_more_token_costs_is_found_through_noise(curve: Callable[[float], float]):
     rng, ladder = random.Random(0), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-    exact = Costs.fitted({n: curve(n) for n in ladder}, {1: 1.0, 2: 1.5, 4: 2.5})
+    exact = Costs.fit({n: curve(n) for n in ladder}, {1: 1.0, 2: 1.5, 4: 2.5})
     assert exact.verify == pytest.approx([curve(n) for n in range(1, 258)])  # beyond what was measured, too
     assert exact.level_seconds(3) == pytest.approx(2.0) and exact.level_seconds(99) == pytest.approx(50.0)
-    noisy = Costs.fitted({n: curve(n) * rng.uniform(1.0, 1.1) for n in ladder}, {1: 1.0})
+    noisy = Costs.fit({n: curve(n) * rng.uniform(1.0, 1.1) for n in ladder}, {1: 1.0})
     ours, true = noisy.verify_seconds(23) - noisy.verify_seconds(3), curve(24) - curve(4)
     assert ours == pytest.approx(true, abs=0.06 * curve(24))
 

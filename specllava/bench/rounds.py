@@ -113,8 +113,8 @@ class _Bench:
                     done = min(map(len, self._runs.values()))
                     if done == 0:
                         raise
-                    raise BenchStopped(self._measured(done)) from None
-        return self._measured(self._plan.rounds * total)
+                    raise BenchStopped(self._result(done)) from None
+        return self._result(self._plan.rounds * total)
 
     def _warm(self) -> None:
         """Run all lanes on the first prompts until two rounds agree, or often enough."""
@@ -148,7 +148,7 @@ class _Bench:
             else:
                 runs[name].append(replace(run, bare_seconds=self._bare_steps.seconds(run)) if bare else run)
 
-    def _measured(self, done: int) -> Measured:
+    def _result(self, done: int) -> Measured:
         """Return what was measured in the first ``done`` runs of every lane; a round that was stopped does not count,
         the first one up to where it was."""
         total = len(self._prompts)

@@ -169,10 +169,10 @@ def side_options(common: AnswerOptions, options: ComparisonOptions) -> tuple[Sid
     if options.a is None and options.b is None:
         base = replace(base, decoding=with_tree(base.decoding, base.pair.tree, common.typed))
         return replace(base, decoding=replace(base.decoding, drafter="none")), base
-    return _parsed("a", options.a, base, common.typed), _parsed("b", options.b, base, common.typed)
+    return _parse_side("a", options.a, base, common.typed), _parse_side("b", options.b, base, common.typed)
 
 
-def _parsed(name: str, text: str | None, base: SideOptions, typed: frozenset[str]) -> SideOptions:
+def _parse_side(name: str, text: str | None, base: SideOptions, typed: frozenset[str]) -> SideOptions:
     try:
         given = shlex.split(text or "")
         side: SideOptions = parse(SideOptions, given, prog=f"--{name}", default=base)

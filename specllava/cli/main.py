@@ -20,7 +20,7 @@ from specllava.cli.draft import Export as ExportDraft
 from specllava.cli.draft import Import, Init
 from specllava.cli.generate import Generate
 from specllava.cli.options import typed_options
-from specllava.cli.parsing import UsageError, joined, parse
+from specllava.cli.parsing import UsageError, join_arguments, parse
 from specllava.cli.presets import Presets
 from specllava.cli.site import Site
 from specllava.cli.toyworld import Evaluate, ExportData, Record, Render, Train
@@ -91,7 +91,7 @@ def _error_line(error: BaseException) -> str:
 
 def _parse(arguments: list[str] | None) -> Any:
     """Parse the arguments into a command; usage errors leave the program with one line."""
-    given = joined(sys.argv[1:] if arguments is None else arguments)
+    given = join_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
         command = parse(Command, given, prog="specllava", description=__doc__)
     except UsageError as error:

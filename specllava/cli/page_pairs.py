@@ -55,7 +55,7 @@ def pairs_with_memory(names: Sequence[str], running: PairOptions, held: Sequence
     """
     machine = this_machine(running.device)
     known = presets()
-    machine = replace(machine, free=machine.free + sum(_taken(known[name], machine) for name in held))
+    machine = replace(machine, free=machine.free + sum(_memory_of(known[name], machine) for name in held))
     for name in names:
         preset, found = known[name], fit(known[name], machine)
         missing = f"; it would fit in {found.missing}, which is not installed" if found.missing else ""
@@ -75,7 +75,7 @@ def load_offered(name: str, running: PairOptions) -> Pair:
     return load_pair(chosen)
 
 
-def _taken(preset: Preset, machine: Machine) -> int:
+def _memory_of(preset: Preset, machine: Machine) -> int:
     """Count the memory of a preset that is loaded: at least what it takes in the smallest precision there is here."""
     kept = [preset_memory(preset, precision) for precision, *_ in machine.ways()]
     return min((int(one.total) for one in kept if one), default=0)

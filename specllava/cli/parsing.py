@@ -35,7 +35,7 @@ def parse(kind: Any, arguments: Sequence[str] | None, **options: Any) -> Any:
         raise UsageError(text) from stop
 
 
-def joined(arguments: Sequence[str]) -> list[str]:
+def join_arguments(arguments: Sequence[str]) -> list[str]:
     """Join ``--a`` and ``--b`` with what follows: their values are options themselves, and begin as such."""
     found: list[str] = []
     for argument in arguments:

@@ -93,7 +93,7 @@ class ChatEncoder:
             ValueError: the chat template does not write a chat as the beginning of its continuation.
         """
         several, tokenizer = len(sizes) > 1, self.processor.tokenizer
-        text, answers = self._written(row, [self._picture(size, several) for size in sizes])
+        text, answers = self._render(row, [self._picture(size, several) for size in sizes])
         text = beginning(tokenizer, text, self.length)  # of which as much is kept as of the whole
         tokens = tokenizer(text, return_offsets_mapping=True, **bos_options(tokenizer, text))
         ids, offsets = list(tokens["input_ids"]), tokens["offset_mapping"]
@@ -118,7 +118,7 @@ class ChatEncoder:
             self._pictures[size, several] = written_picture(self.processor, size, several)
         return self._pictures[size, several]
 
-    def _written(self, row: Row, pictures: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    def _render(self, row: Row, pictures: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
         """Return the chat's text with its pictures, and the position of each answer in it."""
         chat = messages(row)
         text = self._text(chat, pictures)

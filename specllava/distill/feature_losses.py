@@ -82,25 +82,25 @@ def feature_losses(draft: FeatureDraft, texts: TaughtTexts, objective: FeatureOb
         for ids, embeds, known, asked in zip(texts.ids, texts.embeds, states, _questions(texts), strict=True)
     ]
     inputs = pad_sequence([row.inputs for row in rows], batch_first=True)  # [batch, entries, width]
-    entries, image = inputs.shape[1], _stacked([row.image for row in rows])
-    positions = _padded([torch.tensor(row.positions) for row in rows], 0).to(inputs.device)
-    read = _padded([torch.tensor(row.sources) for row in rows], -1).to(inputs.device) + 1  # token of each entry
+    entries, image = inputs.shape[1], _stack_images([row.image for row in rows])
+    positions = _pad([torch.tensor(row.positions) for row in rows], 0).to(inputs.device)
+    read = _pad([torch.tensor(row.sources) for row in rows], -1).to(inputs.device) + 1  # token of each entry
     read = read.masked_fill(read < 1, NOWHERE)
     bias = _weights([row.bias for row in rows], inputs)
-    roots, cache, loss = read, RolloutCache(), _untouched(draft)
+    roots, cache, loss = read, RolloutCache(), _zero_with_gradients(draft)
     shown: dict[str, Tensor] = {}
     for step in range(objective.rollout):
         mask = None if step == 0 else rollout_mask(roots, entries, step)
-        own = draft(inputs, draft.rotations(positions), _weighed(mask, bias), cache)
-        taught = _taught(texts.labels, read)
+        own = draft(inputs, draft.rotations(positions), _weigh(mask, bias), cache)
+        taught = _is_answer(texts.labels, read)
         parts = _step_losses(draft, own[taught], _at(texts.last, read)[taught], objective)
         loss = loss + DECAY**step * parts.pop("loss")
         shown = shown or {name: one.detach() for name, one in parts.items()}
         if step + 1 == objective.rollout:
             break
         if step == 0:
-            reach = torch.stack([_taught(texts.labels, read + ahead) for ahead in range(1, objective.rollout)])
-            roots = _padded([row.nonzero()[:, 0] for row in reach.any(dim=0)], -1)  # [batch, chains]
+            reach = torch.stack([_is_answer(texts.labels, read + ahead) for ahead in range(1, objective.rollout)])
+            roots = _pad([row.nonzero()[:, 0] for row in reach.any(dim=0)], -1)  # [batch, chains]
             own, positions = _at(own, roots), _at(positions, roots)
             read = _at(read, roots).masked_fill(roots < 0, NOWHERE)
         positions, read = positions + 1, read + 1
@@ -122,7 +122,7 @@ def _weights(rows: list[Tensor | None], inputs: Tensor) -> Tensor | None:
     return pad_sequence([none if row is None else row for row in rows], batch_first=True)
 
 
-def _weighed(seen: Tensor | None, bias: Tensor | None) -> Tensor | None:
+def _weigh(seen: Tensor | None, bias: Tensor | None) -> Tensor | None:
     """Return an attention mask with the weights ``bias [batch, entries]`` of a compressor's gate in it.
 
     Args:
@@ -136,7 +136,7 @@ def _weighed(seen: Tensor | None, bias: Tensor | None) -> Tensor | None:
     return torch.where(seen, F.pad(bias, (0, seen.shape[-1] - entries))[:, None, None], -torch.inf)
 
 
-def _taught(labels: Tensor, read: Tensor) -> Tensor:
+def _is_answer(labels: Tensor, read: Tensor) -> Tensor:
     """Return where the token behind the one that is read is an answer token, as ``read``."""
     there = (read >= 0) & (read + 1 < labels.shape[1])
     return there & (_at(labels, read + 1) != IGNORE)
@@ -198,7 +198,7 @@ def _noisy(states: Tensor, width: float) -> Tensor:
     return states + (torch.rand_like(states) - 0.5) * (width * USUAL_LENGTH / states.shape[1])
 
 
-def _stacked(images: list[Tensor | None]) -> Tensor | None:
+def _stack_images(images: list[Tensor | None]) -> Tensor | None:
     """Return what pictures add to later entries, ``[batch, 1, hidden]``, zeros for a text without one."""
     some = next((one for one in images if one is not None), None)
     if some is None:
@@ -206,11 +206,11 @@ def _stacked(images: list[Tensor | None]) -> Tensor | None:
     return torch.stack([torch.zeros_like(some) if one is None else one for one in images])[:, None]
 
 
-def _padded(rows: list[Tensor], filler: int) -> Tensor:
+def _pad(rows: list[Tensor], filler: int) -> Tensor:
     """Return ``[batch, longest]``."""
     return pad_sequence(rows, batch_first=True, padding_value=filler)
 
 
-def _untouched(draft: nn.Module) -> Tensor:
+def _zero_with_gradients(draft: nn.Module) -> Tensor:
     """Return zero with a gradient for every weight: several processes expect one, also where no picture is read."""
     return 0.0 * torch.stack([weight.sum() for weight in draft.parameters() if weight.requires_grad]).sum()

@@ -133,7 +133,7 @@ def make_features(
     for number, part in tqdm(mine, desc="vision features", unit="shard", disable=not accelerator.is_main_process):
         shard = directory / f"features-{number:05d}.safetensors"
         beside = shard.with_suffix(".writing")
-        save_file(_computed(target, part, see), beside)
+        save_file(_compute(target, part, see), beside)
         beside.replace(shard)
     accelerator.wait_for_everyone()
     return FeatureCache(directory, cache.several_differ)
@@ -159,7 +159,7 @@ def _sizes(target: PreTrainedModel, processor: ProcessorMixin, images: Path, nam
 
 
 @torch.inference_mode()
-def _computed(target: PreTrainedModel, names: Sequence[str], see: Pixels) -> dict[str, Tensor]:
+def _compute(target: PreTrainedModel, names: Sequence[str], see: Pixels) -> dict[str, Tensor]:
     """Return features by name; a picture that cannot be decoded has none, and its rows are counted when read."""
     family, found = family_of(target.config), dict[str, Tensor]()
     for start in range(0, len(names), AT_ONCE):
@@ -175,7 +175,7 @@ def _computed(target: PreTrainedModel, names: Sequence[str], see: Pixels) -> dic
             features = iter(family.encode(target, [one for seen in readable.values() for one in seen]))
             for name, seen in readable.items():
                 own: list[Any] = list(islice(features, len(seen)))
-                for part, tensor in family.stored(own[0] if len(own) == 1 else torch.cat(own)).items():
+                for part, tensor in family.store(own[0] if len(own) == 1 else torch.cat(own)).items():
                     found[name if part == FEATURES else f"{name}{PART}{part}"] = tensor.cpu().clone()
     return found
 

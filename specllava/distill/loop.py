@@ -239,7 +239,7 @@ def _learn(
 ) -> dict[str, float]:
     """Compute the gradients of one step from all its batches, in all processes; return its losses as weighted means."""
     weights = [1 if batch_weight is None else batch_weight(batch) for batch in group]
-    whole = int(_added_up(torch.tensor(sum(weights)), accelerator))
+    whole = int(_sum_over_processes(torch.tensor(sum(weights)), accelerator))
     shown: dict[str, Tensor] = {}
     for index, (batch, weight) in enumerate(zip(group, weights, strict=True)):
         moved = {key: value.to(accelerator.device) for key, value in batch.items() if not key.startswith(COUNT)}
@@ -252,12 +252,12 @@ def _learn(
         for key, value in parts.items():
             shown[key] = shown.get(key, 0.0) + value.detach().float() * (weight / whole)
     for key in filter(lambda key: key.startswith(COUNT), group[0]):
-        total = int(_added_up(torch.stack([batch[key] for batch in group]).sum(), accelerator))
+        total = int(_sum_over_processes(torch.stack([batch[key] for batch in group]).sum(), accelerator))
         log.counts[key.removeprefix(COUNT)] = log.counts.get(key.removeprefix(COUNT), 0) + total
-    return {key: float(_added_up(value, accelerator)) for key, value in shown.items()}
+    return {key: float(_sum_over_processes(value, accelerator)) for key, value in shown.items()}
 
 
-def _added_up(value: Tensor, accelerator: Accelerator) -> Tensor:
+def _sum_over_processes(value: Tensor, accelerator: Accelerator) -> Tensor:
     """Return the sum over all processes, the same in each."""
     if accelerator.num_processes == 1:
         return value

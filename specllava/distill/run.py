@@ -181,7 +181,7 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
     if config.gradient_checkpointing:
         draft.gradient_checkpointing_enable({"use_reentrant": False})
         draft.train()
-    numbered = partial(_shifted, batches, config.projector_steps * config.accumulation * accelerator.num_processes)
+    numbered = partial(_shift, batches, config.projector_steps * config.accumulation * accelerator.num_processes)
     log = teach("draft", draft, batches=numbered, loop=config.loop(), directory=output.checkpoints("draft"))
     if accelerator.is_main_process:
         replace_draft(draft, run.pair.processor, output.last)
@@ -237,7 +237,7 @@ class _ReportWriter:
         return made
 
 
-def _shifted(batches: RowBatches, by: int, number: int) -> dict[str, Tensor]:
+def _shift(batches: RowBatches, by: int, number: int) -> dict[str, Tensor]:
     """Return batch ``number`` of the second stage, which continues after the rows of the first one."""
     return batches(number + by)
 

@@ -72,7 +72,7 @@ def taught_losses(target: PreTrainedModel, objective: Objective) -> Callable[[Pr
         ids, labels = batch["input_ids"], batch["labels"]
         with torch.no_grad():
             features = _features(target, batch)
-        seen = None if vision_source(model) == "none" else _stacked(target, features)
+        seen = None if vision_source(model) == "none" else _stack(target, features)
         own_ids, own_labels = ids, labels
         if vision_source(model) == "none":
             own_ids, own_labels = keep_tokens(ids, labels, ids != target.config.image_token_id)
@@ -116,14 +116,14 @@ def target_texts(
     """
     ids, labels, family = batch["input_ids"], batch["labels"], family_of(target.config)
     if family.position_rows == 1 and not family.bidirectional:
-        embeds = merge_features(target, ids, _stacked(target, features))
+        embeds = merge_features(target, ids, _stack(target, features))
         output = target.get_decoder()(inputs_embeds=embeds, use_cache=False, output_hidden_states=tuple(layers) != LAST)
         last: Tensor = output.last_hidden_state
         states = last if tuple(layers) == LAST else torch.cat([output.hidden_states[layer] for layer in layers], dim=-1)
         return TaughtTexts(ids, labels, embeds, states, last)
     left = iter(features)  # pictures give each row of the batch positions or a mask of its own
     counts = batch["images"].tolist() if features else [0] * len(ids)
-    shown = [_stacked(target, list(islice(left, count))) for count in counts]
+    shown = [_stack(target, list(islice(left, count))) for count in counts]
     embeds = torch.cat([merge_features(target, row[None], own) for row, own in zip(ids, shown, strict=True)])
     known = torch.stack([_states(target, row, own, layers) for row, own in zip(ids, shown, strict=True)])
     width = target.config.get_text_config().hidden_size
@@ -167,9 +167,9 @@ def _features(target: PreTrainedModel, batch: Batch) -> list[ImageFeatures]:
     if all(FEATURES in one for one in pictures):
         sizes = [(height, width) for height, width in batch["image_sizes"].tolist()]
         moved = [to_device(one, target, target.device) for one in pictures]
-        return [family.restored(one, size) for one, size in zip(moved, sizes, strict=True)]
+        return [family.restore(one, size) for one, size in zip(moved, sizes, strict=True)]
     return family.encode(target, [to_device(one, target, target.device) for one in pictures])
 
 
-def _stacked(target: PreTrainedModel, features: Sequence[ImageFeatures]) -> Features | None:
+def _stack(target: PreTrainedModel, features: Sequence[ImageFeatures]) -> Features | None:
     return family_of(target.config).stack(features) if features else None

@@ -132,7 +132,7 @@ class Validation:
         )
         sums = _Sums()
         for prompt in bar:
-            sums += _measured(pair, prompt, self.config)
+            sums += _measure(pair, prompt, self.config)
         model.train(training)
         total = sum((_Sums(*each) for each in gather_object([_numbers(sums)])), start=_Sums())
         tau = total.tokens / total.passes if total.passes else None
@@ -144,7 +144,7 @@ def _numbers(sums: _Sums) -> tuple[float, ...]:
 
 
 @torch.inference_mode()
-def _measured(pair: Pair, prompt: Prompt, config: DecodingConfig) -> _Sums:
+def _measure(pair: Pair, prompt: Prompt, config: DecodingConfig) -> _Sums:
     """Decode one prompt, and run the draft on the target's answer."""
     assert pair.draft is not None
     trace = pair.run(Lane("validation", config, prompt), record=False)

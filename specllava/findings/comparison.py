@@ -112,7 +112,7 @@ class PairedComparison:
 def side_names(a: DecodingConfig, b: DecodingConfig, a_info: RunInfo, b_info: RunInfo) -> tuple[str, str]:
     """Name two sides by what sets them apart, such as ``rule chain, depth 6``; ``A`` and ``B`` if nothing does."""
     options = [(name, getattr(a, name), getattr(b, name)) for name in (field.name for field in fields(DecodingConfig))]
-    setting = [(name, _quoted(getattr(a_info, name)), _quoted(getattr(b_info, name))) for name in MODELS]
+    setting = [(name, _quote(getattr(a_info, name)), _quote(getattr(b_info, name))) for name in MODELS]
     setting += [(name, getattr(a_info, name), getattr(b_info, name)) for name in PLACES]
     apart = [(name, one, two) for name, one, two in (*setting, *options) if one != two]
     if not apart:
@@ -121,15 +121,15 @@ def side_names(a: DecodingConfig, b: DecodingConfig, a_info: RunInfo, b_info: Ru
 
 
 def _name(options: Iterable[tuple[str, object]]) -> str:
-    text = ", ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in options)
+    text = ", ".join(f"{name.replace('_', ' ')} {_format_value(value)}" for name, value in options)
     return "".join(character for character in text if character.isprintable())[:MAX_NAME]
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f"“{name}”"
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

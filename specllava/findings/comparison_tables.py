@@ -34,13 +34,13 @@ def _record(number: int, row: PromptResult) -> dict[str, Cell]:
         "number": number,
         "prompt": row.prompt,
         "image": row.image,
-        "tau_a": _known(row.a.tau),
-        "tau_b": _known(row.b.tau),
-        "tau_ratio": _known(row.tau_ratio),
-        "tokens_per_second_a": _known(row.a.tokens_per_second),
-        "tokens_per_second_b": _known(row.b.tokens_per_second),
-        "speed_ratio": _known(row.speed_ratio),
-        "counted_ratio": _known(row.counted_ratio),
+        "tau_a": _finite(row.a.tau),
+        "tau_b": _finite(row.b.tau),
+        "tau_ratio": _finite(row.tau_ratio),
+        "tokens_per_second_a": _finite(row.a.tokens_per_second),
+        "tokens_per_second_b": _finite(row.b.tokens_per_second),
+        "speed_ratio": _finite(row.speed_ratio),
+        "counted_ratio": _finite(row.counted_ratio),
         "tokens_a": row.a.tokens,
         "tokens_b": row.b.tokens,
         "passes_a": row.a.target_passes,
@@ -84,13 +84,13 @@ def to_json(found: PairedComparison) -> dict[str, Any]:
     a, b = found.totals
     ratios = {"tau": found.tau, "speed": found.speed, "end_to_end": found.end_to_end, "counted": found.counted}
     return {
-        "a": {"name": found.a, "tau": _known(a.tau), "tokens_per_second": _known(a.tokens_per_second)},
-        "b": {"name": found.b, "tau": _known(b.tau), "tokens_per_second": _known(b.tokens_per_second)},
+        "a": {"name": found.a, "tau": _finite(a.tau), "tokens_per_second": _finite(a.tokens_per_second)},
+        "b": {"name": found.b, "tau": _finite(b.tau), "tokens_per_second": _finite(b.tokens_per_second)},
         "prompts": len(found.rows),
         "identical": found.same,
         "comparable": found.comparable,
         "ratios": {
-            name: None if one is None else {key: _known(getattr(one, key)) for key in ("value", "low", "high")}
+            name: None if one is None else {key: _finite(getattr(one, key)) for key in ("value", "low", "high")}
             for name, one in ratios.items()
         },
         "rows": records(found),
@@ -141,7 +141,7 @@ def race_files(found: PairedComparison) -> Iterator[tuple[str, str]]:
             yield f"{number:03}.json", document
 
 
-def _known(value: float | None) -> float | None:
+def _finite(value: float | None) -> float | None:
     """Return a finite number, or ``None``."""
     return value if value is not None and math.isfinite(value) else None
 

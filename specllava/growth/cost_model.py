@@ -43,7 +43,7 @@ class Costs:
     draft: tuple[float, ...]
 
     @classmethod
-    def fitted(cls, verify: Mapping[int, float], draft: Mapping[int, float]) -> Costs:
+    def fit(cls, verify: Mapping[int, float], draft: Mapping[int, float]) -> Costs:
         """Fit a curve to measured points, along which more tokens never cost less, to the longest pass there is.
 
         The points are smoothed and not joined, because one more token costs less than a measurement's error.

@@ -27,7 +27,7 @@ def fixed_shape(branching: tuple[int, ...], depth: int, nodes: int) -> Shape:
             left -= level[-1]
         counts.append(level)
         here = sum(level)
-    return _counted(counts)
+    return _shape_of_counts(counts)
 
 
 def drawn_shape(parents: Sequence[int], depth: int, nodes: int) -> Shape:
@@ -48,7 +48,7 @@ def drawn_shape(parents: Sequence[int], depth: int, nodes: int) -> Shape:
             left -= level[-1]
         counts.append(level)
         here = [child for node, kept in zip(here, level, strict=True) for child in children[node][:kept]]
-    return _counted(counts)
+    return _shape_of_counts(counts)
 
 
 def check_parents(parents: tuple[int, ...], max_children: int) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ def check_parents(parents: tuple[int, ...], max_children: int) -> tuple[int, ...
     return parents
 
 
-def _counted(counts: Sequence[Sequence[int]]) -> Shape:
+def _shape_of_counts(counts: Sequence[Sequence[int]]) -> Shape:
     """Return the shape whose nodes have so many children, level by level."""
     shapes: list[Shape] = [()] * sum(counts[-1])
     for level in reversed(counts):

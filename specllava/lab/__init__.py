@@ -84,8 +84,8 @@ class Lab:
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
         media = open_media(image)
         views = {
-            "a blank picture": _replaced(media, lambda picture: Image.new("RGB", picture.size, BLANK)),
-            "another picture": _replaced(media, lambda _: other),
+            "a blank picture": _replace_each(media, lambda picture: Image.new("RGB", picture.size, BLANK)),
+            "another picture": _replace_each(media, lambda _: other),
         }
         variants = [Variant("the picture", self.pair, prompt)]
         for name, view in views.items():
@@ -106,7 +106,7 @@ class Lab:
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
         pairs = {"before distillation": self.pair.undistilled(), "after distillation": self.pair}
         variants = [Variant(name, pair, prompt) for name, pair in pairs.items()]
-        return _closely(variants, chosen)
+        return _ablate_closely(variants, chosen)
 
     def compare(
         self,
@@ -144,14 +144,14 @@ class Lab:
             yield (yield from token_options(self.pair, prompt, chosen))
 
 
-def _closely(variants: Sequence[Variant], config: DecodingConfig) -> Generator[Ablation]:
+def _ablate_closely(variants: Sequence[Variant], config: DecodingConfig) -> Generator[Ablation]:
     found = Ablation(())
     for found in ablate(variants, config):
         yield found
     yield from with_tree_comparisons(found, variants, config)
 
 
-def _replaced(media: Sequence[Media], by: Callable[[Image.Image], Image.Image]) -> tuple[Media, ...]:
+def _replace_each(media: Sequence[Media], by: Callable[[Image.Image], Image.Image]) -> tuple[Media, ...]:
     """Replace each picture and frame."""
     return tuple(
         replace(one, frames=tuple(map(by, one.frames))) if isinstance(one, Video) else by(one) for one in media

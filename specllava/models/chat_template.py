@@ -215,7 +215,7 @@ def apply_template(
     if isinstance(template, str) and len(template) > LONGEST:
         raise ValueError(f"the chat template of {name} has {len(template):,} characters: at most {LONGEST:,} are read")
     if isinstance(template, str) and not is_bounded(template, chat, special):
-        return _rendered(json.dumps([template, chat, special, add_generation_prompt], default=str), name)
+        return _render(json.dumps([template, chat, special, add_generation_prompt], default=str), name)
     try:
         return str(processor.apply_chat_template(chat, add_generation_prompt=add_generation_prompt))
     except Exception as error:  # whatever that program raises
@@ -224,7 +224,7 @@ def apply_template(
 
 
 @lru_cache(maxsize=16)
-def _rendered(asked: str, name: str) -> str:
+def _render(asked: str, name: str) -> str:
     """Render a template in a process of its own, as :data:`PROGRAM` reads it."""
     environment = own_environment() | {"OPENBLAS_NUM_THREADS": "1"}  # each would take address space
     command = [sys.executable, "-m", PROGRAM]

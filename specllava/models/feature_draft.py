@@ -132,7 +132,7 @@ class FeatureDraft(PreTrainedModel):
         """
         states = states.to(self.dtype)
         if self.config.format == "eagle3":
-            return torch.cat([embeds, states if guessed else self._joined(states)], dim=-1)
+            return torch.cat([embeds, states if guessed else self._fuse_states(states)], dim=-1)
         if self.config.format == "vispec":
             image = torch.zeros_like(states[..., :1, :]) if image is None else image
             states = self.img_fc(torch.cat([states, image.expand_as(states)], dim=-1))
@@ -163,7 +163,7 @@ class FeatureDraft(PreTrainedModel):
             embeds = self.embed(tokens)
         if kind == "vispec" or self.compressor is not None:
             asked = states[-1] if question is None and len(states) else question
-            return self._compressed(embeds, states, slots, image, asked)
+            return self._compress(embeds, states, slots, image, asked)
         inputs = self.inputs(embeds, states)
         if kind == "msd":
             inputs = torch.where(slots[:, None], embeds, inputs)
@@ -222,7 +222,7 @@ class FeatureDraft(PreTrainedModel):
         found: Tensor = self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
         return found
 
-    def _joined(self, states: Tensor) -> Tensor:
+    def _fuse_states(self, states: Tensor) -> Tensor:
         """Fuse the target's states of several layers, ``[…, layers * hidden]``, into one."""
         if self.config.norm_before_fc:
             states = self.input_norm(states)
@@ -232,7 +232,7 @@ class FeatureDraft(PreTrainedModel):
         joined: Tensor = self.fc(states) if self.config.fusion else states
         return joined
 
-    def _compressed(
+    def _compress(
         self, embeds: Tensor, states: Tensor, slots: Tensor, image: Tensor | None, question: Tensor | None
     ) -> DraftInputs:
         """Return entries of which each run of ``slots [length]`` has become a few, at the run's last positions."""
@@ -249,7 +249,7 @@ class FeatureDraft(PreTrainedModel):
                 gathered = self.imadpt(embeds[here])  # [queries, hidden]
                 made, image = [gathered[:-1]], gathered[-1]
             else:
-                made = [self._operated(name, embeds[here], states[here]) for name in chosen]
+                made = [self._apply_operator(name, embeds[here], states[here]) for name in chosen]
             weights = chosen.values() if run and chosen else [None]
             for one, weight in zip(made, weights, strict=True):
                 inputs.append(one)
@@ -267,7 +267,7 @@ class FeatureDraft(PreTrainedModel):
             choice,
         )
 
-    def _operated(self, name: OperatorName, embeds: Tensor, states: Tensor) -> Tensor:
+    def _apply_operator(self, name: OperatorName, embeds: Tensor, states: Tensor) -> Tensor:
         """Return the entries ``[kept, hidden]`` that an operator makes of a run; fused are only as many as need be."""
         assert self.compressor is not None
         operator = self.compressor.operator(name)

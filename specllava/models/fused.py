@@ -66,10 +66,10 @@ class FusedLayer(nn.Module):
         weights = (
             absent if gain is None else gain.data,
             torch.cat([each.bias.data for each in inward]) if self.biased else absent,
-            _stacked(*inward),
+            _stack_weights(*inward),
             attention.o_proj.weight.data.t(),
             layer.post_attention_layernorm.weight.data,
-            _stacked(mlp.gate_proj, mlp.up_proj),
+            _stack_weights(mlp.gate_proj, mlp.up_proj),
             mlp.down_proj.weight.data.t(),
         )
         self.held = nn.ParameterList(nn.Parameter(weight, requires_grad=False) for weight in weights)
@@ -115,7 +115,7 @@ class FusedLayer(nn.Module):
         normed = F.rms_norm(states, self.hidden, first_gain, self.eps) if self.normed else states
         made = torch.addmm(bias, normed, inward) if self.biased else torch.mm(normed, inward)
         parts = made.view(1, tokens, -1, self.size).transpose(1, 2)
-        turned = _turned(parts[:, : -self.keys], *position_embeddings)  # [1, queries + keys, tokens, size]
+        turned = _rotate(parts[:, : -self.keys], *position_embeddings)  # [1, queries + keys, tokens, size]
         keys, values = turned[:, self.queries :], parts[:, -self.keys :]
         if past_key_values is not None:
             keys, values = past_key_values.update(keys, values, self.number)
@@ -143,12 +143,12 @@ def _refresh(layer: FusedLayer, _: object) -> None:
     layer.weights = _raw(layer)
 
 
-def _turned(parts: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+def _rotate(parts: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Rotate queries and keys ``[1, heads, tokens, size]`` by their positions: a head's halves form one plane."""
     first, second = parts.chunk(2, -1)
     return torch.addcmul(parts * cosines, torch.cat([-second, first], -1), sines)
 
 
-def _stacked(*products: nn.Linear) -> Tensor:
+def _stack_weights(*products: nn.Linear) -> Tensor:
     """Concatenate the weights of several products, ``[in, out]``, so that their results follow one another."""
     return torch.cat([each.weight.data.t() for each in products], dim=1)

@@ -12,18 +12,18 @@ SINGLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "p
 
 def is_cached(name: str) -> bool:
     """Check whether configuration and weights of a model of the hub were downloaded, all files of them."""
-    if not _cached(name, "config.json"):
+    if not _find_cached(name, "config.json"):
         return False
-    index = _cached(name, INDEX)
+    index = _find_cached(name, INDEX)
     if index is None:
-        return _cached(name, SINGLE) is not None or _cached(name, PICKLED) is not None
+        return _find_cached(name, SINGLE) is not None or _find_cached(name, PICKLED) is not None
     try:
         files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
     except (OSError, ValueError, KeyError, AttributeError):
         return False
-    return all(_cached(name, str(file)) for file in set(files))
+    return all(_find_cached(name, str(file)) for file in set(files))
 
 
-def _cached(name: str, file: str) -> Path | None:
+def _find_cached(name: str, file: str) -> Path | None:
     found = try_to_load_from_cache(name, file)
     return Path(found) if isinstance(found, str) else None

@@ -56,7 +56,7 @@ def open_image(
         ValueError: missing, unreadable, of another format, too large or absurdly narrow; one line.
     """
     if isinstance(source, Image.Image):
-        return _guarded("the image", most, lambda: _upright(source, longest, most))
+        return _guard("the image", most, lambda: _upright(source, longest, most))
     file = source if isinstance(source, EncodedImage) else Path(source)
     return _read(file, lambda picture: _upright(picture, longest, most, own=True), longest, most)
 
@@ -93,10 +93,10 @@ def _read(
                 picture.draft(None, (picture.width // part, picture.height // part))
             return use(picture)
 
-    return _guarded(source.name, most, read)
+    return _guard(source.name, most, read)
 
 
-def _guarded(name: str, most: int, read: Callable[[], Result]) -> Result:
+def _guard(name: str, most: int, read: Callable[[], Result]) -> Result:
     """Call ``read`` without Pillow's warnings; any error of Pillow becomes one line that names the picture."""
     try:
         with _DECODING, warnings.catch_warnings():

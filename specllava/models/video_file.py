@@ -68,7 +68,7 @@ def read_video(
         chosen = evenly(len(times), min(frames, len(times)))
         file.seek(0)
         with _stream(file, path.name) as (container, stream):
-            taken = tuple(_taken(path.name, container, stream, frozenset(chosen), longest))
+            taken = tuple(_decode_chosen(path.name, container, stream, frozenset(chosen), longest))
     if len(taken) < len(chosen):
         raise ValueError(f"{path.name} breaks off: {len(taken)} of {len(chosen)} frames could be decoded")
     return Video(taken, tuple(times[index] - times[0] for index in chosen), draft_frames)
@@ -132,7 +132,7 @@ def _times(name: str, container: InputContainer, stream: VideoStream) -> list[fl
     return [float(time * (stream.time_base or 0)) for time in sorted(times)]
 
 
-def _taken(
+def _decode_chosen(
     name: str, container: InputContainer, stream: VideoStream, chosen: frozenset[int], longest: int | None
 ) -> Iterator[Image.Image]:
     """Decode up to the last of the chosen frames, and yield those.

@@ -88,11 +88,11 @@ def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features
         )
     if features is None:
         return embeds
-    projected = _projected(model, features).to(embeds.device, embeds.dtype)
+    projected = _project(model, features).to(embeds.device, embeds.dtype)
     return embeds.masked_scatter(slots.unsqueeze(-1), projected)
 
 
-def _projected(model: PreTrainedModel, features: Features) -> Tensor:
+def _project(model: PreTrainedModel, features: Features) -> Tensor:
     """Project features to all image slots that the model reads, ``[slots, hidden]``."""
     family, compressor = features_family(model.config), compressor_of(model)
     projected = family.project(model, features)

@@ -44,9 +44,9 @@ def align(model: PreTrainedModel, name: str, tokens: int, size: int) -> None:
         raise ValueError(f"{name} uses {tokens} tokens, more than the target's {size} rows: no draft can be made of it")
     head = model.get_output_embeddings().weight
     embeddings = model.get_input_embeddings()  # which may do more than look up
-    embeddings.weight, embeddings.num_embeddings = nn.Parameter(_resized(rows, size)), size
+    embeddings.weight, embeddings.num_embeddings = nn.Parameter(_resize(rows, size)), size
     wider = nn.Linear(head.shape[1], size, bias=False, device="meta")
-    wider.weight = nn.Parameter(_resized(head, size))
+    wider.weight = nn.Parameter(_resize(head, size))
     model.set_output_embeddings(wider)
     for config in {id(one): one for one in (model.config, model.config.get_text_config())}.values():
         config.vocab_size = size
@@ -54,7 +54,7 @@ def align(model: PreTrainedModel, name: str, tokens: int, size: int) -> None:
 
 
 @torch.no_grad()
-def _resized(rows: Tensor, size: int) -> Tensor:
+def _resize(rows: Tensor, size: int) -> Tensor:
     """Resize ``[rows, hidden]`` to ``[size, hidden]``."""
     if size <= len(rows):
         return rows[:size].clone()

@@ -54,14 +54,14 @@ class AttentionMasks:
             positions: of each token in the text; read only where there is a window.
             cached: position of each cached column; likewise.
         """
-        full = self._added(visible)
+        full = self._additive_mask(visible)
         if self.window is None:
             return full
         columns = np.array([*cached, *positions])  # [columns]
         near = np.array(positions)[:, None] - columns[None] < self.window
-        sliding = self._added(visible & near)
+        sliding = self._additive_mask(visible & near)
         return {FULL: full, SLIDING: sliding} if self._mixed else sliding
 
-    def _added(self, visible: npt.NDArray[np.bool_]) -> Tensor:
+    def _additive_mask(self, visible: npt.NDArray[np.bool_]) -> Tensor:
         added = np.where(visible, self._zero, self._never)
         return torch.from_numpy(added).to(self._device, self._dtype)[None, None]

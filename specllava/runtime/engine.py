@@ -113,7 +113,7 @@ class Engine:
         )
         self._record(contents[reused:], range(reused, len(ids)))
         self._states(output.hidden_states, reused)
-        return PrefillOutput(self._scored(output.last_hidden_state[0, -1]), reused, self._held.rows)
+        return PrefillOutput(self._score(output.last_hidden_state[0, -1]), reused, self._held.rows)
 
     def forward(self, batch: PassInput, reduction: LogitsReduction | None = None) -> PassOutput:
         """Append tokens to the cache and score them.
@@ -147,7 +147,7 @@ class Engine:
             )
             last, hidden = output.last_hidden_state, output.hidden_states
         self._record(tokens, positions)
-        return PassOutput(self._scored(last[0, -batch.last :]), self._states(hidden, start))
+        return PassOutput(self._score(last[0, -batch.last :]), self._states(hidden, start))
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
         """Keep the first ``base`` columns and those at ``base + offset``; see :meth:`BranchCache.keep`."""
@@ -168,7 +168,7 @@ class Engine:
     def _new_rows(self) -> StateRows:
         return StateRows(self.cache.capacity)
 
-    def _scored(self, states: Tensor) -> Tensor:
+    def _score(self, states: Tensor) -> Tensor:
         """Score next tokens on the device of the inputs, where a draft's logits are; the head may lie on another."""
         logits: Tensor = self.head(states)
         return logits.to(self.device)
@@ -188,11 +188,11 @@ class Engine:
         """Join the hidden states of the requested layers, ``[tokens, layers * hidden]``, and hold them by column."""
         if not self.state_layers or hidden is None:
             return None
-        joined = self._joined(hidden)
+        joined = self._join_states(hidden)
         self._held.write(start, joined)
         return joined
 
-    def _joined(self, hidden: Sequence[Tensor]) -> Tensor:
+    def _join_states(self, hidden: Sequence[Tensor]) -> Tensor:
         return torch.cat([hidden[layer][0].to(self.device) for layer in self.state_layers], dim=-1)
 
     def _through_layers(

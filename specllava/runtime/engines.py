@@ -64,7 +64,7 @@ class Engines:
         runner = self._padding(model)
         if runner is None:
             return Engine(model, capacity)
-        free = self._taken(model, capacity)
+        free = self._take(model, capacity)
         return free if isinstance(free, Engine) else PaddedEngine(model, window_of(capacity), runner())
 
     def feature_engine(self, draft: FeatureDraft, capacity: int) -> FeatureEngine:
@@ -72,7 +72,7 @@ class Engines:
         runner = self._padding(draft)
         if runner is None:
             return FeatureEngine(draft, capacity)
-        free = self._taken(draft, capacity)
+        free = self._take(draft, capacity)
         return free if isinstance(free, FeatureEngine) else PaddedFeatureEngine(draft, window_of(capacity), runner())
 
     def verify_with(self, engine: Engine, capacity: int, rows: int) -> None:
@@ -101,7 +101,7 @@ class Engines:
                 gone = own[: max(0, len(own) + 1 - MOST_FREE)]
                 self._free = [one for one in self._free if all(one is not old for old in gone)] + [engine]
 
-    def _taken(self, model: PreTrainedModel, capacity: int) -> AnyEngine | None:
+    def _take(self, model: PreTrainedModel, capacity: int) -> AnyEngine | None:
         """Return the smallest free engine that fits. If none does, texts have outgrown them, and they are let go."""
         own = sorted((e for e in self._free if e.model is model), key=lambda engine: engine.cache.capacity)
         fitting = next((engine for engine in own if engine.cache.capacity >= capacity), None)

@@ -45,8 +45,8 @@ class PaddedEngine(Engine):
         def compute() -> Tensor:
             last, hidden = self._through_layers(shape.ids, self.passes.mask(shape), shape.positions)
             if self.state_layers:
-                self._held.storage.index_copy_(0, shape.write_slots.slots, self._joined(hidden))
-            return self._scored(last[0])
+                self._held.storage.index_copy_(0, shape.write_slots.slots, self._join_states(hidden))
+            return self._score(last[0])
 
         kind = self.state_layers, self._offset
         logits, numbers = self.passes.run(kind, shape, batch, compute, reduction)

@@ -110,14 +110,14 @@ class SlabCache(BranchCache):
         in_place = next((n for n, offset in enumerate(offsets) if n != offset), len(offsets))
         move = None
         if moved := offsets[in_place:]:
-            move = self._staged(base, moved, base + in_place)
+            move = self._stage(base, moved, base + in_place)
             self.slab.index_copy_(4, move.target, self.slab.index_select(4, move.source))
         for layer in self.layers:
             layer.length = base + len(offsets)
         self.keep_labels(base, offsets)
         return move
 
-    def _staged(self, base: int, offsets: Sequence[int], target: int) -> Move:
+    def _stage(self, base: int, offsets: Sequence[int], target: int) -> Move:
         """Upload the columns to move without waiting for the device."""
         count = len(offsets)
         self._moved.wait()

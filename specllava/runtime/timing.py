@@ -55,7 +55,7 @@ class CostMeasurement:
         """Time one more pass; return whether there are more. One that fails begins anew."""
         if self._costs is not None:
             return False
-        self._passes = self._passes or self._timed()
+        self._passes = self._passes or self._measure()
         try:
             next(self._passes)
         except StopIteration as done:
@@ -71,13 +71,13 @@ class CostMeasurement:
             self.advance()
         return self._costs
 
-    def _timed(self) -> Generator[None, None, Costs]:
+    def _measure(self) -> Generator[None, None, Costs]:
         taken = []
         for model, rows in self._ladders:
             engine = engine_of(model, CONTEXT + max(rows), self._engines)
             taken.append((yield from timed_passes([engine], rows, REPEATS))[0])
             self._engines.give_back([engine])
-        return Costs.fitted(*map(normalise_by_rounds, taken))
+        return Costs.fit(*map(normalise_by_rounds, taken))
 
 
 def engine_of(model: PreTrainedModel, capacity: int, engines: Engines | None = None) -> AnyEngine:

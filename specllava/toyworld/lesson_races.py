@@ -76,7 +76,7 @@ def _chain(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig
     return pair.compare(picture, prompt, replace(config, rule="chain", depth=CHAIN, nodes=CHAIN, min_log_prob=-50.0))
 
 
-def _sampled(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
+def _run_sampled(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
     return pair.compare(picture, prompt, replace(config, **DRAWN))
 
 
@@ -111,7 +111,7 @@ def _states(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfi
 # --- what lessons search for --------------------------------------------------------------------------------------
 
 
-def _easy(traces: Race) -> LessonStep | None:
+def _find_easy(traces: Race) -> LessonStep | None:
     trace = traces[SPECULATIVE]
     best = max(range(len(trace.steps)), key=lambda i: len(trace.steps[i].verification.accepted), default=None)
     if best is None or len(trace.steps[best].verification.accepted) < EASY:
@@ -121,10 +121,10 @@ def _easy(traces: Race) -> LessonStep | None:
     return LessonStep(best, {"accepted": str(len(accepted)), "emitted": str(len(accepted) + 1), "said": said})
 
 
-def _saved(traces: Race) -> LessonStep | None:
+def _find_saved(traces: Race) -> LessonStep | None:
     """Find a word before which the tree branched and another guess than the draft's favourite was right."""
     trace = traces[SPECULATIVE]
-    for index, step, node in _accepted(trace):
+    for index, step, node in _iterate_accepted(trace):
         tree, parent = step.tree, step.tree.parents[node]
         doubt, family = tree.entropies[parent], tree.children()[parent]
         place = step.verification.accepted.index(node)
@@ -149,7 +149,7 @@ def _saved(traces: Race) -> LessonStep | None:
     return None
 
 
-def _broken(traces: Race) -> LessonStep | None:
+def _find_broken(traces: Race) -> LessonStep | None:
     """Find a chain whose first guesses were right, one behind them wrong, and more behind that lost."""
     trace = traces[SPECULATIVE]
     for index, step in enumerate(trace.steps):
@@ -169,7 +169,7 @@ def _broken(traces: Race) -> LessonStep | None:
     return None
 
 
-def _wrong(words: tuple[str, ...], traces: Race) -> LessonStep | None:
+def _find_wrong(words: tuple[str, ...], traces: Race) -> LessonStep | None:
     """Find a step whose most probable node was rejected and the target chose another of the ``words``."""
     trace = traces[SPECULATIVE]
     for index, step in enumerate(trace.steps):
@@ -188,7 +188,7 @@ def _wrong(words: tuple[str, ...], traces: Race) -> LessonStep | None:
     return None
 
 
-def _refused(traces: Race) -> LessonStep | None:
+def _find_refused(traces: Race) -> LessonStep | None:
     """Find the one guess at a node, refused by chance, and the word that the target drew from the residual after it."""
     trace = traces[SPECULATIVE]
     for index, step in enumerate(trace.steps):
@@ -207,7 +207,7 @@ def _refused(traces: Race) -> LessonStep | None:
     return None
 
 
-def _stumble(traces: Race) -> LessonStep | None:
+def _find_stumble(traces: Race) -> LessonStep | None:
     """Find a step in which the draft proposed tokens, none was accepted, and distillation clearly raised τ."""
     trace, taught = traces[SPECULATIVE], traces[TAUGHT]
     tau, later = (summarise([run]).tau for run in (trace, taught))
@@ -225,14 +225,14 @@ def _stumble(traces: Race) -> LessonStep | None:
     return None
 
 
-def _taught(traces: Race) -> LessonStep | None:
-    """Find the longest accepted run of the distilled draft, where ``_stumble`` finds a step for the other one."""
-    stumble = _stumble({SPECULATIVE: traces[UNTAUGHT], TAUGHT: traces[SPECULATIVE]})
-    easy = _easy(traces)
+def _find_taught(traces: Race) -> LessonStep | None:
+    """Find the longest accepted run of the distilled draft, where ``_find_stumble`` finds a step for the other one."""
+    stumble = _find_stumble({SPECULATIVE: traces[UNTAUGHT], TAUGHT: traces[SPECULATIVE]})
+    easy = _find_easy(traces)
     return LessonStep(easy.step, {**easy.words, **stumble.words}) if easy and stumble else None
 
 
-def _first_wrong(traces: Race) -> LessonStep | None:
+def _find_first_wrong(traces: Race) -> LessonStep | None:
     """Find a step whose first guess was wrong with guesses of its own below it, and a good step behind it."""
     trace = traces[SPECULATIVE]
     for index, (step, after) in enumerate(pairwise(trace.steps)):
@@ -251,7 +251,7 @@ def _first_wrong(traces: Race) -> LessonStep | None:
     return None
 
 
-def _accepted(trace: DecodeTrace) -> Iterator[tuple[int, StepTrace, int]]:
+def _iterate_accepted(trace: DecodeTrace) -> Iterator[tuple[int, StepTrace, int]]:
     for index, step in enumerate(trace.steps):
         for node in step.verification.accepted:
             yield index, step, node
@@ -270,12 +270,12 @@ def _prob(step: StepTrace, node: int) -> str:
     return f"{math.exp(step.tree.log_probs[node]):.2f}"
 
 
-SAVED = LessonRace("saved", _plain, _saved)
-CHAINED = LessonRace("chain", _chain, _broken)
-COIN = LessonRace("coin", _sampled, _refused)
-WRONG = LessonRace("wrong", _plain, partial(_wrong, KINDS))
-EASY_RUN = LessonRace("easy", _plain, _easy)
-BLANK = LessonRace("blank", _blind, partial(_wrong, (*COLOURS, *KINDS)))
-BEFORE_DISTILLATION = LessonRace("before", _untaught, _stumble)
-AFTER_DISTILLATION = LessonRace("after", _after, _taught)
-STATES = LessonRace("states", _states, _first_wrong)
+SAVED = LessonRace("saved", _plain, _find_saved)
+CHAINED = LessonRace("chain", _chain, _find_broken)
+COIN = LessonRace("coin", _run_sampled, _find_refused)
+WRONG = LessonRace("wrong", _plain, partial(_find_wrong, KINDS))
+EASY_RUN = LessonRace("easy", _plain, _find_easy)
+BLANK = LessonRace("blank", _blind, partial(_find_wrong, (*COLOURS, *KINDS)))
+BEFORE_DISTILLATION = LessonRace("before", _untaught, _find_stumble)
+AFTER_DISTILLATION = LessonRace("after", _after, _find_taught)
+STATES = LessonRace("states", _states, _find_first_wrong)

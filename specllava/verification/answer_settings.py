@@ -150,7 +150,7 @@ class Processing:
         for rows in by_depth.values():
             ends = torch.tensor([list(paths[row]) for row in rows], dtype=torch.long, device=self._ids.device)
             ids = torch.cat([self._ids.expand(len(rows), -1), ends], dim=1)
-            with _named():
+            with _naming_source():
                 scores[rows] = self._processors(ids, scores[rows])
         return scores
 
@@ -238,7 +238,7 @@ def answer_settings(
     if asked.min_new_tokens is not None:
         asked.min_length = length + asked.min_new_tokens
     asked._eos_token_tensor = torch.tensor(sorted(eos_token_ids), device=device) if eos_token_ids else None
-    with _named():
+    with _naming_source():
         processors = target._get_logits_processor(asked, length, input_ids, device=device)
         sampling = LogitsProcessorList()
         if config.temperature > 0:
@@ -250,7 +250,7 @@ def answer_settings(
 
 
 @contextmanager
-def _named() -> Iterator[None]:
+def _naming_source() -> Iterator[None]:
     """Say where a value comes from that transformers refuses.
 
     Raises:

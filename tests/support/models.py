@@ -31,7 +31,7 @@ DraftKind = Literal["bad", "mixed", "perfect"]
 KINDS: tuple[DraftKind, ...] = ("bad", "mixed", "perfect")
 RECIPE = replace(ToyRecipe.tiny(), vocabulary=280)
 SEEDS = (0, 1)
-COSTS = Costs.fitted({1: 1.0, 8: 1.5, 64: 6.0}, {1: 0.15, 8: 0.2})
+COSTS = Costs.fit({1: 1.0, 8: 1.5, 64: 6.0}, {1: 0.15, 8: 0.2})
 LONGEST = 24  # tokens that a reference answer has
 NOISE = 0.02  # on every weight of the mixed draft: it then gets about one more token right per step
 

@@ -100,7 +100,7 @@ def _outcomes(bins: Sequence[Counter[Outcome]], names: Sequence[str]) -> go.Figu
     for outcome, (name, colour, pattern) in OUTCOMES.items():
         figure.add_bar(
             x=names, y=[_share(found[outcome], found.total()) for found in bins], name=name, marker_color=colour,
-            marker_pattern=_hatched(pattern), text=[str(found[outcome] or "") for found in bins], textposition="inside",
+            marker_pattern=_hatch(pattern), text=[str(found[outcome] or "") for found in bins], textposition="inside",
             insidetextanchor="middle", textangle=0, hovertemplate="%{text}",
         )  # fmt: skip
     figure.update_layout(barmode="stack", showlegend=True, legend=LEGEND)
@@ -108,7 +108,7 @@ def _outcomes(bins: Sequence[Counter[Outcome]], names: Sequence[str]) -> go.Figu
     return figure
 
 
-def _hatched(shape: str) -> dict[str, object]:
+def _hatch(shape: str) -> dict[str, object]:
     """Make light lines on a bar's own colour."""
     return {"shape": shape, "fillmode": "overlay", "fgcolor": "rgba(255,255,255,0.5)", "size": 7, "solidity": 0.25}
 
@@ -187,7 +187,7 @@ def _hardest(hardest: Sequence[tuple[JudgedNode, str, int]]) -> go.Figure:
         chosen = [(row, judged) for row, (judged, _, _) in zip(rows, hardest, strict=True) if judged.outcome == outcome]
         figure.add_bar(
             y=[row for row, _ in chosen], x=[judged.entropy for _, judged in chosen], orientation="h", name=name,
-            marker_color=colour, marker_pattern=_hatched(pattern), width=0.7,
+            marker_color=colour, marker_pattern=_hatch(pattern), width=0.7,
         )  # fmt: skip
     names = [html.escape(word) for _, word, _ in hardest]  # Plotly reads labels as a kind of HTML
     figure.update_layout(barmode="stack", showlegend=True, legend=LEGEND)

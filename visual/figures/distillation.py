@@ -17,7 +17,7 @@ def figure(report: Report, title: str | None = None) -> go.Figure:
     """Draw KL (left axis, logarithmic) and τ (right axis) by step; the draft that is kept has a ring."""
     drawn = make_subplots(specs=[[{"secondary_y": True}]])
     steps = [check.step for check in report.checks]
-    trained = _smoothed(report)
+    trained = _smooth(report)
     if trained:
         drawn.add_scatter(
             x=[step for step, _ in trained], y=[kl for _, kl in trained], name="KL while learning", mode="lines",
@@ -56,7 +56,7 @@ def write_page(report: Report, file: Path) -> None:
     beside.replace(file)
 
 
-def _smoothed(report: Report) -> list[tuple[float, float]]:
+def _smooth(report: Report) -> list[tuple[float, float]]:
     """Return mean step and mean KL of at most about ``SMOOTH`` stretches of the training."""
     points = [(point["step"], point["kl"]) for point in report.curve if "kl" in point]
     size = max(1, len(points) // SMOOTH)

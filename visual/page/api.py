@@ -151,7 +151,7 @@ def connect_api(page: gr.Blocks, state: AppState) -> None:
     rate = RunRate("calls", state.limits.calls_per_minute)
     for endpoint in ENDPOINTS:
         registered = api(
-            _documented(endpoint, _handler(endpoint, state, rate), state), api_name=endpoint.name,
+            _document(endpoint, _handler(endpoint, state, rate), state), api_name=endpoint.name,
             concurrency_id=COMPUTE, concurrency_limit=1,
         )  # fmt: skip
         check_early(page, registered["id"])
@@ -234,12 +234,12 @@ def _request(image: Any, question: Any, options: dict[str, Any], state: AppState
         if options["drafter"] != OWN:
             raise ValueError(f"the drafter {options['drafter']} uses no draft model: leave draft or drafter out")
         options["drafter"] = f"{DRAFT}{draft}"
-    images = [image, *_listed(options.pop(MORE))]
+    images = [image, *_check_list(options.pop(MORE))]
     chosen_models(state.others, models_named(options))
     return RunRequest(_pictures(images, state.limits), shorten_question(question), options)
 
 
-def _listed(images: Any) -> list[Any]:
+def _check_list(images: Any) -> list[Any]:
     if images is not None and not isinstance(images, list):
         raise ValueError(f"{MORE} = {short(images)}: a list of pictures is expected")
     return images or []
@@ -262,7 +262,7 @@ def _model_parameters(choices: ModelChoices) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _documented(endpoint: Endpoint, handler: Callable[..., Any], state: AppState) -> Callable[..., Any]:
+def _document(endpoint: Endpoint, handler: Callable[..., Any], state: AppState) -> Callable[..., Any]:
     """Give a handler the signature and the docstring of which gradio makes the endpoint's documentation."""
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [

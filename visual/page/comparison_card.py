@@ -106,11 +106,11 @@ def _side(name: str, settings: Any) -> gr.HTML:
         )  # fmt: skip
         take = gr.Button(f"Take the present settings as {name}", size="sm", elem_classes="pill", min_width=60)
     note = gr.HTML(**notice_arguments(), elem_classes="lab-said")
-    take.click(_taken, settings, [state, words, note], **QUICK)
+    take.click(_take_settings, settings, [state, words, note], **QUICK)
     return state
 
 
-def _taken(settings: Settings) -> tuple[Any, Any, str]:
+def _take_settings(settings: Settings) -> tuple[Any, Any, str]:
     """Return settings, words and notice; settings that are refused change only the notice."""
     described = described_settings(settings)
     if described["refused"]:

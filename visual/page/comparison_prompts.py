@@ -61,7 +61,7 @@ def line_prompts(lines: str, picture: PictureSource | None) -> tuple[PagePrompt,
     if picture is None:
         raise ValueError("choose a picture first")
     texts = [line.strip() for line in lines.splitlines() if line.strip()]
-    return _checked(PagePrompt(text, picture) for text in texts)
+    return _check_prompts(PagePrompt(text, picture) for text in texts)
 
 
 def scene_prompts(count: int) -> tuple[PagePrompt, ...]:
@@ -73,7 +73,7 @@ def scene_prompts(count: int) -> tuple[PagePrompt, ...]:
     if not 1 <= count <= MAX_PROMPTS:
         raise ValueError(f"{count} scenes: choose 1 to {MAX_PROMPTS}")
     asked = enumerate(scene_questions("train", count))
-    return _checked(PagePrompt(one.text, Picture(seed=START + number), one.name) for number, one in asked)
+    return _check_prompts(PagePrompt(one.text, Picture(seed=START + number), one.name) for number, one in asked)
 
 
 def file_prompts(path: Path) -> tuple[PagePrompt, ...]:
@@ -86,7 +86,7 @@ def file_prompts(path: Path) -> tuple[PagePrompt, ...]:
     if size > MAX_FILE_BYTES:
         raise ValueError(f"the file has {size:,} bytes, and at most {MAX_FILE_BYTES:,} are read")
     if not zipfile.is_zipfile(path):
-        return _checked(_prompts(path.read_bytes(), {}))
+        return _check_prompts(_prompts(path.read_bytes(), {}))
     try:
         with zipfile.ZipFile(path) as archive:
             entries = _entries(archive)
@@ -94,7 +94,7 @@ def file_prompts(path: Path) -> tuple[PagePrompt, ...]:
         raise ValueError(f"the archive cannot be read: {error}") from error
     if LIST not in entries:
         raise ValueError(f"the archive has no {LIST} at its top")
-    return _checked(_prompts(entries.pop(LIST), entries))
+    return _check_prompts(_prompts(entries.pop(LIST), entries))
 
 
 def questions(prompts: Iterable[PagePrompt]) -> Iterator[Question]:
@@ -153,20 +153,21 @@ def _prompt(row: Any, pictures: Mapping[str, bytes]) -> PagePrompt:
         return PagePrompt(text, Picture(seed=scene), f"scene {scene}")
     if not isinstance(image, str) or scene is not None:
         raise ValueError('either "image", the name of a picture or a data: address, or "scene", a number, is expected')
-    encoded = EncodedImage("the picture", _decoded(image)) if image.startswith("data:") else _named(image, pictures)
+    is_address = image.startswith("data:")
+    encoded = EncodedImage("the picture", _decode(image)) if is_address else _find_picture(image, pictures)
     if len(encoded.data) > MAX_PICTURE_BYTES:
         raise ValueError(f"{encoded.name} has {len(encoded.data):,} bytes, and at most {MAX_PICTURE_BYTES:,} are read")
     read_size(encoded)
     return PagePrompt(text, Picture(encoded=encoded), None if image.startswith("data:") else image)
 
 
-def _named(name: str, pictures: Mapping[str, bytes]) -> EncodedImage:
+def _find_picture(name: str, pictures: Mapping[str, bytes]) -> EncodedImage:
     if name not in pictures:
         raise ValueError(f"there is no picture {short(name)} beside {LIST}")
     return EncodedImage(name, pictures[name])
 
 
-def _decoded(address: str) -> bytes:
+def _decode(address: str) -> bytes:
     start = DATA_ADDRESS.match(address)
     if start is None:
         raise ValueError("a picture's data: address begins with data:image/png;base64, or the like")
@@ -176,7 +177,7 @@ def _decoded(address: str) -> bytes:
         raise ValueError(f"the picture's data: address is no base64: {error}") from error
 
 
-def _checked(prompts: Iterable[PagePrompt]) -> tuple[PagePrompt, ...]:
+def _check_prompts(prompts: Iterable[PagePrompt]) -> tuple[PagePrompt, ...]:
     found: list[PagePrompt] = []
     for prompt in prompts:
         if not prompt.text:

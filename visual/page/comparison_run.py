@@ -117,13 +117,13 @@ class ComparisonRun:
             return None
         self._found = event
         self._kept.keep(self._name, event, self._prompts)
-        return written(comparison_view(event, self._name)), info(f"{len(event.rows)} of {event.prompts} prompts")
+        return view_json(comparison_view(event, self._name)), info(f"{len(event.rows)} of {event.prompts} prompts")
 
     def end(self, ending: Ending) -> str | None:
         """Return the table with its files; ``None`` if there was no finding."""
         if self._found is None:
             return None
-        return written(comparison_view(self._found, self._name) | {"files": files(self._found)})
+        return view_json(comparison_view(self._found, self._name) | {"files": files(self._found)})
 
     def summary(self) -> None:
         """Return nothing: many answers are compared, and none of them is the run's."""
@@ -171,6 +171,6 @@ def files(found: PairedComparison) -> dict[str, str]:
     return {"csv": to_csv(found), "md": to_markdown(found), "zip": packed} if found.rows else {}
 
 
-def written(view: View) -> str:
+def view_json(view: View) -> str:
     """Write a view as the component's value."""
     return json.dumps(view, ensure_ascii=False, allow_nan=False)

@@ -116,12 +116,12 @@ def decoding_config(settings: Settings | None, limits: Limits | None = None) -> 
         OptionRefused: a value beyond the page's limits.
         ValueError: a browser sent something else than settings.
     """
-    given = {name: value for name, value in _named(settings).items() if name not in (PRECISION, PAIR)}
+    given = {name: value for name, value in _check_mapping(settings).items() if name not in (PRECISION, PAIR)}
     if "drafter" in given:
         given["drafter"] = _drafter(given)
     read = _read(given)
     used = {name: value for name, value in given.items() if name in read or name not in FIELDS}
-    config = DecodingConfig(**{name: _listed(name, value) for name, value in used.items()})
+    config = DecodingConfig(**{name: _split_list(name, value) for name, value in used.items()})
     check_options(config, limits or Limits())
     return config
 
@@ -130,7 +130,7 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
     """Describe settings: their ``summary``, the options that are ``read``, and by option why it is ``refused``."""
     refused = {}
     try:
-        settings = _named(settings)
+        settings = _check_mapping(settings)
         models = models_named(settings)
         draft = None if models.draft == OWN else models.draft
         summary = settings_summary(decoding_config(settings, limits), draft=draft)
@@ -152,7 +152,7 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
     return {"summary": summary, "read": sorted(read), "refused": refused}
 
 
-def _named(settings: Settings | None) -> Settings:
+def _check_mapping(settings: Settings | None) -> Settings:
     if not isinstance(settings or {}, Mapping):
         raise ValueError("settings are names and values")
     return settings or {}
@@ -218,7 +218,7 @@ def _plain(value: Any) -> Any:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
-def _listed(name: str, value: Any) -> Any:
+def _split_list(name: str, value: Any) -> Any:
     """Return a value of the form as the configuration holds it."""
     listed = name in FIELDS and _is_list(FIELDS[name]) and isinstance(value, str)
     return [part.strip() for part in value.split(",")] if listed else value

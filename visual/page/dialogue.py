@@ -166,7 +166,7 @@ class Dialogue:
         events = chat.race(question, new, config, turn if turn < len(chat.turns) else None)
         self.edited = None
         self.sources = [*self.sources[:turn], picture]
-        return events, DialoguePosition(self.id, tuple(map(_played, before)), own_picture=bool(new))
+        return events, DialoguePosition(self.id, tuple(map(_to_dialogue_turn, before)), own_picture=bool(new))
 
 
 class Dialogues:
@@ -318,7 +318,7 @@ def _turn_parts(race: Recorded) -> list[TurnParts]:
     return parts
 
 
-def _played(turn: Turn) -> DialogueTurn:
+def _to_dialogue_turn(turn: Turn) -> DialogueTurn:
     image = turn.trace.image if turn.media else None
     if turn.trace.lane == TARGET_ONLY:
         return DialogueTurn(turn.trace, None, image)

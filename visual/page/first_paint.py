@@ -85,7 +85,7 @@ class FirstPaint:
             "lessons": LESSONS if self._state.lessons else "",
             "columns": columns,
         }
-        return _filled("first_paint.html", parts)
+        return _fill("first_paint.html", parts)
 
 
 def _skeleton(race: Recorded, step: int | None) -> str:
@@ -93,10 +93,10 @@ def _skeleton(race: Recorded, step: int | None) -> str:
     steps = len(race.lead.steps)
     index = instructive_step(race.lead) if step is None else step
     name = f"Step {index + 1} of {steps}" if steps else "Step"  # as in step.js
-    return _filled("first_paint_skeleton.html", {"asked": escape(strip_bidi(race.prompt)), "step": name})
+    return _fill("first_paint_skeleton.html", {"asked": escape(strip_bidi(race.prompt)), "step": name})
 
 
-def _filled(name: str, parts: Mapping[str, str]) -> str:
+def _fill(name: str, parts: Mapping[str, str]) -> str:
     return re.sub(r"<!-- (\w+) -->", lambda match: parts[match[1]], static_text(name))
 
 

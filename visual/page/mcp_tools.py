@@ -51,7 +51,7 @@ class McpTools:
         self._app, self._limits = app, limits
         self._tools = [tool_of(page, endpoint.name) for endpoint in ENDPOINTS if not endpoint.streams]
         self._server: Server[Any, Any] = Server(str(page.title))
-        self._server.list_tools()(self._listed)  # type: ignore[no-untyped-call]
+        self._server.list_tools()(self._list_tools)  # type: ignore[no-untyped-call]
         self._server.call_tool(validate_input=False)(self._call)  # the endpoint refuses in its own words
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,7 +72,7 @@ class McpTools:
             finally:  # also of a client that is gone, whose call ends with its task
                 tasks.cancel_scope.cancel()
 
-    async def _listed(self) -> list[Tool]:
+    async def _list_tools(self) -> list[Tool]:
         return self._tools
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
@@ -138,8 +138,8 @@ async def _file(client: httpx.AsyncClient, picture: Any) -> Any:
     if not isinstance(picture, str):
         return picture
     if picture.startswith("data:"):
-        upload = {"files": ("picture", _decoded(picture))}
-        (path,) = _checked(await client.post(f"{API_PREFIX}/upload", files=upload)).json()
+        upload = {"files": ("picture", _decode(picture))}
+        (path,) = _check_response(await client.post(f"{API_PREFIX}/upload", files=upload)).json()
     else:
         path = unquote(picture.partition(f"{API_PREFIX}/file=")[2]) or picture
         if not _is_uploaded(path):
@@ -147,7 +147,7 @@ async def _file(client: httpx.AsyncClient, picture: Any) -> Any:
     return {"path": path, "meta": {"_type": "gradio.FileData"}}
 
 
-def _decoded(address: str) -> bytes:
+def _decode(address: str) -> bytes:
     content = address.partition(";base64,")[2]
     try:
         return base64.b64decode(content or "no content", validate=True)
@@ -169,7 +169,7 @@ async def _answer(client: httpx.AsyncClient, name: str, arguments: Mapping[str, 
         ValueError: it is refused, or has failed.
     """
     endpoint = f"{API_PREFIX}/call/v2/{name}"
-    call = _checked(await client.post(endpoint, json=arguments)).json()["event_id"]
+    call = _check_response(await client.post(endpoint, json=arguments)).json()["event_id"]
     events = await client.get(f"{endpoint}/{call}")
     *_, kind, content = [line for line in events.text.splitlines() if line]
     said = json.loads(content.removeprefix("data: "))
@@ -178,7 +178,7 @@ async def _answer(client: httpx.AsyncClient, name: str, arguments: Mapping[str, 
     return dict(said[0])
 
 
-def _checked(response: httpx.Response) -> httpx.Response:
+def _check_response(response: httpx.Response) -> httpx.Response:
     """Return a response that is no refusal.
 
     Raises:

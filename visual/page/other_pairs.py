@@ -43,7 +43,7 @@ class _Held:
     def failed(self) -> bool:
         return self.pair.done() and self.pair.exception() is not None
 
-    def said(self, name: str) -> str:
+    def progress_line(self, name: str) -> str:
         """Tell for how long it has been loading."""
         seconds = time.monotonic() - self.since
         return f"{name} is being loaded, for {seconds:.0f} seconds by now; runs on other models go on meanwhile."
@@ -84,7 +84,7 @@ class OtherPairs:
         with self._lock:
             held = self._held.get(name) or self._begin(name)
         if not held.pair.done():
-            raise NotYet(held.said(name), lambda: self._progress(name))
+            raise NotYet(held.progress_line(name), lambda: self._progress(name))
         if held.failed:
             with self._lock:
                 if self._held.get(name) is held:
@@ -117,4 +117,4 @@ class OtherPairs:
     def _progress(self, name: str) -> str | None:
         """Tell how loading stands; ``None`` once it is over."""
         held = self._held.get(name)
-        return None if held is None or held.pair.done() else held.said(name)
+        return None if held is None or held.pair.done() else held.progress_line(name)

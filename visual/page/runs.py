@@ -6,7 +6,7 @@ The way of one click on Run:
    page as it stands, enters it into the ``RunRequests`` that the whole page shares, turns Run off and Stop on, and
    says how many other runs come first. Where ``begin`` fails, the browser says so by itself (``UNBEGUN``).
 2. The browser then joins gradio's queue for ``compute``. All of these share one slot, so one run computes at a time.
-   Where the queue is full, ``refused`` cancels the request and says so.
+   Where the queue is full, ``refuse`` cancels the request and says so.
 3. In its slot ``compute`` draws from :func:`run_updates`, the one generator of this module. It takes the latest request
    of this session and kind, which may be another than that of the click, checks its settings, and starts the run:
    ``RunKind.start``, of ``visual.page.race`` or ``visual.page.lab``.
@@ -147,16 +147,16 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
     outcome: Outcome = "left"
     run: Run | None = None
     try:
-        waited = request.state  # a local variable: other threads set the attribute meanwhile
-        if waited in ("stopped", "closed"):
-            outcome = waited
-            yield None, kind.notice(waited, requests.limits)
+        state = request.state  # a local variable: other threads set the attribute meanwhile
+        if state in ("stopped", "closed"):
+            outcome = state
+            yield None, kind.notice(state, requests.limits)
             return
         requests.begin(request)
         inputs = check_request(request, key[0], requests.limits)
         yield None, info("Getting ready: models, picture, question.")
         run = kind.start(inputs)
-        outcome = yield from _shown(run, request, requests.limits.seconds_per_run)
+        outcome = yield from _show_events(run, request, requests.limits.seconds_per_run)
         if outcome != "left":
             ending: Ending = "stopped" if outcome == "closed" else outcome
             yield run.end(ending), kind.notice(outcome, requests.limits)
@@ -179,7 +179,7 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
         log_run(kind.name, outcome, time.monotonic() - began, None if run is None else run.summary())
 
 
-def _shown(
+def _show_events(
     run: Run, request: RunRequest, seconds: float
 ) -> Generator[Update, None, Ending | Literal["closed", "left"]]:
     """Draw events and yield updates until the run, its request or the clock ends it. Return which."""
@@ -270,9 +270,9 @@ def connect_run(
 
     def begin(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
         requests.request((session_of(request), kind.name), kind.request(event, *values))
-        return *buttons(request), *waited(request)
+        return *buttons(request), *poll_line(request)
 
-    def waited(request: gr.Request) -> tuple[Any, ...]:
+    def poll_line(request: gr.Request) -> tuple[Any, ...]:
         requests.forget_absent(joined_sessions())
         position = requests.position((session_of(request), kind.name), waiting_calls())
         if position is None:  # the run has begun, or is no longer wanted: what it says must stay
@@ -281,7 +281,7 @@ def connect_run(
             return info(said or LOADED) if progress else gr.skip(), gr.Timer(active=said is not None)
         return waiting_notice(position), gr.Timer(active=position.before > 0)
 
-    def ended(request: gr.Request) -> tuple[Any, ...]:
+    def finish(request: gr.Request) -> tuple[Any, ...]:
         return *buttons(request), gr.Timer(active=requests.awaited((session_of(request), kind.name)) is not None)
 
     def compute(request: gr.Request) -> Iterator[dict[Any, Any]]:
@@ -294,17 +294,17 @@ def connect_run(
         stopped = requests.stop((session_of(request), kind.name))
         return *buttons(request), kind.notice("stopped", requests.limits) if stopped else gr.skip()
 
-    def refused(request: gr.Request) -> tuple[Any, ...]:
+    def refuse(request: gr.Request) -> tuple[Any, ...]:
         requests.cancel((session_of(request), kind.name))
         return *buttons(request), refused_notice(requests.limits)
 
     pressed = [controls.run, controls.stop, *controls.more]
     poll = gr.Timer(SECONDS_PER_LOOK, active=False)
-    poll.tick(waited, None, [controls.notice, poll], **QUICK)
+    poll.tick(poll_line, None, [controls.notice, poll], **QUICK)
     begun = gr.on(clicks, begin, values, [*pressed, controls.notice, poll], **QUICK)
     begun.failure(None, None, controls.notice, js=f"() => {json.dumps(UNBEGUN)}", **QUICK)
     computed = begun.then(compute, None, [controls.shown, controls.notice], **COMPUTES)
-    computed.then(ended, None, [*pressed, poll], **QUICK)
-    computed.failure(refused, None, [*pressed, controls.notice], **QUICK)  # a full queue: only the browser is told
+    computed.then(finish, None, [*pressed, poll], **QUICK)
+    computed.failure(refuse, None, [*pressed, controls.notice], **QUICK)  # a full queue: only the browser is told
     controls.stop.click(halt, None, [*pressed, controls.notice], **QUICK)
     return lambda event: event.then(buttons, None, pressed, **QUICK)

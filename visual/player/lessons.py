@@ -82,12 +82,12 @@ def load_lessons(folder: Path) -> tuple[Lesson, ...]:
     files = dict.fromkeys(text.race or text.name for text in texts)
     races = {file: read_recorded(folder / f"{file}.json") for file in files}
     return tuple(
-        _checked(Lesson(text, races[text.race or text.name], number, len(texts)))
+        _check(Lesson(text, races[text.race or text.name], number, len(texts)))
         for number, text in enumerate(texts, start=1)
     )
 
 
-def _checked(lesson: Lesson) -> Lesson:
+def _check(lesson: Lesson) -> Lesson:
     text, steps = lesson.text, lesson.race.lead.steps
     if not 0 <= text.step < len(steps):
         raise ValueError(f"the lesson {text.name} is about step {text.step} of a race of {len(steps)} steps")

@@ -204,7 +204,7 @@ def _check_dialogue(turns: Sequence[_Parts]) -> None:
 def _parse_race(document: dict[str, Any]) -> _Parts:
     if "steps" in document or "prefill" in document:
         trace = read_trace(document)
-        filled = _filled({"the trace": document})
+        filled = _name_filled({"the trace": document})
         return _Parts(trace, filled=filled) if trace.config.drafter == "none" else _Parts(None, trace, filled=filled)
     unknown = [key for key in document if key not in KEYS]
     if unknown:
@@ -224,7 +224,7 @@ def _parse_race(document: dict[str, Any]) -> _Parts:
         raise ValueError(f"image = {short(image)}: it must be the name of a file")
     traces = {name: read_trace(lane, name) for name, lane in lanes.items()}
     named = {name: NamedTrace(side["name"], read_trace(side["trace"], f"{name}.trace")) for name, side in sides.items()}
-    filled = _filled(lanes | {name: side["trace"] for name, side in sides.items()})
+    filled = _name_filled(lanes | {name: side["trace"] for name, side in sides.items()})
     return _Parts(traces.get("target_only"), traces.get("speculative"), named.get("a"), named.get("b"), image, filled)
 
 
@@ -240,7 +240,7 @@ def _side(document: Any, where: str) -> dict[str, Any]:
     return document
 
 
-def _filled(lanes: Mapping[str, Any]) -> str:
+def _name_filled(lanes: Mapping[str, Any]) -> str:
     """Name the options that lanes leave open; ``lanes`` are valid. Those that only other rules read do not count."""
     parts = []
     for lane, document in lanes.items():

@@ -65,14 +65,14 @@ def settings_summary(
     for name, phrase in PHRASES.items():
         value = getattr(config, name)
         if name in read and value != ALL.get(name):
-            parts.append("greedy" if (name, value) == ("temperature", 0) else phrase.format(_written(value)))
+            parts.append("greedy" if (name, value) == ("temperature", 0) else phrase.format(_format_value(value)))
     if asked:
         parts.append(f"generation_config.json: {asked}")
     return " · ".join(parts)
 
 
-def _written(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, tuple):
-        return ", ".join(map(_written, value))
+        return ", ".join(map(_format_value, value))
     brief = f"{value:g}" if isinstance(value, float) else str(value)
     return brief if not isinstance(value, float) or float(brief) == value else repr(value)

@@ -42,8 +42,8 @@ class DialogueTurn:
         lead = self.lead
         tau = summarise([lead]).tau
         return {
-            "question": _shown(lead.prompt),
-            "answer": _shown(lead.text),
+            "question": _shorten(lead.prompt),
+            "answer": _shorten(lead.text),
             "tau": None if math.isnan(tau) else round(tau, 2),
             "reused": lead.prefill.reused_tokens,
             "prompt_tokens": lead.prefill.prompt_tokens,
@@ -95,6 +95,6 @@ def dialogue_id(turns: Sequence[DialogueTurn]) -> str:
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(strip_bidi(text).split())
     return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"

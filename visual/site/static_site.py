@@ -123,14 +123,14 @@ def _example(files: _Files, race: Recorded) -> Example:
 def _write_frames(files: _Files, name: str, race: Recorded, example: str | None) -> str:
     pictures = [race.picture_at(turn) for turn in range(len(race.turns))]
     shown = [data_address(open_image(picture)) if picture else None for picture in pictures]
-    frames = _named(race_frames(race, "recorded run", shown[0], example, pictures=shown), name)
+    frames = _with_id(race_frames(race, "recorded run", shown[0], example, pictures=shown), name)
     return files.add(f"{name}.json", json.dumps(frames, separators=(",", ":"), ensure_ascii=False).encode())
 
 
-def _named(frames: Sequence[str], name: str) -> list[str]:
+def _with_id(frames: Sequence[str], name: str) -> list[str]:
     """Give frames an id that is the same whenever they are made, so that the same race is the same file."""
     run, end = json.loads(frames[0]), json.loads(frames[-1])
     run["id"] = name
-    held = {turn: _named(one, f"{name}-{turn}") for turn, one in end.get("held", {}).items()}
+    held = {turn: _with_id(one, f"{name}-{turn}") for turn, one in end.get("held", {}).items()}
     end |= {"held": held} if held else {}
     return [frame_json(run), *frames[1:-1], frame_json(end)]

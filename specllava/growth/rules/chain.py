@@ -30,10 +30,10 @@ class ChainRule(ScoredRule):
         return 1
 
 
-def _tuned(config: Any) -> dict[str, Any]:
+def _bench_options(config: Any) -> dict[str, Any]:
     return {"min_log_prob": max(BENCH_FLOOR, config.min_log_prob)}
 
 
 CHAIN: Final = RuleInfo(
-    "chain", ChainRule, "one best guess after the other", colour="#D55E00", symbol="square", tuned=_tuned
+    "chain", ChainRule, "one best guess after the other", colour="#D55E00", symbol="square", tuned=_bench_options
 )

@@ -107,7 +107,7 @@ def best_count(probs: Sequence[float], price: float, costs: Costs) -> int:
     return count
 
 
-def _tuned(config: Any) -> dict[str, Any]:
+def _bench_options(config: Any) -> dict[str, Any]:
     return {"nodes": BENCH_NODES, "depth": BENCH_DEPTH}
 
 
@@ -117,5 +117,5 @@ COST_AWARE: Final = RuleInfo(
     "whatever pays on this machine, learnt while decoding",
     colour="#E69F00",
     symbol="star",
-    tuned=_tuned,
+    tuned=_bench_options,
 )

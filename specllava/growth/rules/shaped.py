@@ -89,7 +89,7 @@ def _widest(shape: Shape) -> int:
     return max([len(shape), *map(_widest, shape)])
 
 
-def _tuned(config: Any) -> dict[str, Any]:
+def _bench_options(config: Any) -> dict[str, Any]:
     return {
         "depth": min(BENCH_DEPTH, config.depth),
         "nodes": min(BENCH_NODES, config.nodes),
@@ -106,7 +106,7 @@ SEQUOIA: Final = RuleInfo(
     "the best shape for measured acceptance",
     colour="#56B4E9",
     symbol="x",
-    tuned=_tuned,
+    tuned=_bench_options,
 )
 OWN_SHAPE: Final = RuleInfo(
     "shape", OwnShapeRule, "a shape of your own, node by node", colour="#8A6D3B", symbol="pentagon", compared=False

@@ -39,7 +39,7 @@ def eagle2_tree(depth: int, top_k: int, total: int) -> dict[str, Any]:
     return {"rule": TopKRule.name, "depth": depth + 1, "width": top_k, "nodes": total - 1}
 
 
-def _tuned(config: Any) -> dict[str, Any]:
+def _bench_options(config: Any) -> dict[str, Any]:
     return {
         "depth": min(BENCH_DEPTH, config.depth),
         "nodes": min(BENCH_NODES, config.nodes),
@@ -48,5 +48,5 @@ def _tuned(config: Any) -> dict[str, Any]:
 
 
 TOPK: Final = RuleInfo(
-    "topk", TopKRule, "a beam, re-ranked (EAGLE-2)", colour="#CC79A7", symbol="triangle-up", tuned=_tuned
+    "topk", TopKRule, "a beam, re-ranked (EAGLE-2)", colour="#CC79A7", symbol="triangle-up", tuned=_bench_options
 )

@@ -120,13 +120,13 @@ class Family(ABC):
         """Return the numbers of each image slot in a picture's features."""
         return int(config.get_text_config().hidden_size)
 
-    def stored(self, features: Any) -> Picture:
+    def store(self, features: Any) -> Picture:
         """Return one picture's features as they are kept on disk, ``FEATURES`` among them."""
         return {FEATURES: features}
 
-    def restored(self, stored: Picture, size: Size) -> ImageFeatures:
-        """Return the features of a picture of ``size`` that :meth:`stored` gave."""
-        return stored[FEATURES]
+    def restore(self, stored_features: Picture, size: Size) -> ImageFeatures:
+        """Return the features of a picture of ``size`` that :meth:`store` gave."""
+        return stored_features[FEATURES]
 
     def prefill_positions(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> Tensor | None:
         """Return position ids of a prompt, ``[1, length]`` or ``[rows, 1, length]``; ``None``: 0, 1, 2, …
@@ -171,12 +171,12 @@ class SharedTower(Family):
     def features_of(self, states: Tensor, size: Size) -> ImageFeatures:
         """Return one picture's features, from the tower's states of it, ``[tiles, patches, vision_hidden]``."""
 
-    def stored(self, features: Any) -> Picture:
+    def store(self, features: Any) -> Picture:
         """Return the tower's states of one picture, ``[tiles, patches, vision_hidden]``."""
         return {FEATURES: features.states if isinstance(features, Tiles) else features[None]}
 
-    def restored(self, stored: Picture, size: Size) -> ImageFeatures:
-        return self.features_of(stored[FEATURES], size)
+    def restore(self, stored_features: Picture, size: Size) -> ImageFeatures:
+        return self.features_of(stored_features[FEATURES], size)
 
     def slot_width(self, config: PretrainedConfig) -> int:
         """Return the numbers of each patch in the tower's states: of all layers that the projector reads."""

@@ -88,17 +88,17 @@ class LlavaNext(SharedTower):
 
     def num_image_tokens(self, model: PreTrainedModel, features: Sequence[Tiles]) -> list[int]:
         blank = [one.states.new_zeros((*one.states.shape[:2], 1)) for one in features]  # the arrangement, without work
-        return [len(one) for one in self._packed(model, blank, features, blank[0].new_zeros(1))]
+        return [len(one) for one in self._pack(model, blank, features, blank[0].new_zeros(1))]
 
     def project(self, model: PreTrainedModel, features: Sequence[Tiles]) -> Tensor:
         states = torch.cat([one.states for one in features]).to(model.dtype)  # [tiles of all, patches, vision_hidden]
         embeddings = model.model.multi_modal_projector(states).split([len(one.states) for one in features])
-        return torch.cat(self._packed(model, embeddings, features, model.model.image_newline))
+        return torch.cat(self._pack(model, embeddings, features, model.model.image_newline))
 
     def projector(self, model: PreTrainedModel) -> list[nn.Parameter]:
         return [*model.model.multi_modal_projector.parameters(), model.model.image_newline]
 
-    def _packed(
+    def _pack(
         self, model: PreTrainedModel, tiles: Sequence[Tensor], features: Sequence[Tiles], newline: Tensor
     ) -> list[Tensor]:
         """Arrange ``tiles`` ``[tiles, patches, hidden]`` as ``[slots, hidden]`` for each picture."""

@@ -76,11 +76,11 @@ class Qwen2VL(Family):
     def project(self, model: PreTrainedModel, features: Sequence[GridFeatures]) -> Tensor:
         return torch.cat([one.embeddings for one in features])
 
-    def stored(self, features: GridFeatures) -> Picture:
+    def store(self, features: GridFeatures) -> Picture:
         return {FEATURES: features.embeddings, "grid": features.grid, "deep": features.deep}
 
-    def restored(self, stored: Picture, size: Size) -> ImageFeatures:
-        return GridFeatures(stored[FEATURES], stored["grid"], stored["deep"])
+    def restore(self, stored_features: Picture, size: Size) -> ImageFeatures:
+        return GridFeatures(stored_features[FEATURES], stored_features["grid"], stored_features["deep"])
 
     def prefill_positions(
         self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures] | None
