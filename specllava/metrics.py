@@ -115,7 +115,7 @@ def summarise(traces: Iterable[DecodeTrace]) -> RunTotals:
     )  # fmt: skip
 
 
-def pooled(summaries: Iterable[RunTotals]) -> RunTotals:
+def pool_totals(summaries: Iterable[RunTotals]) -> RunTotals:
     """Add up totals of one lane."""
     parts = list(summaries)
     names = [field.name for field in fields(RunTotals)]

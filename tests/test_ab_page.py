@@ -24,7 +24,7 @@ from specllava.findings.comparison import PairedComparison
 from specllava.findings.comparison_tables import records, summary_lines, to_csv, to_markdown
 from specllava.limits import Limits
 from specllava.question import Question
-from visual.page.comparison_card import opened_pair
+from visual.page.comparison_card import open_pair_row
 from visual.page.comparison_prompts import LIST, MAX_PROMPTS, file_prompts
 from visual.page.comparison_run import FILE, KEPT, LINES, NAME, SCENES, ComparisonRequest, Comparisons, comparison_kind
 from visual.page.dialogue import Dialogues
@@ -147,7 +147,7 @@ def test_it_does_not_run_for_ever() -> None:
 
 def opened(kept: Comparisons, given: Any, requests: RunRequests | None = None) -> tuple[Any, ...]:
     lab = LabState(FakeLab, lambda: PICTURE, requests or RunRequests())
-    return opened_pair(lab, kept, gr.EventData(None, {"given": given}), "me")
+    return open_pair_row(lab, kept, gr.EventData(None, {"given": given}), "me")
 
 
 def test_a_row_opens_both_of_its_runs() -> None:
@@ -171,9 +171,9 @@ def test_no_follow_up_goes_on_from_the_dialogue_before_a_row_that_was_opened() -
     kept, lab = Comparisons(), LabState(FakeLab, lambda: PICTURE, RunRequests())
     *_, (value, _) = run(FakeLab(), kept=kept, source=LINES, lines="One?")
     row = gr.EventData(None, {"given": [json.loads(value)["id"], 0]})
-    assert opened_pair(lab, kept, row, "you", dialogues)[2] == "One?"
+    assert open_pair_row(lab, kept, row, "you", dialogues)[2] == "One?"
     assert dialogues.edit("me", 0)[0] == "What?", "another visitor's row"
-    opened_pair(lab, kept, row, "me", dialogues)
+    open_pair_row(lab, kept, row, "me", dialogues)
     with pytest.raises(ValueError, match="two answers to go on from"):
         dialogues.begin(*asked, follow=True)
 

@@ -9,7 +9,7 @@ from support import models
 from specllava.bench.bare_passes import BarePasses
 from specllava.bench.bare_steps import BareSteps
 from specllava.bench.diagnosis import DEEPEST, diagnose
-from specllava.bench.dialogue import Dialogue
+from specllava.bench.dialogue import BenchDialogue
 from specllava.bench.draft_quality import DraftQuality, draft_quality
 from specllava.bench.lanes import runners_of
 from specllava.bench.measured import Asked, Measured, RawPass, WarmUp
@@ -115,7 +115,8 @@ def test_the_quality_of_a_draft_that_is_the_target_is_perfect():
 
 def test_bare_passes_are_timed_at_all_widths_behind_the_contexts_of_lanes():
     pair = models.pair("mixed")
-    dialogues = [Dialogue("one", "any", ("Describe this.",), (models.picture(0),)), Dialogue("two", "any", ("Why?",))]
+    seen = BenchDialogue("one", "any", ("Describe this.",), (models.picture(0),))
+    dialogues = [seen, BenchDialogue("two", "any", ("Why?",))]
     runners = runners_of(pair, SHORT, ("topk",))
     found = measure(pair, dialogues, runners, SHORT, Plan("tiny", rounds=2, within=None))
     prompts = [run.prompt_tokens for own in found.runs.values() for run in own]

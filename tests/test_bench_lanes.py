@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import models
 
-from specllava.bench.dialogue import Dialogue, prompts_of
+from specllava.bench.dialogue import BenchDialogue, prompts_of
 from specllava.bench.lanes import REFERENCE, runners_of
 from specllava.bench.results import fastest_alone, results_of
 from specllava.bench.rounds import Plan, measure
@@ -23,7 +23,7 @@ ASSISTED = ("transformers-assisted", "transformers-assisted-sighted")
 def single(number):
     """Chat ``number`` of the tiny models as a dialogue of one turn."""
     seen, texts = models.CHATS[number]
-    return Dialogue(f"chat {number}", "any", texts[:1], () if seen is None else (models.picture(seen),))
+    return BenchDialogue(f"chat {number}", "any", texts[:1], () if seen is None else (models.picture(seen),))
 
 
 @pytest.mark.parametrize("kind", ["bad", "mixed", "perfect"])
@@ -123,7 +123,7 @@ def test_lanes_that_cannot_be_had_are_left_out_unless_they_are_named():
 def test_the_turns_of_a_dialogue_follow_the_targets_own_answers():
     """Each lane reads a later turn afresh, so that none has read more of it than another."""
     pair = models.pair("mixed")
-    dialogue = Dialogue("talk", "dialogue", ("What is it?", "Where is it?"), (models.picture(0),))
+    dialogue = BenchDialogue("talk", "dialogue", ("What is it?", "Where is it?"), (models.picture(0),))
     first, second = prompts_of(pair, dialogue, SHORT)
     text = pair.generate(models.picture(0), "What is it?", replace(SHORT, drafter="none")).text
     chat = [
@@ -136,7 +136,7 @@ def test_the_turns_of_a_dialogue_follow_the_targets_own_answers():
 
 def test_a_dialogue_ends_where_it_outgrows_the_context_and_a_question_that_never_fits_is_named():
     pair = replace(models.pair("mixed"), context_limit=models.prompt(0).length + 40)
-    long = Dialogue("row 3", "dialogue", ("Describe this.", "word " * 60), (models.picture(0),))
+    long = BenchDialogue("row 3", "dialogue", ("Describe this.", "word " * 60), (models.picture(0),))
     assert len(list(prompts_of(pair, long, SHORT))) == 1
     with pytest.raises(ValueError, match=r"^row 3: .* do not fit the context"):
         list(prompts_of(pair, replace(long, turns=long.turns[1:]), SHORT))

@@ -33,7 +33,7 @@ from visual.page.controls import decoding_config, described_settings, settings_d
 from visual.page.experiments import EXPERIMENTS
 from visual.page.lab import LabState, experiment_kind
 from visual.page.lab_views import drafters_view
-from visual.page.model_choice import DRAFT, OWN, PRECISION, Chosen, ModelChoices, chosen_models, models_named
+from visual.page.model_choice import DRAFT, OWN, PRECISION, Chosen, ModelChoices, chosen_models, read_models
 from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
 from visual.page.run_requests import RunRequest, RunRequests
@@ -53,7 +53,7 @@ ASKED = "How many objects are there?"
 def test_another_draft_is_the_drafter_model_of_another_pair(name: str, rule: str) -> None:
     settings = {"drafter": DRAFT + name, "rule": rule}
     assert decoding_config(settings) == DecodingConfig(rule=rule)
-    assert models_named(settings) == Chosen(name)
+    assert read_models(settings) == Chosen(name)
     plain, told = described_settings({"rule": rule}), described_settings(settings)
     assert (told["read"], told["refused"]) == (plain["read"], {})
     assert not name or told["summary"].startswith(f"{name} · {rule} rule")
@@ -63,8 +63,8 @@ def test_another_draft_is_the_drafter_model_of_another_pair(name: str, rule: str
     "drafter", [*get_args(DrafterName), "gpt", "draft", "DRAFT: x", "draft: model", 7, None, ["model"]]
 )
 def test_whatever_else_stands_there_means_what_it_meant(drafter: Any) -> None:
-    assert models_named({"drafter": drafter}).draft == OWN
-    assert models_named({"drafter": drafter, PRECISION: "float64"}) == Chosen(precision="float64")
+    assert read_models({"drafter": drafter}).draft == OWN
+    assert read_models({"drafter": drafter, PRECISION: "float64"}) == Chosen(precision="float64")
     if drafter in get_args(DrafterName):
         assert decoding_config({"drafter": drafter}).drafter == drafter
     else:

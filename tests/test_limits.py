@@ -31,7 +31,7 @@ from visual.page import run_rate
 from visual.page.admission import ENVELOPE, Admission
 from visual.page.call_bodies import CallBodies
 from visual.page.controls import FIELDS, decoding_config, described_settings
-from visual.page.option_limits import COUNTS, LISTS, OptionRefused, offered
+from visual.page.option_limits import COUNTS, LISTS, OptionRefused, limit_option
 from visual.page.run_rate import RunRate, TooManyRuns
 from visual.page.run_requests import QueuePosition, RunRequest, RunRequests
 from visual.page.uploads import read_upload
@@ -103,8 +103,8 @@ def test_what_decoding_does_not_read_is_not_refused() -> None:
 def test_the_form_offers_no_default_beyond_a_limit() -> None:
     for name, limit in COUNTS.items():
         default = FIELDS[name].default
-        assert offered(name, default, SMALL) == min(default, getattr(SMALL, limit))
-    assert offered("temperature", 0.5, SMALL) == 0.5
+        assert limit_option(name, default, SMALL) == min(default, getattr(SMALL, limit))
+    assert limit_option("temperature", 0.5, SMALL) == 0.5
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

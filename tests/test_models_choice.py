@@ -28,7 +28,7 @@ from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
 from visual.page.experiments import EXPERIMENTS
 from visual.page.lab import LabState, experiment_kind
-from visual.page.model_choice import AS_STARTED, PRECISION, Chosen, ModelChoices, chosen_models, models_named
+from visual.page.model_choice import AS_STARTED, PRECISION, Chosen, ModelChoices, chosen_models, read_models
 from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
 from visual.page.run_requests import RunRequest, RunRequests
@@ -74,7 +74,7 @@ def test_models_that_are_not_offered_are_refused_in_one_line(name: Any) -> None:
     assert value is None and "there are no models" in notice and OTHER in notice
     assert own.asked == other.asked == []
     with pytest.raises(ValueError, match="there are no models"):
-        chosen_models({THEIRS: 1}, models_named({PRECISION: name}))
+        chosen_models({THEIRS: 1}, read_models({PRECISION: name}))
 
 
 @pytest.mark.parametrize("chosen", [AS_STARTED, OTHER])

@@ -27,7 +27,7 @@ from visual.page.app_state import AppState, Models
 from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
 from visual.page.lab import LabState
-from visual.page.model_choice import AS_STARTED, DRAFT, PAIR, PRECISION, Chosen, ModelChoices, models_named
+from visual.page.model_choice import AS_STARTED, DRAFT, PAIR, PRECISION, Chosen, ModelChoices, read_models
 from visual.page.notices import NotYet, text_of
 from visual.page.other_pairs import OtherPairs, PairOffer
 from visual.page.pictures import Picture
@@ -186,7 +186,7 @@ def test_a_run_on_a_pair_that_is_not_there_costs_no_other_run(tmp_path: Path) ->
 
 def test_another_pair_has_neither_the_drafts_nor_the_precisions_of_the_pages_own() -> None:
     settings = {PAIR: SMALL, PRECISION: "float64", "drafter": f"{DRAFT}EagleVLM", "rule": "chain"}
-    assert models_named(settings) == Chosen(pair=SMALL) and str(Chosen(pair=SMALL)) == SMALL
+    assert read_models(settings) == Chosen(pair=SMALL) and str(Chosen(pair=SMALL)) == SMALL
     assert decoding_config(settings) == DecodingConfig(rule="chain")
     described = described_settings(settings)
     assert described["summary"].startswith(f"{SMALL} · ") and PRECISION not in described["read"]

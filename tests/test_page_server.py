@@ -33,7 +33,7 @@ from visual.page.lab import LabState, experiment_kind
 from visual.page.layout import build_page
 from visual.page.pictures import Picture
 from visual.page.race import race_kind
-from visual.page.replays import MAX_REPLAYS, Replays, follow_address, open_race_file, race_values
+from visual.page.replays import MAX_REPLAYS, RaceReplays, follow_address, open_race_file, race_values
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import run_updates
 from visual.page.serving import SESSIONS, serve
@@ -218,7 +218,7 @@ def test_a_race_is_drawn_once_however_often_it_is_shown(site: AppState, monkeypa
     drawn: list[str] = []
     frames = replays_module.race_frames
     monkeypatch.setattr(replays_module, "race_frames", lambda *given: drawn.append("") or frames(*given))
-    replays = Replays(lambda *given: race_values(site, *given))
+    replays = RaceReplays(lambda *given: race_values(site, *given))
     race, lesson = site.recorded[0], site.lessons[0]
     first, again = replays.show(race), replays.show(race)
     assert len(drawn) == 1 and first[:-1] == again[:-1] and first[-1][1:] == again[-1][1:]
@@ -238,7 +238,7 @@ def test_a_bounded_number_of_shown_races_is_held(site: AppState) -> None:
         made.append(step)
         return (['{"kind": "run"}'],)
 
-    replays = Replays(make)
+    replays = RaceReplays(make)
     for step in range(3 * MAX_REPLAYS):
         replays.show(site.recorded[0], step)
         assert len(replays._made) <= MAX_REPLAYS
@@ -246,7 +246,7 @@ def test_a_bounded_number_of_shown_races_is_held(site: AppState) -> None:
 
 
 def test_a_link_shows_its_step(site: AppState) -> None:
-    replays, query = Replays(lambda *given: race_values(site, *given)), {"example": "race-1", "step": "3"}
+    replays, query = RaceReplays(lambda *given: race_values(site, *given)), {"example": "race-1", "step": "3"}
     link = follow_link(query, site.recorded)
     assert link is not None
     *_, frames, notice = follow_address(site, replays, query)

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from specllava.bench.dialogue import Dialogue
+from specllava.bench.dialogue import BenchDialogue
 from specllava.distill.rows import (
     IMAGE_MARKER,
     UnusableRowError,
@@ -22,7 +22,7 @@ MAX_CATEGORIES: Final = 12  # that a report keeps apart
 MAX_NAME: Final = 60  # characters of a category
 
 
-def data_dialogues(data: Path, images: Path | None, most: int, turns: int) -> tuple[Dialogue, ...]:
+def data_dialogues(data: Path, images: Path | None, most: int, turns: int) -> tuple[BenchDialogue, ...]:
     """Read the first ``most`` rows of a file: a JSON list, or a JSON text a line in a ``.jsonl``.
 
     A row is one of:
@@ -66,7 +66,7 @@ def data_dialogues(data: Path, images: Path | None, most: int, turns: int) -> tu
     return tuple(found)
 
 
-def _dialogue(name: str, raw: Any, folder: Path, turns: int) -> Dialogue:
+def _dialogue(name: str, raw: Any, folder: Path, turns: int) -> BenchDialogue:
     if isinstance(raw, UnusableRowError):
         raise raw
     if not isinstance(raw, dict):
@@ -79,7 +79,7 @@ def _dialogue(name: str, raw: Any, folder: Path, turns: int) -> Dialogue:
         raise UnusableRowError("an empty question")
     for image in images:
         check_picture(folder, image)
-    return Dialogue(name, _category(raw), texts[:turns], tuple(folder / image for image in images))
+    return BenchDialogue(name, _category(raw), texts[:turns], tuple(folder / image for image in images))
 
 
 def _texts(raw: dict[str, Any]) -> tuple[str, ...]:

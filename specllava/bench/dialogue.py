@@ -17,7 +17,7 @@ from specllava.runtime.prompt_builder import NoRoomError
 
 
 @dataclass(frozen=True, slots=True)
-class Dialogue:
+class BenchDialogue:
     """Questions that are asked one after the other.
 
     Args:
@@ -33,7 +33,7 @@ class Dialogue:
     images: tuple[Image.Image | Path, ...] = ()
 
 
-def prompts_of(pair: Pair, dialogue: Dialogue, config: DecodingConfig) -> Iterator[Prompt]:
+def prompts_of(pair: Pair, dialogue: BenchDialogue, config: DecodingConfig) -> Iterator[Prompt]:
     """Yield the prompt of every turn. Between two of them stands the answer of the target alone, for every lane.
 
     Each prompt is whole: no lane reuses what it read for the turn before. A dialogue that outgrows the context ends.

@@ -11,7 +11,7 @@ from typing import Final
 from tqdm.auto import tqdm
 
 from specllava.bench.bare_steps import BareSteps
-from specllava.bench.dialogue import Dialogue, prompts_of
+from specllava.bench.dialogue import BenchDialogue, prompts_of
 from specllava.bench.lanes import REFERENCE, Runner
 from specllava.bench.machine import conditions, machine_of
 from specllava.bench.measured import Asked, Measured, WarmUp
@@ -60,7 +60,7 @@ class BenchStopped(KeyboardInterrupt):
 
 
 def measure(
-    pair: Pair, dialogues: Sequence[Dialogue], runners: Mapping[str, Runner], config: DecodingConfig, plan: Plan
+    pair: Pair, dialogues: Sequence[BenchDialogue], runners: Mapping[str, Runner], config: DecodingConfig, plan: Plan
 ) -> Measured:
     """Run every lane on the prompts of all dialogues.
 
@@ -77,7 +77,7 @@ class _Bench:
     """State of one benchmark."""
 
     def __init__(
-        self, pair: Pair, dialogues: Sequence[Dialogue], runners: Mapping[str, Runner], config: DecodingConfig,
+        self, pair: Pair, dialogues: Sequence[BenchDialogue], runners: Mapping[str, Runner], config: DecodingConfig,
         plan: Plan,
     ) -> None:  # fmt: skip
         self._pair, self._config, self._plan = pair, config, plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 
-from specllava.bench.dialogue import Dialogue
+from specllava.bench.dialogue import BenchDialogue
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.toyworld.dialogue import DETAIL_PROMPTS, converse
@@ -18,12 +18,12 @@ COUNT = ("How many objects are there?", "How many things can you see?", "Count t
 STORY = "Tell me a story about this picture."
 
 
-def toy_dialogues(split: Split, count: int, turns: int) -> Iterator[Dialogue]:
+def toy_dialogues(split: Split, count: int, turns: int) -> Iterator[BenchDialogue]:
     """Yield ``count`` dialogues about toy scenes, of every category in turn, with at most ``turns`` questions each."""
     for number, scene in enumerate(scenes(split, START, count)):
         category = CATEGORIES[number % len(CATEGORIES)]
         asked = _questions(category, scene, random.Random(number))[:turns]
-        yield Dialogue(f"scene {number + 1}", category, asked, (draw_scene(scene, PICTURE_SIZE),))
+        yield BenchDialogue(f"scene {number + 1}", category, asked, (draw_scene(scene, PICTURE_SIZE),))
 
 
 def _questions(category: str, scene: Scene, rng: random.Random) -> tuple[str, ...]:

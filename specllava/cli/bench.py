@@ -18,7 +18,7 @@ from specllava.whole_file import write_whole
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from specllava.bench.dialogue import Dialogue
+    from specllava.bench.dialogue import BenchDialogue
     from specllava.bench.measured import Measured
     from specllava.pair import Pair
     from specllava.runtime.prompt import Prompt
@@ -123,7 +123,7 @@ class Bench:
     def _source(self) -> str:
         return f"{self.split} toy scenes" if self.data is None else self.data.name
 
-    def _file_dialogues(self) -> Sequence[Dialogue] | None:
+    def _file_dialogues(self) -> Sequence[BenchDialogue] | None:
         """Read the file of --data, if there is one, before a model is loaded."""
         if self.data is None:
             if self.images is not None:
@@ -133,19 +133,19 @@ class Bench:
 
         return data_dialogues(self.data, self.images, self.prompts, self.turns)
 
-    def _toy_dialogues(self) -> Sequence[Dialogue]:
+    def _toy_dialogues(self) -> Sequence[BenchDialogue]:
         from specllava.bench.toy_dialogues import toy_dialogues
 
         return tuple(toy_dialogues(self.split, self.prompts, self.turns))
 
-    def _chosen(self, dialogues: Sequence[Dialogue]) -> Sequence[Dialogue]:
+    def _chosen(self, dialogues: Sequence[BenchDialogue]) -> Sequence[BenchDialogue]:
         known = tuple(dict.fromkeys(dialogue.category for dialogue in dialogues))
         if unknown := [category for category in self.categories if category not in known]:
             raise ValueError(f"no question is of the category {unknown[0]}: there are {', '.join(known)}")
         return [one for one in dialogues if not self.categories or one.category in self.categories]
 
     def _report(
-        self, console: Console, measured: Measured, judged: Pair | None = None, asked: Sequence[Dialogue] = ()
+        self, console: Console, measured: Measured, judged: Pair | None = None, asked: Sequence[BenchDialogue] = ()
     ) -> dict[str, Any]:
         """Print the tables, write the files of --json and --raw, and return the report.
 
@@ -182,7 +182,7 @@ class Bench:
 
 
 def first_answers(
-    measured: Measured, pair: Pair, dialogues: Sequence[Dialogue], config: DecodingConfig
+    measured: Measured, pair: Pair, dialogues: Sequence[BenchDialogue], config: DecodingConfig
 ) -> Iterator[tuple[Prompt, tuple[int, ...]]]:
     """Yield the first prompts of some dialogues with what the target alone answered."""
     from specllava.bench.dialogue import prompts_of

@@ -9,7 +9,7 @@ from typing import Final
 
 from specllava.config import DecodingConfig
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
-from specllava.metrics import Comparison, RunTotals, pooled
+from specllava.metrics import Comparison, RunTotals, pool_totals
 from specllava.trace import RunInfo
 
 MODELS: Final = ("target", "draft")  # with PLACES what may set two pairs apart
@@ -76,7 +76,7 @@ class PairedComparison:
     @property
     def totals(self) -> tuple[RunTotals, RunTotals]:
         """Totals of A and of B."""
-        return pooled(row.a for row in self.rows), pooled(row.b for row in self.rows)
+        return pool_totals(row.a for row in self.rows), pool_totals(row.b for row in self.rows)
 
     @property
     def tau(self) -> Ratio:

@@ -16,7 +16,7 @@ PICTURE_SIZE = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class RecordedExample:
     """A scene and the questions about it: one, or those of a dialogue."""
 
     name: str
@@ -26,10 +26,10 @@ class Example:
 
 
 EXAMPLES = (
-    Example("1-describe", 2_000_013, "held-out", ("Describe this image in detail.",)),
-    Example("2-story", 2_000_027, "train", ("Tell me a story about this picture.",)),
-    Example("3-count", 2_000_040, "train", ("How many objects are there?",)),
-    Example(
+    RecordedExample("1-describe", 2_000_013, "held-out", ("Describe this image in detail.",)),
+    RecordedExample("2-story", 2_000_027, "train", ("Tell me a story about this picture.",)),
+    RecordedExample("3-count", 2_000_040, "train", ("How many objects are there?",)),
+    RecordedExample(
         "4-dialogue",
         2_000_013,
         "train",
@@ -44,7 +44,7 @@ def record(pair: Pair, directory: Path, config: DecodingConfig) -> list[Path]:
     return [record_example(pair, directory, config, example) for example in (EXAMPLES[0], *EXAMPLES)][1:]
 
 
-def record_example(pair: Pair, directory: Path, config: DecodingConfig, example: Example) -> Path:
+def record_example(pair: Pair, directory: Path, config: DecodingConfig, example: RecordedExample) -> Path:
     """Race the turns of an example; write its picture and, as one race file, all traces. Return the file."""
     picture = draw_scene(sample_scene(example.seed, example.split), PICTURE_SIZE)
     picture.save(directory / f"{example.name}.png", format="PNG", optimize=True)

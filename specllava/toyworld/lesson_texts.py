@@ -19,7 +19,7 @@ from specllava.toyworld.lesson_races import (
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class LessonTemplate:
     """One lesson.
 
     Args:
@@ -37,7 +37,7 @@ class Lesson:
 
 
 LESSONS = (
-    Lesson(
+    LessonTemplate(
         "why", "Why a large model is slow",
         "Every block of the upper bar is one pass of the large model, the target: {passes} of them for {tokens} tokens."
         " Why so many?",
@@ -47,7 +47,7 @@ LESSONS = (
         " in one pass: {fast} passes for the same text.",
         SAVED, "timeline",
     ),
-    Lesson(
+    LessonTemplate(
         "chain", "A chain of guesses",
         "Here the draft guessed {drafted} tokens in a row, each after the one before. How many of them may stay?",
         "{accepted}: “{said}”. Then it guessed “{guess}” ({guess_prob}) where the target says “{wanted}”. The"
@@ -55,7 +55,7 @@ LESSONS = (
         " that will never be. “{wanted}” comes out of the same pass, so the step still brought {emitted} tokens.",
         CHAINED,
     ),
-    Lesson(
+    LessonTemplate(
         "wrong", "A wrong guess",
         "The draft says “{guess}” ({guess_prob}). There is no such thing at that place in the picture. Does the answer"
         " go wrong?",
@@ -64,7 +64,7 @@ LESSONS = (
         " little time and never a word: the text is the same as the target's alone.",
         WRONG,
     ),
-    Lesson(
+    LessonTemplate(
         "doubt", "Doubt",
         "Before one word of this step the draft wavers between “{first}” ({first_prob}) and “{second}” ({second_prob})."
         " Where does one see its doubt before anything is checked?",
@@ -74,7 +74,7 @@ LESSONS = (
         " {threshold} nats the tree branches.",
         SAVED,
     ),
-    Lesson(
+    LessonTemplate(
         "tree", "A tree",
         "A chain of guesses would have gone on with “{first}”, the draft's favourite. What did the tree do?",
         "It tried {tried} words. The target wants “{second}”, which was not the draft's favourite; but it is in the"
@@ -82,7 +82,7 @@ LESSONS = (
         " This is the paper's second point: spend guesses where the draft has doubts.",
         SAVED,
     ),
-    Lesson(
+    LessonTemplate(
         "pass", "One pass and its mask",
         "“{first}” and “{second}” cannot both be the next word. How can one pass of the target check both, and all"
         " {drafted} guesses of this tree?",
@@ -91,7 +91,7 @@ LESSONS = (
         " position. Every row of the mask is one guess; the filled fields are what it sees.",
         SAVED, "mask", "check",
     ),
-    Lesson(
+    LessonTemplate(
         "cache", "What the cache keeps",
         "That pass left {columns} columns in the target's memory, the KV cache: one for the root and one for each of"
         " the {drafted} guesses. Which of them may stay?",
@@ -100,7 +100,7 @@ LESSONS = (
         " the target said itself, has no column yet: it is the next root.",
         SAVED, "cache", "keep",
     ),
-    Lesson(
+    LessonTemplate(
         "coin", "The coin",
         "With a temperature the target draws its words, so no word is the right one. The draft drew “{guess}”, to which"
         " it gives {q} and the target only {p}. How can guesses be kept and refused so that nothing changes?",
@@ -110,7 +110,7 @@ LESSONS = (
         " every word. Toss it 2,000 times, beside a verifier that draws from p again: that one misses.",
         COIN, "coin", "accept",
     ),
-    Lesson(
+    LessonTemplate(
         "pays", "Does it pay?",
         "The target said {tau} tokens a pass here, and yet the answer did not come {tau} times as fast. Where did the"
         " rest go?",
@@ -119,7 +119,7 @@ LESSONS = (
         " your machine: put their times into the card further down that asks whether it pays for you, and see.",
         SAVED, "pays",
     ),
-    Lesson(
+    LessonTemplate(
         "easy", "An easy sentence",
         "The draft has less than a tenth of the target's parameters, and yet {accepted} of its guesses in a row are"
         " right here. What makes this stretch so easy?",
@@ -128,7 +128,7 @@ LESSONS = (
         " one pass for {emitted} tokens that would have taken it {emitted}.",
         EASY_RUN,
     ),
-    Lesson(
+    LessonTemplate(
         "blank", "A draft that sees nothing",
         "In this run the draft was shown a plain grey picture, and the target the real one. Which words can it still"
         " guess?",
@@ -138,7 +138,7 @@ LESSONS = (
         " the same eyes. The answer itself has not changed by a token.",
         BLANK,
     ),
-    Lesson(
+    LessonTemplate(
         "before", "Before distillation",
         "This draft has learnt from the same texts as the target, but never from the target itself. Here it expects"
         " “{guess}” ({guess_prob}), and the target says “{wanted}”. Who is right?",
@@ -147,7 +147,7 @@ LESSONS = (
         " the same picture after distillation.",
         BEFORE_DISTILLATION,
     ),
-    Lesson(
+    LessonTemplate(
         "after", "After distillation",
         "The same draft again, after lessons from the target: trained to give each next word the chance that the target"
         " gives it. What has changed?",
@@ -157,7 +157,7 @@ LESSONS = (
         " below measures it for any picture, word by word.",
         AFTER_DISTILLATION,
     ),
-    Lesson(
+    LessonTemplate(
         "states", "A draft that reads the target's state",
         "This draft, EagleVLM, has one layer and no view of its own: it guesses from the state out of which the"
         " target's last word came. Why does that help, and what happens when its first guess is wrong, as “{guess}”"

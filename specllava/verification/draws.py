@@ -35,7 +35,7 @@ class DrawRecorder:
 
 
 def _judged(node: int, token: int, uniform: float, residual: ResidualDistribution, acceptance: float) -> Draw:
-    offered = residual.offered(token)
+    offered = residual.proposal(token)
     tokens = _likeliest(token, residual.target, offered)
     return Draw(
         node=node,

@@ -231,7 +231,7 @@ class ResidualDistribution:
         offered = float(self.draft[token]) or 1.0  # a token that cannot have been drawn was chosen
         return 1.0 if wanted >= offered else wanted / offered
 
-    def offered(self, token: int) -> Tensor:
+    def proposal(self, token: int) -> Tensor:
         """Return what the child ``token`` came from, ``[vocab]``: a token that cannot have been drawn was chosen."""
         if self.draft[token] > 0:
             return self.draft
@@ -241,7 +241,7 @@ class ResidualDistribution:
 
     def without(self, token: int) -> ResidualDistribution:
         """Return what remains when the child ``token`` and all below it are refused."""
-        residual = (self.credit * self.target - self.offered(token)).clamp(min=0.0)
+        residual = (self.credit * self.target - self.proposal(token)).clamp(min=0.0)
         mass = float(residual.sum())
         draft = _without(self.draft, token)
         if mass == 0.0:  # the draft had all that was wanted; with full credit only rounding can have refused it

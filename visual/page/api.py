@@ -24,12 +24,12 @@ from specllava.config import DecodingConfig, one_line, short
 from specllava.limits import Limits
 from specllava.metrics import RunTotals, summarise
 from visual.page.app_state import AppState, Backend
-from visual.page.call_answers import Answer, Compared, Traces, compared, generated
+from visual.page.call_answers import Answer, Compared, Traces, answer_both, answer_one
 from visual.page.controls import FIELDS
-from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PRECISION, ModelChoices, chosen_models, models_named
+from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PRECISION, ModelChoices, chosen_models, read_models
 from visual.page.notices import text_of
 from visual.page.odd_calls import check_early
-from visual.page.option_limits import check_options, offered
+from visual.page.option_limits import check_options, limit_option
 from visual.page.picture_source import PictureSource
 from visual.page.race import SECONDS_PER_UPDATE, speculation_off
 from visual.page.run_rate import RunRate
@@ -87,20 +87,20 @@ ENDPOINTS: Final = (
         " Takes seconds to minutes.",
         (Compared, "both answers, whether they are equal, tau (tokens per target pass), the target's passes, the"
          " speed-up, and the trace of both runs as a race file that the page opens"),
-        compared,
+        answer_both,
     ),
     Endpoint(
         "generate",
         "Answer a question about a picture with speculative decoding: the target model's own answer, in fewer passes.",
         (Answer, "the answer, its tokens, the target's passes, tau (tokens per target pass), and the decoding seconds"),
-        generated, alone=True,
+        answer_one, alone=True,
     ),
     Endpoint(
         "compare_stream",
         "Answer a question about a picture twice as compare does, and send what both runs have said so far, about twice"
         " a second.",
         (Compared, "as of compare; ended and trace are null until the last one"),
-        compared, streams=True,
+        answer_both, streams=True,
     ),
 )  # fmt: skip
 
@@ -235,7 +235,7 @@ def _request(image: Any, question: Any, options: dict[str, Any], state: AppState
             raise ValueError(f"the drafter {options['drafter']} uses no draft model: leave draft or drafter out")
         options["drafter"] = f"{DRAFT}{draft}"
     images = [image, *_check_list(options.pop(MORE))]
-    chosen_models(state.others, models_named(options))
+    chosen_models(state.others, read_models(options))
     return RunRequest(_pictures(images, state.limits), shorten_question(question), options)
 
 
@@ -272,7 +272,7 @@ def _document(endpoint: Endpoint, handler: Callable[..., Any], state: AppState) 
     ]
     lines = [endpoint.about, "", "Args:", f"    image: {IMAGE}", f"    question: {QUESTION}"]
     for name, info in FIELDS.items():
-        default = offered(name, state.choices.tree.get(name, info.default), state.limits)
+        default = limit_option(name, state.choices.tree.get(name, info.default), state.limits)
         listed = list(default) if isinstance(default, tuple) else default
         parameters.append(Parameter(name, kind, default=listed, annotation=_plain_type(info.annotation)))
         lines.append(f"    {name}: {info.title}. {info.description}")

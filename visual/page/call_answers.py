@@ -56,12 +56,12 @@ def answer_of(trace: DecodeTrace, ended: Ending | None) -> Answer:
     )  # fmt: skip
 
 
-def generated(traces: Traces, ended: Ending | None) -> Answer | None:
+def answer_one(traces: Traces, ended: Ending | None) -> Answer | None:
     """Return the answer of the only lane; ``None`` before it has begun."""
     return next((answer_of(trace, ended) for trace in traces.values()), None)
 
 
-def compared(traces: Traces, ended: Ending | None) -> Compared:
+def answer_both(traces: Traces, ended: Ending | None) -> Compared:
     """Return both lanes' answers, and how they compare."""
     alone, together = traces.get(TARGET_ONLY), traces.get(SPECULATIVE)
     found = compare(alone, together) if alone and together and ended == "finished" else None

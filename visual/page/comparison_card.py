@@ -69,13 +69,13 @@ def comparison_card(
     connect_run(lab.requests, comparison_kind(lab, kept), controls, [run.click], values)
 
     def open_pair(request: gr.Request, event: gr.EventData) -> tuple[Any, ...]:
-        values = opened_pair(lab, kept, event, request.session_hash or "", dialogues)
-        return lab.uploads.referred(request.session_hash, values)
+        values = open_pair_row(lab, kept, event, request.session_hash or "", dialogues)
+        return lab.uploads.with_reference(request.session_hash, values)
 
     result.select(open_pair, None, [*shown, note], **QUICK)
 
 
-def opened_pair(
+def open_pair_row(
     lab: LabState, kept: Comparisons, event: gr.EventData, session: str, dialogues: Dialogues | None = None
 ) -> tuple[Any, ...]:
     """Return picture source, picture, question and frames of the row that a click chose, and a notice.

@@ -20,7 +20,7 @@ from specllava.race_file import write_zip
 from visual.page.comparison_prompts import PagePrompt, line_prompts, questions, scene_prompts
 from visual.page.controls import Settings, decoding_config
 from visual.page.lab import LabState
-from visual.page.model_choice import models_named
+from visual.page.model_choice import read_models
 from visual.page.notices import info
 from visual.page.picture_source import PictureSource
 from visual.page.run_requests import RunRequest
@@ -146,7 +146,7 @@ def comparison_kind(lab: LabState, kept: Comparisons) -> RunKind:
         for prompt in prompts:
             check_question(prompt.text, limits.prompt_characters)
         a, b = decoding_config(inputs.more.a, limits), inputs.config
-        name = models_named(inputs.more.a)
+        name = read_models(inputs.more.a)
         ours, theirs = lab.on(name), None if name == inputs.models else lab.on(inputs.models)
         events = ours.compare(questions(prompts), len(prompts), a, b, theirs)
         return ComparisonRun(events, prompts, kept)

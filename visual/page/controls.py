@@ -20,8 +20,8 @@ from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rules import RULE_INFOS
 from specllava.growth.rules.topk import eagle2_tree
 from specllava.limits import Limits
-from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PAIR, PRECISION, ModelChoices, models_named
-from visual.page.option_limits import OptionRefused, check_options, offered
+from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PAIR, PRECISION, ModelChoices, read_models
+from visual.page.option_limits import OptionRefused, check_options, limit_option
 from visual.player.component import component_arguments
 from visual.player.summary import settings_summary
 
@@ -41,7 +41,7 @@ CHOICES: Final = {
 
 
 @dataclass(frozen=True)
-class Preset:
+class SettingsPreset:
     """Settings of the tree under one name; options that ``changes`` leaves out get their defaults.
 
     Args:
@@ -54,13 +54,15 @@ class Preset:
 
 
 PRESETS: Final = (
-    Preset("chain", "One guess after the other, as it began: the first wrong one ends the step.", {"rule": "chain"}),
-    Preset("this paper", "Spec-LLaVA: the tree branches only where the draft is in doubt."),
-    Preset(
+    SettingsPreset(
+        "chain", "One guess after the other, as it began: the first wrong one ends the step.", {"rule": "chain"}
+    ),
+    SettingsPreset("this paper", "Spec-LLaVA: the tree branches only where the draft is in doubt."),
+    SettingsPreset(
         "EAGLE-2", "A wide tree everywhere, doubt or not: more guesses are checked, and each pass costs more.",
         eagle2_tree(7, 10, 60),
     ),
-    Preset("cost-aware", "Guesses only where that saves more time than it costs here.", {"rule": "cost-aware"}),
+    SettingsPreset("cost-aware", "Guesses only where that saves more time than it costs here.", {"rule": "cost-aware"}),
 )  # fmt: skip
 MEASURED: Final = "The tree with which others measured this draft."
 
@@ -79,10 +81,10 @@ def settings_drawer(run: str, models: ModelChoices | None = None, limits: Limits
         return described_settings(settings, bounds)
 
     choices, tree = models or ModelChoices(), _tree_options()
-    usual = {name: _plain(offered(name, info.default, bounds)) for name, info in FIELDS.items()}
+    usual = {name: _plain(limit_option(name, info.default, bounds)) for name, info in FIELDS.items()}
     unchanged = {name: usual[name] for name in tree}
-    defaults = usual | {name: _plain(offered(name, value, bounds)) for name, value in choices.tree.items()}
-    known = (*([Preset("as measured", MEASURED, choices.tree)] if choices.tree else []), *PRESETS)
+    defaults = usual | {name: _plain(limit_option(name, value, bounds)) for name, value in choices.tree.items()}
+    known = (*([SettingsPreset("as measured", MEASURED, choices.tree)] if choices.tree else []), *PRESETS)
     defaults |= {PRECISION: AS_STARTED} if choices.precisions else {}
     defaults |= {PAIR: AS_STARTED} if choices.pairs else {}
     of_models = [_precision_option(choices)] if choices.precisions else []
@@ -131,7 +133,7 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
     refused = {}
     try:
         settings = _check_mapping(settings)
-        models = models_named(settings)
+        models = read_models(settings)
         draft = None if models.draft == OWN else models.draft
         summary = settings_summary(decoding_config(settings, limits), draft=draft)
         if models.precision != AS_STARTED:
@@ -148,7 +150,7 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
         summary = f"Please change the settings: {refusal}"
     except ValueError as refusal:
         return {"summary": str(refusal), "read": [], "refused": {"": str(refusal)}}
-    read = {*_read(settings), PAIR} | ({PRECISION} if models_named(settings).pair == AS_STARTED else set())
+    read = {*_read(settings), PAIR} | ({PRECISION} if read_models(settings).pair == AS_STARTED else set())
     return {"summary": summary, "read": sorted(read), "refused": refused}
 
 
@@ -170,7 +172,7 @@ def _read(settings: Settings) -> frozenset[str]:
 def _drafter(settings: Settings) -> Any:
     """Return the drafter of settings: one of the target's drafts is the drafter ``model`` of a pair of its own."""
     drafter = settings.get("drafter", FIELDS["drafter"].default)
-    return "model" if models_named({"drafter": drafter}).draft != OWN else drafter
+    return "model" if read_models({"drafter": drafter}).draft != OWN else drafter
 
 
 def _tree_options() -> set[str]:
@@ -208,7 +210,7 @@ def _option(name: str, limits: Limits | None = None) -> dict[str, Any]:
         return about
     low = next(bound.ge for bound in info.metadata if isinstance(bound, Ge))
     high = next(bound.le for bound in info.metadata if isinstance(bound, Le))
-    high = offered(name, high, limits or Limits())
+    high = limit_option(name, high, limits or Limits())
     usual = next(([u.low, min(u.high, high), u.step] for u in info.metadata if isinstance(u, Usual)), None)
     return about | {"bounds": [low, high], "usual": usual, "step": 1 if info.annotation is int else "any"}
 

@@ -25,7 +25,7 @@ def connect_dialogue(dialogues: Dialogues, uploads: UploadStore, player: gr.HTML
 
     def edit(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
         values = edited(dialogues, request.session_hash or "", (event._data or {}).get("turn"))
-        return uploads.referred(request.session_hash, values)
+        return uploads.with_reference(request.session_hash, values)
 
     player.edit(edit, None, list(page), **QUICK)
 

@@ -102,11 +102,11 @@ def picture_card(
     changed = [reference, shown, notice]
 
     def read(paths: Sequence[str] | None, request: gr.Request) -> tuple[Any, ...]:
-        return store.referred(request.session_hash, read_upload(paths, limits))
+        return store.with_reference(request.session_hash, read_upload(paths, limits))
 
     def drawing(split: Split) -> Callable[[gr.Request], tuple[Any, ...]]:
         def draw(request: gr.Request) -> tuple[Any, ...]:
-            return store.referred(request.session_hash, new_scene(split))
+            return store.with_reference(request.session_hash, new_scene(split))
 
         return draw
 

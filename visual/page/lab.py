@@ -192,7 +192,7 @@ def _more(lab: LabState, experiment: Experiment) -> Any:
 
     def draw(request: gr.Request) -> tuple[Any, ...]:
         drawn = lab.another()
-        return lab.uploads.referred(request.session_hash, (drawn, data_address(drawn.preview())))
+        return lab.uploads.with_reference(request.session_hash, (drawn, data_address(drawn.preview())))
 
     button.click(draw, None, [reference, shown], **QUICK)
     return reference

@@ -22,7 +22,7 @@ from visual.page.notices import notice_arguments
 from visual.page.page_blocks import PageBlocks
 from visual.page.pictures import new_scene
 from visual.page.race import FOLLOW, RACE, race_kind
-from visual.page.replays import Replays, follow_address, open_race_file, race_values
+from visual.page.replays import RaceReplays, follow_address, open_race_file, race_values
 from visual.page.runs import QUICK, RunControls, connect_run
 from visual.player import markup
 from visual.player.component import player_arguments
@@ -96,7 +96,7 @@ def build_page(state: AppState) -> gr.Blocks:
 
 def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
     """Connect events with handlers. Everything that computes shares one slot; everything else is instant."""
-    replays = Replays(partial(race_values, state))
+    replays = RaceReplays(partial(race_values, state))
 
     def gone(request: gr.Request) -> None:
         state.requests.cancel_session(request.session_hash or "")
@@ -106,11 +106,11 @@ def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
 
     def open_file(path: str | None, request: gr.Request) -> tuple[Any, ...]:
         values = open_race_file(state, path, request.session_hash or "")
-        return *state.uploads.referred(request.session_hash, values), ""
+        return *state.uploads.with_reference(request.session_hash, values), ""
 
     def open_link(request: gr.Request) -> tuple[Any, ...]:
         values = follow_address(state, replays, request.query_params, request.session_hash or "")
-        return state.uploads.referred(request.session_hash, values)
+        return state.uploads.with_reference(request.session_hash, values)
 
     follow = [parts.question.follow] if parts.question.follow else []
     controls = RunControls(parts.question.run, parts.question.stop, parts.notice, parts.player, follow)
@@ -136,7 +136,7 @@ def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
 
 
 def _replay(
-    state: AppState, replays: Replays, recorded: Recorded, lesson: Lesson | None = None
+    state: AppState, replays: RaceReplays, recorded: Recorded, lesson: Lesson | None = None
 ) -> Callable[[gr.Request], tuple[Any, ...]]:
     """Make the handler that shows a recorded race in place of the session's own."""
 
@@ -146,6 +146,6 @@ def _replay(
         if state.dialogues is not None:
             state.dialogues.show(session, recorded)
         step, words = (lesson.text.step, lesson.words) if lesson else (None, None)
-        return *state.uploads.referred(session, replays.show(recorded, step, words)), "", ""
+        return *state.uploads.with_reference(session, replays.show(recorded, step, words)), "", ""
 
     return show

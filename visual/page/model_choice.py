@@ -58,7 +58,7 @@ class ModelChoices:
         return ({self.own: OWN} if self.own else {}) | {name: name for name in self.drafts}
 
 
-def models_named(settings: Mapping[str, Any] | None) -> Chosen:
+def read_models(settings: Mapping[str, Any] | None) -> Chosen:
     """Return the models that settings choose; they may be anything that a browser sent."""
     given = settings or {}
     pair = str(given.get(PAIR, AS_STARTED))

@@ -28,7 +28,7 @@ class OptionRefused(ValueError):
         self.option = option
 
 
-def offered(name: str, value: Any, limits: Limits) -> Any:
+def limit_option(name: str, value: Any, limits: Limits) -> Any:
     """Return a number of an option as this page offers it: the limit, where that is smaller."""
     return min(value, getattr(limits, COUNTS[name])) if name in COUNTS else value
 

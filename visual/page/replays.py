@@ -52,7 +52,7 @@ def race_values(
     return Picture(file=str(file)) if file else None, pictures[shown], race.turns[shown].prompt, frames
 
 
-class Replays:
+class RaceReplays:
     """A cache of the page's values by race, step and lesson, so that a click makes none anew. Threads share it.
 
     Args:
@@ -99,7 +99,9 @@ def open_race_file(state: AppState, path: str | None, session: str) -> tuple[Any
     return *parts, info(race.filled)
 
 
-def follow_address(state: AppState, replays: Replays, query: Mapping[str, str], session: str = "") -> tuple[Any, ...]:
+def follow_address(
+    state: AppState, replays: RaceReplays, query: Mapping[str, str], session: str = ""
+) -> tuple[Any, ...]:
     """Return values and notice for the example or lesson of the page's address; nothing changes if it names none.
 
     A session's next follow-up goes on from what its page opens with.

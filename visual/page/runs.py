@@ -37,7 +37,7 @@ from specllava.limits import Limits
 from specllava.metrics import RunTotals
 from specllava.out_of_memory import is_out_of_memory
 from visual.page.controls import decoding_config
-from visual.page.model_choice import Chosen, models_named
+from visual.page.model_choice import Chosen, read_models
 from visual.page.notices import NotYet, error, failure, info, refusal_notice, warning
 from visual.page.picture_source import PictureSource
 from visual.page.run_log import Outcome, log_run
@@ -202,7 +202,7 @@ def check_request(request: RunRequest, session: str, limits: Limits) -> RunInput
     if request.picture is None:
         raise ValueError("choose a picture first")
     check_question(request.question, limits.prompt_characters)
-    return RunInputs(session, request.picture, request.question, config, request.more, models_named(request.settings))
+    return RunInputs(session, request.picture, request.question, config, request.more, read_models(request.settings))
 
 
 def waiting_notice(position: QueuePosition | None) -> str:

@@ -86,7 +86,7 @@ class UploadStore:
                 return found
         return self._keep(session, _kind(picture), picture, picture.nbytes)
 
-    def referred(self, session: str | None, values: Sequence[Any]) -> tuple[Any, ...]:
+    def with_reference(self, session: str | None, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values of a handler, the first of them a picture, with the reference in the picture's stead."""
         first, *others = values
         is_picture = first is None or isinstance(first, (Picture, MediaList, LostPicture))
