@@ -29,7 +29,7 @@ def image_ablation_chart(found: Ablation) -> Chart:
             f"{helped}: {_each(found, 'with {name} {tau:.1f}')} tokens per target pass. The draft's doubt per token:"
             f" {_each(found, '{entropy:.2f}')} nats, in that order; its best guess was the target's word"
             f" {_each(found, '{right}')} times of {len(seeing.scores)}."
-            f" {_mattered(found, seeing, blank)}{_same_answer(found)}"
+            f" {_name_gains(found, seeing, blank)}{_same_answer(found)}"
         )
     figures = (_tau_bars(found), _entropy_bars(found)) if found.results else ()
     return Chart("Does seeing help?", answer, figures, *_token_table(found, "entropy, nats", "entropies"))
@@ -46,7 +46,7 @@ def distillation_chart(found: Ablation) -> Chart:
             f" {after.scores.divergence:.3f} nats from the target on average (KL), before distillation"
             f" {before.scores.divergence:.3f}; its best guess was the target's word {_right(found, after)} instead of"
             f" {_right(found, before)} times of {len(after.scores)}."
-            f" {_mattered(found, after, before)}{_same_answer(found)}"
+            f" {_name_gains(found, after, before)}{_same_answer(found)}"
         )
     figures = (_tau_bars(found), _distance_bars(found)) if found.results else ()
     return Chart("Does distillation help?", answer, figures, *_token_table(found, "KL, nats", "divergences"))
@@ -75,7 +75,7 @@ def _right(found: Ablation, side: VariantResult) -> int:
     return sum(a == b for a, b in zip(side.scores.guesses, found.results[0].trace.token_ids, strict=True))
 
 
-def _mattered(found: Ablation, better: VariantResult, worse: VariantResult) -> str:
+def _name_gains(found: Ablation, better: VariantResult, worse: VariantResult) -> str:
     """Name the words to which the better side gave a much larger probability."""
     trace = found.results[0].trace
     gains = [a - b for a, b in zip(better.scores.probs, worse.scores.probs, strict=True)]

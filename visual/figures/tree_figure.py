@@ -92,7 +92,7 @@ def _layout(layout: StepLayout) -> dict[str, Any]:
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
         "meta": {
             "rows": extent["rows"], "width": right + MARGIN[0], "edges": ends,
-            "checked": _checked(layout.step.tree.drafted),
+            "checked": _describe_pass(layout.step.tree.drafted),
         },  # what the page makes room for
         "font": {"size": 12, "color": theme.QUIET, "family": "system-ui, sans-serif"},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": theme.QUIET, "activecolor": theme.ACCEPTED},
@@ -197,7 +197,7 @@ def _label(layout: StepLayout, node: int) -> str:
     return html.escape(label)
 
 
-def _checked(guesses: int) -> str | None:
+def _describe_pass(guesses: int) -> str | None:
     """Say what one target pass did; ``None`` where nothing was drafted."""
     if not guesses:
         return None

@@ -111,7 +111,7 @@ class Admission:
         most = self._most_bytes if tools else self._bodies.most_bytes
         _check_length(length, most)
         if not length.isdecimal() and scope["method"] == "POST":
-            raise _refuse(411, "a request whose length is not given is not read: send Content-Length")
+            raise _refusal(411, "a request whose length is not given is not read: send Content-Length")
         rate = self._runs if path.endswith("/queue/join") or "/call/" in path else self._events
         rate.begin(address)
         body = await _read(receive, most)
@@ -139,7 +139,7 @@ class Admission:
         if FETCHES.search(path):
             raise ValueError(FOREIGN_FILE)
         if path.endswith("/gradio_api/deep_link"):
-            raise _refuse(404, "this page keeps no links: its address says what it shows")
+            raise _refusal(404, "this page keeps no links: its address says what it shows")
         values = parse_qs(query.decode("latin-1"))
         if heartbeat := HEARTBEAT.search(path):
             self._events.begin(address)
@@ -197,7 +197,7 @@ def _without_forgeries(scope: Scope) -> Scope:
 
 def _check_length(length: str, most: int) -> None:
     if length.isdecimal() and int(length[:20]) > most:
-        raise _refuse(413, f"the request has {int(length[:20]):,} bytes, at most {most:,} are read")
+        raise _refusal(413, f"the request has {int(length[:20]):,} bytes, at most {most:,} are read")
 
 
 def _refuse(refusal: Refusal | ValueError) -> Response:
@@ -209,7 +209,7 @@ def _refuse(refusal: Refusal | ValueError) -> Response:
     return JSONResponse({"detail": str(refusal)}, 400)
 
 
-def _refuse(status: int, line: str) -> Refusal:
+def _refusal(status: int, line: str) -> Refusal:
     return Refusal(JSONResponse({"detail": line}, status))
 
 
@@ -222,7 +222,7 @@ async def _read(receive: Receive, most: int) -> bytes:
             raise ClientDisconnect
         body += message.get("body", b"")
         if len(body) > most:
-            raise _refuse(413, f"the request has more than {most:,} bytes, which are the most that are read")
+            raise _refusal(413, f"the request has more than {most:,} bytes, which are the most that are read")
         if not message.get("more_body"):
             return bytes(body)
 
