@@ -251,7 +251,7 @@ def test_where_two_answers_meet_again(lab: Lab):
     for given in ((), (said[1], said[0])):
         with pytest.raises(ValueError, match="does not begin as the original"):
             ForcedToken(opened.original, opened.options, replace(forced, forced_prefix=given))
-    with pytest.raises(ValueError, match="options at 1 places of 16"):
+    with pytest.raises(ValueError, match="options at 1 positions of 16"):
         ForcedToken(opened.original, opened.options[:1])
 
 
