@@ -122,7 +122,7 @@ class UploadStore:
         return found if isinstance(found, tuple) else None
 
     def leave(self, session: str) -> None:
-        """Let the uploads of a session expire, and go first when room is needed; its visitor may come back until then."""
+        """Let the uploads of a session expire, and go first when room is needed, unless its visitor comes back."""
         with self._lock:
             for reference, upload in [item for item in self._uploads.items() if item[1].session == session]:
                 self._uploads[reference] = replace(upload, expires=time.monotonic() + SECONDS_AFTER_LEAVING)
