@@ -60,7 +60,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 def outcomes(
     pairs: Pairs, name: str, family: str, dtype: DTypeName, cases: int
 ) -> Iterator[tuple[str, Comparison, int]]:
-    """Any tree on any prompt, so many cases: what comparing with the target alone gives, and how many guesses it took."""
+    """Any tree on any prompt: what comparing with the target alone gives, and how many guesses it took."""
     pair, rng = pairs(name, family, dtype), random.Random(f"{name} {family}")
     for number in range(cases):
         alone = DecodingConfig(
