@@ -26,12 +26,13 @@ if os.environ.get("SPACES_ZERO_GPU"):
 import tyro
 from pydantic import ValidationError
 
-from specllava.cli.options import DTypeName, PairOptions, load_pair
+from specllava.cli.options import PairOptions, load_pair
 from specllava.cli.page_options import PageOptions, is_for_one
 from specllava.cli.page_pairs import load_offered, offered_names, weighed
 from specllava.config import one_line
 from specllava.growth.cost_model import Costs, read_costs
 from specllava.models.images import open_image
+from specllava.models.load_options import DTypeName
 from specllava.models.presets import Preset, preset_named, presets
 from specllava.shipped import shipped
 from visual.page.allocator import give_back_freed_memory
