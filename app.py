@@ -37,8 +37,7 @@ from specllava.models.presets import Preset, preset_named, presets
 from specllava.shipped import shipped
 from visual.page.allocator import give_back_freed_memory
 from visual.page.app_state import AppState, Models
-from visual.page.dialogue import Chat, Dialogues, TurnParts
-from visual.page.experiments import Experiments
+from visual.page.dialogue import Dialogues, TurnParts
 from visual.page.first_paint import FirstPaint
 from visual.page.layout import build_page
 from visual.page.model_choice import AS_STARTED, OWN, Chosen, ModelChoices
@@ -50,6 +49,8 @@ from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded, read_recorded
 
 if TYPE_CHECKING:
+    from specllava.chat import Chat
+    from specllava.lab import Lab
     from specllava.pair import Pair
 
 EXAMPLES = shipped("assets") / "examples"
@@ -255,7 +256,7 @@ def _models(pair: Callable[[], Any]) -> Models:
     return Models(pair, lambda: _lab(pair()), lambda turns: _chat(pair(), turns))
 
 
-def _lab(pair: Any) -> Experiments:
+def _lab(pair: Any) -> Lab:
     from specllava.lab import Lab
 
     return Lab(pair)
