@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from specllava.config import DecodingConfig
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
-from specllava.drafters.drafter import build_drafter
+from specllava.drafters.build import build_drafter
 from specllava.growth.rule import GrowthRule
 from specllava.growth.rules import RULE_INFOS, build_rule
 from specllava.lane import SIDES, Lane, LaneFacts, Own, lane_of, race_lanes
