@@ -21,7 +21,7 @@ from benchmarks.identity import DRAFTERS, Runner, cases, count
 from specllava.config import RULES, DecodingConfig
 from specllava.lane import Lane
 from specllava.metrics import Comparison, compare
-from specllava.models.loading import DTypeName
+from specllava.models.load_options import DTypeName
 from specllava.pair import Pair
 from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import warp

@@ -20,9 +20,10 @@ from typing import Any, Final, get_args
 
 from PIL import Image
 
+from specllava.toyworld.scene import Split
 from visual.page.against_prompts import PagePrompt
 from visual.page.picture_source import PictureSource
-from visual.page.pictures import Picture, Split
+from visual.page.pictures import Picture
 from visual.page.uploads import SeveralShown
 
 MOST_UPLOAD_BYTES: Final = 2**30
