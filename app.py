@@ -26,18 +26,18 @@ if os.environ.get("SPACES_ZERO_GPU"):
 import tyro
 from pydantic import ValidationError
 
-from specllava.cli.options import DTypeName, PairOptions, load_pair
+from specllava.cli.options import PairOptions, load_pair
 from specllava.cli.page_options import PageOptions, is_for_one
 from specllava.cli.page_pairs import load_offered, offered_names, pairs_with_memory
 from specllava.config import one_line
 from specllava.growth.cost_model import Costs, read_costs
 from specllava.models.images import open_image
+from specllava.models.load_options import DTypeName
 from specllava.models.presets import Preset, preset_named, presets
 from specllava.shipped import shipped
 from visual.page.allocator import give_back_freed_memory
 from visual.page.app_state import AppState, Models
-from visual.page.dialogue import Chat, Dialogues, TurnParts
-from visual.page.experiments import Experiments
+from visual.page.dialogue import Dialogues, TurnParts
 from visual.page.first_paint import FirstPaint
 from visual.page.layout import build_page
 from visual.page.model_choice import AS_STARTED, OWN, Chosen, ModelChoices
@@ -49,6 +49,8 @@ from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded, read_recorded
 
 if TYPE_CHECKING:
+    from specllava.chat import Chat
+    from specllava.lab import Lab
     from specllava.pair import Pair
 
 EXAMPLES = shipped("assets") / "examples"
@@ -254,7 +256,7 @@ def _models(pair: Callable[[], Any]) -> Models:
     return Models(pair, lambda: _lab(pair()), lambda turns: _chat(pair(), turns))
 
 
-def _lab(pair: Any) -> Experiments:
+def _lab(pair: Any) -> Lab:
     from specllava.lab import Lab
 
     return Lab(pair)

@@ -25,7 +25,8 @@ from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig
 from specllava.distill.job import Job
 from specllava.distill.run import distil_files
-from specllava.models.export_draft import LayoutName, export_draft
+from specllava.models.draft_reading import LayoutName
+from specllava.models.export_draft import export_draft
 from specllava.pair import Pair
 
 ROWS, LENGTH, HELD_OUT = 30, 600, 3

@@ -29,9 +29,9 @@ from benchmarks.random_pair import SizeName, build, feature_draft, place_for, si
 from specllava.cli.options import write_json
 from specllava.decoding import stream
 from specllava.lane import Lane
-from specllava.models.feature_config import DraftFormat
+from specllava.models.draft_reading import DraftFormat
+from specllava.models.load_options import PassesName
 from specllava.pair import Pair
-from specllava.runtime.engines import PassesName
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.padded_passes import ROWS
 from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds

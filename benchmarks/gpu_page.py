@@ -11,8 +11,8 @@ from gradio_client import Client, handle_file
 
 from benchmarks.gpu_llava import PICTURE, QUESTION
 from benchmarks.gpu_passes import Check
+from specllava.models.load_options import PassesName
 from specllava.pair import Pair
-from specllava.runtime.engines import PassesName
 from visual.page.app_state import AppState
 from visual.page.layout import build_page
 from visual.page.serving import serve

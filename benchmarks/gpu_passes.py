@@ -13,8 +13,9 @@ from benchmarks.gpu_llava import LANES, PICTURE, QUESTION
 from specllava.decoding import Request
 from specllava.lane import Lane
 from specllava.models.feature_draft import FeatureDraft
+from specllava.models.load_options import PassesName
 from specllava.pair import Pair
-from specllava.runtime.engines import AnyEngine, Engines, PassesName
+from specllava.runtime.engines import AnyEngine, Engines
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.padded_engine import PaddedEngine
 from specllava.runtime.padded_feature_engine import PaddedFeatureEngine

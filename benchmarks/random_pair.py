@@ -11,7 +11,7 @@ import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from specllava.models.draft_classes import DraftLlava
-from specllava.models.feature_config import DraftFormat
+from specllava.models.draft_reading import DraftFormat
 from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.models.fused import fuse
 from specllava.pair import Pair

@@ -14,10 +14,10 @@ from specllava.models.device import input_device
 from specllava.models.draft_classes import VisionSource, vision_source
 from specllava.models.eos import eos_token_ids
 from specllava.models.family import Family, family_of
+from specllava.models.load_options import PassesName, QuantizationName
 from specllava.models.memory_estimate import checked_context
-from specllava.models.quantization import QuantizationName
 from specllava.runtime.detokenizer import Detokenizer
-from specllava.runtime.engines import Engines, PassesName, engines_for
+from specllava.runtime.engines import Engines, engines_for
 from specllava.runtime.kept_costs import costs_key, costs_of_before, kept_costs
 from specllava.runtime.prompt_builder import PromptBuilder
 from specllava.runtime.run_info import run_info

@@ -10,20 +10,19 @@ from typing import Any, Unpack
 
 from specllava.config import DecodingConfig
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
-from specllava.drafters.drafter import build_drafter
+from specllava.drafters.build import build_drafter
 from specllava.growth.rule import GrowthRule
 from specllava.growth.rules import RULE_INFOS, build_rule
 from specllava.lane import SIDES, Lane, LaneFacts, LaneOverrides, lane_of, race_lanes
 from specllava.loaded_pair import LoadedPair
 from specllava.models.checkpoint import Source
-from specllava.models.draft_reading import DraftReading
+from specllava.models.draft_reading import DraftFormat, DraftReading
 from specllava.models.family import ImageFeatures
-from specllava.models.feature_config import DraftFormat
-from specllava.models.loading import LoadOptions, load_draft, load_target
+from specllava.models.load_options import LoadOptions, PassesName
+from specllava.models.loading import load_draft, load_target
 from specllava.models.media import Pictures, open_media
 from specllava.models.presets import draft_hint, preset_named, presets
 from specllava.runtime.chat_format import Messages
-from specllava.runtime.engines import PassesName
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.prompt_builder import check_room
@@ -68,7 +67,7 @@ class Pair(LoadedPair):
             draft: without one, only ``prompt-lookup`` and ``none`` can draft.
             name: of the pair; by default the target's.
             tell: receives a line on the memory that is needed, before anything is loaded.
-            options: fields of :class:`~specllava.models.loading.LoadOptions`.
+            options: fields of :class:`~specllava.models.load_options.LoadOptions`.
 
         Raises:
             ValueError: no model there, more memory needed than there is, or models that do not fit each other; one

@@ -25,7 +25,8 @@ from transformers import (
 
 from specllava.config import DecodingConfig
 from specllava.models.decoder import FULL, SLIDING, check_decoder, layer_types
-from specllava.models.loading import LoadOptions, load_target
+from specllava.models.load_options import LoadOptions
+from specllava.models.loading import load_target
 from specllava.pair import Pair
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.engine import Engine

@@ -17,7 +17,7 @@ from specllava.config import DecodingConfig
 from specllava.lab import Lab
 from specllava.lane import Lane
 from specllava.models.draft_classes import VisionSource
-from specllava.models.loading import DTypeName
+from specllava.models.load_options import DTypeName
 from specllava.models.make_draft import import_draft, init_draft
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine

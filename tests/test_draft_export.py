@@ -18,12 +18,14 @@ from torch import Tensor
 from specllava.cli.main import main
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.draft_classes import save
-from specllava.models.export_draft import LayoutName, export_draft
+from specllava.models.draft_reading import LayoutName
+from specllava.models.export_draft import export_draft
 from specllava.models.feature_checkpoint import load_feature_draft, read_feature_draft
 from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fresh_feature_draft import fresh_feature_draft
-from specllava.models.loading import LoadedTarget, LoadOptions, load_target
+from specllava.models.load_options import LoadOptions
+from specllava.models.loading import LoadedTarget, load_target
 
 HIDDEN, INNER, HEADS, KV, LAYERS = 48, 64, 3, 1, 8
 WIDTH = HIDDEN // HEADS

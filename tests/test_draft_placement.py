@@ -12,7 +12,8 @@ from support import checkpoints, models
 from test_draft_export import EAGLE3, HIDDEN, LAYERS, written
 
 from specllava.config import DecodingConfig
-from specllava.models.export_draft import LayoutName, export_draft
+from specllava.models.draft_reading import LayoutName
+from specllava.models.export_draft import export_draft
 from specllava.models.feature_draft import FeatureDraft
 from specllava.pair import Pair
 

@@ -10,6 +10,8 @@ import pytest
 from support import models
 
 from specllava.config import DecodingConfig
+from specllava.drafters import DRAFTER_INFOS
+from specllava.drafters.build import build_drafter
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
 from specllava.trace import DecodeTrace
 from specllava.tree import ROOT_PARENT, DraftTree
@@ -67,6 +69,10 @@ def test_a_drafter_that_breaks_its_limits_is_told_so(drafter, message):
     config = DecodingConfig(depth=3, nodes=4, max_new_tokens=12)
     with pytest.raises(ValueError, match=message), contextlib.closing(_stream(drafter, config)) as events:
         list(events)
+
+
+def test_every_drafter_that_is_offered_is_built_and_has_that_name_in_traces():
+    assert {name: build_drafter(name).name for name in DRAFTER_INFOS} == {name: name for name in DRAFTER_INFOS}
 
 
 def _stream(drafter, config):

@@ -34,7 +34,7 @@ from transformers import Llama4Config, PaliGemmaConfig, PretrainedConfig, Qwen3_
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from specllava.models.checkpoint import Checkpoint
-from specllava.models.loading import DTypeName
+from specllava.models.load_options import DTypeName
 from specllava.models.make_draft import import_draft, init_draft
 from specllava.models.memory_estimate import weight_bytes
 from specllava.pair import Pair

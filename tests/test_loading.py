@@ -19,7 +19,7 @@ from test_bad_input import complaint
 
 from specllava.chat import Chat
 from specllava.cli.main import main
-from specllava.cli.options import PairOptions, with_fallback_drafter
+from specllava.cli.options import with_fallback_drafter
 from specllava.config import DecodingConfig
 from specllava.models import memory_estimate as weighing
 from specllava.models.checkpoint import Checkpoint
@@ -452,14 +452,6 @@ def test_quantization_that_cannot_run_here_is_refused(monkeypatch: pytest.Monkey
     line = complaint(lambda: quantization_config("torchao-int8", cpu))
     assert line == 'quantization torchao-int8 needs torchao, which is not installed: pip install "torchao"'
     assert "unknown quantization 'int2'" in complaint(lambda: quantization_config("int2", cpu))
-
-
-def test_options_name_the_schemes_that_there_are():
-    from typing import get_args, get_type_hints
-
-    from specllava.models.quantization import SCHEMES
-
-    assert get_args(get_type_hints(PairOptions)["quantization"]) == SCHEMES
 
 
 def test_a_target_of_eight_bits_gives_its_own_tokens_with_a_draft_and_without():

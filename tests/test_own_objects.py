@@ -25,7 +25,7 @@ from specllava.growth.rule import GrowthRule
 from specllava.growth.rules.shaped import FixedRule
 from specllava.growth.tree_builder import TopTokens, TreeBuilder
 from specllava.lane import SPECULATIVE, TARGET_ONLY, Lane, lane_of
-from specllava.runtime.engines import PassesName
+from specllava.models.load_options import PassesName
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PassInput
 from specllava.trace import DecodeTrace

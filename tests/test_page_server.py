@@ -103,7 +103,7 @@ def test_a_bounded_number_of_sessions_is_held(served: tuple[gr.Blocks, str]) -> 
 
 
 def test_hours_of_cleaning_take_nothing_that_the_page_shows_or_runs_on(served: tuple[gr.Blocks, str]) -> None:
-    """Three hours in fast-forward: runs, an upload, and whatever Gradio deletes every hour."""
+    """Three hours in fast-forward: runs, an upload, and whatever Gradio deletes every ten minutes."""
     page, address = served
 
     async def run() -> dict[str, tuple[int, ...]]:

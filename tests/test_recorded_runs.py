@@ -12,7 +12,7 @@ import pytest
 from support import recorded_runs
 
 from specllava.config import COMPARED_RULES
-from specllava.models.loading import DTypeName
+from specllava.models.load_options import DTypeName
 from specllava.pair import Pair
 
 Load = Callable[[DTypeName], Pair]

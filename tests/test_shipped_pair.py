@@ -13,7 +13,7 @@ from PIL import Image
 from specllava.config import RULES, DecodingConfig
 from specllava.lane import lane_of
 from specllava.metrics import Comparison, compare
-from specllava.models.loading import DTypeName
+from specllava.models.load_options import DTypeName
 from specllava.pair import Pair
 from specllava.toyworld.dialogue import DETAIL_PROMPTS, SUGGESTIONS
 from specllava.toyworld.draw import draw_scene

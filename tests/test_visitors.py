@@ -104,6 +104,21 @@ def test_who_left_makes_room_first_and_may_come_back_until_then() -> None:
     assert isinstance(store.picture(mine), Picture) and isinstance(store.picture(yours), LostPicture)
 
 
+def test_uploads_of_who_left_go_a_quarter_of_an_hour_after_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stayed until there was a gigabyte of them: an hour of visits made a page half a gigabyte larger."""
+    clock = [0.0]
+    monkeypatch.setattr("visual.page.upload_store.time.monotonic", lambda: clock[0])
+    store = UploadStore()
+    mine, yours = (store.reference(session, upload()) for session in ("me", "you"))
+    store.leave("you")
+    for clock[0] in (899.0, 1798.0):
+        assert isinstance(store.picture(yours), Picture), "a page that was loaded anew uses it"
+    clock[0] = 2699.0
+    store.leave("third")
+    assert isinstance(store.picture(yours), LostPicture) and isinstance(store.picture(mine), Picture)
+    assert store.nbytes == upload().nbytes + ENTRY_BYTES
+
+
 def test_scenes_and_pictures_of_the_page_are_named_by_what_they_are_and_never_lost(tmp_path: Path) -> None:
     """Also by a server that was started anew: the browser's page is the old one."""
     files = [tmp_path / f"{colour}.png" for colour in COLOURS]

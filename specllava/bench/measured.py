@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from specllava.bench.timed_run import TimedRun
+from specllava.bench.timed_run import Model, TimedRun
 from specllava.config import one_line
 from specllava.recorded_config import RecordedConfig
 from specllava.trace import RunInfo
@@ -59,7 +59,7 @@ class RawPass(Record):
         context: columns of the KV cache before it.
     """
 
-    model: Literal["target", "draft"]
+    model: Model
     width: Count
     context: Count
     seconds: Seconds

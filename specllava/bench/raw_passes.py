@@ -7,17 +7,17 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from transformers import PreTrainedModel
 
 from specllava.bench.bare_passes import BarePasses, Ready
 from specllava.bench.measured import RawPass
+from specllava.bench.timed_run import Model
 from specllava.pair import Pair
 from specllava.runtime.timing import now
 
-Model = Literal["target", "draft"]
 Key = tuple[Model, int, int]  # model, width, context
 WIDTHS: Final[Mapping[Model, tuple[int, ...]]] = MappingProxyType(
     {"target": (1, 2, 4, 8, 16, 32), "draft": (1, 2, 4, 8)}

@@ -11,6 +11,8 @@ from specllava.findings.replays import ReplayStep
 from specllava.trace import DecodeTrace, Prefill, StepTrace
 from specllava.trace_fields import Count, Many, Record, Seconds
 
+Model = Literal["target", "draft"]
+
 
 @dataclass(frozen=True, slots=True)
 class TimedStep(Record):
@@ -39,7 +41,7 @@ class TimedStep(Record):
 class PassShape(NamedTuple):
     """A pass of ``width`` tokens behind ``context`` columns of the KV cache."""
 
-    model: Literal["target", "draft"]
+    model: Model
     width: int
     context: int
 

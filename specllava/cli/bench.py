@@ -6,13 +6,14 @@ import shlex
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
 from specllava.bench.regressions import OldReport, SlowerError, check_comparable, slower_lanes
 from specllava.cli.options import DecodingOptions, PairOptions, Typed, check_outputs, load_pair, write_json
 from specllava.config import DecodingConfig
+from specllava.toyworld.scene import Split
 from specllava.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Bench:
     categories: tuple[str, ...] = ()
     """Only questions of these; toy scenes have describe, count, story and dialogue."""
 
-    split: Literal["train", "held-out"] = "held-out"
+    split: Split = "held-out"
     """Toy scenes with known combinations only, or each with one that training never named."""
 
     rounds: int = 3

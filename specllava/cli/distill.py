@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from specllava.cli.options import DTypeName, announce_loading, hide_progress_bars
+from specllava.cli.options import announce_loading, hide_progress_bars
 from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig
+from specllava.models.load_options import DTypeName
 
 
 @dataclass(frozen=True)

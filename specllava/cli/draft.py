@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from specllava.cli.options import announce_loading, hide_progress_bars, print_notice
+from specllava.models.draft_reading import LayoutName
 
 if TYPE_CHECKING:
     from specllava.models.make_draft import MadeDraft
-
-LayoutName = Literal["eagle-sglang", "eagle-vllm", "eagle3", "speculators"]
 
 
 @dataclass(frozen=True)

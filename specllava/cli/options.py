@@ -8,12 +8,13 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from specllava.config import DecodingConfig, DrafterName
-from specllava.models.draft_reading import DraftReading
+from specllava.models.draft_reading import DraftFormat, DraftReading
+from specllava.models.load_options import DTypeName, PassesName, QuantizationName
 from specllava.models.presets import Tree, draft_hint, preset_named
 from specllava.whole_file import write_whole
 
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from specllava.models.media import Pictures
     from specllava.pair import Pair
 
-DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
-QuantizationName = Literal["none", "int8", "int4", "torchao-int8"]
-DraftFormat = Literal["eagle", "msd", "vispec", "eagle3"]
-PassesName = Literal["auto", "eager", "padded", "graphs"]
 DecodingOptions = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
 Typed = Annotated[frozenset[str], tyro.conf.Suppress]  # options of decoding that the command line names
 

@@ -10,7 +10,7 @@ from typing import Any
 from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig
 from specllava.models.checkpoint import Checkpoint
-from specllava.models.loading import DTypeName
+from specllava.models.load_options import DTypeName
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Literal
 
 import torch
 from accelerate import Accelerator
@@ -26,7 +25,7 @@ from specllava.distill.rows import Rows, index_rows
 from specllava.distill.self_generated import self_generated_answers
 from specllava.distill.stage import distil
 from specllava.distill.validation import UNASKED, Validation, first_questions, replace_draft
-from specllava.findings.distillation import SCHEMA_VERSION, Report, ValidationResult
+from specllava.findings.distillation import SCHEMA_VERSION, Report, ReportState, ValidationResult
 from specllava.models.draft_classes import save, saved_beside
 from specllava.models.vision import projector_weights
 from specllava.pair import Pair
@@ -214,9 +213,7 @@ class _ReportWriter:
         self.tell(f"step {check.step}: KL {check.kl:.4f} nats, agreement {check.agreement:.3f}, τ {tau}")
         self.report(checks, log, "running")
 
-    def report(
-        self, checks: Sequence[ValidationResult], log: TrainingLog, state: Literal["running", "finished", "stopped"]
-    ) -> Report:
+    def report(self, checks: Sequence[ValidationResult], log: TrainingLog, state: ReportState) -> Report:
         """Make the report, and write it in the main process."""
         processes, pair = self.run.accelerator.num_processes, self.run.pair
         made = Report(

@@ -1,6 +1,6 @@
 """List of drafters, by which one joins the command line, the page and the benchmark. No torch.
 
-Classes are imported when they are used, so that options can be listed without loading models.
+``build.py`` has their classes, apart from here, so that options can be listed without loading models.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ class DrafterInfo:
 
     Args:
         name: as on the command line and in traces.
-        home: module and class, ``module:Class``, built without arguments.
         help: one clause for ``--help`` and the page.
         options: fields of ``DecodingConfig`` that the drafter reads; with ``rule``, also what that rule reads.
     """
 
     name: str
-    home: str
     help: str
     options: tuple[str, ...] = ()
 
@@ -31,18 +29,13 @@ DRAFTER_INFOS: Final = MappingProxyType(
     {
         info.name: info
         for info in (
-            DrafterInfo("model", "specllava.drafters.model:ModelDrafter", "the draft", ("rule", "depth", "children")),
+            DrafterInfo("model", "the draft", ("rule", "depth", "children")),
             DrafterInfo(
                 "prompt-lookup",
-                "specllava.drafters.lookup:LookupDrafter",
                 "what followed the same words earlier in the text, no model",
                 ("depth", "nodes", "ngram"),
             ),
-            DrafterInfo(
-                "none",
-                "specllava.drafters.no_draft:NoDraft",
-                "nobody, which is target-only decoding in the same loop",
-            ),
+            DrafterInfo("none", "nobody, which is target-only decoding in the same loop"),
         )
     }
 )

@@ -5,15 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from specllava.config import DecodingConfig
-from specllava.drafters import DRAFTER_INFOS
 from specllava.growth.rule import GrowthRule
-from specllava.models.feature_draft import FeatureDraft
 from specllava.own_values import finite, integer, integers, listed, short_repr
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PrefillOutput
@@ -158,14 +155,3 @@ def _check_known(about: str, tokens: Sequence[int], vocabulary: int) -> None:
     unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
     if unknown is not None:
         raise ValueError(f"{about} token {unknown}, of a vocabulary of {vocabulary}")
-
-
-def build_drafter(name: str, draft: PreTrainedModel | None = None) -> Drafter:
-    """Build the drafter of a name; what works with a draft that reads the target's states asks for them."""
-    if name == "model" and isinstance(draft, FeatureDraft):
-        feature = import_module("specllava.drafters.feature")
-        reading: Drafter = feature.FeatureDrafter(draft.config.state_layers)
-        return reading
-    module, _, kind = DRAFTER_INFOS[name].home.partition(":")
-    drafter: Drafter = getattr(import_module(module), kind)()
-    return drafter

@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from specllava.config import one_line
 
 SCHEMA_VERSION: Final = 1
+ReportState = Literal["running", "finished", "stopped"]
 STRICT: Final = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
@@ -63,7 +64,7 @@ class Report:
     setting: dict[str, Any]
     checks: tuple[ValidationResult, ...]
     curve: tuple[dict[str, float], ...]
-    state: Literal["running", "finished", "stopped"]
+    state: ReportState
 
     @property
     def best(self) -> ValidationResult:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel
 
-DEVICE_AUTO = "auto"
-
 
 def input_device(model: PreTrainedModel) -> torch.device:
     """Return the device that takes a model's token ids and pictures.
@@ -24,7 +22,7 @@ def parse_device(name: str) -> torch.device:
     Raises:
         ValueError: no such device, or none here.
     """
-    if name == DEVICE_AUTO:
+    if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)

@@ -1,12 +1,12 @@
-"""How to read a draft that reads the target's states, beyond what its files tell. No torch."""
+"""Formats of drafts that read the target's states, and how to read one beyond what its files tell. No torch."""
 
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
+from typing import Literal
 
-if TYPE_CHECKING:
-    from specllava.models.feature_config import DraftFormat
+DraftFormat = Literal["eagle", "msd", "vispec", "eagle3"]
+LayoutName = Literal["eagle-sglang", "eagle-vllm", "eagle3", "speculators"]  # that one is exported in
 
 
 @dataclass(frozen=True, slots=True)

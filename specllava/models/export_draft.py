@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.draft_reading import LayoutName
 from specllava.models.feature_checkpoint import IDS, NESTED, VARIANTS, is_feature_draft, read_feature_draft
 from specllava.models.feature_config import LAST, FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
@@ -26,7 +27,6 @@ from specllava.models.hub_cache import SINGLE
 from specllava.models.make_draft import MadeDraft, check_free
 from specllava.whole_file import whole_directory
 
-LayoutName = Literal["eagle-sglang", "eagle-vllm", "eagle3", "speculators"]
 LAYOUTS: Final[tuple[LayoutName, ...]] = get_args(LayoutName)
 EAGLE: Final = LAYOUTS[:2]  # those of EAGLE-1
 TAPS = 3  # hidden states that both engines hand to an EAGLE-3 draft

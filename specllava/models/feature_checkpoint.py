@@ -19,8 +19,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.decoder import FULL, SLIDING
 from specllava.models.device import input_device
-from specllava.models.draft_reading import DraftReading
-from specllava.models.feature_config import LAST, DraftFormat, FeatureDraftConfig
+from specllava.models.draft_reading import DraftFormat, DraftReading
+from specllava.models.feature_config import LAST, FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.feature_rotations import rotary_settings
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from huggingface_hub.dataclasses import strict
 from transformers import LlamaConfig
 
 from specllava.models.compressor_config import CompressorConfig
 from specllava.models.decoder import FULL
 
-DraftFormat = Literal["eagle", "msd", "vispec", "eagle3"]
 LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, behind its final norm
 
 

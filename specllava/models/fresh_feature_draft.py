@@ -10,7 +10,8 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.models.decoder import FULL
-from specllava.models.feature_config import LAST, DraftFormat, FeatureDraftConfig
+from specllava.models.draft_reading import DraftFormat
+from specllava.models.feature_config import LAST, FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.feature_rotations import rotary_settings
 

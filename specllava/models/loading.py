@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
@@ -12,59 +12,21 @@ from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.compatibility import check_pair, check_relative
 from specllava.models.decoder import check_decoder
-from specllava.models.device import DEVICE_AUTO, input_device, parse_device
+from specllava.models.device import input_device, parse_device
 from specllava.models.draft_classes import vision_source
 from specllava.models.draft_reading import DraftReading
 from specllava.models.eos import eos_token_ids
 from specllava.models.family import SharedTower, family_of, find_family, known_families
 from specllava.models.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
-from specllava.models.feature_config import DraftFormat
 from specllava.models.feature_draft import FeatureDraft
 from specllava.models.fused import fuse
 from specllava.models.language_model import LANGUAGE_MODELS, language_model_class
+from specllava.models.load_options import LoadOptions
 from specllava.models.memory_estimate import check_memory, checked_context, estimate, without_storage
 from specllava.models.processor_fit import check_processor
-from specllava.models.quantization import QuantizationName, kept_whole, quantization_config
+from specllava.models.quantization import kept_whole, quantization_config
 from specllava.models.slot_draft import SlotDraft, SlotDraftConfig, draft_config
 from specllava.models.vocabulary import align
-
-DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """Options of loading: device, precision and context.
-
-    Args:
-        device: ``auto`` takes the GPU if there is one.
-        dtype: ``auto`` is float32 on a CPU and bfloat16 elsewhere.
-        device_map: let accelerate spread the target over all GPUs and the machine's memory.
-        quantization: store the target's weights in fewer bits.
-        context: largest number of tokens of prompt and answer; without it as many as the target can hold, or fewer
-            where there is no memory for all of them.
-        draft_format, draft_state_layers, draft_rope_theta: of a draft that reads the target's states, as
-            :class:`DraftReading` has them.
-
-    Raises:
-        ValueError: an unknown dtype.
-    """
-
-    device: str = DEVICE_AUTO
-    dtype: DTypeName = "auto"
-    device_map: bool = False
-    quantization: QuantizationName = "none"
-    context: int | None = None
-    draft_format: DraftFormat | None = None
-    draft_state_layers: tuple[int, ...] | None = None
-    draft_rope_theta: float | None = None
-
-    @property
-    def reading(self) -> DraftReading:
-        return DraftReading(self.draft_format, self.draft_state_layers, self.draft_rope_theta)
-
-    def __post_init__(self) -> None:
-        if self.dtype not in get_args(DTypeName):
-            raise ValueError(f"unknown dtype {self.dtype!r}: choose one of {', '.join(get_args(DTypeName))}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.free_memory import free_bytes
+from specllava.models.load_options import QuantizationName
 from specllava.models.model_size import ENOUGH, GB, SHORTEST, Estimate, ModelSize, pair_memory
-from specllava.models.quantization import BYTES, QuantizationName, decoder_weights
+from specllava.models.quantization import BYTES, decoder_weights
 
 MOST_MODULES: Final = 40_000  # a decoder of 126 layers has 2,000
 Build = tuple[type[PreTrainedModel], PretrainedConfig]

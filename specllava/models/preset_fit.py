@@ -12,8 +12,7 @@ from specllava.models.presets import Preset
 from specllava.models.published import PUBLISHED
 
 if TYPE_CHECKING:
-    from specllava.models.loading import DTypeName
-    from specllava.models.quantization import QuantizationName
+    from specllava.models.load_options import DTypeName, QuantizationName
 
 Kind = Literal["cpu", "cuda"]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-QuantizationName = Literal["none", "int8", "int4", "torchao-int8"]
+from specllava.models.load_options import QuantizationName
+
 SCHEMES: Final[tuple[QuantizationName, ...]] = get_args(QuantizationName)
 # Bytes of a linear layer's weight, and the library that stores it.
 BYTES: Final[dict[QuantizationName, float]] = {"int8": 1.0, "int4": 0.5, "torchao-int8": 1.0}

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Literal
 
 import torch
 from transformers import PreTrainedModel
 
 from specllava.models.feature_draft import FeatureDraft
+from specllava.models.load_options import PassesName
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.padded_engine import PaddedEngine, unpaddable
@@ -21,7 +21,6 @@ from specllava.runtime.padded_feature_engine import PaddedFeatureEngine
 from specllava.runtime.padded_passes import WIDEST, bucket_of, window_of
 from specllava.runtime.runner import EagerRunner, GraphRunner, PassRunner
 
-PassesName = Literal["auto", "eager", "padded", "graphs"]
 AnyEngine = Engine | FeatureEngine
 MOST_FREE = 3  # engines of a model that wait for another text: as many as lanes of a race
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from specllava.models.device import input_device
 from specllava.models.draft_classes import VisionSource
-from specllava.models.quantization import QuantizationName
+from specllava.models.load_options import QuantizationName
 from specllava.trace import RunInfo
 from specllava.verification.answer_settings import settings_in_force
 

@@ -88,7 +88,7 @@ def assert_accessible(page: Any, context: str | None = None, schemes: Sequence[s
 
     for scheme in schemes:
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is on its way to another
-        page.wait_for_function(f"document.querySelector('.dark') {'!' if scheme == 'dark' else '='}== null")
+        page.wait_for_selector("body.dark" if scheme == "dark" else "body:not(.dark)", state="attached")
         found = Axe().run(page, context=context).response["violations"]
         serious = [one for one in found if one["impact"] in ("serious", "critical")]
         assert not serious, (scheme, [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in serious])

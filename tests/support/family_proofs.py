@@ -18,8 +18,8 @@ from specllava.config import DecodingConfig
 from specllava.growth.rules import RULE_INFOS
 from specllava.lane import Lane
 from specllava.models.draft_classes import save
+from specllava.models.draft_reading import DraftFormat
 from specllava.models.family import family_of
-from specllava.models.feature_config import DraftFormat
 from specllava.models.fresh_feature_draft import fresh_feature_draft
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine

@@ -6,7 +6,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, PretrainedConfig, PreTrainedModel
 
-from specllava.models.feature_config import DraftFormat, FeatureDraftConfig
+from specllava.models.draft_reading import DraftFormat
+from specllava.models.feature_config import FeatureDraftConfig
 from specllava.models.feature_draft import FeatureDraft
 
 Build = tuple[type[PreTrainedModel], PretrainedConfig]

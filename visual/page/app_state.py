@@ -8,25 +8,28 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Event
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from specllava.config import DecodingConfig
 from specllava.limits import Limits
 from specllava.models.media import Pictures
 from specllava.trace import DecodeTrace, RunInfo
-from visual.page.dialogue import Chat, Dialogues, TurnParts
-from visual.page.experiments import Experiments
+from visual.page.dialogue import Dialogues, TurnParts
 from visual.page.model_choice import Chosen, ModelChoices
 from visual.page.run_requests import RunRequests
 from visual.page.upload_store import UploadStore
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 
+if TYPE_CHECKING:
+    from specllava.chat import Chat
+    from specllava.lab import Lab
+
 log = logging.getLogger("specllava.page")
 
 
 class Backend(Protocol):
-    """Interface that the page needs of a pair of models: ``specllava.Pair``, or a stand-in in tests."""
+    """Interface that the page needs of a pair of models: ``specllava.Pair``, or ``ZeroGPUPair``."""
 
     @property
     def info(self) -> RunInfo: ...
@@ -56,7 +59,7 @@ class Models:
     """
 
     backend: Callable[[], Backend]
-    lab: Callable[[], Experiments]
+    lab: Callable[[], Lab]
     chat: Callable[[Sequence[TurnParts]], Chat]
 
 
@@ -87,7 +90,7 @@ class AppState:
     opened: Recorded | None = None
     lessons: Sequence[Lesson] = ()
     code: str = ""
-    lab: Callable[[], Experiments] | None = None
+    lab: Callable[[], Lab] | None = None
     dialogues: Dialogues | None = None
     others: Mapping[Chosen, Models] = field(default_factory=dict)
     choices: ModelChoices = field(default_factory=ModelChoices)

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from specllava.config import DecodingConfig
 from specllava.models.images import open_image
@@ -26,6 +26,9 @@ from visual.player.frames import TARGET_ONLY
 from visual.player.recorded import MAX_TURNS, Recorded
 from visual.player.turns import DialoguePosition, DialogueTurn, dialogue_id, recorded_turns
 
+if TYPE_CHECKING:
+    from specllava.chat import Chat, Turn
+
 MOST_DIALOGUE_BYTES: Final = 2**29  # of words, pictures and traces
 MOST_CACHE_BYTES: Final = 2**30  # of KV caches that wait for a follow-up, the latest dialogue's apart
 DIALOGUE_BYTES: Final = 4096  # of a dialogue besides its turns
@@ -34,38 +37,6 @@ LOST: Final = "your dialogue is no longer kept: press Run to begin another"
 NONE_YET: Final = "there is no dialogue to go on with: press Run the race first"
 
 TurnParts = tuple[str, tuple[Media, ...], DecodeTrace, DecodeTrace | None]
-
-
-class Turn(Protocol):
-    """A turn of a chat: fields of ``specllava.chat.Turn``."""
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def media(self) -> tuple[Media, ...]: ...
-
-    @property
-    def trace(self) -> DecodeTrace: ...
-
-    @property
-    def alone(self) -> DecodeTrace | None: ...
-
-
-class Chat(Protocol):
-    """Interface that the page needs of a chat: ``specllava.chat.Chat``, or a stand-in in tests."""
-
-    @property
-    def turns(self) -> Sequence[Turn]: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def forget(self) -> None: ...
-
-    def race(
-        self, text: str, image: Sequence[Media], config: DecodingConfig, turn: int | None
-    ) -> Generator[Any]: ...
 
 
 @dataclass(eq=False)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any
 
 from specllava.config import DecodingConfig
-from specllava.findings.ablation import Ablation
-from specllava.findings.comparison import PairedComparison
-from specllava.findings.forced_token import ForcedToken
-from specllava.findings.sweep import Sweep
 from specllava.models.media import Pictures
-from specllava.question import Question
 from visual.page.lab_views import (
     View,
     distillation_view,
@@ -25,50 +18,23 @@ from visual.page.lab_views import (
     sweep_view,
 )
 
-
-class Experiments(Protocol):
-    """Interface that the lab needs of a pair of models: ``specllava.lab.Lab``, or a stand-in in tests.
-
-    A generator yields after each decode step, the same finding again where there is no new one, so that it can be
-    closed there. Bad input raises a ``ValueError`` that a visitor can read.
-    """
-
-    def rules(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Sweep]: ...
-
-    def drafters(
-        self, image: Pictures, messages: str, others: Mapping[str, Any], config: DecodingConfig
-    ) -> Generator[Sweep]: ...  # others: experiments with each draft of the target, by what it is called
-
-    def sweep(self, image: Pictures, messages: str, field: str, config: DecodingConfig) -> Generator[Sweep]: ...
-
-    def image_ablation(
-        self, image: Pictures, messages: str, other: Image.Image, config: DecodingConfig
-    ) -> Generator[Ablation]: ...
-
-    def distillation(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Ablation]: ...
-
-    def forced_token(
-        self, image: Pictures, messages: str, given: Sequence[int], config: DecodingConfig
-    ) -> Generator[ForcedToken | None]: ...
-
-    def compare(
-        self, questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig, other: Any = None
-    ) -> Generator[PairedComparison]: ...  # other: experiments on the models of B, where these are not those of A
-
-
-# An experiment on a picture, a question and the settings, with one thing more that only some need.
-Start = Callable[[Experiments, Pictures, str, Any, DecodingConfig], Generator[Any]]
+if TYPE_CHECKING:
+    from specllava.lab import Lab
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One card of the lab."""
+    """One card of the lab.
+
+    Args:
+        start: runs it on a picture, a question and the settings, with one thing more that only some need.
+    """
 
     name: str
     title: str
     about: str
     button: str
-    start: Start
+    start: Callable[[Lab, Pictures, str, Any, DecodingConfig], Generator[Any]]
     view: Callable[[Any], tuple[str, View]]
 
 

@@ -12,11 +12,12 @@ import gradio as gr
 
 from specllava.limits import Limits
 from specllava.models.video_file import SUFFIXES
+from specllava.toyworld.scene import Split
 from visual.page import widgets
 from visual.page.controls import settings_drawer
 from visual.page.model_choice import ModelChoices
 from visual.page.notices import info, notice_arguments
-from visual.page.pictures import TOY_KNOWS, Picture, Split, new_scene
+from visual.page.pictures import TOY_KNOWS, Picture, new_scene
 from visual.page.runs import QUICK
 from visual.page.upload_store import UploadStore
 from visual.page.uploads import read_upload, upload_hint, upload_types

@@ -6,14 +6,14 @@ import html
 import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from specllava.findings.sweep import SWEEP_VALUES
 from visual.page import widgets
 from visual.page.controls import Settings
-from visual.page.experiments import EXPERIMENTS, Experiment, Experiments
+from visual.page.experiments import EXPERIMENTS, Experiment
 from visual.page.model_choice import AS_STARTED, Chosen, ModelChoices, chosen_models
 from visual.page.notices import info, notice_arguments
 from visual.page.picture_source import PictureSource
@@ -25,6 +25,9 @@ from visual.player.frames import Ending
 from visual.player.picture import data_address
 from visual.player.question import shorten_question
 from visual.player.static_files import PLOTLY_JS
+
+if TYPE_CHECKING:
+    from specllava.lab import Lab
 
 MODULES = ("charts.js", "player.js", "compared.js", "lab.js")
 MOUNT = """
@@ -46,14 +49,14 @@ class LabState:
         uploads: of the visitors.
     """
 
-    experiments: Callable[[], Experiments]
+    experiments: Callable[[], Lab]
     another: Callable[[], PictureSource]
     requests: RunRequests
-    others: Mapping[Chosen, Callable[[], Experiments]] = field(default_factory=dict)
+    others: Mapping[Chosen, Callable[[], Lab]] = field(default_factory=dict)
     choices: ModelChoices = field(default_factory=ModelChoices)
     uploads: UploadStore = field(default_factory=UploadStore)
 
-    def on(self, models: Chosen) -> Experiments:
+    def on(self, models: Chosen) -> Lab:
         """Return the experiments on the models that were chosen.
 
         Raises:
@@ -61,7 +64,7 @@ class LabState:
         """
         return (chosen_models(self.others, models) or self.experiments)()
 
-    def drafts(self, models: Chosen) -> dict[str, Experiments]:
+    def drafts(self, models: Chosen) -> dict[str, Lab]:
         """Return the experiments with each draft of the target, by its name, in the precision that was chosen."""
         if models.pair != AS_STARTED:
             return {models.pair: self.on(models)}

@@ -63,7 +63,7 @@ def build_page(state: AppState) -> gr.Blocks:
     gr.set_static_paths([*static_paths(), *(race.image for race in races if race.image)])
     state.uploads.share(turn.image for race in races for turn in race.turns if turn.image)
     first = state.first
-    with PageBlocks(title=markup.TITLE, fill_width=True, delete_cache=(3600, 3600)) as page:
+    with PageBlocks(title=markup.TITLE, fill_width=True, delete_cache=(600, 900)) as page:
         with gr.Row(elem_id="masthead"):
             gr.HTML(**widgets.masthead_arguments(), elem_id="title")
             gr.HTML(**widgets.constant_arguments(markup.links(state.code)), elem_id="links")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Literal
 
 from PIL import Image
 
 from specllava.models.images import EncodedImage, open_image
 from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import sample_scene
+from specllava.toyworld.scene import Split, sample_scene
 from visual.page.notices import info
 from visual.player.picture import data_address
 
-Split = Literal["train", "held-out"]
 TOY_KNOWS = "The toy pair knows only its own cartoon scenes."
 STRANGE = "This scene has a thing in a colour in which training never showed it."
 SCENE_PIXELS = 384  # of a scene on the page

@@ -7,10 +7,12 @@ refused: nothing else is ever taken in its place.
 
 from __future__ import annotations
 
+import math
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -18,12 +20,14 @@ from typing import Any, Final, get_args
 
 from PIL import Image
 
+from specllava.toyworld.scene import Split
 from visual.page.comparison_prompts import PagePrompt
 from visual.page.picture_source import PictureSource
-from visual.page.pictures import Picture, Split
+from visual.page.pictures import Picture
 from visual.page.uploads import MediaList
 
 MOST_UPLOAD_BYTES: Final = 2**30
+SECONDS_AFTER_LEAVING: Final = 900.0  # that an upload is kept without being used: a page may be loaded anew
 ENTRY_BYTES: Final = 4096  # of an upload, besides its pixels: tiny ones are bounded too
 MAX_SEED: Final = 2**31
 LOST: Final = {  # by the kind of upload that a reference begins with
@@ -54,10 +58,13 @@ class _Upload:
     session: str
     value: Any
     nbytes: int
+    expires: float = math.inf  # seconds of the monotonic clock; set when its visitor leaves
 
 
 class UploadStore:
     """The uploads of all visitors: of each session the latest pictures and the latest prompts. Threads share it.
+
+    Those of a visitor who left expire a quarter of an hour after their last use.
 
     Args:
         most_bytes: of all uploads; those that were not used for longest are dropped first.
@@ -116,10 +123,12 @@ class UploadStore:
         return found if isinstance(found, tuple) else None
 
     def leave(self, session: str) -> None:
-        """Let the uploads of a session go first when room is needed; its visitor may come back until then."""
+        """Let the uploads of a session expire, and go first when room is needed, unless its visitor comes back."""
         with self._lock:
-            for reference in [name for name, upload in self._uploads.items() if upload.session == session]:
+            for reference, upload in [item for item in self._uploads.items() if item[1].session == session]:
+                self._uploads[reference] = replace(upload, expires=time.monotonic() + SECONDS_AFTER_LEAVING)
                 self._uploads.move_to_end(reference, last=False)
+            self._drop_expired()
 
     @property
     def nbytes(self) -> int:
@@ -130,6 +139,7 @@ class UploadStore:
     def _keep(self, session: str, kind: str, value: Any, nbytes: int) -> str:
         reference = f"{kind}:{secrets.token_urlsafe(16)}"
         with self._lock:
+            self._drop_expired()
             for name in [name for name, upload in self._uploads.items() if upload.session == session]:
                 if name.startswith("prompts:") == (kind == "prompts"):
                     del self._uploads[name]
@@ -141,11 +151,19 @@ class UploadStore:
 
     def _get(self, reference: Any) -> Any:
         with self._lock:
+            self._drop_expired()
             upload = self._uploads.get(reference) if isinstance(reference, str) else None
             if upload is None:
                 return None
+            if upload.expires < math.inf:  # its visitor came back
+                self._uploads[reference] = replace(upload, expires=time.monotonic() + SECONDS_AFTER_LEAVING)
             self._uploads.move_to_end(reference)
             return upload.value
+
+    def _drop_expired(self) -> None:
+        now = time.monotonic()
+        for reference in [name for name, upload in self._uploads.items() if upload.expires <= now]:
+            del self._uploads[reference]
 
 
 def _kind(picture: PictureSource) -> str:
