@@ -24,7 +24,7 @@ from specllava.growth.rules.topk import eagle2_tree
 from specllava.growth.tree_builder import TopTokens
 from specllava.models.model_size import max_expansions
 from specllava.models.presets import presets
-from visual.page.api import ENDPOINTS, _documented
+from visual.page.api import ENDPOINTS, _document
 from visual.page.app_state import AppState
 from visual.page.controls import decoding_config, settings_drawer
 from visual.page.dialogue import Dialogues
@@ -135,7 +135,7 @@ def test_the_page_begins_with_that_tree_and_names_it() -> None:
         """Nothing: its signature is what is documented."""
 
     state = AppState(lambda: None, choices=choices)  # type: ignore[arg-type,return-value]
-    given = signature(_documented(ENDPOINTS[0], called, state)).parameters
+    given = signature(_document(ENDPOINTS[0], called, state)).parameters
     assert {name: given[name].default for name in presets()[MSD].tree} == presets()[MSD].tree
 
 
