@@ -29,12 +29,12 @@ from pydantic import ValidationError
 from specllava.cli.options import PairOptions, load_pair
 from specllava.cli.page_options import PageOptions, is_for_one
 from specllava.cli.page_pairs import load_offered, offered_names, pairs_with_memory
-from specllava.config import one_line
-from specllava.growth.cost_model import Costs, read_costs
-from specllava.models.images import open_image
-from specllava.models.load_options import DTypeName
-from specllava.models.presets import Preset, preset_named, presets
-from specllava.shipped import shipped
+from specllava.core.config import one_line
+from specllava.core.files import shipped
+from specllava.core.growth.cost_model import Costs, read_costs
+from specllava.models.loading.load_options import DTypeName
+from specllava.models.loading.presets import Preset, preset_named, presets
+from specllava.models.media.images import open_image
 from visual.page.allocator import give_back_freed_memory
 from visual.page.app_state import AppState, Models
 from visual.page.dialogue import Dialogues, TurnParts

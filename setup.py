@@ -10,7 +10,7 @@ SHIPPED = ("app.py", "assets")
 
 
 class BuildWithShipped(build_py):
-    """Put the page's program and the assets into the package, where ``specllava.shipped`` looks for them."""
+    """Put the page's program and the assets into the package, where ``specllava.core.files`` looks for them."""
 
     def run(self) -> None:
         super().run()

@@ -19,7 +19,7 @@ from rich.table import Table
 from tqdm.auto import tqdm
 
 from specllava.cli.options import write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.decoding import stream
 from specllava.lane import Lane
 from specllava.pair import Pair

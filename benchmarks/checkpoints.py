@@ -24,14 +24,14 @@ from tqdm.auto import tqdm
 from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
 from specllava.cli.options import DecodingOptions, PairOptions, load_pair, with_fallback_drafter, write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import Comparison, compare, compare_ids, summarise
+from specllava.core.trace import DecodeTrace
 from specllava.lane import lane_of
-from specllava.metrics import Comparison, compare, compare_ids, summarise
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import scenes
-from specllava.trace import DecodeTrace
 
 SIZES = ((336, 336), (640, 480), (333, 801), (97, 64), (1024, 300), (500, 500), (71, 700))  # width, height
 QUESTIONS = (

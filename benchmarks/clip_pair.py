@@ -20,8 +20,8 @@ from transformers import AutoProcessor, LlavaForConditionalGeneration
 from specllava.distill.config import LoopConfig
 from specllava.distill.loop import Batch, Losses, fit
 from specllava.distill.losses import answer_positions
-from specllava.models.draft_classes import DraftLlava, save
-from specllava.models.presets import presets
+from specllava.models.drafts.draft_classes import DraftLlava, save
+from specllava.models.loading.presets import presets
 from specllava.toyworld.clip_batches import ClipBatches
 from specllava.toyworld.corpus import content_ids
 from specllava.toyworld.hints import NAMES, naming_loss

@@ -21,17 +21,17 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlamaForCausalLM, LlavaC
 
 from benchmarks.markdown import markdown
 from specllava.cli.options import write_json
-from specllava.models.compressor_config import KINDS, CompressorConfig, CompressorKind
-from specllava.models.draft_classes import DraftLlava
-from specllava.models.feature_config import FeatureDraftConfig
-from specllava.models.feature_draft import FeatureDraft
-from specllava.models.fused import fuse
-from specllava.models.vision import kept_slots
+from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind
+from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.drafts.feature_config import FeatureDraftConfig
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.loading.fused import fuse
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.passes import PassInput
 from specllava.runtime.run_info import run_info
 from specllava.runtime.timing import now
+from specllava.runtime.vision import kept_slots
 
 MODELS = {"LLaVA-1.5": 576, "LLaVA-NeXT": 2880}  # image slots; of LLaVA-NeXT for a large picture
 TEXT, MARKER, LEVEL, VOCABULARY = 64, 3, 8, 32064  # tokens of text, the image token, nodes of a level, tokens

@@ -18,7 +18,7 @@ from specllava.bench.results import results_of
 from specllava.bench.rounds import Plan, measure
 from specllava.bench.toy_dialogues import toy_dialogues
 from specllava.cli.options import write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.pair import Pair
 
 

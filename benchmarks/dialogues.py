@@ -20,10 +20,11 @@ from rich.table import Table
 from tqdm.auto import tqdm
 
 from specllava.cli.options import write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import summarise
+from specllava.core.trace import DecodeTrace
 from specllava.drafters.lookup import continuations, merge
 from specllava.lane import Lane
-from specllava.metrics import summarise
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
 from specllava.runtime.prompt import Prompt
@@ -31,7 +32,6 @@ from specllava.toyworld.dialogue import QuestionAnswer, converse
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Scene, scenes
 from specllava.toyworld.scene_questions import START
-from specllava.trace import DecodeTrace
 
 LOOK_FOR = 400  # samples of the corpus to find the dialogues in
 

@@ -16,11 +16,11 @@ from transformers import AutoProcessor, LlavaConfig
 
 from benchmarks.png import write_png
 from specllava.cli.distill import Distill
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
 from specllava.findings.distillation import Report
-from specllava.models.draft_classes import DraftLlava, save
-from specllava.models.presets import presets
+from specllava.models.drafts.draft_classes import DraftLlava, save
+from specllava.models.loading.presets import presets
 from specllava.toyworld.export import export
 from visual.figures.distillation import figure
 

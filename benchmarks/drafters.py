@@ -27,18 +27,18 @@ from specllava.bench.results import LaneResult, pool
 from specllava.bench.rounds import margins_of
 from specllava.bench.timed_run import TimedRun
 from specllava.cli.options import write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.distill.config import LoopConfig
 from specllava.distill.feature_losses import TaughtTexts, feature_losses
 from specllava.distill.initial_draft import training_draft
 from specllava.distill.loop import Batch, Losses, fit
 from specllava.distill.stage import answer_tokens, taught_texts
 from specllava.lane import Lane
-from specllava.models.compressor_config import KINDS, CompressorConfig, CompressorKind
-from specllava.models.compressors import add_compressor
-from specllava.models.draft_classes import save
-from specllava.models.feature_config import LAST
-from specllava.models.feature_draft import FeatureDraft
+from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind
+from specllava.models.drafts.compressors import add_compressor
+from specllava.models.drafts.draft_classes import save
+from specllava.models.drafts.feature_config import LAST
+from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import prompt_entries

@@ -29,7 +29,7 @@ from support.video_proofs import READERS
 from tqdm.auto import tqdm
 
 from specllava.cli.options import write_json
-from specllava.models.load_options import DTypeName
+from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
 
 DTYPES: Final[tuple[DTypeName, ...]] = get_args(DTypeName)[1:3]  # those in which no token may differ

@@ -21,12 +21,12 @@ from support import family_drafts, models
 from support.family_drafts import KINDS, AnyFamily, Kind
 
 from specllava.cli.options import write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
+from specllava.distill.export_draft import export_draft
 from specllava.distill.job import Job
 from specllava.distill.run import distil_files
-from specllava.models.draft_reading import LayoutName
-from specllava.models.export_draft import export_draft
+from specllava.models.drafts.draft_reading import LayoutName
 from specllava.pair import Pair
 
 ROWS, LENGTH, HELD_OUT = 30, 600, 3

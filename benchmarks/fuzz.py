@@ -30,7 +30,7 @@ from benchmarks.load import CROWD, handlers_of, server
 from benchmarks.mutations import mutated, odd_call
 from benchmarks.visitor import Visitor
 from specllava.cli.options import write_json
-from specllava.shipped import shipped
+from specllava.core.files import shipped
 
 SLOW: Final = 5.0  # seconds
 HUNG: Final = 60.0

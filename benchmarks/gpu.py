@@ -27,16 +27,16 @@ from benchmarks.gpu_passes import Check, Watch, check_bits, check_memory, check_
 from benchmarks.markdown import markdown
 from benchmarks.random_pair import SizeName, build, feature_draft, place_for, size_of
 from specllava.cli.options import write_json
+from specllava.core.files import write_whole
+from specllava.core.trace import Prefill, StepTrace
 from specllava.decoding import stream
 from specllava.lane import Lane
-from specllava.models.draft_reading import DraftFormat
-from specllava.models.load_options import PassesName
+from specllava.models.drafts.draft_reading import DraftFormat
+from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.padded_passes import ROWS
 from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
-from specllava.trace import Prefill, StepTrace
-from specllava.whole_file import write_whole
 
 DRAFT_ROWS = (1, 2, 4, 8, 16)
 FORMATS: tuple[DraftFormat, ...] = ("eagle", "msd", "vispec", "eagle3")

@@ -28,13 +28,13 @@ from rich.table import Table
 
 from benchmarks.random_pair import SizeName, build, place_for, size_of
 from specllava.cli.options import write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.rules.topk import eagle2_tree
+from specllava.core.trace import Prefill, StepTrace
 from specllava.decoding import stream
-from specllava.growth.rules.topk import eagle2_tree
 from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
-from specllava.trace import Prefill, StepTrace
 
 TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 DRAFT_ROWS = (1, 2, 4, 8, 16)

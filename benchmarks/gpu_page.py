@@ -11,7 +11,7 @@ from gradio_client import Client, handle_file
 
 from benchmarks.gpu_llava import PICTURE, QUESTION
 from benchmarks.gpu_passes import Check
-from specllava.models.load_options import PassesName
+from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
 from visual.page.app_state import AppState
 from visual.page.layout import build_page

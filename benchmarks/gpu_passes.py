@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from benchmarks.gpu_llava import LANES, PICTURE, QUESTION
 from specllava.decoding import Request
 from specllava.lane import Lane
-from specllava.models.feature_draft import FeatureDraft
-from specllava.models.load_options import PassesName
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
 from specllava.runtime.engines import AnyEngine, Engines
 from specllava.runtime.kv_caches import KVCaches

@@ -31,9 +31,9 @@ from specllava.bench.bare_steps import BareSteps
 from specllava.bench.lanes import run_timed
 from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.lane import Lane
-from specllava.models.device import parse_device
+from specllava.models.checkpoints.device import parse_device
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput

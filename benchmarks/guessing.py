@@ -15,14 +15,14 @@ from typing import Any, Final
 import torch
 
 from specllava.cli.options import write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import compare, summarise
+from specllava.core.trace import DecodeTrace
 from specllava.findings.bootstrap import Ratio, pooled_rate
 from specllava.lane import Lane
-from specllava.metrics import compare, summarise
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
-from specllava.trace import DecodeTrace
 
 
 class DifferError(AssertionError):

@@ -22,7 +22,7 @@ import httpx
 import psutil
 from PIL import Image
 
-from specllava.limits import MIB, Limits
+from specllava.core.limits import MIB, Limits
 
 MOST_SECONDS: Final = 0.5  # of the processor, for one request
 MOST_BYTES: Final = 50_000_000  # of memory beyond what was resident before it

@@ -36,21 +36,21 @@ from transformers.utils import logging
 from benchmarks.random_pair import Size, size_of
 from benchmarks.random_settings import random_settings
 from specllava.cli.options import write_json
-from specllava.config import RULES, DecodingConfig
-from specllava.growth.cost_model import Costs
+from specllava.core.config import RULES, DecodingConfig
+from specllava.core.growth.cost_model import Costs
+from specllava.core.metrics import compare, summarise
+from specllava.core.trace import NO_DRAFT, DecodeTrace
 from specllava.lane import lane_of
-from specllava.metrics import compare, summarise
-from specllava.models.draft_classes import DraftLlava
-from specllava.models.feature_config import FeatureDraftConfig
-from specllava.models.feature_draft import FeatureDraft
-from specllava.models.fused import fuse
+from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.drafts.feature_config import FeatureDraftConfig
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.loading.fused import fuse
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene import sample_scene
-from specllava.trace import NO_DRAFT, DecodeTrace
 
 FORMATS: dict[str, dict[str, Any]] = {
     "eagle": {},

@@ -32,8 +32,8 @@ from rich.console import Console
 from benchmarks.hostile import hostile
 from benchmarks.visitor import Handlers, Visitor, VisitorRun
 from specllava.cli.options import write_json
-from specllava.limits import Limits
-from specllava.shipped import shipped
+from specllava.core.files import shipped
+from specllava.core.limits import Limits
 
 QUESTIONS = ("Describe this image in detail.", "How many objects are there?", "What is on the left?", "Tell a story.")
 STARTING = 300.0  # seconds that a server may take to serve, models included

@@ -25,11 +25,11 @@ from tqdm.auto import tqdm
 from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
 from benchmarks.markdown import markdown
 from benchmarks.svg import write_svg
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.question import Question
 from specllava.findings.bootstrap import pooled_ratio
 from specllava.lab import BLANK
 from specllava.pair import Pair
-from specllava.question import Question
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.toyworld.scene_questions import scene_questions
 from visual.figures.intervals import Panel, interval_figure

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 import tyro
 
 from benchmarks.png import write_png
-from specllava.growth.rules import RULE_INFOS
+from specllava.core.growth.rules import RULE_INFOS
 
 WIDTH, HEIGHT = 980, 520
 TARGET_ONLY = "target-only"

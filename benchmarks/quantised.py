@@ -23,9 +23,9 @@ from transformers import PreTrainedModel
 from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
 from benchmarks.markdown import markdown
 from benchmarks.svg import write_svg
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.findings.bootstrap import pooled_ratio
-from specllava.models.quantization import decoder_weights
+from specllava.models.loading.quantization import decoder_weights
 from specllava.pair import Pair
 from specllava.toyworld.scene_questions import scene_questions
 from visual.figures.intervals import Panel, interval_figure

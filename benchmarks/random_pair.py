@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
-from specllava.models.draft_classes import DraftLlava
-from specllava.models.draft_reading import DraftFormat
-from specllava.models.fresh_feature_draft import fresh_feature_draft
-from specllava.models.fused import fuse
+from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.drafts.draft_reading import DraftFormat
+from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
+from specllava.models.loading.fused import fuse
 from specllava.pair import Pair
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.recipe import ToyRecipe

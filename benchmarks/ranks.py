@@ -9,9 +9,9 @@ import tyro
 from rich.console import Console
 
 from specllava.bench.toy_dialogues import toy_prompts
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import acceptance_by_rank
 from specllava.lane import Lane
-from specllava.metrics import acceptance_by_rank
 from specllava.pair import Pair
 
 RANKS = 4

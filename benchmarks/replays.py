@@ -18,14 +18,14 @@ from tqdm.auto import tqdm
 
 from specllava.bench.lanes import bench_lanes
 from specllava.bench.toy_dialogues import toy_prompts
-from specllava.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.files import write_whole
+from specllava.core.trace import StepTrace
 from specllava.decoding import stream
 from specllava.findings.replays import MAX_FILE_BYTES, Replays, ReplayStep, priced
 from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.trace import StepTrace
-from specllava.whole_file import write_whole
 from visual.player.pays import REPLAYS
 
 WARM_UP = 4  # prompts before the recorded ones: the cost-aware rule learns from them

@@ -19,9 +19,9 @@ from tqdm.auto import tqdm
 
 from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import summarise
 from specllava.lane import Lane
-from specllava.metrics import summarise
 from specllava.pair import Pair
 
 TEMPERATURES = (0.5, 1.0, 1.5)

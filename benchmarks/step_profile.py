@@ -23,10 +23,10 @@ from benchmarks.markdown import markdown
 from specllava.bench.bare_steps import BareSteps
 from specllava.bench.lanes import run_timed
 from specllava.bench.toy_dialogues import toy_prompts
-from specllava.config import DecodingConfig, RuleName
+from specllava.core.config import DecodingConfig, RuleName
+from specllava.core.growth import grow
 from specllava.decoding import Request
 from specllava.drafters import growing
-from specllava.growth import grow
 from specllava.lane import lane_of
 from specllava.pair import Pair
 from specllava.runtime.attention import AttentionMasks

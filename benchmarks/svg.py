@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import plotly.graph_objects as go
 
 from benchmarks.png import drawn
-from specllava.whole_file import write_whole
+from specllava.core.files import write_whole
 
 TO_SVG = "Plotly.toImage(document.querySelector('.js-plotly-plot'), {format: 'svg', width: null, height: null})"
 RANDOM = re.compile(r'id="defs-([0-9a-f]{6})"')  # of a drawing: part of every id

@@ -24,10 +24,10 @@ from benchmarks.distillation import prepare
 from benchmarks.png import write_png
 from specllava.cli.distill import Distill
 from specllava.cli.options import write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
 from specllava.findings.distillation import Report
-from specllava.models.presets import presets
+from specllava.models.loading.presets import presets
 from specllava.toyworld.recipe import ToyRecipe
 from visual.figures import theme
 

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
 from benchmarks.markdown import markdown
 from benchmarks.svg import write_svg
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.findings.bootstrap import pooled_ratio
 from specllava.pair import Pair
 from specllava.toyworld.draw import draw_scene

@@ -23,8 +23,8 @@ from benchmarks.clip_pair import ClipTraining, train_clip_pair
 from benchmarks.guessing import Guessing, alone, guess, rates, told, write_found
 from benchmarks.markdown import markdown
 from benchmarks.svg import write_svg
-from specllava.config import DecodingConfig
-from specllava.models.video import Video
+from specllava.core.config import DecodingConfig
+from specllava.models.media.video import Video
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.toyworld.clip import Clip, sample_clip

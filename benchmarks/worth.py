@@ -23,15 +23,15 @@ from tqdm.auto import tqdm
 from specllava.bench.lanes import bench_lanes
 from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.cost_model import CostModel, Costs
+from specllava.core.growth.rules import build_rule
+from specllava.core.trace import StepTrace
 from specllava.decoding import stream
 from specllava.findings.replays import ReplayStep, priced
-from specllava.growth.cost_model import CostModel, Costs
-from specllava.growth.rules import build_rule
 from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.trace import StepTrace
 
 DEPTHS, NODES, FLOORS = (6, 10, 16), (12, 40), (-0.7, -1.0, -1.4, -2.0)
 WARM_UP = 12  # prompts before the counted ones: cost-aware learns from them, the others have nothing to learn

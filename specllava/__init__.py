@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specllava.chat import Chat
-    from specllava.config import DecodingConfig
+    from specllava.core.config import DecodingConfig
+    from specllava.core.trace import DecodeTrace, StepTrace
     from specllava.pair import Pair
-    from specllava.trace import DecodeTrace, StepTrace
 
 __version__ = "0.1.0"
 __all__ = ["Chat", "DecodeTrace", "DecodingConfig", "Pair", "StepTrace", "__version__"]
 
 _HOMES = {
     "Chat": "specllava.chat",
-    "DecodingConfig": "specllava.config",
-    "DecodeTrace": "specllava.trace",
-    "StepTrace": "specllava.trace",
+    "DecodingConfig": "specllava.core.config",
+    "DecodeTrace": "specllava.core.trace",
+    "StepTrace": "specllava.core.trace",
     "Pair": "specllava.pair",
 }
 

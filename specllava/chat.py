@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import DecodeTrace
 from specllava.decoding import Event, RaceEvent, race
 from specllava.lane import Lane, lane_of, race_lanes
-from specllava.models.family import ImageFeatures
-from specllava.models.media import Media, Pictures, open_media
-from specllava.models.special import escape_special_tokens, special_tokens
-from specllava.models.video import Video
+from specllava.models.checkpoints.special_tokens import escape_special_tokens, special_tokens
+from specllava.models.families.family import ImageFeatures
+from specllava.models.media.media import Media, Pictures, open_media
+from specllava.models.media.video import Video
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
 from specllava.runtime.kv_caches import KVCaches
-from specllava.trace import DecodeTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,9 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, check_proposal, check_pruned
-from specllava.growth.rule import GrowthRule
-from specllava.lane import Lane, LaneFacts
-from specllava.models.model_size import target_columns
-from specllava.recorded_config import MAX_NAME
-from specllava.runtime.detokenizer import Detokenizer
-from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.passes import PassInput
-from specllava.runtime.timing import now, now_read
-from specllava.trace import (
+from specllava.core.growth.rule import GrowthRule
+from specllava.core.recorded_config import MAX_NAME
+from specllava.core.trace import (
     SCHEMA_VERSION,
     DecodeTrace,
     FinishReason,
@@ -32,7 +25,14 @@ from specllava.trace import (
     StepTrace,
     tokens_used,
 )
-from specllava.tree import DraftTree, Pruned
+from specllava.core.tree import DraftTree, Pruned
+from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, check_proposal, check_pruned
+from specllava.lane import Lane, LaneFacts
+from specllava.models.loading.model_size import target_columns
+from specllava.runtime.detokenizer import Detokenizer
+from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.passes import PassInput
+from specllava.runtime.timing import now, now_read
 from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.draws import DrawRecorder
 from specllava.verification.sampling import SeededRandom

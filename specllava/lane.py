@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.rule import GrowthRule
 from specllava.drafters.drafter import Drafter
-from specllava.growth.rule import GrowthRule
 from specllava.runtime.prompt import Prompt
 
 TARGET_ONLY, SPECULATIVE = "target-only", "speculative"

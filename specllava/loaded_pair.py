@@ -9,20 +9,20 @@ from functools import cached_property
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
-from specllava.growth.cost_model import CostModel, Costs
-from specllava.models.device import input_device
-from specllava.models.draft_classes import VisionSource, vision_source
-from specllava.models.eos import eos_token_ids
-from specllava.models.family import Family, family_of
-from specllava.models.load_options import PassesName, QuantizationName
-from specllava.models.memory_estimate import checked_context
+from specllava.core.growth.cost_model import CostModel, Costs
+from specllava.core.trace import RunInfo
+from specllava.models.checkpoints.device import input_device
+from specllava.models.checkpoints.eos import eos_token_ids
+from specllava.models.drafts.draft_classes import VisionSource, vision_source
+from specllava.models.families.family import Family, family_of
+from specllava.models.loading.load_options import PassesName, QuantizationName
+from specllava.models.loading.memory_estimate import checked_context
 from specllava.runtime.detokenizer import Detokenizer
 from specllava.runtime.engines import Engines, engines_for
 from specllava.runtime.kept_costs import costs_key, costs_of_before, kept_costs
 from specllava.runtime.prompt_builder import PromptBuilder
 from specllava.runtime.run_info import run_info
 from specllava.runtime.timing import CostMeasurement
-from specllava.trace import RunInfo
 
 
 @dataclass(frozen=True)

@@ -8,25 +8,25 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.rule import GrowthRule
+from specllava.core.growth.rules import RULE_INFOS, build_rule
+from specllava.core.trace import NO_DRAFT, DecodeTrace
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
 from specllava.drafters.build import build_drafter
-from specllava.growth.rule import GrowthRule
-from specllava.growth.rules import RULE_INFOS, build_rule
 from specllava.lane import SIDES, Lane, LaneFacts, LaneOverrides, lane_of, race_lanes
 from specllava.loaded_pair import LoadedPair
-from specllava.models.checkpoint import Source
-from specllava.models.draft_reading import DraftFormat, DraftReading
-from specllava.models.family import ImageFeatures
-from specllava.models.load_options import LoadOptions, PassesName
-from specllava.models.loading import load_draft, load_target
-from specllava.models.media import Pictures, open_media
-from specllava.models.presets import draft_hint, preset_named, presets
+from specllava.models.checkpoints.checkpoint import Source
+from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
+from specllava.models.families.family import ImageFeatures
+from specllava.models.loading.load_options import LoadOptions, PassesName
+from specllava.models.loading.loading import load_draft, load_target
+from specllava.models.loading.presets import draft_hint, preset_named, presets
+from specllava.models.media.media import Pictures, open_media
 from specllava.runtime.chat_format import Messages
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.prompt_builder import check_room
-from specllava.trace import NO_DRAFT, DecodeTrace
 from specllava.verification.answer_settings import answer_settings, check_settings, settings_in_force
 
 CHAT_TOKENS = 1024  # caches that outlive an answer grow by as many, so that they seldom move
@@ -67,7 +67,7 @@ class Pair(LoadedPair):
             draft: without one, only ``prompt-lookup`` and ``none`` can draft.
             name: of the pair; by default the target's.
             tell: receives a line on the memory that is needed, before anything is loaded.
-            options: fields of :class:`~specllava.models.load_options.LoadOptions`.
+            options: fields of :class:`~specllava.models.loading.load_options.LoadOptions`.
 
         Raises:
             ValueError: no model there, more memory needed than there is, or models that do not fit each other; one
@@ -95,7 +95,7 @@ class Pair(LoadedPair):
 
         Args:
             draft_format, draft_state_layers, draft_rope_theta: as
-                :class:`~specllava.models.draft_reading.DraftReading`.
+                :class:`~specllava.models.drafts.draft_reading.DraftReading`.
             tell: receives a line about weights that must be unpickled.
 
         Raises:
@@ -144,7 +144,7 @@ class Pair(LoadedPair):
         """Build a prompt of a picture and a question (or a chat, see :class:`PromptBuilder`), for any number of runs.
 
         Args:
-            image: one, several in their order, or none; a video too (:func:`~specllava.models.video_file.read_video`).
+            image: one, several in their order, or none; a video too (``video_file.read_video``).
 
         Raises:
             ValueError: bad input, or it does not fit the context together with ``new_tokens``.

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from support.browser import SavedPages, Server, Visit, Visitor, visits
 
 if TYPE_CHECKING:
-    from specllava.models.load_options import DTypeName
+    from specllava.models.loading.load_options import DTypeName
     from specllava.pair import Pair
     from visual.page.app_state import AppState
 

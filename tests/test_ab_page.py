@@ -19,11 +19,11 @@ from support.lab_traces import FakeLab, synthetic_against
 from support.visual_traces import FakeBackend
 from test_ab_prompts import png, zipped
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.limits import Limits
+from specllava.core.question import Question
 from specllava.findings.comparison import PairedComparison
 from specllava.findings.comparison_tables import records, summary_lines, to_csv, to_markdown
-from specllava.limits import Limits
-from specllava.question import Question
 from visual.page.comparison_card import open_pair_row
 from visual.page.comparison_prompts import LIST, MAX_PROMPTS, file_prompts
 from visual.page.comparison_run import FILE, KEPT, LINES, NAME, SCENES, ComparisonRequest, Comparisons, comparison_kind

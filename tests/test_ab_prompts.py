@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from specllava.models.images import EncodedImage, open_image, read_size
+from specllava.models.media.images import EncodedImage, open_image, read_size
 from visual.page.comparison_prompts import (
     LIST,
     MAX_FILE_BYTES,

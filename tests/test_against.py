@@ -23,17 +23,17 @@ from markdown_it import MarkdownIt
 from support import models
 from support.visual_traces import synthetic_race
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import Comparison, RunTotals, compare, summarise
+from specllava.core.question import Question
+from specllava.core.race_file import NamedTrace, comparison_json, write_zip
+from specllava.core.trace import DecodeTrace
 from specllava.findings.bootstrap import pooled_ratio
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
 from specllava.findings.comparison_tables import race_files, records, to_csv, to_json, to_markdown
 from specllava.lab import Lab
 from specllava.lab.comparison import Side, compare_questions, same_words
-from specllava.metrics import Comparison, RunTotals, compare, summarise
 from specllava.pair import Pair
-from specllava.question import Question
-from specllava.race_file import NamedTrace, comparison_json, write_zip
-from specllava.trace import DecodeTrace
 from visual.player.race_frames import race_frames
 from visual.player.recorded import read_recorded
 

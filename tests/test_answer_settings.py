@@ -24,11 +24,11 @@ from benchmarks.identity import DRAFTERS, count
 from benchmarks.random_settings import GREEDY, SAMPLED, random_settings
 from specllava.bench.transformers_lanes import TRANSFORMERS_LANES, transformers_lane
 from specllava.chat import Chat
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import MAX_SETTINGS, DecodeTrace
 from specllava.drafters.top_tokens import Drawing, top_tokens
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.trace import MAX_SETTINGS, DecodeTrace
 from specllava.verification import answer_settings
 from specllava.verification.answer_settings import APPLIED, OF_SAMPLING, REFUSED, warpers
 from specllava.verification.sampling import RandomSource, SeededRandom, warp

@@ -26,8 +26,8 @@ from PIL import Image
 from support.visual_traces import FakeBackend, synthetic_recorded
 
 from benchmarks.visitor import Handlers, Visitor
-from specllava.config import DecodingConfig
-from specllava.limits import Limits
+from specllava.core.config import DecodingConfig
+from specllava.core.limits import Limits
 from visual.page.api import ENDPOINTS
 from visual.page.app_state import AppState, Models
 from visual.page.controls import FIELDS

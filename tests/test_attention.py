@@ -23,10 +23,10 @@ from transformers import (
     Qwen2Config,
 )
 
-from specllava.config import DecodingConfig
-from specllava.models.decoder import FULL, SLIDING, check_decoder, layer_types
-from specllava.models.load_options import LoadOptions
-from specllava.models.loading import load_target
+from specllava.core.config import DecodingConfig
+from specllava.models.checkpoints.decoder import FULL, SLIDING, check_decoder, layer_types
+from specllava.models.loading.load_options import LoadOptions
+from specllava.models.loading.loading import load_target
 from specllava.pair import Pair
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.engine import Engine

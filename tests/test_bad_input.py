@@ -17,18 +17,18 @@ from support import checkpoints, models
 from support.family_kinds import KINDS
 from transformers import LlavaProcessor
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.distill.features import size_of
 from specllava.lane import Lane
-from specllava.models.chat_template import apply_template, is_bounded
-from specllava.models.compatibility import check_pair
-from specllava.models.device import parse_device
-from specllava.models.draft_classes import DraftLlava, save
-from specllava.models.images import JPEG_PIXELS, MAX_PIXELS, open_image, read_size
-from specllava.models.presets import presets
-from specllava.models.quantization import kept_whole
-from specllava.models.vision import merge_features
+from specllava.models.checkpoints.chat_template import apply_template, is_bounded
+from specllava.models.checkpoints.device import parse_device
+from specllava.models.drafts.draft_classes import DraftLlava, save
+from specllava.models.loading.compatibility import check_pair
+from specllava.models.loading.presets import presets
+from specllava.models.loading.quantization import kept_whole
+from specllava.models.media.images import JPEG_PIXELS, MAX_PIXELS, open_image, read_size
 from specllava.pair import Pair
+from specllava.runtime.vision import merge_features
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.recipe import ToyRecipe
 

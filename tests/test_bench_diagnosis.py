@@ -17,10 +17,10 @@ from specllava.bench.raw_passes import WIDTHS
 from specllava.bench.results import results_of
 from specllava.bench.rounds import Plan, measure
 from specllava.bench.timed_run import PassShape, TimedRun, TimedStep
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import RunInfo
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput
-from specllava.trace import RunInfo
 
 QUALITY = DraftQuality(0.5, 0.8, 100)
 SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=4, min_log_prob=-50.0)

@@ -12,7 +12,7 @@ from specllava.bench.results import fastest_alone, results_of
 from specllava.bench.rounds import Plan, measure
 from specllava.bench.sighted_assistant import SightedAssistant
 from specllava.bench.transformers_lanes import TRANSFORMERS_LANES, LaneFailedError, transformers_lane
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.runtime.engine import Engine
 
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8, min_log_prob=-50.0)

@@ -14,8 +14,8 @@ from specllava.bench.measured import Asked, Measured, RawPass, WarmUp
 from specllava.bench.report import category_results, report_of
 from specllava.bench.results import categories_of, pool, results_of
 from specllava.bench.timed_run import TimedRun, TimedStep
-from specllava.config import DecodingConfig
-from specllava.trace import RunInfo
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import RunInfo
 
 PASSES = tuple(
     RawPass(model, width, context, cost * (1 + 0.1 * width + 0.01 * context))

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import models
 
+from specllava.core.tree import DraftTree
 from specllava.runtime.cache import BranchCache
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput
-from specllava.tree import DraftTree
 
 CAPACITY = 96
 CHATS = st.integers(0, len(models.CHATS) - 1)

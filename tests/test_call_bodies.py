@@ -17,7 +17,7 @@ import pytest
 from test_api import Site
 
 from benchmarks.mutations import odd_call
-from specllava.limits import Limits
+from specllava.core.limits import Limits
 from visual.page.call_bodies import FOREIGN_FILE, CallBodies
 
 

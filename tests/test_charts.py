@@ -8,9 +8,9 @@ import pytest
 from support.visual_traces import first_steps, retexted, synthetic_race
 
 from benchmarks import picture
-from specllava.config import DecodingConfig
-from specllava.growth.rules import RULE_INFOS
-from specllava.metrics import judged_nodes, summarise
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.metrics import judged_nodes, summarise
 from visual.figures.chart import Chart
 from visual.figures.charts import charts
 from visual.figures.labels import FUNCTION_WORDS

@@ -16,12 +16,12 @@ from support.models import DraftKind
 from test_bad_input import complaint
 
 from specllava.chat import Chat
-from specllava.config import DecodingConfig
-from specllava.metrics import summarise
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import summarise
+from specllava.core.trace import DecodeTrace
 from specllava.pair import Pair
 from specllava.runtime.detokenizer import Detokenizer
 from specllava.runtime.prompt_builder import PromptBuilder
-from specllava.trace import DecodeTrace
 
 # ---------------------------------------------------------------------------------------- the same answers
 

@@ -13,12 +13,12 @@ from support.chats import check_last, columns_of
 from support.checkpoints import FAMILIES, FamilyName
 
 from specllava.chat import Chat
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.distill.make_draft import import_draft, init_draft
 from specllava.lab import Lab
 from specllava.lane import Lane
-from specllava.models.draft_classes import VisionSource
-from specllava.models.load_options import DTypeName
-from specllava.models.make_draft import import_draft, init_draft
+from specllava.models.drafts.draft_classes import VisionSource
+from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.prompt import Prompt

@@ -14,8 +14,8 @@ from specllava.bench import rounds
 from specllava.cli import main as cli
 from specllava.cli.main import main
 from specllava.cli.toyworld import Render
-from specllava.config import COMPARED_RULES
-from specllava.models.presets import presets
+from specllava.core.config import COMPARED_RULES
+from specllava.models.loading.presets import presets
 from specllava.pair import Pair
 from specllava.toyworld.scene import HELD_OUT
 

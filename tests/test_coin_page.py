@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.browser import SavedPages, Visit, Visitor, assert_accessible
 
-from specllava.trace import DecodeTrace
+from specllava.core.trace import DecodeTrace
 from visual.player.frames import recorded_frames
 from visual.player.lessons import load_lessons
 from visual.player.recorded import read_recorded

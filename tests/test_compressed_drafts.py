@@ -23,19 +23,19 @@ from support.models import configs, decode, expected
 from torch import Tensor
 
 from specllava.chat import Chat
-from specllava.config import DecodingConfig
-from specllava.models.checkpoint import Checkpoint
-from specllava.models.compressor_config import KINDS, CompressorConfig, CompressorKind, OperatorName
-from specllava.models.draft_classes import DraftLlava, save
-from specllava.models.feature_checkpoint import load_feature_draft
-from specllava.models.feature_config import FeatureDraftConfig
-from specllava.models.feature_draft import DraftInputs, FeatureDraft
-from specllava.models.vision import kept_slots, merge_features
+from specllava.core.config import DecodingConfig
+from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind, OperatorName
+from specllava.models.drafts.draft_classes import DraftLlava, save
+from specllava.models.drafts.feature_checkpoint import load_feature_draft
+from specllava.models.drafts.feature_config import FeatureDraftConfig
+from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
 from specllava.pair import Pair
 from specllava.runtime.cache import Content
 from specllava.runtime.feature_engine import entry_contents, prompt_entries
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt
+from specllava.runtime.vision import kept_slots, merge_features
 
 SMALL: dict[str, Any] = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "weighted_ratio": 2, "queries": 1}
 OPERATORS: tuple[OperatorName, ...] = ("prune", "pool", "conv", "resampler", "text", "weighted", "concatenated")

@@ -15,10 +15,10 @@ from specllava.distill.config import FeatureObjective, Objective
 from specllava.distill.feature_losses import feature_losses
 from specllava.distill.losses import IGNORE
 from specllava.distill.stage import answer_positions, chat_states, state_losses, taught_losses
-from specllava.models.compressor_config import KINDS, CompressorConfig
-from specllava.models.compressors import add_compressor
-from specllava.models.draft_classes import DraftLlava
-from specllava.models.vision import kept_slots
+from specllava.models.drafts.compressor_config import KINDS, CompressorConfig
+from specllava.models.drafts.compressors import add_compressor
+from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.runtime.vision import kept_slots
 
 SMALL = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "weighted_ratio": 2, "queries": 1}
 

@@ -10,8 +10,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError, model_validator
 
 from specllava.bench.lanes import bench_lanes
-from specllava.config import DecodingConfig, one_line, short
-from specllava.growth.rules.chain import BENCH_FLOOR
+from specllava.core.config import DecodingConfig, one_line, short
+from specllava.core.growth.rules.chain import BENCH_FLOOR
 
 BOUNDS = [
     ("max_new_tokens", 1, 4096),

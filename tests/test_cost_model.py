@@ -19,13 +19,13 @@ from support.models import COSTS
 from test_rules import expected_accepted
 
 from specllava import decoding
-from specllava.config import DecodingConfig
-from specllava.growth.cost_model import Calibration, CostModel, Costs
-from specllava.growth.shapes import Shape, best_shape
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.cost_model import Calibration, CostModel, Costs
+from specllava.core.growth.shapes import Shape, best_shape
+from specllava.core.trace import StepTrace
 from specllava.lab import Lab
 from specllava.lane import Lane
 from specllava.runtime.timing import normalise_by_rounds
-from specllava.trace import StepTrace
 
 COST_AWARE = DecodingConfig(rule="cost-aware", max_new_tokens=12)
 

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from support import models
 from support.models import DraftKind, configs, decode, expected
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.rules import build_rule
+from specllava.core.metrics import compare, summarise
+from specllava.core.trace import Prefill, StepTrace
+from specllava.core.tree import DraftTree
 from specllava.decoding import Event, RaceEvent
 from specllava.drafters.model import ModelSession
-from specllava.growth.rules import build_rule
 from specllava.lane import SPECULATIVE, TARGET_ONLY, Lane
-from specllava.metrics import compare, summarise
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.prompt import Prompt
-from specllava.trace import Prefill, StepTrace
-from specllava.tree import DraftTree
 from specllava.verification.answer_settings import answer_settings
 from specllava.verification.greedy import verify_greedy
 from specllava.verification.sampling import SeededRandom

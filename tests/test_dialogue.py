@@ -16,7 +16,7 @@ from support.models import DraftKind
 from test_bad_input import complaint
 
 from specllava.chat import Chat, Turn
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
 from specllava.runtime.prompt import Prompt

@@ -17,8 +17,8 @@ from support.visual_traces import FakeBackend, synthetic_race, synthetic_recorde
 from test_bad_input import complaint
 from test_files_page import saved
 
+from specllava.core.race_file import dialogue_json, race_json
 from specllava.pair import Pair
-from specllava.race_file import dialogue_json, race_json
 from visual.page.app_state import AppState
 from visual.page.dialogue import Dialogues
 from visual.player.link import follow_link

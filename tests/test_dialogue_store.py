@@ -13,8 +13,8 @@ from support.dialogues import COLUMNS, FakeChat
 from support.visual_traces import FakeBackend, synthetic_recorded
 from test_bad_input import complaint
 
-from specllava.config import DecodingConfig
-from specllava.models.video import Video
+from specllava.core.config import DecodingConfig
+from specllava.models.media.video import Video
 from visual.page.dialogue import LOST, Dialogues
 from visual.page.dialogue_events import KEEP, OVER, edited
 from visual.page.pictures import Picture

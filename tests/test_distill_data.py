@@ -19,7 +19,7 @@ from tokenizers import models as bpe
 from transformers import LlavaProcessor, PreTrainedTokenizerFast
 
 from specllava.cli.main import main
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.distill import features as caching
 from specllava.distill.batches import ANSWERLESS, CUT, GROUP, UNREADABLE, RowBatches, split
 from specllava.distill.chats import ChatEncoder, messages
@@ -31,8 +31,8 @@ from specllava.distill.pictures import Pixels, batch_pictures
 from specllava.distill.rows import Row, UnusableRowError, index_rows, parse_row
 from specllava.distill.self_generated import self_generated_answers, with_target_answers
 from specllava.distill.stage import answer_tokens, taught_losses
-from specllava.models.family import FEATURES
-from specllava.models.images import open_image
+from specllava.models.families.family import FEATURES
+from specllava.models.media.images import open_image
 from specllava.toyworld.build import SPECIAL
 from specllava.toyworld.corpus import TALKING, ChatBatches, conversation, corpus_text, encode_chat
 from specllava.toyworld.draw import draw_scene

@@ -20,16 +20,16 @@ from specllava.distill.chats import ChatEncoder, messages
 from specllava.distill.config import Objective
 from specllava.distill.features import make_features, size_of
 from specllava.distill.losses import IGNORE
+from specllava.distill.make_draft import import_draft, init_draft
 from specllava.distill.pictures import Pixels, batch_pictures
 from specllava.distill.rows import index_rows
 from specllava.distill.stage import taught_losses
 from specllava.findings.distillation import Report
 from specllava.lane import Lane
-from specllava.models.checkpoint import Checkpoint
-from specllava.models.family import FEATURES
-from specllava.models.images import read_size
-from specllava.models.loading import draft_class
-from specllava.models.make_draft import import_draft, init_draft
+from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.families.family import FEATURES
+from specllava.models.loading.loading import draft_class
+from specllava.models.media.images import read_size
 from specllava.pair import Pair
 
 ROWS, LENGTH = 30, 600

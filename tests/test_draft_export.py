@@ -16,16 +16,16 @@ from test_bad_input import complaint
 from torch import Tensor
 
 from specllava.cli.main import main
-from specllava.models.checkpoint import Checkpoint
-from specllava.models.draft_classes import save
-from specllava.models.draft_reading import LayoutName
-from specllava.models.export_draft import export_draft
-from specllava.models.feature_checkpoint import load_feature_draft, read_feature_draft
-from specllava.models.feature_config import FeatureDraftConfig
-from specllava.models.feature_draft import FeatureDraft
-from specllava.models.fresh_feature_draft import fresh_feature_draft
-from specllava.models.load_options import LoadOptions
-from specllava.models.loading import LoadedTarget, load_target
+from specllava.distill.export_draft import export_draft
+from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.drafts.draft_classes import save
+from specllava.models.drafts.draft_reading import LayoutName
+from specllava.models.drafts.feature_checkpoint import load_feature_draft, read_feature_draft
+from specllava.models.drafts.feature_config import FeatureDraftConfig
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
+from specllava.models.loading.load_options import LoadOptions
+from specllava.models.loading.loading import LoadedTarget, load_target
 
 HIDDEN, INNER, HEADS, KV, LAYERS = 48, 64, 3, 1, 8
 WIDTH = HIDDEN // HEADS
@@ -335,7 +335,7 @@ def test_a_full_disk_leaves_nothing_behind(root: Path, tmp_path: Path, monkeypat
 
     draft = written(tmp_path / "draft")
     before = sorted(tmp_path.iterdir())
-    monkeypatch.setattr("specllava.models.export_draft.save_file", full)
+    monkeypatch.setattr("specllava.distill.export_draft.save_file", full)
     with pytest.raises(OSError, match=r"out cannot be written: .*No space left"):
         export_draft(draft, root / "target", tmp_path / "out", "eagle-sglang")
     assert sorted(tmp_path.iterdir()) == before

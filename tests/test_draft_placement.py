@@ -11,10 +11,10 @@ import torch
 from support import checkpoints, models
 from test_draft_export import EAGLE3, HIDDEN, LAYERS, written
 
-from specllava.config import DecodingConfig
-from specllava.models.draft_reading import LayoutName
-from specllava.models.export_draft import export_draft
-from specllava.models.feature_draft import FeatureDraft
+from specllava.core.config import DecodingConfig
+from specllava.distill.export_draft import export_draft
+from specllava.models.drafts.draft_reading import LayoutName
+from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
 
 CONFIG = DecodingConfig(max_new_tokens=8, min_log_prob=-50.0, entropy_threshold=0.5)

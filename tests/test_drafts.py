@@ -14,8 +14,8 @@ from test_bad_input import complaint
 from torch import Tensor
 
 from specllava.cli.main import main
-from specllava.models.make_draft import import_draft, init_draft, same
-from specllava.models.vocabulary import align
+from specllava.distill.make_draft import import_draft, init_draft, same
+from specllava.models.checkpoints.vocabulary import align
 from specllava.pair import Pair
 
 

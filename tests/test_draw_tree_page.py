@@ -11,7 +11,7 @@ import pytest
 from support.browser import FINISHED, Server, Visit, Visitor, assert_accessible
 from support.visual_traces import FakeBackend
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from visual.page.controls import decoding_config
 
 FOCUS = "document.activeElement.dataset.node"

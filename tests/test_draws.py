@@ -11,11 +11,11 @@ import torch
 from support import models
 from support.chances import World, drawn, rows
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.core.verdict import Draw, Verification
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.trace import DecodeTrace, StepTrace
-from specllava.verdict import Draw, Verification
 from specllava.verification.draws import LIKELY, DrawRecorder
 from specllava.verification.sampling import SeededRandom, verify_drawn, verify_traversal
 

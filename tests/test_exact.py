@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specllava.cli.options import PairOptions, load_pair
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.lane import lane_of
 from specllava.pair import Pair
 from specllava.runtime.kv_caches import KVCaches

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from support import models
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import DecodeTrace
+from specllava.core.tree import ROOT_PARENT, DraftTree
 from specllava.drafters import DRAFTER_INFOS
 from specllava.drafters.build import build_drafter
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
-from specllava.trace import DecodeTrace
-from specllava.tree import ROOT_PARENT, DraftTree
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -33,10 +33,10 @@ from test_bad_input import complaint
 from transformers import Llama4Config, PaliGemmaConfig, PretrainedConfig, Qwen3_5Config
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
-from specllava.models.checkpoint import Checkpoint
-from specllava.models.load_options import DTypeName
-from specllava.models.make_draft import import_draft, init_draft
-from specllava.models.memory_estimate import weight_bytes
+from specllava.distill.make_draft import import_draft, init_draft
+from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.loading.load_options import DTypeName
+from specllava.models.loading.memory_estimate import weight_bytes
 from specllava.pair import Pair
 
 # One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their

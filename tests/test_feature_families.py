@@ -19,12 +19,12 @@ from support.video_proofs import generated
 from test_bad_input import complaint
 
 from specllava.chat import Chat
-from specllava.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import COMPARED_RULES, DecodingConfig
 from specllava.distill.config import DistillConfig
 from specllava.distill.initial_draft import check_teachable
 from specllava.lane import Lane
-from specllava.models.checkpoint import Checkpoint
-from specllava.models.feature_checkpoint import is_feature_draft, sizes_of
+from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.drafts.feature_checkpoint import is_feature_draft, sizes_of
 from specllava.pair import Pair
 
 BEAM = DecodingConfig(rule="topk", width=3, depth=3, nodes=8, max_new_tokens=6)

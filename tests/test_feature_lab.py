@@ -16,16 +16,16 @@ from torch import Tensor
 
 from benchmarks.identity import FORMATS, Runner
 from specllava.bench.lanes import run_timed
-from specllava.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.question import Question
+from specllava.core.trace import DecodeTrace
 from specllava.drafters.growing import Expansion
 from specllava.lab import Lab
 from specllava.lab.ablation import Variant, ablate, with_tree_comparisons
 from specllava.lane import Lane, lane_of
 from specllava.pair import Pair
-from specllava.question import Question
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
-from specllava.trace import DecodeTrace
 
 SHORT = DecodingConfig(rule="topk", width=2, depth=3, nodes=5, max_new_tokens=10)
 QUESTION = "What is this?"

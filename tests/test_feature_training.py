@@ -20,8 +20,8 @@ from specllava.distill.losses import IGNORE
 from specllava.distill.stage import distil, state_losses, taught_texts
 from specllava.distill.validation import _cast
 from specllava.findings.distillation import Report
-from specllava.models.draft_classes import save
-from specllava.models.fresh_feature_draft import fresh_feature_draft
+from specllava.models.drafts.draft_classes import save
+from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.runtime.scoring import draft_log_probs
 from specllava.toyworld.corpus import ChatBatches
 

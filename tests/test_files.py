@@ -21,12 +21,12 @@ from PIL import Image
 from pydantic import ValidationError
 from support.visual_traces import first_steps, retexted, synthetic_race, synthetic_recorded
 
-from specllava import config, trace
 from specllava.cli import trace as trace_commands
 from specllava.cli.main import main
 from specllava.cli.options import write_json
-from specllava.race_file import race_json
-from specllava.whole_file import write_whole
+from specllava.core import config, trace
+from specllava.core.files import write_whole
+from specllava.core.race_file import race_json
 from visual.figures.labels import token_label
 from visual.page.replays import open_race_file
 from visual.player import bounds, recorded, standalone

@@ -19,7 +19,7 @@ from support.visual_traces import FakeBackend, retexted, synthetic_race, synthet
 
 import app
 from benchmarks.first_paint import record, shipped_state
-from specllava.race_file import race_json
+from specllava.core.race_file import race_json
 from visual.page.app_state import AppState
 from visual.page.first_paint import FirstPaint, FirstPaintMiddleware, race_digest
 from visual.player.recorded import read_recorded

@@ -11,9 +11,9 @@ from PIL import Image
 from support import families, models
 from torch import Tensor
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.lane import Lane
-from specllava.models.vocabulary import align
+from specllava.models.checkpoints.vocabulary import align
 from specllava.pair import Pair
 from specllava.runtime.attention import seen_in_prefill
 from specllava.runtime.engine import Engine

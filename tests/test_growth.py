@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specllava.config import DecodingConfig
-from specllava.growth.grow import MAX_PRUNED, GrownTree, GrowthLimits, grow
-from specllava.growth.rule import GrowthRule
-from specllava.growth.rules import build_rule
-from specllava.growth.rules.entropy import EntropyRule
-from specllava.growth.tree_builder import TopTokens, TreeBuilder
-from specllava.tree import DraftTree
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.grow import MAX_PRUNED, GrownTree, GrowthLimits, grow
+from specllava.core.growth.rule import GrowthRule
+from specllava.core.growth.rules import build_rule
+from specllava.core.growth.rules.entropy import EntropyRule
+from specllava.core.growth.tree_builder import TopTokens, TreeBuilder
+from specllava.core.tree import DraftTree
 
 ROOT = 3
 VOCABULARY = 8

@@ -18,10 +18,10 @@ from support.checkpoints import FAMILIES
 from support.feature_checkpoints import LAYOUTS
 
 from benchmarks.identity import DRAFTERS, Runner, cases, count
-from specllava.config import RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
+from specllava.core.metrics import Comparison, compare
 from specllava.lane import Lane
-from specllava.metrics import Comparison, compare
-from specllava.models.load_options import DTypeName
+from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
 from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import warp

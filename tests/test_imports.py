@@ -13,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_TORCH = (
-    "specllava", "specllava.config", "specllava.tree", "specllava.trace", "specllava.metrics", "specllava.cli.main",
-    "specllava.distill.config", "specllava.models.presets",
+    "specllava", "specllava.core.config", "specllava.core.tree", "specllava.core.trace", "specllava.core.metrics",
+    "specllava.cli.main", "specllava.distill.config", "specllava.models.loading.presets",
 )  # fmt: skip
 
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 from support import models
 
-from specllava.config import DecodingConfig
-from specllava.growth.cost_model import Costs
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.cost_model import Costs
+from specllava.core.question import Question
 from specllava.lab import Lab
 from specllava.pair import Pair
-from specllava.question import Question
 from specllava.runtime.engine import Engine
 from specllava.runtime.kept_costs import DIRECTORY, costs_key, kept_costs
 

@@ -12,7 +12,7 @@ import pytest
 from support.lab_traces import FakeLab
 from test_runs import Picture, said
 
-from specllava.limits import Limits
+from specllava.core.limits import Limits
 from visual.page.experiments import EXPERIMENTS, Experiment
 from visual.page.lab import LabState, chosen, experiment_kind
 from visual.page.layout import build_page

@@ -17,11 +17,11 @@ from support.lab_traces import (
 )
 from support.visual_traces import first_steps
 
-from specllava.config import RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.metrics import drafted_tokens
 from specllava.findings.ablation import Ablation
 from specllava.findings.sweep import Sweep
-from specllava.growth.rules import RULE_INFOS
-from specllava.metrics import drafted_tokens
 from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
 from visual.figures.sweep_charts import rules_chart, sweep_chart
 from visual.page.experiments import EXPERIMENTS

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.visual_traces import synthetic_race, synthetic_recorded
 
+from specllava.core.metrics import summarise
 from specllava.lane import SPECULATIVE
-from specllava.metrics import summarise
 from specllava.toyworld.lesson_races import OWN_READING, STATES
 from visual.figures.labels import token_label
 from visual.player.lessons import Lesson, load_lessons

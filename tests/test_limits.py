@@ -22,11 +22,11 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from specllava.cli.page_options import PageOptions
-from specllava.config import DecodingConfig, options_read
-from specllava.growth.rules import RULE_INFOS
-from specllava.limits import Limits, highest
-from specllava.models.images import MAX_PIXELS, open_image
-from specllava.models.video_file import MAX_FRAMES
+from specllava.core.config import DecodingConfig, options_read
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.limits import Limits, highest
+from specllava.models.media.images import MAX_PIXELS, open_image
+from specllava.models.media.video_file import MAX_FRAMES
 from visual.page import run_rate
 from visual.page.admission import ENVELOPE, Admission
 from visual.page.call_bodies import CallBodies

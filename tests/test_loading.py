@@ -20,15 +20,15 @@ from test_bad_input import complaint
 from specllava.chat import Chat
 from specllava.cli.main import main
 from specllava.cli.options import with_fallback_drafter
-from specllava.config import DecodingConfig
-from specllava.models import memory_estimate as weighing
-from specllava.models.checkpoint import Checkpoint
-from specllava.models.draft_classes import save
-from specllava.models.family import FAMILIES
-from specllava.models.make_draft import init_draft
-from specllava.models.memory_estimate import estimate, size_of
-from specllava.models.presets import draft_hint, presets
-from specllava.models.quantization import quantization_config
+from specllava.core.config import DecodingConfig
+from specllava.distill.make_draft import init_draft
+from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.drafts.draft_classes import save
+from specllava.models.families.family import FAMILIES
+from specllava.models.loading.loading import memory_estimate as weighing
+from specllava.models.loading.memory_estimate import estimate, size_of
+from specllava.models.loading.presets import draft_hint, presets
+from specllava.models.loading.quantization import quantization_config
 from specllava.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -448,7 +448,7 @@ def test_quantization_that_cannot_run_here_is_refused(monkeypatch: pytest.Monkey
     for scheme in ("int8", "int4"):
         line = complaint(lambda scheme=scheme: quantization_config(scheme, cpu))
         assert line == f"quantization {scheme} needs a GPU, the device is cpu: use torchao-int8"
-    monkeypatch.setattr("specllava.models.quantization.find_spec", lambda name: None)
+    monkeypatch.setattr("specllava.models.loading.quantization.find_spec", lambda name: None)
     line = complaint(lambda: quantization_config("torchao-int8", cpu))
     assert line == 'quantization torchao-int8 needs torchao, which is not installed: pip install "torchao"'
     assert "unknown quantization 'int2'" in complaint(lambda: quantization_config("int2", cpu))

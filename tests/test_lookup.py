@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import models
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.tree import DraftTree
 from specllava.drafters.lookup import MAX_MATCHES, LookupSession, continuations, merge
-from specllava.tree import DraftTree
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 

@@ -10,7 +10,7 @@ import pytest
 from support.browser import SavedPages
 from support.inside_step import COLUMNS, RACES, WAITING, enter, opened, walk
 
-from specllava.trace import DecodeTrace
+from specllava.core.trace import DecodeTrace
 from visual.player.frames import FrameList, recorded_frames
 
 CELLS = "[...document.querySelectorAll('.mask-cells')].map((path) => path.getAttribute('d')).join('')"

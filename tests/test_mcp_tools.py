@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, Tool
 from test_api import PLENTY, Site, wait_for
 
-from specllava.limits import Limits
+from specllava.core.limits import Limits
 from visual.page.controls import FIELDS
 
 TOOLS = ["compare", "generate"]

@@ -17,13 +17,13 @@ from specllava.cli.comparison import ComparisonOptions, side_options
 from specllava.cli.main import _parse
 from specllava.cli.options import AnswerOptions, PairOptions, typed_options, with_tree
 from specllava.cli.page_options import PageOptions
-from specllava.config import DecodingConfig
-from specllava.growth.grow import GrowthLimits, grow
-from specllava.growth.rules import build_rule
-from specllava.growth.rules.topk import eagle2_tree
-from specllava.growth.tree_builder import TopTokens
-from specllava.models.model_size import max_expansions
-from specllava.models.presets import presets
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.grow import GrowthLimits, grow
+from specllava.core.growth.rules import build_rule
+from specllava.core.growth.rules.topk import eagle2_tree
+from specllava.core.growth.tree_builder import TopTokens
+from specllava.models.loading.model_size import max_expansions
+from specllava.models.loading.presets import presets
 from visual.page.api import ENDPOINTS, _document
 from visual.page.app_state import AppState
 from visual.page.controls import decoding_config, settings_drawer

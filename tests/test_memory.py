@@ -13,10 +13,10 @@ from support.chats import ALONE, QUESTIONS, SHORT, Shown, ask, check_last, colum
 from test_bad_input import complaint
 
 from specllava.chat import Chat
+from specllava.core.trace import Prefill
 from specllava.runtime.engine import Engine
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PassInput
-from specllava.trace import Prefill
 
 
 def test_first_turns_and_plain_runs_are_the_same():

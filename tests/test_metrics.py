@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from specllava.config import DecodingConfig
-from specllava.metrics import (
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import (
     NEAR_TIE_MARGIN,
     acceptance_by_depth,
     acceptance_by_rank,
@@ -25,10 +25,10 @@ from specllava.metrics import (
     speedup,
     summarise,
 )
-from specllava.progress import LaneProgress
-from specllava.trace import DecodeTrace, Prefill, RunInfo, StepSeconds, StepTrace
-from specllava.tree import DraftTree
-from specllava.verdict import TargetView, Verification
+from specllava.core.progress import LaneProgress
+from specllava.core.trace import DecodeTrace, Prefill, RunInfo, StepSeconds, StepTrace
+from specllava.core.tree import DraftTree
+from specllava.core.verdict import TargetView, Verification
 
 
 def step(tree: DraftTree, accepted: tuple[int, ...], following: int, spent: StepSeconds, emit: int = 99) -> StepTrace:

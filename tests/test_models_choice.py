@@ -16,12 +16,12 @@ from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
 from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 
-from specllava.config import DecodingConfig
-from specllava.growth.cost_model import Costs
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.cost_model import Costs
+from specllava.core.question import Question
 from specllava.lab import Lab
 from specllava.lab.comparison import sides
 from specllava.pair import Pair
-from specllava.question import Question
 from visual.page.app_state import AppState, Models
 from visual.page.comparison_run import LINES, ComparisonRequest, Comparisons, comparison_kind
 from visual.page.controls import decoding_config, described_settings

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 import pytest
 from PIL import Image
 
-from specllava.trace import DecodeTrace
+from specllava.core.trace import DecodeTrace
 from visual.player.frames import recorded_frames
 from visual.player.link import follow_link
 from visual.player.recorded import Recorded, load_recorded, read_recorded

@@ -18,18 +18,18 @@ from hypothesis import strategies as st
 from support import models
 from support.models import expected
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.rule import GrowthRule
+from specllava.core.growth.rules.shaped import FixedRule
+from specllava.core.growth.tree_builder import TopTokens, TreeBuilder
+from specllava.core.trace import DecodeTrace
+from specllava.core.tree import DraftTree, Pruned
 from specllava.decoding import stream
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
-from specllava.growth.rule import GrowthRule
-from specllava.growth.rules.shaped import FixedRule
-from specllava.growth.tree_builder import TopTokens, TreeBuilder
 from specllava.lane import SPECULATIVE, TARGET_ONLY, Lane, lane_of
-from specllava.models.load_options import PassesName
+from specllava.models.loading.load_options import PassesName
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PassInput
-from specllava.trace import DecodeTrace
-from specllava.tree import DraftTree, Pruned
 
 CHATS = st.integers(0, len(models.CHATS) - 1)
 CONFIG = DecodingConfig(max_new_tokens=16, depth=4, nodes=8, width=3)

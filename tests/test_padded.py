@@ -21,13 +21,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from benchmarks.identity import FORMATS, Runner
 from specllava.chat import Chat
-from specllava.config import RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
+from specllava.core.question import Question
+from specllava.core.trace import StepTrace
 from specllava.decoding import race
 from specllava.lab import Lab
 from specllava.lane import lane_of
-from specllava.models.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
-from specllava.question import Question
 from specllava.runtime.engine import Engine
 from specllava.runtime.engines import Engines, engines_for
 from specllava.runtime.feature_engine import FeatureEngine
@@ -38,7 +39,6 @@ from specllava.runtime.padded_passes import bucket_of, window_of
 from specllava.runtime.passes import PassInput
 from specllava.runtime.runner import EagerRunner, PassRunner
 from specllava.runtime.transfers import Download, Upload
-from specllava.trace import StepTrace
 
 CAPACITY = 512
 LAYERS = (1, -1)

@@ -12,7 +12,7 @@ from support.browser import Server, Visitor, assert_accessible
 from support.visual_traces import synthetic_race, synthetic_steps
 
 from benchmarks.page import DRAWN, first_trees, step_seconds
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from visual.player.frames import recorded_frames
 from visual.player.standalone import standalone_page
 

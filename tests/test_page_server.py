@@ -24,8 +24,8 @@ from support.lab_traces import FakeLab
 from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
 from benchmarks.visitor import Handlers, Visitor, VisitorRun
+from specllava.core.growth.rules import RULE_INFOS
 from specllava.drafters import DRAFTER_INFOS
-from specllava.growth.rules import RULE_INFOS
 from visual.page import replays as replays_module
 from visual.page.app_state import AppState
 from visual.page.experiments import EXPERIMENTS

@@ -15,8 +15,8 @@ from support.browser import Visit
 from support.visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_recorded
 
 import app
-from specllava.config import DecodingConfig
-from specllava.trace import NO_DRAFT
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import NO_DRAFT
 from visual.page.app_state import AppState
 from visual.page.first_paint import FirstPaint
 from visual.page.layout import build_page

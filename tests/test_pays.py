@@ -20,10 +20,10 @@ from benchmarks.gpu_llava import ALONE, Cycle, Measured, as_json
 from benchmarks.replays import record
 from specllava.bench.results import pool
 from specllava.bench.timed_run import TimedRun
-from specllava.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.metrics import speedup, summarise
 from specllava.findings.replays import GUESSES, MAX_FILE_BYTES, Replays, ReplayStep, priced, straight_costs
 from specllava.lane import Lane
-from specllava.metrics import speedup, summarise
 from specllava.pair import Pair
 from visual.player.frames import recorded_frames
 from visual.player.pays import MEASURED, REPLAYS, pays_data, read_preset

@@ -19,11 +19,11 @@ from test_draft_export import HIDDEN, LAYERS, written
 from specllava.cli.comparison import SideOptions, load_sides
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
-from specllava.config import DecodingConfig
-from specllava.models.draft_reading import DraftReading
-from specllava.models.export_draft import export_draft
-from specllava.models.feature_draft import FeatureDraft
-from specllava.models.presets import NO_FIGURES, Preset, draft_hint, presets
+from specllava.core.config import DecodingConfig
+from specllava.distill.export_draft import export_draft
+from specllava.models.drafts.draft_reading import DraftReading
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.loading.presets import NO_FIGURES, Preset, draft_hint, presets
 from specllava.pair import Pair
 from visual.player.recorded import read_recorded
 

@@ -9,10 +9,10 @@ import torch
 from support import checkpoints, published
 from support.published_drafts import DRAFTS, tensors
 
-from specllava.models.checkpoint import Checkpoint
-from specllava.models.feature_checkpoint import IDS, feature_config, is_feature_draft, plain_name
-from specllava.models.feature_draft import FeatureDraft
-from specllava.models.presets import presets
+from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.drafts.feature_checkpoint import IDS, feature_config, is_feature_draft, plain_name
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.loading.presets import presets
 
 READING = {name: one for name, one in presets().items() if not one.shipped and one.draft and not one.family}
 SEEN = {name: one for name, one in READING.items() if "was not seen" not in one.measured}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support import recorded_runs
 
-from specllava.config import COMPARED_RULES
-from specllava.models.load_options import DTypeName
+from specllava.core.config import COMPARED_RULES
+from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
 
 Load = Callable[[DTypeName], Pair]

@@ -13,14 +13,14 @@ from support import models
 from support.models import expected
 
 from specllava.cli.main import main
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.race_file import race_json
+from specllava.core.trace import DecodeTrace, Prefill
 from specllava.decoding import Event, Request, collect, race
 from specllava.drafters.top_tokens import top_tokens
 from specllava.lane import SPECULATIVE, TARGET_ONLY, Lane
 from specllava.pair import Pair
-from specllava.race_file import race_json
 from specllava.runtime.kv_caches import KVCaches
-from specllava.trace import DecodeTrace, Prefill
 from visual.player.recorded import read_recorded
 
 CONFIG = DecodingConfig(max_new_tokens=14, depth=4, entropy_threshold=0.2, min_log_prob=-50.0)
@@ -135,7 +135,7 @@ def test_a_shape_is_made_before_the_clock(monkeypatch: pytest.MonkeyPatch):
         seconds[0] += 100.0
         return ((), ())
 
-    monkeypatch.setattr("specllava.growth.rules.shaped.best_shape", slow)
+    monkeypatch.setattr("specllava.core.growth.rules.shaped.best_shape", slow)
     monkeypatch.setattr("specllava.decoding.now", lambda device: seconds[0])
     events = list(models.events(models.pair("mixed"), models.prompt(0), DecodingConfig(rule="sequoia")))
     assert seconds == [100.0] and isinstance(events[0], Prefill)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from support.models import COSTS
 from test_growth import ROOT, Table, limits, tables
 
-from specllava.config import RULES, DecodingConfig
-from specllava.growth.cost_model import Calibration, CostModel, Costs
-from specllava.growth.grow import grow
-from specllava.growth.rules import build_rule
-from specllava.growth.rules.cost_aware import CostAwareRule, best_count
-from specllava.growth.shapes import Shape, best_shape, fixed_shape
+from specllava.core.config import RULES, DecodingConfig
+from specllava.core.growth.cost_model import Calibration, CostModel, Costs
+from specllava.core.growth.grow import grow
+from specllava.core.growth.rules import build_rule
+from specllava.core.growth.rules.cost_aware import CostAwareRule, best_count
+from specllava.core.growth.shapes import Shape, best_shape, fixed_shape
+from specllava.core.tree import DraftTree
 from specllava.runtime.timing import normalise_by_rounds
-from specllava.tree import DraftTree
 
 
 def expected_accepted(shape: Shape, acceptance: tuple[float, ...]) -> float:

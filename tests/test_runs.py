@@ -11,7 +11,7 @@ import gradio as gr
 import pytest
 from PIL import Image
 
-from specllava.limits import Limits
+from specllava.core.limits import Limits
 from visual.page import runs
 from visual.page.run_requests import QueuePosition, RunKey, RunRequest, RunRequests
 from visual.page.runs import RunInputs, RunKind, Update, prepared, run_updates, session_of, waiting_notice

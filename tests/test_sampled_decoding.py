@@ -10,7 +10,7 @@ import pytest
 import torch
 from support import models
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import warp
 

@@ -13,7 +13,7 @@ from benchmarks import mechanisms, turns
 from benchmarks.guessing import DifferError, Guessing, alone, guess, rates
 from benchmarks.quantised import SCHEMES, Scheme, quantised, rounded
 from benchmarks.video import DENSE, SPARSE, lane_name, lanes
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.toyworld.clip import sample_clip
 from visual.figures.intervals import Panel, interval_figure
 

@@ -15,9 +15,9 @@ import pytest
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.config import DecodingConfig, options_read
+from specllava.core.config import DecodingConfig, options_read
+from specllava.core.growth.rules import RULE_INFOS
 from specllava.drafters import DRAFTER_INFOS
-from specllava.growth.rules import RULE_INFOS
 from visual.page.controls import FIELDS, decoding_config, described_settings, settings_drawer
 from visual.page.notices import refusal_notice
 from visual.player.summary import DRAFTERS, NAMED, PHRASES, phrases, settings_summary

@@ -14,13 +14,13 @@ from support import models
 from support.visual_traces import synthetic_race
 
 from specllava.bench.lanes import bench_lanes
-from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, one_line
-from specllava.growth.shapes import Shape, drawn_shape, fixed_shape
+from specllava.core.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, one_line
+from specllava.core.growth.shapes import Shape, drawn_shape, fixed_shape
+from specllava.core.race_file import race_json
+from specllava.core.trace import DecodeTrace
+from specllava.core.tree import DraftTree
 from specllava.lab import Lab
 from specllava.pair import Pair
-from specllava.race_file import race_json
-from specllava.trace import DecodeTrace
-from specllava.tree import DraftTree
 from visual.player.recorded import read_recorded
 
 QUESTION = "Describe this."

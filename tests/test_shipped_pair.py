@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from specllava.config import RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
+from specllava.core.metrics import Comparison, compare
 from specllava.lane import lane_of
-from specllava.metrics import Comparison, compare
-from specllava.models.load_options import DTypeName
+from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
 from specllava.toyworld.dialogue import DETAIL_PROMPTS, SUGGESTIONS
 from specllava.toyworld.draw import draw_scene

@@ -13,7 +13,7 @@ from support.visual_traces import synthetic_race
 
 from specllava.cli.main import main
 from specllava.cli.site import ASSETS
-from specllava.race_file import race_json
+from specllava.core.race_file import race_json
 from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded
 from visual.site.static_site import StaticSite

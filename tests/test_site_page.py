@@ -24,7 +24,7 @@ from test_files_page import saved, shows_hostile_texts_as_text
 
 from specllava.cli.main import main
 from specllava.cli.site import ASSETS
-from specllava.race_file import NamedTrace, comparison_json, race_json
+from specllava.core.race_file import NamedTrace, comparison_json, race_json
 from visual.player.lessons import load_lessons
 from visual.player.link import follow_link
 from visual.player.race_frames import race_frames

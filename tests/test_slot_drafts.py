@@ -30,8 +30,8 @@ from specllava.distill.pictures import Pixels
 from specllava.distill.rows import Rows, index_rows
 from specllava.distill.stage import state_losses, taught_losses
 from specllava.findings.distillation import Report
-from specllava.models.family import family_of
-from specllava.models.slot_draft import SlotDraft
+from specllava.models.drafts.slot_draft import SlotDraft
+from specllava.models.families.family import family_of
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.scoring import draft_log_probs, teacher_forced_log_probs

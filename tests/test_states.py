@@ -12,14 +12,14 @@ from support import models
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.tree import DraftTree
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
 from specllava.lane import Lane
-from specllava.models.family import Llava
+from specllava.models.families.family import Llava
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput
-from specllava.tree import DraftTree
 
 CAPACITY, PROMPT = 64, 11
 LAYERS = (-1, 0, 2, 1)  # out of order; the last one is normed

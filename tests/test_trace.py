@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from support import models
 from support.models import trees
 
-import specllava.trace
-from specllava.config import DecodingConfig
-from specllava.pair import Pair
-from specllava.trace import (
+import specllava.core.trace
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import (
     DecodeTrace,
     Prefill,
     RunInfo,
     StepSeconds,
     StepTrace,
 )
-from specllava.tree import DraftTree, Pruned
-from specllava.verdict import TargetView, Verification
+from specllava.core.tree import DraftTree, Pruned
+from specllava.core.verdict import TargetView, Verification
+from specllava.pair import Pair
 
 VOCABULARY = 6
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -253,9 +253,9 @@ def test_every_token_needs_its_text(real: DecodeTrace):
 
 def test_a_file_that_is_too_large_is_not_parsed(real: DecodeTrace, monkeypatch: pytest.MonkeyPatch):
     written = real.to_json()
-    monkeypatch.setattr(specllava.trace, "MAX_FILE_BYTES", len(written) - 1)
+    monkeypatch.setattr(specllava.core.trace, "MAX_FILE_BYTES", len(written) - 1)
     assert refused(written) == f"the trace has {len(written):,} bytes, more than the {len(written) - 1:,} that are read"
-    monkeypatch.setattr(specllava.trace, "MAX_FILE_BYTES", len(written))
+    monkeypatch.setattr(specllava.core.trace, "MAX_FILE_BYTES", len(written))
     assert DecodeTrace.from_json(written) == real
 
 

@@ -18,10 +18,10 @@ from transformers import LlavaForConditionalGeneration
 from specllava.cli.main import main
 from specllava.distill.loop import LoopConfig, fit
 from specllava.distill.losses import IGNORE, distillation_loss
-from specllava.models.draft_classes import DraftLlava
-from specllava.models.family import tower_features
-from specllava.models.vision import merge_features
+from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.families.family import tower_features
 from specllava.pair import Pair
+from specllava.runtime.vision import merge_features
 from specllava.toyworld import lessons, scene_questions
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.corpus import (

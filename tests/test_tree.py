@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from support.models import trees
 
-from specllava.tree import ROOT_PARENT, DraftTree
+from specllava.core.tree import ROOT_PARENT, DraftTree
 
 
 def climb(tree: DraftTree, node: int) -> list[int]:

@@ -9,8 +9,8 @@ import pytest
 from support.shipped_races import shipped_races, shipped_traces
 from support.visual_traces import first_steps, synthetic_race
 
-from specllava.metrics import judged_nodes, summarise
-from specllava.trace import DecodeTrace
+from specllava.core.metrics import judged_nodes, summarise
+from specllava.core.trace import DecodeTrace
 from visual.figures.chart import Chart
 from visual.figures.charts import FEWEST, NATS, OUTCOMES, UNSURE, charts
 

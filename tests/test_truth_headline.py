@@ -10,10 +10,10 @@ import pytest
 from support.shipped_races import shipped_races
 from support.visual_traces import first_steps, synthetic_race
 
-from specllava import progress
-from specllava.metrics import summarise
-from specllava.progress import RaceProgress
-from specllava.trace import DecodeTrace, StepTrace
+from specllava.core import progress
+from specllava.core.metrics import summarise
+from specllava.core.progress import RaceProgress
+from specllava.core.trace import DecodeTrace, StepTrace
 from visual.player.component import player_arguments
 from visual.player.frames import SPECULATIVE, TARGET_ONLY, FrameList
 from visual.player.headline import RunningHeadline, headline

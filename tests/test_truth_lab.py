@@ -10,12 +10,12 @@ from support import models
 from support.lab_traces import synthetic_sweep
 
 from benchmarks import worth
-from specllava.config import COMPARED_RULES, RULES, DecodingConfig
+from specllava.core.config import COMPARED_RULES, RULES, DecodingConfig
+from specllava.core.trace import StepSeconds
 from specllava.findings.replays import ReplayStep, priced
 from specllava.findings.sweep import Point, Sweep
 from specllava.lab import Lab
 from specllava.pair import Pair
-from specllava.trace import StepSeconds
 from visual.figures.sweep_charts import COUNTED, ONE_RUN, rules_chart, sweep_chart
 
 CONFIG = DecodingConfig()

@@ -7,8 +7,8 @@ import json
 from support.shipped_races import shipped_races, shipped_traces
 from support.visual_traces import synthetic_race
 
-from specllava.metrics import judged_nodes, saved_tokens
-from specllava.trace import DecodeTrace
+from specllava.core.metrics import judged_nodes, saved_tokens
+from specllava.core.trace import DecodeTrace
 from visual.player.frames import instructive_step, recorded_frames
 from visual.player.marks import doubts, marks
 

@@ -12,7 +12,7 @@ from typing import Any
 from support.shipped_races import shipped_traces
 from support.visual_traces import pruned_after_root, synthetic_race
 
-from specllava.trace import DecodeTrace, StepTrace
+from specllava.core.trace import DecodeTrace, StepTrace
 from visual.figures import theme
 from visual.figures.step_layout import StepLayout
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing

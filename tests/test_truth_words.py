@@ -11,8 +11,8 @@ import pytest
 from support.shipped_races import shipped_races, shipped_traces
 from support.visual_traces import synthetic_race
 
-from specllava.metrics import judged_nodes
-from specllava.trace import DecodeTrace, StepTrace
+from specllava.core.metrics import judged_nodes
+from specllava.core.trace import DecodeTrace, StepTrace
 from visual.figures.labels import even_choices, token_label
 from visual.player.component import player_arguments
 from visual.player.explanations import node_reasons, step_sentence

@@ -16,11 +16,11 @@ from PIL import Image
 from support.clip_files import COUNT, write_clip
 from test_bad_input import complaint
 
-from specllava.limits import Limits
-from specllava.models import video_process
-from specllava.models.video import Video
-from specllava.models.video_file import read_video
-from specllava.models.video_process import VideoRequest, read_video_apart
+from specllava.core.limits import Limits
+from specllava.models.media.media import video_process
+from specllava.models.media.video import Video
+from specllava.models.media.video_file import read_video
+from specllava.models.media.video_process import VideoRequest, read_video_apart
 from visual.page import uploads
 from visual.page.contact_sheet import cells_of, contact_sheet
 from visual.page.pictures import PICTURE_PIXELS, Picture

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.models import random_tree, trees
 
+from specllava.core.tree import DraftTree
 from specllava.decoding import clip
-from specllava.tree import DraftTree
 from specllava.verification.greedy import verify_greedy
 from specllava.verification.target_view import target_view
 

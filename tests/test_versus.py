@@ -12,10 +12,10 @@ from support.browser import SavedPages, Server, Visit, Visitor, assert_accessibl
 from support.visual_traces import ANSWER, synthetic_race
 from test_files_page import saved
 
-from specllava.config import DecodingConfig
-from specllava.metrics import saved_tokens, summarise
-from specllava.race_file import NamedTrace, comparison_json
-from specllava.trace import DecodeTrace, StepSeconds
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import saved_tokens, summarise
+from specllava.core.race_file import NamedTrace, comparison_json
+from specllava.core.trace import DecodeTrace, StepSeconds
 from visual.player.headline import run_numbers
 from visual.player.race_frames import race_frames
 from visual.player.recorded import read_recorded

@@ -12,10 +12,10 @@ from test_bad_input import complaint
 from transformers import LlamaForCausalLM
 
 from specllava.chat import Chat
-from specllava.growth.rules import RULE_INFOS
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.families.llava import Llava
-from specllava.models.fresh_feature_draft import fresh_feature_draft
-from specllava.models.video import Video, evenly
+from specllava.models.media.video import Video, evenly
 from specllava.pair import Pair
 from specllava.runtime.prompt_builder import NoRoomError
 

@@ -22,11 +22,11 @@ from plotly.colors import sample_colorscale
 from support.visual_traces import SETTING, first_steps, retexted, synthetic_race, synthetic_recorded
 
 import visual
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import DecodeTrace, Prefill, StepSeconds, StepTrace
+from specllava.core.tree import DraftTree, Pruned
+from specllava.core.verdict import TargetView, Verification
 from specllava.decoding import clip
-from specllava.trace import DecodeTrace, Prefill, StepSeconds, StepTrace
-from specllava.tree import DraftTree, Pruned
-from specllava.verdict import TargetView, Verification
 from visual.figures import theme
 from visual.figures.labels import END_MARK, token_label
 from visual.figures.layout import ordered_tree, tidy_heights

@@ -15,10 +15,10 @@ from support import models
 
 from specllava.cli.options import PairOptions
 from specllava.cli.page_options import PageOptions
-from specllava.config import DecodingConfig
-from specllava.growth.cost_model import Costs, read_costs
-from specllava.growth.rules import RULE_INFOS
-from specllava.limits import Limits
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.cost_model import Costs, read_costs
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.limits import Limits
 from visual.page.zero_gpu import Grant
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaModel, PreTrainedModel
 
-from specllava.models.device import input_device
-from specllava.models.feature_draft import FeatureDraft
+from specllava.models.checkpoints.device import input_device
+from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache
 

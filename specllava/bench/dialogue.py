@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.lane import TARGET_ONLY, Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt

@@ -10,15 +10,15 @@ from typing import Final
 
 from specllava.bench.timed_run import TimedRun
 from specllava.bench.transformers_lanes import TRANSFORMERS_LANES, transformers_lane
-from specllava.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.trace import Prefill, StepTrace
 from specllava.decoding import stream
-from specllava.growth.rules import RULE_INFOS
 from specllava.lane import TARGET_ONLY, Lane
-from specllava.models.presets import Tree, draft_hint
+from specllava.models.loading.presets import Tree, draft_hint
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.timing import now
-from specllava.trace import Prefill, StepTrace
 
 REFERENCE: Final = TARGET_ONLY  # whose tokens all other lanes' are compared with
 Runner = Callable[[Prompt], TimedRun]

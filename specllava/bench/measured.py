@@ -9,10 +9,10 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from specllava.bench.timed_run import Model, TimedRun
-from specllava.config import one_line
-from specllava.recorded_config import RecordedConfig
-from specllava.trace import RunInfo
-from specllava.trace_fields import Count, Many, Record, Seconds
+from specllava.core.config import one_line
+from specllava.core.recorded_config import RecordedConfig
+from specllava.core.trace import RunInfo
+from specllava.core.trace_fields import Count, Many, Record, Seconds
 
 FORMAT: Final = "specllava bench steps 1"
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from specllava.config import one_line
+from specllava.core.config import one_line
 
 MODELS: Final = ("pair", "target", "draft", "device", "dtype")  # that two reports must share
 Ends = Annotated[tuple[float, ...], Field(min_length=2, max_length=2)]

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from specllava.bench.measured import Measured
 from specllava.bench.timed_run import TimedRun
+from specllava.core.metrics import NEAR_TIE_MARGIN
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 from specllava.lane import TARGET_ONLY
-from specllava.metrics import NEAR_TIE_MARGIN
 
 TARGET_ONLY_LANES: Final = (TARGET_ONLY, "transformers", "transformers-compiled")  # without guesses
 Margins = Mapping[tuple[int, int], float]  # by prompt and position

@@ -20,9 +20,9 @@ from specllava.bench.results import differences
 from specllava.bench.timed_run import TimedRun
 from specllava.bench.transformers_lanes import LaneFailedError
 from specllava.bench.vision_time import with_vision_time
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import compare_ids
 from specllava.lane import Lane
-from specllava.metrics import compare_ids
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from specllava.models.slot_draft import SlotDraft
-from specllava.models.vision import compressor_of, merge_features
+from specllava.models.drafts.slot_draft import SlotDraft
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
+from specllava.runtime.vision import compressor_of, merge_features
 
 
 def blindness(pair: Pair) -> str | None:

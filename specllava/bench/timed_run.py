@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from specllava.core.trace import DecodeTrace, Prefill, StepTrace
+from specllava.core.trace_fields import Count, Many, Record, Seconds
 from specllava.findings.replays import ReplayStep
-from specllava.trace import DecodeTrace, Prefill, StepTrace
-from specllava.trace_fields import Count, Many, Record, Seconds
 
 Model = Literal["target", "draft"]
 

@@ -18,11 +18,11 @@ from transformers.utils import logging
 
 from specllava.bench.sighted_assistant import SightedAssistant, blindness
 from specllava.bench.timed_run import TimedRun, TimedStep
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.decoding import clip
-from specllava.models.family import family_of
-from specllava.models.feature_draft import FeatureDraft
-from specllava.models.special import slot_ids
+from specllava.models.checkpoints.special_tokens import slot_ids
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.families.family import family_of
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.timing import now

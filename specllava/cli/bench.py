@@ -12,9 +12,9 @@ from rich.console import Console
 
 from specllava.bench.regressions import OldReport, SlowerError, check_comparable, slower_lanes
 from specllava.cli.options import DecodingOptions, PairOptions, Typed, check_outputs, load_pair, write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.files import write_whole
 from specllava.toyworld.scene import Split
-from specllava.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,11 +10,11 @@ from rich.console import Console
 
 from specllava.cli.comparison import ComparisonOptions, run_comparison
 from specllava.cli.options import AnswerOptions, picture_beside, write_json
-from specllava.race_file import race_json
-from specllava.whole_file import write_whole
+from specllava.core.files import write_whole
+from specllava.core.race_file import race_json
 
 if TYPE_CHECKING:
-    from specllava.metrics import Comparison
+    from specllava.core.metrics import Comparison
 
 DRAWN_LINE: Final = "guesses drawn by chance: both answers have the target's distribution"
 
@@ -48,7 +48,7 @@ class Compare(AnswerOptions):
 
     def _compare(self, console: Console, prompt: str) -> None:
         """Compare speculation with the target alone on one question."""
-        from specllava.metrics import compare, speedup, summarise
+        from specllava.core.metrics import compare, speedup, summarise
 
         pair, media, decoding = self.prepare(fallback="prompt-lookup")
         traces = pair.compare(media, prompt, decoding)

@@ -29,15 +29,15 @@ from specllava.cli.options import (
     write_json,
 )
 from specllava.cli.parsing import UsageError, parse
-from specllava.config import DecodingConfig
+from specllava.cli.question_file import read_questions
+from specllava.core.config import DecodingConfig
+from specllava.core.files import write_whole
+from specllava.core.question import Question
+from specllava.core.race_file import write_zip
 from specllava.findings.comparison_tables import race_files, summary_lines, to_csv, to_json, to_markdown
-from specllava.models.draft_reading import DraftReading
-from specllava.models.images import open_image, read_size
-from specllava.models.presets import preset_named
-from specllava.question import Question
-from specllava.question_file import read_questions
-from specllava.race_file import write_zip
-from specllava.whole_file import write_whole
+from specllava.models.drafts.draft_reading import DraftReading
+from specllava.models.loading.presets import preset_named
+from specllava.models.media.images import open_image, read_size
 
 if TYPE_CHECKING:
     from specllava.findings.comparison import PairedComparison

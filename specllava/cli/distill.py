@@ -10,9 +10,9 @@ import tyro
 from rich.console import Console
 
 from specllava.cli.options import announce_loading, hide_progress_bars
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
-from specllava.models.load_options import DTypeName
+from specllava.models.loading.load_options import DTypeName
 
 
 @dataclass(frozen=True)

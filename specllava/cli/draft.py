@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from specllava.cli.options import announce_loading, hide_progress_bars, print_notice
-from specllava.models.draft_reading import LayoutName
+from specllava.models.drafts.draft_reading import LayoutName
 
 if TYPE_CHECKING:
-    from specllava.models.make_draft import MadeDraft
+    from specllava.distill.make_draft import MadeDraft
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Init:
 
     def run(self, console: Console) -> None:
         announce_loading(f"{self.llm} and {self.target}")
-        from specllava.models.make_draft import init_draft
+        from specllava.distill.make_draft import init_draft
 
         hide_progress_bars()
         _print_draft(console, init_draft(self.llm, self.target, self.output, self.text_only, self.seed))
@@ -57,7 +57,7 @@ class Import:
 
     def run(self, console: Console) -> None:
         announce_loading(f"{self.source} and {self.target}")
-        from specllava.models.make_draft import import_draft
+        from specllava.distill.make_draft import import_draft
 
         hide_progress_bars()
         _print_draft(console, import_draft(self.source, self.target, self.output))
@@ -85,7 +85,7 @@ class Export:
 
     def run(self, console: Console) -> None:
         announce_loading(f"{self.draft} and the configuration of {self.target}")
-        from specllava.models.export_draft import export_draft
+        from specllava.distill.export_draft import export_draft
 
         hide_progress_bars()
         _print_draft(

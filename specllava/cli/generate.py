@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from specllava.cli.options import AnswerOptions, write_json
-from specllava.whole_file import write_whole
+from specllava.core.files import write_whole
 
 
 @dataclass(frozen=True, kw_only=True)

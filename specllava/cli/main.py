@@ -25,8 +25,8 @@ from specllava.cli.presets import Presets
 from specllava.cli.site import Site
 from specllava.cli.toyworld import Evaluate, ExportData, Record, Render, Train
 from specllava.cli.trace import Export, Join, View
-from specllava.config import one_line
-from specllava.out_of_memory import is_out_of_memory, is_panic
+from specllava.core.config import one_line
+from specllava.core.errors import is_out_of_memory, is_panic
 
 DEBUG: Final = "SPECLLAVA_DEBUG"  # environment variable: set, an error's stack trace is printed too
 

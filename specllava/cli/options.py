@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from specllava.config import DecodingConfig, DrafterName
-from specllava.models.draft_reading import DraftFormat, DraftReading
-from specllava.models.load_options import DTypeName, PassesName, QuantizationName
-from specllava.models.presets import Tree, draft_hint, preset_named
-from specllava.whole_file import write_whole
+from specllava.core.config import DecodingConfig, DrafterName
+from specllava.core.files import write_whole
+from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
+from specllava.models.loading.load_options import DTypeName, PassesName, QuantizationName
+from specllava.models.loading.presets import Tree, draft_hint, preset_named
 
 if TYPE_CHECKING:
-    from specllava.models.media import Pictures
+    from specllava.models.media.media import Pictures
     from specllava.pair import Pair
 
 DecodingOptions = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
@@ -111,7 +111,7 @@ class MediaOptions:
         Raises:
             ValueError: no media, an unreadable picture, or fewer frames for a draft that is not there.
         """
-        from specllava.models.images import read_size
+        from specllava.models.media.images import read_size
 
         if not self.image and self.video is None:
             raise ValueError("show something: --image FILE, several of them, or --video FILE")
@@ -128,7 +128,7 @@ class MediaOptions:
         Raises:
             ValueError: a video that cannot be read.
         """
-        from specllava.models.video_file import read_video
+        from specllava.models.media.video_file import read_video
 
         if self.video is None:
             return self.image

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from specllava.models.model_size import ENOUGH, GB
-from specllava.models.preset_fit import PRECISIONS, Machine, download_bytes, fit, preset_memory, this_machine
-from specllava.models.presets import ASSETS, presets
+from specllava.models.loading.model_size import ENOUGH, GB
+from specllava.models.loading.preset_fit import PRECISIONS, Machine, download_bytes, fit, preset_memory, this_machine
+from specllava.models.loading.presets import ASSETS, presets
 
 NOTES = (
     "On this machine: the precision in which a pair fits what is free. Ask for it by --dtype bfloat16; int8 by --dtype"
@@ -73,7 +73,7 @@ def listing(machine: Machine) -> list[str]:
 
 def preset_records(machine: Machine) -> list[dict[str, Any]]:
     """Return what is known of each preset as data: fields in bytes, ``fits`` and ``options`` of this machine."""
-    from specllava.models.hub_cache import is_cached
+    from specllava.models.checkpoints.hub_cache import is_cached
 
     records = []
     for name, preset in presets().items():

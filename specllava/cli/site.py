@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from specllava.cli.options import print_notice
-from specllava.shipped import shipped
-from specllava.whole_file import whole_directory
+from specllava.core.files import shipped, whole_directory
 
 if TYPE_CHECKING:
     from visual.player.recorded import Recorded
@@ -63,7 +62,7 @@ def _own_races(folder: Path) -> list[Recorded]:
     Raises:
         ValueError: no race file is there, or at least one is refused.
     """
-    from specllava.models.images import open_image
+    from specllava.models.media.images import open_image
     from visual.player.recorded import read_recorded
 
     paths = sorted(folder.glob("*.json"))

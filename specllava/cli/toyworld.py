@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from specllava.cli.options import DecodingOptions, PairOptions, announce_loading, check_outputs, load_pair, write_json
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.toyworld.scene import Split
 
 

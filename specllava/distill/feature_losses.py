@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from specllava.distill.config import FeatureObjective
 from specllava.distill.losses import IGNORE
-from specllava.models.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft
 
 DECAY = 0.8  # weight of a step against the one before
 NOWHERE = -(2**20)  # in place of a token's number, for what is no token

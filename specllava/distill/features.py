@@ -25,9 +25,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.distill.pictures import Pixels, written_picture
-from specllava.models.family import FEATURES, Picture, SharedTower, Size, family_of
-from specllava.models.images import read_size
-from specllava.models.vision import to_device
+from specllava.models.families.family import FEATURES, Picture, SharedTower, Size, family_of
+from specllava.models.media.images import read_size
+from specllava.runtime.vision import to_device
 
 SHARD = 256 * 2**20  # bytes, approximately
 AT_ONCE = 16  # pictures per forward pass of the tower

@@ -12,16 +12,16 @@ from transformers import PreTrainedModel
 from specllava.distill.batches import RowBatches
 from specllava.distill.config import DistillConfig
 from specllava.distill.job import Job
-from specllava.models.checkpoint import Checkpoint
-from specllava.models.compressor_config import CompressorConfig
-from specllava.models.compressors import add_compressor
-from specllava.models.device import input_device
-from specllava.models.draft_classes import save, saved_beside
-from specllava.models.feature_checkpoint import is_feature_draft, read_feature_draft
-from specllava.models.feature_draft import FeatureDraft
-from specllava.models.fresh_feature_draft import fresh_feature_draft
-from specllava.models.loading import draft_class
-from specllava.models.slot_draft import draft_config
+from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.checkpoints.device import input_device
+from specllava.models.drafts.compressor_config import CompressorConfig
+from specllava.models.drafts.compressors import add_compressor
+from specllava.models.drafts.draft_classes import save, saved_beside
+from specllava.models.drafts.feature_checkpoint import is_feature_draft, read_feature_draft
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
+from specllava.models.drafts.slot_draft import draft_config
+from specllava.models.loading.loading import draft_class
 from specllava.pair import Pair
 
 

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
-from specllava.models.checkpoint import Checkpoint
-from specllava.models.load_options import DTypeName
+from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.loading.load_options import DTypeName
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from specllava.distill.self_generated import self_generated_answers
 from specllava.distill.stage import distil
 from specllava.distill.validation import UNASKED, Validation, first_questions, replace_draft
 from specllava.findings.distillation import SCHEMA_VERSION, Report, ReportState, ValidationResult
-from specllava.models.draft_classes import save, saved_beside
-from specllava.models.vision import projector_weights
+from specllava.models.drafts.draft_classes import save, saved_beside
 from specllava.pair import Pair
+from specllava.runtime.vision import projector_weights
 
 MOST_POINTS = 2000  # of the curve in the report; a longer one is averaged
 LONGEST_WAIT = timedelta(hours=12)  # wait of one process for another, which may be answering or encoding

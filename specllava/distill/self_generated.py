@@ -14,11 +14,11 @@ from pathlib import Path
 from accelerate import Accelerator
 from tqdm.auto import tqdm
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.decoding import stream
 from specllava.distill.rows import Row, Rows, UnusableRowError, open_rows, write_rows
 from specllava.lane import Lane
-from specllava.models.special import TextError, escape_special_tokens, special_tokens
+from specllava.models.checkpoints.special_tokens import TextError, escape_special_tokens, special_tokens
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
 from specllava.runtime.kv_caches import KVCaches

@@ -18,12 +18,12 @@ from specllava.distill.feature_losses import TaughtTexts, feature_losses
 from specllava.distill.loop import Batch, Losses, TrainingCallback, TrainingLog, fit
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
 from specllava.distill.pictures import batch_pictures
-from specllava.models.draft_classes import vision_source
-from specllava.models.family import FEATURES, Features, ImageFeatures, family_of
-from specllava.models.feature_config import LAST
-from specllava.models.feature_draft import FeatureDraft
-from specllava.models.vision import compressor_of, kept_slots, merge_features, projector_weights, to_device
+from specllava.models.drafts.draft_classes import vision_source
+from specllava.models.drafts.feature_config import LAST
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.families.family import FEATURES, Features, ImageFeatures, family_of
 from specllava.runtime.engine import Engine
+from specllava.runtime.vision import compressor_of, kept_slots, merge_features, projector_weights, to_device
 
 
 def distil(

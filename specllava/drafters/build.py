@@ -13,7 +13,7 @@ from specllava.drafters.feature import FeatureDrafter
 from specllava.drafters.lookup import LookupDrafter
 from specllava.drafters.model import ModelDrafter
 from specllava.drafters.no_draft import NoDraft
-from specllava.models.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft
 
 DRAFTERS: Final[Mapping[str, Callable[[], Drafter]]] = MappingProxyType(
     {"model": ModelDrafter, "prompt-lookup": LookupDrafter, "none": NoDraft}

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specllava.config import DecodingConfig
-from specllava.growth.rule import GrowthRule
-from specllava.own_values import finite, integer, integers, listed, short_repr
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.rule import GrowthRule
+from specllava.core.own_values import finite, integer, integers, listed, short_repr
+from specllava.core.tree import DraftTree, Pruned
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PrefillOutput
 from specllava.runtime.prompt import Prompt
-from specllava.tree import DraftTree, Pruned
 from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.sampling import RandomSource
 

@@ -9,15 +9,15 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.grow import GrowthLimits, grow
+from specllava.core.growth.rule import GrowthRule
+from specllava.core.growth.tree_builder import TopTokens
+from specllava.core.tree import DraftTree
 from specllava.drafters.drafter import DraftSession
 from specllava.drafters.top_tokens import Drawing, TopTokensOf, TopTokensReduction, top_tokens
-from specllava.growth.grow import GrowthLimits, grow
-from specllava.growth.rule import GrowthRule
-from specllava.growth.tree_builder import TopTokens
-from specllava.models.model_size import max_expansions
+from specllava.models.loading.model_size import max_expansions
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
-from specllava.tree import DraftTree
 from specllava.verification.answer_settings import AnswerSettings, Processing
 from specllava.verification.sampling import RandomSource
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.tree import ROOT_PARENT, DraftTree
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
-from specllava.models.special import slot_ids
-from specllava.tree import ROOT_PARENT, DraftTree
+from specllava.models.checkpoints.special_tokens import slot_ids
 
 MAX_MATCHES = 16  # latest first
 

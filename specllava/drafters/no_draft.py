@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from specllava.core.tree import DraftTree
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
-from specllava.tree import DraftTree
 
 
 class NoDraft(Drafter, DraftSession):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specllava.core.metrics import Comparison, compare, summarise
+from specllava.core.trace import DecodeTrace
 from specllava.findings.draft_scores import DraftScores
-from specllava.metrics import Comparison, compare, summarise
-from specllava.trace import DecodeTrace
 
 
 @dataclass(frozen=True, slots=True)

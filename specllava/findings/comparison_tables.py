@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from specllava.core.metrics import Comparison
 from specllava.findings.bootstrap import Ratio
 from specllava.findings.comparison import PairedComparison, PromptResult
-from specllava.metrics import Comparison
 
 Cell = str | int | float | None
 SHOWN: Final = {  # columns of the Markdown table, by their headings
@@ -134,7 +134,7 @@ def ratio_words(ratio: Ratio) -> str:
 
 
 def race_files(found: PairedComparison) -> Iterator[tuple[str, str]]:
-    """Yield name and document of every race file that was kept, for :func:`specllava.race_file.write_zip`."""
+    """Yield name and document of every race file that was kept, for :func:`specllava.core.race_file.write_zip`."""
     for number, row in enumerate(found.rows, start=1):
         document = row.race
         if document is not None:

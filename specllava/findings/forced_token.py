@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specllava.trace import DecodeTrace
+from specllava.core.trace import DecodeTrace
 
 
 @dataclass(frozen=True, slots=True)

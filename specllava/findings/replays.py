@@ -15,10 +15,10 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from specllava.config import one_line
-from specllava.growth.cost_model import LONGEST_LEVEL, LONGEST_VERIFY, Costs
-from specllava.trace import RunInfo, StepTrace
-from specllava.trace_fields import Count, Many, Record
+from specllava.core.config import one_line
+from specllava.core.growth.cost_model import LONGEST_LEVEL, LONGEST_VERIFY, Costs
+from specllava.core.trace import RunInfo, StepTrace
+from specllava.core.trace_fields import Count, Many, Record
 
 MAX_FILE_BYTES: Final = 100_000  # it travels with every page
 GUESSES: Final = 20  # of the wider one of the two target passes that a person is asked for

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from PIL import Image
 
-from specllava.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.question import Question
 from specllava.findings.ablation import Ablation
 from specllava.findings.comparison import PairedComparison, side_names
 from specllava.findings.forced_token import ForcedToken
@@ -21,10 +22,9 @@ from specllava.lab.comparison import compare_questions, measuring, sides
 from specllava.lab.drafters import compare_drafters
 from specllava.lab.forced_token import force_token, token_options
 from specllava.lab.sweep import sweep, sweep_values
-from specllava.models.media import Media, Pictures, open_media
-from specllava.models.video import Video
+from specllava.models.media.media import Media, Pictures, open_media
+from specllava.models.media.video import Video
 from specllava.pair import Pair
-from specllava.question import Question
 from specllava.runtime.chat_format import Messages
 from specllava.runtime.prompt import with_draft_prompt
 

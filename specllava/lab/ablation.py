@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.findings.ablation import Ablation, TreeComparison, VariantResult
 from specllava.lab.run import run_lane
 from specllava.lane import Lane

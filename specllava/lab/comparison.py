@@ -11,16 +11,16 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.cost_model import Costs
+from specllava.core.metrics import compare, summarise
+from specllava.core.question import Question
+from specllava.core.race_file import NamedTrace, comparison_json
+from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.decoding import RaceEvent
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
-from specllava.growth.cost_model import Costs
 from specllava.lane import SIDES, TARGET_ONLY
-from specllava.metrics import compare, summarise
 from specllava.pair import Pair
-from specllava.question import Question
-from specllava.race_file import NamedTrace, comparison_json
-from specllava.trace import DecodeTrace, StepTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.cost_model import Costs
 from specllava.findings.sweep import Sweep
-from specllava.growth.cost_model import Costs
 from specllava.lab.comparison import costs_beside, measuring, same_shape
 from specllava.lab.sweep import SweepRun, sweep_runs
-from specllava.models.media import Pictures
+from specllava.models.media.media import Pictures
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Messages
 from specllava.runtime.prompt import Prompt

@@ -7,10 +7,10 @@ from contextlib import closing
 from itertools import islice
 from typing import TypeVar
 
+from specllava.core.trace import DecodeTrace
 from specllava.decoding import Event, stream
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.trace import DecodeTrace
 
 Finding = TypeVar("Finding")
 

@@ -9,16 +9,16 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.cost_model import Costs
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.decoding import Event, race
 from specllava.findings.replays import ReplayStep, priced
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
-from specllava.growth.cost_model import Costs
-from specllava.growth.rules import RULE_INFOS
 from specllava.lane import TARGET_ONLY, Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.trace import DecodeTrace, StepTrace
 
 TICK = 0.5  # seconds between two new findings of a sweep that is running
 

@@ -1,1 +1,1 @@
-"""Loading and adapting checkpoints: artefacts on disk, vision features, pairs and presets."""
+"""Models: files of checkpoints, media, drafts, families of targets, loading."""

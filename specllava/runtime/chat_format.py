@@ -8,10 +8,10 @@ from typing import Any
 
 from PIL import Image
 
-from specllava.models.images import open_image
-from specllava.models.media import Media
-from specllava.models.special import check_text
-from specllava.models.video import Video
+from specllava.models.checkpoints.special_tokens import check_text
+from specllava.models.media.images import open_image
+from specllava.models.media.media import Media
+from specllava.models.media.video import Video
 
 Message = dict[str, Any]
 Messages = str | Sequence[Message]

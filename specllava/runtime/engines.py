@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 import torch
 from transformers import PreTrainedModel
 
-from specllava.models.feature_draft import FeatureDraft
-from specllava.models.load_options import PassesName
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.loading.load_options import PassesName
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.padded_engine import PaddedEngine, unpaddable

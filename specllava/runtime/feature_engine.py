@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specllava.models.family import family_of
-from specllava.models.feature_draft import DraftInputs, FeatureDraft
-from specllava.models.special import slot_ids
-from specllava.models.vision import merge_features, num_image_tokens
+from specllava.models.checkpoints.special_tokens import slot_ids
+from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
+from specllava.models.families.family import family_of
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache, Content
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.runtime.prompt import Prompt
+from specllava.runtime.vision import merge_features, num_image_tokens
 
 
 class FeatureEngine:

@@ -15,9 +15,9 @@ from typing import Final
 import torch
 from transformers import PreTrainedModel
 
-from specllava.growth.cost_model import Costs, read_costs
-from specllava.models.device import input_device
-from specllava.whole_file import write_whole
+from specllava.core.files import write_whole
+from specllava.core.growth.cost_model import Costs, read_costs
+from specllava.models.checkpoints.device import input_device
 
 DIRECTORY: Final = "specllava/costs"  # of a user's caches
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from specllava.models.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.runtime.engine import Engine
 from specllava.runtime.engines import AnyEngine, Engines
 from specllava.runtime.feature_engine import FeatureEngine

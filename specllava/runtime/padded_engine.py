@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaModel, PretrainedConfig, PreTrainedModel
 
-from specllava.models.decoder import GROWING_ROPES, SLIDING, layer_types
-from specllava.models.feature_draft import FeatureDraft
+from specllava.models.checkpoints.decoder import GROWING_ROPES, SLIDING, layer_types
+from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.runtime.engine import Engine
 from specllava.runtime.padded_passes import WIDEST, PaddedPasses
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput

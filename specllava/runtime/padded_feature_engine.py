@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specllava.models.feature_draft import DraftInputs, FeatureDraft
+from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
 from specllava.runtime.cache import Content
 from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.padded_passes import WIDEST, PaddedPasses

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from specllava.tree import DraftTree
+from specllava.core.tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
-from specllava.models.chat_template import apply_template
-from specllava.models.device import input_device
-from specllava.models.draft_classes import VisionSource
-from specllava.models.family import Family, ImageFeatures, Picture, family_of, picture_key
-from specllava.models.media import Media, all_frames, for_draft
-from specllava.models.special import beginning, bos_options, special_tokens
-from specllava.models.video import Video, metadata
-from specllava.models.vision import compressor_of, kept_slots, slots_of, to_device
-from specllava.out_of_memory import is_panic
+from specllava.core.errors import is_panic
+from specllava.models.checkpoints.chat_template import apply_template
+from specllava.models.checkpoints.device import input_device
+from specllava.models.checkpoints.special_tokens import beginning, bos_options, special_tokens
+from specllava.models.drafts.draft_classes import VisionSource
+from specllava.models.families.family import Family, ImageFeatures, Picture, family_of, picture_key
+from specllava.models.media.media import Media, all_frames, for_draft
+from specllava.models.media.video import Video, metadata
 from specllava.runtime.chat_format import Message, Messages, as_chat, with_video_parts
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
+from specllava.runtime.vision import compressor_of, kept_slots, slots_of, to_device
 
 VIDEO_INPUTS: Final = ("pixel_values_videos", "video_grid_thw", "second_per_grid_ts")  # of processors, beside pictures'
 

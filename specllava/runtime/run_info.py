@@ -8,10 +8,10 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from specllava.models.device import input_device
-from specllava.models.draft_classes import VisionSource
-from specllava.models.load_options import QuantizationName
-from specllava.trace import RunInfo
+from specllava.core.trace import RunInfo
+from specllava.models.checkpoints.device import input_device
+from specllava.models.drafts.draft_classes import VisionSource
+from specllava.models.loading.load_options import QuantizationName
 from specllava.verification.answer_settings import settings_in_force
 
 

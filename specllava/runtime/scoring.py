@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specllava.findings.draft_scores import DraftScores
-from specllava.models.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine, prompt_entries
 from specllava.runtime.passes import PassInput

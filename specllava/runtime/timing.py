@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from specllava.growth.cost_model import Costs
-from specllava.models.feature_draft import FeatureDraft
+from specllava.core.growth.cost_model import Costs
+from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.runtime.engines import AnyEngine, Engines
 from specllava.runtime.passes import PassInput
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.pair import Pair
 from specllava.toyworld.dialogue import DETAIL_PROMPTS
 from specllava.toyworld.draw import draw_scene

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specllava.chat import Chat
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.race_file import dialogue_json, race_json
 from specllava.pair import Pair
-from specllava.race_file import dialogue_json, race_json
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Split, sample_scene
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from PIL import Image
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import summarise
+from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.lane import SPECULATIVE, TARGET_ONLY, lane_of
-from specllava.metrics import summarise
-from specllava.models.presets import preset_named
+from specllava.models.loading.presets import preset_named
 from specllava.pair import Pair
 from specllava.runtime.prompt import with_draft_prompt
 from specllava.toyworld.scene import COLOURS, KINDS
-from specllava.trace import DecodeTrace, StepTrace
 
 GREY = (127, 127, 127)
 EASY = 7  # accepted tokens in one step

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from specllava.config import DecodingConfig
+from specllava.core.config import DecodingConfig
+from specllava.core.race_file import race_json
 from specllava.lane import SPECULATIVE, TARGET_ONLY
 from specllava.pair import Pair
-from specllava.race_file import race_json
 from specllava.toyworld.dialogue import DETAIL_PROMPTS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.evaluate import score_answer

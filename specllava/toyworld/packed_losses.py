@@ -12,9 +12,9 @@ from transformers import LlavaForConditionalGeneration
 
 from specllava.distill.loop import Batch, Losses
 from specllava.distill.losses import IGNORE, answer_positions
-from specllava.models.draft_classes import DraftLlava
-from specllava.models.family import tower_features
-from specllava.models.vision import merge_features
+from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.families.family import tower_features
+from specllava.runtime.vision import merge_features
 from specllava.toyworld.hints import naming_loss
 from specllava.toyworld.packing import packed_mask
 from specllava.toyworld.recipe import ToyRecipe

@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
 
 from specllava.distill.config import FeatureObjective, LoopConfig
-from specllava.models.compressor_config import CompressorKind
+from specllava.models.drafts.compressor_config import CompressorKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ from specllava.distill.config import FeatureObjective, LoopConfig, Objective
 from specllava.distill.initial_draft import training_draft
 from specllava.distill.loop import fit
 from specllava.distill.stage import distil
-from specllava.models.compressor_config import CompressorConfig
-from specllava.models.compressors import add_compressor
-from specllava.models.draft_classes import DraftLlava, save
-from specllava.models.feature_draft import FeatureDraft
-from specllava.models.fresh_feature_draft import fresh_feature_draft
+from specllava.models.drafts.compressor_config import CompressorConfig
+from specllava.models.drafts.compressors import add_compressor
+from specllava.models.drafts.draft_classes import DraftLlava, save
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.corpus import LOOKING, TALKING, ChatBatches, content_ids
 from specllava.toyworld.packed_losses import drafting_losses, looking_losses

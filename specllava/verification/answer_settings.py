@@ -19,9 +19,9 @@ from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import InfNanRemoveLogitsProcessor, LogitsProcessorList, StopStringCriteria
 
-from specllava.config import DecodingConfig, short
-from specllava.trace import MAX_SETTINGS
-from specllava.tree import DraftTree
+from specllava.core.config import DecodingConfig, short
+from specllava.core.trace import MAX_SETTINGS
+from specllava.core.tree import DraftTree
 from specllava.verification.verifier import Numbers, check_finite
 
 # Settings that are applied, with the value that asks for nothing; the last five are of sampling alone.

@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
-from specllava.verdict import Draw
+from specllava.core.verdict import Draw
 from specllava.verification.sampling import ResidualDistribution, SeededRandom
 from specllava.verification.target_view import rounded
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specllava.tree import DraftTree
-from specllava.verdict import Verification
+from specllava.core.tree import DraftTree
+from specllava.core.verdict import Verification
 
 
 def verify_greedy(tree: DraftTree, choices: Sequence[int]) -> Verification:

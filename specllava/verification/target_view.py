@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specllava.tree import DraftTree
-from specllava.verdict import TargetView
+from specllava.core.tree import DraftTree
+from specllava.core.verdict import TargetView
 
 
 def target_view(tree: DraftTree, logits: Tensor, probs: Tensor | None = None) -> TargetView:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from transformers.generation import LogitsProcessorList
 
-from specllava.config import DecodingConfig
-from specllava.tree import DraftTree
-from specllava.verdict import Verification
+from specllava.core.config import DecodingConfig
+from specllava.core.tree import DraftTree
+from specllava.core.verdict import Verification
 from specllava.verification.greedy import verify_greedy
 from specllava.verification.sampling import Observer, RandomSource, verify_drawn, verify_top, verify_traversal, warp
 

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from specllava.chat import Chat
-from specllava.config import DecodingConfig
-from specllava.models.draft_classes import DraftLlava
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import DecodeTrace
+from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.trace import DecodeTrace
 from support import models
 
 SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, min_log_prob=-50.0, entropy_threshold=1.0)

@@ -6,9 +6,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specllava.config import DecodingConfig
-from specllava.models.media import Media
-from specllava.trace import DecodeTrace
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import DecodeTrace
+from specllava.models.media.media import Media
 from support.visual_traces import FakeBackend, FakeEvent
 from visual.page.dialogue import TurnParts
 

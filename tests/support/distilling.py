@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specllava.models.draft_classes import save
+from specllava.models.drafts.draft_classes import save
 from specllava.toyworld.corpus import conversation
 from specllava.toyworld.export import conversations
 from support import models

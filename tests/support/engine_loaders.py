@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, LlamaConfig
 
-from specllava.models.checkpoint import Checkpoint
+from specllava.models.checkpoints.checkpoint import Checkpoint
 
 EngineName = Literal["vllm", "sglang"]
 Shapes = dict[str, tuple[int, ...]]

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedModel
 
-from specllava.models.family import family_of
+from specllava.models.families.family import family_of
 from support.checkpoints import TEXT, spelling, weights_of, write
 from support.family_configs import ASPECT, SPEAKER, Layout, config_fields, grid, slots, text_fields
 from support.family_kinds import CONTEXT, KINDS, QWEN3S, WORDS, FamilyName, token_ids

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import torch
 
-from specllava.config import DecodingConfig
-from specllava.growth.rules import RULE_INFOS
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.distill.make_draft import init_draft
 from specllava.lane import Lane
-from specllava.models.draft_classes import save
-from specllava.models.fresh_feature_draft import fresh_feature_draft
-from specllava.models.make_draft import init_draft
-from specllava.models.video import Video
+from specllava.models.drafts.draft_classes import save
+from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
+from specllava.models.media.video import Video
 from specllava.pair import Pair
 from support import checkpoints, families
 

@@ -14,18 +14,18 @@ from torch import Tensor
 from benchmarks.random_settings import random_settings
 from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
-from specllava.config import DecodingConfig
-from specllava.growth.rules import RULE_INFOS
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.tree import DraftTree
 from specllava.lane import Lane
-from specllava.models.draft_classes import save
-from specllava.models.draft_reading import DraftFormat
-from specllava.models.family import family_of
-from specllava.models.fresh_feature_draft import fresh_feature_draft
+from specllava.models.drafts.draft_classes import save
+from specllava.models.drafts.draft_reading import DraftFormat
+from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
+from specllava.models.families.family import family_of
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput
 from specllava.runtime.prompt import Prompt
-from specllava.tree import DraftTree
 from support import checkpoints, models
 from support.chats import check_last
 from support.family_kinds import KINDS, WORDS, FamilyName

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from specllava.core.trace import DecodeTrace
 from specllava.drafters.growing import Expansion
 from specllava.pair import Pair
-from specllava.trace import DecodeTrace
 from support import feature_checkpoints
 from support.feature_checkpoints import Layout
 from support.feature_reference import Reference, Text

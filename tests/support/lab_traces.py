@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 
 from PIL import Image
 
-from specllava.config import RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
+from specllava.core.metrics import compare, summarise
+from specllava.core.question import Question
+from specllava.core.race_file import NamedTrace, comparison_json
+from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, TreeComparison, VariantResult
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
 from specllava.findings.draft_scores import DraftScores
 from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.replays import ReplayStep, priced, straight_costs
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
-from specllava.metrics import compare, summarise
-from specllava.question import Question
-from specllava.race_file import NamedTrace, comparison_json
-from specllava.trace import DecodeTrace
 from support.visual_traces import SETTING, first_steps, retexted, synthetic_race
 
 COSTS = straight_costs(one=0.004, many=0.008, level=0.0005)  # seconds of passes

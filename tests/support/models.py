@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from PIL import Image
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
-from specllava.config import RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
+from specllava.core.growth.cost_model import Costs
+from specllava.core.trace import DecodeTrace
+from specllava.core.tree import ROOT_PARENT, DraftTree
 from specllava.decoding import Event, stream
-from specllava.growth.cost_model import Costs
 from specllava.lane import Lane
-from specllava.models.draft_classes import DraftLlava
+from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.pair import Pair
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.recipe import ToyRecipe
-from specllava.trace import DecodeTrace
-from specllava.tree import ROOT_PARENT, DraftTree
 
 DraftKind = Literal["bad", "mixed", "perfect"]
 KINDS: tuple[DraftKind, ...] = ("bad", "mixed", "perfect")

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import torch
 
-from specllava.config import DecodingConfig
-from specllava.models.fresh_feature_draft import fresh_feature_draft
+from specllava.core.config import DecodingConfig
+from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.pair import Pair
 from support import models
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from specllava.core.trace import DecodeTrace
 from specllava.pair import Pair
-from specllava.trace import DecodeTrace
 
 RECORD: Final = Path(__file__).with_suffix(".json")
 FIRST_SCENE: Final = 5_000_000
@@ -51,8 +51,8 @@ def run(pair: Pair, prompt: dict[str, Any], config: dict[str, Any]) -> DecodeTra
     """One run. Costs are fixed, nothing is known from earlier runs and no time that passes is learnt from."""
     from dataclasses import replace
 
-    from specllava.config import DecodingConfig
-    from specllava.growth.cost_model import CostModel, Costs
+    from specllava.core.config import DecodingConfig
+    from specllava.core.growth.cost_model import CostModel, Costs
     from specllava.lane import lane_of
     from specllava.toyworld.draw import draw_scene
     from specllava.toyworld.scene import sample_scene

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specllava.models import checkpoint, loading
+from specllava.models.checkpoints import checkpoint
+from specllava.models.loading.loading import loading
 
 ALIGNMENT = checkpoint.ALIGNMENT
 

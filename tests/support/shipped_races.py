@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from specllava.trace import DecodeTrace
+from specllava.core.trace import DecodeTrace
 from visual.player.recorded import Recorded, read_recorded
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
-from specllava.growth.rules import RULE_INFOS
-from specllava.models.family import family_of
-from specllava.models.video import Video, metadata
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.models.families.family import family_of
+from specllava.models.media.video import Video, metadata
 from specllava.pair import Pair
 from support import checkpoints
 from support.clips import clip

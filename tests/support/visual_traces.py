@@ -14,11 +14,8 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from specllava.config import DecodingConfig
-from specllava.models.media import Pictures, all_frames, open_media
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import sample_scene
-from specllava.trace import (
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import (
     SCHEMA_VERSION,
     DecodeTrace,
     FinishReason,
@@ -27,8 +24,11 @@ from specllava.trace import (
     StepSeconds,
     StepTrace,
 )
-from specllava.tree import DraftTree, Pruned
-from specllava.verdict import TargetView, Verification
+from specllava.core.tree import DraftTree, Pruned
+from specllava.core.verdict import TargetView, Verification
+from specllava.models.media.media import Pictures, all_frames, open_media
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.scene import sample_scene
 from visual.player.lessons import Lesson, LessonText
 from visual.player.recorded import Recorded, read_recorded
 

@@ -8,9 +8,9 @@ from typing import Final
 
 import plotly.graph_objects as go
 
+from specllava.core.metrics import drafted_tokens
+from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, VariantResult
-from specllava.metrics import drafted_tokens
-from specllava.trace import DecodeTrace
 from visual.figures import theme
 from visual.figures.chart import LEGEND, Chart, finite, panel
 from visual.figures.labels import FUNCTION_WORDS, token_label

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import plotly.graph_objects as go
 
-from specllava.metrics import (
+from specllava.core.metrics import (
     JudgedNode,
     Outcome,
     acceptance_by_depth,
@@ -24,7 +24,7 @@ from specllava.metrics import (
     reliability,
     summarise,
 )
-from specllava.trace import DecodeTrace
+from specllava.core.trace import DecodeTrace
 from visual.figures import theme
 from visual.figures.chart import LEGEND, Chart, panel
 from visual.figures.labels import FUNCTION_WORDS, even_choices, token_label

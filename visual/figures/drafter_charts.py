@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from specllava.core.metrics import acceptance_by_depth
+from specllava.core.trace import DecodeTrace
 from specllava.findings.sweep import Point, Sweep
-from specllava.metrics import acceptance_by_depth
-from specllava.trace import DecodeTrace
 from visual.figures.chart import LEGEND, Chart, finite, panel
 from visual.figures.sweep_charts import how_timed, sameness_sentence, times
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 
-from specllava.trace import DecodeTrace, StepTrace
+from specllava.core.trace import DecodeTrace, StepTrace
 from visual.figures.labels import continues_word, token_label
 from visual.figures.layout import ordered_tree, tidy_heights
 from visual.figures.theme import Verdict, verdicts

@@ -7,9 +7,9 @@ from typing import Final
 
 import plotly.graph_objects as go
 
+from specllava.core.growth.rule import RuleInfo
+from specllava.core.growth.rules import RULE_INFOS
 from specllava.findings.sweep import Point, Sweep
-from specllava.growth.rule import RuleInfo
-from specllava.growth.rules import RULE_INFOS
 from visual.figures import theme
 from visual.figures.chart import LEGEND, Chart, finite, panel
 

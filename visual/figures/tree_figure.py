@@ -17,7 +17,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from specllava.trace import DecodeTrace, StepTrace
+from specllava.core.trace import DecodeTrace, StepTrace
 from visual.figures import theme
 from visual.figures.step_layout import StepLayout
 from visual.figures.theme import Verdict

@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specllava.limits import MIB, Limits
+from specllava.core.limits import MIB, Limits
 from visual.page.call_bodies import FOREIGN_FILE, CallBodies, check_session, check_values
 from visual.page.odd_calls import answer_failure, describe_failure
 from visual.page.run_rate import RunRate, TooManyRuns

@@ -20,9 +20,9 @@ from gradio.events import api
 from gradio_client.utils import is_file_obj_with_meta
 from pydantic import ValidationError
 
-from specllava.config import DecodingConfig, one_line, short
-from specllava.limits import Limits
-from specllava.metrics import RunTotals, summarise
+from specllava.core.config import DecodingConfig, one_line, short
+from specllava.core.limits import Limits
+from specllava.core.metrics import RunTotals, summarise
 from visual.page.app_state import AppState, Backend
 from visual.page.call_answers import Answer, Compared, Traces, answer_both, answer_one
 from visual.page.controls import FIELDS

@@ -10,10 +10,10 @@ from functools import cached_property
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
-from specllava.config import DecodingConfig
-from specllava.limits import Limits
-from specllava.models.media import Pictures
-from specllava.trace import DecodeTrace, RunInfo
+from specllava.core.config import DecodingConfig
+from specllava.core.limits import Limits
+from specllava.core.trace import DecodeTrace, RunInfo
+from specllava.models.media.media import Pictures
 from visual.page.dialogue import Dialogues, TurnParts
 from visual.page.model_choice import Chosen, ModelChoices
 from visual.page.run_requests import RunRequests

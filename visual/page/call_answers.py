@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from specllava.metrics import compare, speedup, summarise
-from specllava.race_file import race_json
-from specllava.trace import DecodeTrace
+from specllava.core.metrics import compare, speedup, summarise
+from specllava.core.race_file import race_json
+from specllava.core.trace import DecodeTrace
 from visual.player.frames import SPECULATIVE, TARGET_ONLY, Ending
 
 Traces = Mapping[str, DecodeTrace]

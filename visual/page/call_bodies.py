@@ -13,8 +13,8 @@ import gradio as gr
 from gradio.data_classes import FileData, ListFiles
 from gradio_client.utils import is_http_url_like
 
-from specllava.config import short
-from specllava.limits import Limits, highest
+from specllava.core.config import short
+from specllava.core.limits import Limits, highest
 
 FOREIGN_FILE: Final = "a file is named by an address on the web, which this server does not fetch: upload it"
 CALLS: Final = ("/queue/join", "/run/", "/api/")  # paths that call a handler by its number

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from specllava.trace import RunInfo
+from specllava.core.trace import RunInfo
 from visual.page.runs import QUICK
 from visual.page.widgets import chip_value
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from specllava.config import short
-from specllava.limits import highest
-from specllava.models.images import EncodedImage, read_size
-from specllava.question import Question
+from specllava.core.config import short
+from specllava.core.limits import highest
+from specllava.core.question import Question
+from specllava.models.media.images import EncodedImage, read_size
 from specllava.toyworld.scene_questions import START, scene_questions
 from visual.page.picture_source import PictureSource
 from visual.page.pictures import Picture

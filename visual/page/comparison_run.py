@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import gradio as gr
 
+from specllava.core.race_file import write_zip
 from specllava.findings.comparison import PairedComparison
 from specllava.findings.comparison_tables import race_files, records, summary_lines, to_csv, to_markdown
-from specllava.race_file import write_zip
 from visual.page.comparison_prompts import PagePrompt, line_prompts, questions, scene_prompts
 from visual.page.controls import Settings, decoding_config
 from visual.page.lab import LabState

@@ -15,11 +15,11 @@ from annotated_types import Ge, Le
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read
+from specllava.core.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.growth.rules.topk import eagle2_tree
+from specllava.core.limits import Limits
 from specllava.drafters import DRAFTER_INFOS
-from specllava.growth.rules import RULE_INFOS
-from specllava.growth.rules.topk import eagle2_tree
-from specllava.limits import Limits
 from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PAIR, PRECISION, ModelChoices, read_models
 from visual.page.option_limits import OptionRefused, check_options, limit_option
 from visual.player.component import component_arguments

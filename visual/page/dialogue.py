@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from specllava.config import DecodingConfig
-from specllava.models.images import open_image
-from specllava.models.media import Media, all_frames, open_media
-from specllava.trace import DecodeTrace
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import DecodeTrace
+from specllava.models.media.images import open_image
+from specllava.models.media.media import Media, all_frames, open_media
 from visual.page.picture_source import PictureSource
 from visual.page.pictures import Picture, image_bytes
 from visual.player.frames import TARGET_ONLY

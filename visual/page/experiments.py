@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from specllava.config import DecodingConfig
-from specllava.models.media import Pictures
+from specllava.core.config import DecodingConfig
+from specllava.models.media.media import Pictures
 from visual.page.lab_views import (
     View,
     distillation_view,

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, quote
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specllava.race_file import race_json
+from specllava.core.race_file import race_json
 from visual.figures.labels import strip_bidi
 from visual.page.app_state import AppState
 from visual.page.link_preview import LinkPreview

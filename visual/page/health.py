@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specllava.trace import RunInfo
+from specllava.core.trace import RunInfo
 
 ADDRESS = "/health"
 

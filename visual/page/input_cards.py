@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import gradio as gr
 
-from specllava.limits import Limits
-from specllava.models.video_file import SUFFIXES
+from specllava.core.limits import Limits
+from specllava.models.media.video_file import SUFFIXES
 from specllava.toyworld.scene import Split
 from visual.page import widgets
 from visual.page.controls import settings_drawer

@@ -5,11 +5,11 @@ Plain data for ``static/lab.js``, which puts every text into the page as text.
 
 from __future__ import annotations
 
+from specllava.core.metrics import drafted_tokens, summarise
+from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, TreeComparison
 from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import Sweep
-from specllava.metrics import drafted_tokens, summarise
-from specllava.trace import DecodeTrace
 from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
 from visual.figures.chart import Chart
 from visual.figures.drafter_charts import drafters_chart

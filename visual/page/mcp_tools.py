@@ -25,8 +25,8 @@ from mcp.types import CallToolResult, TextContent, Tool
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specllava.config import short
-from specllava.limits import Limits
+from specllava.core.config import short
+from specllava.core.limits import Limits
 from visual.page.api import ENDPOINTS, KINDS, MORE
 
 PATH: Final = f"{API_PREFIX}/mcp"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from specllava.config import short
+from specllava.core.config import short
 
 PRECISION: Final = "precision"  # the setting that is no option of decoding
 PAIR: Final = "pair"  # likewise

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from specllava.config import DecodingConfig, options_read
-from specllava.limits import Limits
+from specllava.core.config import DecodingConfig, options_read
+from specllava.core.limits import Limits
 
 COUNTS: Final = {  # by option that is a number: the limit that holds for it
     "max_new_tokens": "new_tokens", "depth": "depth", "nodes": "nodes", "width": "width", "max_branches": "branches",

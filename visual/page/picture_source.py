@@ -6,7 +6,7 @@ from typing import Protocol
 
 from PIL import Image
 
-from specllava.models.media import Media
+from specllava.models.media.media import Media
 
 
 class PictureSource(Protocol):

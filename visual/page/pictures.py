@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from specllava.models.images import EncodedImage, open_image
+from specllava.models.media.images import EncodedImage, open_image
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Split, sample_scene
 from visual.page.notices import info

@@ -9,9 +9,9 @@ from typing import Any
 
 import gradio as gr
 
-from specllava.config import DecodingConfig
-from specllava.metrics import RunTotals, summarise
-from specllava.trace import NO_DRAFT, DecodeTrace, RunInfo
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import RunTotals, summarise
+from specllava.core.trace import NO_DRAFT, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
 from visual.page.model_choice import AS_STARTED, chosen_models

@@ -8,7 +8,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from specllava.metrics import RunTotals
+from specllava.core.metrics import RunTotals
 
 # ``left``: for something else, or by a visitor who is gone. ``refused``: for what the visitor can change.
 Outcome = Literal["finished", "stopped", "deadline", "closed", "left", "refused", "failed"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, Literal
 
-from specllava.limits import Limits
+from specllava.core.limits import Limits
 from visual.page.controls import Settings
 from visual.page.picture_source import PictureSource
 

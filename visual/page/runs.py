@@ -32,10 +32,10 @@ from typing import Any, Final, Literal, Protocol
 
 import gradio as gr
 
-from specllava.config import DecodingConfig
-from specllava.limits import Limits
-from specllava.metrics import RunTotals
-from specllava.out_of_memory import is_out_of_memory
+from specllava.core.config import DecodingConfig
+from specllava.core.errors import is_out_of_memory
+from specllava.core.limits import Limits
+from specllava.core.metrics import RunTotals
 from visual.page.controls import decoding_config
 from visual.page.model_choice import Chosen, read_models
 from visual.page.notices import NotYet, error, failure, info, refusal_notice, warning

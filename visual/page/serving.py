@@ -9,7 +9,7 @@ from typing import Final
 import gradio as gr
 from starlette.middleware import Middleware
 
-from specllava.limits import Limits
+from specllava.core.limits import Limits
 from visual.page import widgets
 from visual.page.admission import Admission
 from visual.page.app_state import AppState

@@ -12,12 +12,12 @@ from typing import Any, Final
 import gradio as gr
 from PIL import Image
 
-from specllava.limits import Limits
-from specllava.models.images import open_image
-from specllava.models.media import Media, all_frames
-from specllava.models.video import Video
-from specllava.models.video_file import SUFFIXES, videos_are_read
-from specllava.models.video_process import VideoRequest, read_video_apart
+from specllava.core.limits import Limits
+from specllava.models.media.images import open_image
+from specllava.models.media.media import Media, all_frames
+from specllava.models.media.video import Video
+from specllava.models.media.video_file import SUFFIXES, videos_are_read
+from specllava.models.media.video_process import VideoRequest, read_video_apart
 from visual.page.contact_sheet import contact_sheet
 from visual.page.notices import error, info
 from visual.page.picture_source import PictureSource

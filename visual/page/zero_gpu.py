@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 import gradio as gr
 
-from specllava.config import DecodingConfig
-from specllava.growth.rules import RULE_INFOS
-from specllava.models.media import Pictures
-from specllava.trace import DecodeTrace, RunInfo
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.trace import DecodeTrace, RunInfo
+from specllava.models.media.media import Pictures
 from visual.page.app_state import Backend
 from visual.page.runs import OutOfTime
 

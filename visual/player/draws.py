@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specllava.trace import DecodeTrace, StepTrace
-from specllava.verdict import Draw
+from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.core.verdict import Draw
 from visual.figures.labels import token_label
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from specllava.metrics import judged_nodes
-from specllava.trace import DecodeTrace, StepTrace
-from specllava.tree import Pruned
+from specllava.core.metrics import judged_nodes
+from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.core.tree import Pruned
 from visual.figures.labels import END_MARK, even_choices, strip_bidi, token_label
 from visual.figures.reasons import Reason, reasons
 

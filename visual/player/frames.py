@@ -21,8 +21,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from specllava.metrics import saved_tokens, summarise
-from specllava.trace import DecodeTrace, StepTrace
+from specllava.core.metrics import saved_tokens, summarise
+from specllava.core.trace import DecodeTrace, StepTrace
 from visual.figures.charts import charts
 from visual.figures.labels import strip_bidi
 from visual.figures.step_layout import StepLayout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from specllava.trace import DecodeTrace, StepTrace
+from specllava.core.trace import DecodeTrace, StepTrace
 
 READING: Final = "the draft's own reading of the text"
 STATE: Final = "the large model's own state at its last word"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from specllava.metrics import judged_nodes
-from specllava.trace import StepTrace
+from specllava.core.metrics import judged_nodes
+from specllava.core.trace import StepTrace
 
 Mark = Literal["branched", "saved"]
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
-from specllava.config import one_line
+from specllava.core.config import one_line
+from specllava.core.growth.rules import RULE_INFOS
 from specllava.findings.replays import GUESSES, Replays
-from specllava.growth.rules import RULE_INFOS
 from visual.player.packing import frame_json, packed
 from visual.player.static_files import STATIC
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specllava.race_file import comparison_json
-from specllava.trace import DecodeTrace
+from specllava.core.race_file import comparison_json
+from specllava.core.trace import DecodeTrace
 from visual.player.frames import recorded_frames
 from visual.player.packing import frame_json, packed
 from visual.player.recorded import Recorded

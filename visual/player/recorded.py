@@ -15,12 +15,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from specllava.config import DecodingConfig, short
-from specllava.growth.rules import RULE_INFOS
-from specllava.limits import highest
-from specllava.race_file import NamedTrace
-from specllava.trace import DecodeTrace, read_trace
-from specllava.trace_fields import parse_json
+from specllava.core.config import DecodingConfig, short
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.limits import highest
+from specllava.core.race_file import NamedTrace
+from specllava.core.trace import DecodeTrace, read_trace
+from specllava.core.trace_fields import parse_json
 from visual.player.bounds import MAX_NAME_CHARACTERS, check_lane, check_steps
 
 LANES = ("target_only", "speculative")

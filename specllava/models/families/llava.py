@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.image_processing_utils import select_best_resolution
 
-from specllava.models.draft_classes import DraftLlava, DraftLlavaNext
+from specllava.models.drafts.draft_classes import DraftLlava, DraftLlavaNext
 from specllava.models.families.interface import SharedTower, Size, Tiles, square
 
 

@@ -1,0 +1,75 @@
+"""Files of questions, as command line and page read them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from specllava.core.question import Question
+from specllava.distill.rows import UnusableRowError, check_picture, parse_question, raw_rows
+
+MAX_QUESTIONS: Final = 1_000
+
+
+def read_questions(
+    data: Path, images: Path | None = None, most: int = MAX_QUESTIONS, first: int | None = None
+) -> tuple[Question, ...]:
+    """Read the questions of a file: a JSON list, or a JSON text a line in a ``.jsonl``.
+
+    A row is ``{"image": "path", "prompt": text}``, ``image`` missing where there is no picture, or one of LLaVA's
+    format, of which the first question is taken, answered or not.
+
+    Args:
+        images: directory that the image paths begin in; the file's own without it.
+        most: questions that are allowed.
+        first: read only so many rows.
+
+    Raises:
+        ValueError: no such file or directory, a row that cannot be asked, none or too many; one line.
+    """
+    folder = images or data.parent
+    if not data.is_file():
+        raise ValueError(f"no data file at {data}: a .jsonl with a question a line is expected")
+    if not folder.is_dir():
+        raise ValueError(f"no images directory at {folder}: give the one that the rows' image paths begin in")
+    if first is not None and not 1 <= first <= most:
+        raise ValueError(f"the first {first} questions of {data.name} are asked for: 1 to {most:,} are possible")
+    found = []
+    with closing(raw_rows(data)) as rows:
+        for number, raw in enumerate(islice(rows, first), start=1):
+            if number > most:
+                raise ValueError(f"{data.name} has more than {most:,} questions: take a part of it")
+            try:
+                found.append(_question(raw, folder))
+            except UnusableRowError as error:
+                raise ValueError(f"{data.name}, row {number}: {error}") from error
+    if not found:
+        raise ValueError(f"{data.name} has no question")
+    return tuple(found)
+
+
+def _question(raw: Any, folder: Path) -> Question:
+    if isinstance(raw, UnusableRowError):
+        raise raw
+    if isinstance(raw, dict) and "conversations" not in raw:
+        text, names = _simple(raw)
+    else:
+        text, names = parse_question(raw)
+    if not text:
+        raise UnusableRowError("an empty question")
+    if len(names) > 1:
+        raise UnusableRowError(f"{len(names)} pictures in one question, and at most one is compared")
+    for name in names:
+        check_picture(folder, name)
+    return Question(text, folder / names[0], names[0]) if names else Question(text)
+
+
+def _simple(raw: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    text, image = raw.get("prompt"), raw.get("image")
+    if not isinstance(text, str):
+        raise UnusableRowError('neither a "prompt" that is a text nor "conversations"')
+    if image is not None and not isinstance(image, str):
+        raise UnusableRowError("with an image that is no path")
+    return text.strip(), () if image is None else (image,)

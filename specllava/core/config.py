@@ -1,0 +1,225 @@
+"""Options of decoding: frozen, validated, documented. The only source of defaults and bounds.
+
+The command line and the page are made from these fields: the docstring under a field is its help
+text, its title what the page calls it, its usual range the page's slider, and its bounds what may be typed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from functools import partial
+from reprlib import Repr
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+
+import tyro
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
+
+from specllava.core.growth.rule import RuleInfo
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.growth.shapes import check_parents
+from specllava.core.limits import highest
+from specllava.drafters import DRAFTER_INFOS, DrafterInfo
+
+RULES: Final = tuple(RULE_INFOS)
+COMPARED_RULES: Final = tuple(info.name for info in RULE_INFOS.values() if info.compared)
+if TYPE_CHECKING:
+    RuleName = str
+    DrafterName = str
+else:  # one choice per name that is offered
+    RuleName = Literal[RULES]
+    DrafterName = Literal[tuple(DRAFTER_INFOS)]
+MAX_GUESSES: Final = highest("nodes")  # of one tree
+MAX_CHILDREN: Final = highest("branches")  # of one node
+Children = Annotated[int, Field(ge=1, le=MAX_CHILDREN)]
+Parent = Annotated[int, Field(ge=0, lt=MAX_GUESSES)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+LISTED: Final = Field(min_length=1, max_length=highest("list_items"))
+MAX_ERRORS: Final = 1000  # of one refusal; more are counted and not named
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usual:
+    """The range in which a number is usually changed, in steps; its bounds allow more."""
+
+    low: float
+    high: float
+    step: float
+
+
+def _choices(title: str, question: str, infos: Iterable[RuleInfo | DrafterInfo]) -> Any:
+    """Build the title and the help of an option; the help is that of its choices."""
+    text = " ".join([question, *(f"{info.name}: {info.help}." for info in infos)])
+    return Field(title=title, description=text), tyro.conf.arg(help=text)
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
+class DecodingConfig:
+    """Options of decoding: the drafter, the growth of the tree, the limits.
+
+    The paper (arXiv 2509.11961) publishes no values for its threshold, branches, depth and node
+    budget; these defaults were measured on the toy pair (``docs/notes/defaults.md``).
+
+    Raises:
+        pydantic.ValidationError: a value outside its bounds; a ``ValueError`` that names field and bound.
+    """
+
+    drafter: Annotated[DrafterName, *_choices("Who guesses", "Who proposes tokens.", DRAFTER_INFOS.values())] = "model"
+
+    rule: Annotated[RuleName, *_choices("How the tree grows", "How the tree grows.", RULE_INFOS.values())] = "entropy"
+
+    max_new_tokens: Annotated[
+        int, Field(ge=1, le=highest("new_tokens"), title="Longest answer"), Usual(16, 512, 16)
+    ] = 160
+    """Stop after this many tokens, if the answer has not ended before."""
+
+    depth: Annotated[int, Field(ge=1, le=highest("depth"), title="Levels of guesses"), Usual(1, 20, 1)] = 16
+    """Tokens that the draft looks ahead at most; each level costs one draft pass."""
+
+    nodes: Annotated[int, Field(ge=1, le=MAX_GUESSES, title="Guesses checked in one pass"), Usual(1, 64, 1)] = 20
+    """Guessed tokens sent to the target at most; the best by cumulative log-probability are kept."""
+
+    entropy_threshold: Annotated[
+        float, Field(ge=0.0, le=12.0, title="Branch above this doubt"), Usual(0.0, 2.5, 0.05)
+    ] = 0.3
+    """Nats. Below it the draft counts as sure and a node gets one child; above it the node branches."""
+
+    max_branches: Annotated[int, Field(ge=1, le=MAX_CHILDREN, title="Branches of an unsure node"), Usual(1, 8, 1)] = 3
+    """Children of an unsure node at most; it gets as many as exp(entropy), rounded up."""
+
+    width: Annotated[int, Field(ge=1, le=highest("width"), title="Nodes grown per level"), Usual(1, 16, 1)] = 4
+    """Nodes of one level that may grow children: the best by cumulative log-probability."""
+
+    min_log_prob: Annotated[
+        float, Field(ge=-50.0, le=0.0, title="Give up branches below"), Usual(-8.0, 0.0, 0.1)
+    ] = -2.0
+    """Nats. Branches whose cumulative log-probability falls below this are not followed."""
+
+    branching: Annotated[tuple[Children, ...], LISTED, Field(title="Children by level")] = (3, 2, 1, 1, 1)
+    """Children of every node by level, for the fixed rule."""
+
+    rank_acceptance: Annotated[
+        tuple[Share, ...], LISTED, Field(title="Acceptance by rank")
+    ] = (0.891, 0.082, 0.017, 0.004)
+    """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
+
+    shape: Annotated[
+        tuple[Parent, ...],
+        Field(min_length=1, max_length=MAX_GUESSES, title="Your tree"),
+        AfterValidator(partial(check_parents, max_children=MAX_CHILDREN)),
+    ] = (0, 0, 1, 1, 2, 3, 5, 7)
+    """Parent of every guess, in order, for the shape rule: 0 is the root, 1 the first guess. The first child of a
+    parent is the draft's best guess there, the next its second best."""
+
+    temperature: Annotated[float, Field(ge=0.0, le=5.0, title="Temperature"), Usual(0.0, 1.5, 0.05)] = 0.0
+    """0 always takes the target's most likely token; above it, tokens are drawn from its distribution."""
+
+    top_p: Annotated[float, Field(ge=0.01, le=1.0, title="Top-p"), Usual(0.1, 1.0, 0.05)] = 1.0
+    """Draw from the most likely tokens that together reach this probability; 1 draws from all."""
+
+    top_k: Annotated[int, Field(ge=0, le=1000, title="Top-k"), Usual(0, 100, 1)] = 0
+    """Draw from that many of the most likely tokens; 0 draws from all."""
+
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1, title="Seed")] = 0
+    """Of whatever is drawn: same seed, same answer, with a draft or without."""
+
+    children: Annotated[Literal["best", "drawn"], Field(title="Which guesses")] = "best"
+    """Guesses are the draft's best, or drawn from it without replacement (only with a temperature)."""
+
+    verifier: Annotated[Literal["token", "traversal"], Field(title="How drawn guesses are judged")] = "token"
+    """Drawn guesses are judged token by token from the root (Sequoia), or branch by branch from the leaves."""
+
+    ngram: Annotated[int, Field(ge=1, le=8, title="Tokens to look up"), Usual(1, 5, 1)] = 3
+    """Last tokens that prompt-lookup looks for in the text before, at most."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the answer is the target's own token for token, for a given seed.
+
+        Guesses drawn from the draft model leave only its distribution as it is; other drafters draw none.
+        """
+        return self.children == "best" or self.drafter in ("prompt-lookup", "none")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.children == "drawn" and self.temperature == 0:
+            raise ValueError("drawn children need a temperature above 0")
+        if self.children == "drawn" and not RULE_INFOS[self.rule].drawable:
+            drawable = (info.name for info in RULE_INFOS.values() if info.drawable)
+            raise ValueError(
+                f"the {self.rule} rule drops guesses for what they are, which bends the distribution of drawn ones:"
+                f" use {' or '.join(drawable)}, or best children"
+            )
+        if self.verifier == "traversal" and self.children != "drawn":
+            raise ValueError("the traversal verifier gains nothing with best children: set children to drawn")
+        return self
+
+
+def options_read(drafter: str, rule: str, temperature: float, children: str) -> frozenset[str]:
+    """Return the names of the options that decoding with these four reads: a change of any other changes nothing.
+
+    A drafter or rule that is not known here reads none of its own.
+    """
+    read = {"drafter", "max_new_tokens", "temperature"}
+    if drafter in DRAFTER_INFOS:
+        read.update(DRAFTER_INFOS[drafter].options)
+    known = RULE_INFOS.get(rule) if "rule" in read else None
+    if known:
+        read.update(known.options)
+    if temperature > 0:
+        read.update(("top_p", "top_k", "seed"))
+    if temperature <= 0 or not (known and known.drawable):
+        read.discard("children")  # they can only be the best
+    if "children" in read and children == "drawn":
+        read.add("verifier")
+    return frozenset(read)
+
+
+def few_errors(error: ValidationError) -> list[ErrorDetails]:
+    """Return an error's complaints in order; none where they are so many that the list would take much memory."""
+    if error.error_count() > MAX_ERRORS:
+        return []
+    return error.errors(include_url=False, include_context=False)
+
+
+def short(value: object) -> str:
+    """Return a value for a message: its ``repr``, cut to 60 characters before it becomes long."""
+    return _Short().repr(value)[:60]
+
+
+def one_line(error: ValidationError, most: int = 3, where: str = "") -> str:
+    """Format a validation error as one readable line: field, value and bound of its first ``most`` complaints.
+
+    Args:
+        where: stands before each field, such as ``speculative.``.
+    """
+    items = few_errors(error)
+    if not items:
+        return f"{where or 'value '}has {error.error_count():,} errors, too many to name any"
+    parts = []
+    for item in items[:most]:
+        field = where + ".".join(str(step)[:60] for step in item["loc"]) or "value"
+        told = item["type"] != "missing" and not isinstance(item["input"], dict)
+        given = f" = {short(item['input'])}" if told else ""
+        said = item["msg"].removeprefix("Value error, ")
+        parts.append(f"{_cut(field.rstrip('.'), 120)}{given}: {said[:1].lower()}{_cut(said[1:], 200)}")
+    more = len(items) - most
+    line = _cut("; ".join(parts), 360) + (f"; and {more} more" if more > 0 else "")
+    return "".join(character if character.isprintable() else " " for character in line)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+class _Short(Repr):
+    """Python's own abbreviating ``repr``, with room for a text, and for integers that ``repr`` itself refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= 128 else f"an integer of {x.bit_length()} bits"

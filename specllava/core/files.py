@@ -1,0 +1,61 @@
+"""Files: the project's own beside the package, and writing that leaves a whole file or none."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+PACKAGE: Final = Path(__file__).resolve().parents[1]
+
+
+def shipped(name: str) -> Path:
+    """Return the path of a model, recorded race or program of the project.
+
+    It is inside the package where that was installed (``setup.py`` copies it), else beside it.
+    """
+    inside = PACKAGE / "shipped" / name
+    return inside if inside.exists() else PACKAGE.parent / name
+
+
+def write_whole(path: Path, data: str | bytes) -> None:
+    """Write a file beside its destination and rename it, so that a full disk leaves no half of it; text is UTF-8.
+
+    Devices, pipes and what lies in ``/dev``, such as ``/dev/stdout``, are written to directly.
+
+    Raises:
+        OSError: it cannot be written; names ``path``.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    try:
+        if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
+            path.write_bytes(content)
+            return
+        goal = path.resolve()  # behind a link, which stays
+        beside = goal.with_name(goal.name + ".writing")
+        try:
+            beside.write_bytes(content)
+            beside.replace(goal)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def whole_directory(directory: Path) -> Iterator[Path]:
+    """Give a directory to write to beside ``directory``, which it is renamed to at the end; after an error it is gone.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    beside = directory.with_name(directory.name + ".writing")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        yield beside
+        beside.rename(directory)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise

@@ -1,0 +1,98 @@
+"""Interface of a tree rule, and the description of each rule that the package offers by name.
+
+A rule is a dataclass whose fields are names of options of ``DecodingConfig``. Command line, page, lab and benchmark are
+made from its :class:`RuleInfo`. A rule of one's own needs none: ``pair.stream(..., rule=MyRule())``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from specllava.core.growth.tree_builder import TopTokens, TreeBuilder
+from specllava.core.tree import DraftTree
+
+COST_MODEL = "cost_model"  # the field of a rule that goes by measured costs
+
+
+class GrowthRule(ABC):
+    """Interface of a tree rule: which nodes get children, when growth stops, what the target verifies; one per answer.
+
+    The limits of ``DecodingConfig`` (depth, nodes, width) bind every rule; ``grow`` refuses what exceeds them.
+    """
+
+    drawable: bool = False
+    """Its trees do not depend on which tokens are guessed, so children may be drawn from the draft."""
+
+    @property
+    def name(self) -> str:
+        """Name in a trace."""
+        return type(self).__name__
+
+    @property
+    @abstractmethod
+    def max_children(self) -> int:
+        """The largest number of children that the rule may ask for."""
+
+    @abstractmethod
+    def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
+        """Return the number of children of ``node``, after which the draft expects ``top``."""
+
+    @abstractmethod
+    def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
+        """Return the nodes of the newest level to expand next; none ends the growth."""
+
+    @abstractmethod
+    def select(self, builder: TreeBuilder) -> list[int]:
+        """Return the nodes for the target to verify, in growing order, without the root; parents before children."""
+
+    def update(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """Learn that the target kept ``path`` (the root first) of the last tree; most rules learn nothing."""
+        return
+
+    def observe(self, draft_seconds: float, target_seconds: float) -> None:
+        """Learn the seconds of drafting and verifying the last tree; most rules learn nothing."""
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInfo:
+    """A rule that the package offers by name.
+
+    Args:
+        name: as on the command line and in traces.
+        build: the rule's dataclass; its fields are the options that the rule reads.
+        help: one clause for ``--help`` and the page.
+        colour, symbol: of its point in charts.
+        tuned: options that suit it best in the benchmark, from a configuration (``docs/notes/defaults.md``).
+        compared: benchmark and lab run it beside the others; not where its tree is whatever the user drew.
+    """
+
+    name: str
+    build: Callable[..., GrowthRule]
+    help: str
+    colour: str
+    symbol: str
+    tuned: Callable[[Any], Mapping[str, Any]] = lambda config: {}
+    compared: bool = True
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Fields of ``DecodingConfig`` that the rule reads."""
+        return tuple(name for name in self._fields if name != COST_MODEL)
+
+    @property
+    def drawable(self) -> bool:
+        """Whether children may be drawn from the draft, see :attr:`GrowthRule.drawable`."""
+        return bool(getattr(self.build, "drawable", False))
+
+    @property
+    def costed(self) -> bool:
+        """Whether the rule needs the pair's cost model."""
+        return COST_MODEL in self._fields
+
+    @property
+    def _fields(self) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(self.build) if field.init)  # type: ignore[arg-type]

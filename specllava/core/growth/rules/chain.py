@@ -1,0 +1,39 @@
+"""Classic speculative decoding: a chain of the draft's best guesses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from specllava.core.growth.rule import RuleInfo
+from specllava.core.growth.rules.scored import ScoredRule
+from specllava.core.growth.tree_builder import TopTokens, TreeBuilder
+
+BENCH_FLOOR = -1.0  # nats; a chain stops sooner than a tree
+
+
+@dataclass(frozen=True)
+class ChainRule(ScoredRule):
+    """Give every node one child: the draft's single best guess, level after level."""
+
+    nodes: int
+    min_log_prob: float
+
+    name = "chain"
+    width = 1
+
+    @property
+    def max_children(self) -> int:
+        return 1
+
+    def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
+        return 1
+
+
+def _bench_options(config: Any) -> dict[str, Any]:
+    return {"min_log_prob": max(BENCH_FLOOR, config.min_log_prob)}
+
+
+CHAIN: Final = RuleInfo(
+    "chain", ChainRule, "one best guess after the other", colour="#D55E00", symbol="square", tuned=_bench_options
+)

@@ -1,0 +1,300 @@
+"""What a run was worth: pure functions of traces. No torch.
+
+Ratios over several runs are pooled: total over total, never a mean of means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from specllava.core.trace import DecodeTrace, StepTrace
+
+# Two passes of different width run different matrix kernels: logits differ in the last bits, and a
+# float32 near-tie within this margin may flip. A difference at a larger margin is a bug.
+NEAR_TIE_MARGIN = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class RunTotals:
+    """Totals of one lane over one or more runs; every ratio is derived from them.
+
+    Args:
+        accepted: drafted tokens that are part of the answers; those after an answer's end are not.
+        draft_seconds: the part of the decoding that the draft took.
+        verify_seconds: the part that the target's passes took.
+        saved: tokens that another branch than the draft's favourite brought.
+    """
+
+    runs: int
+    tokens: int
+    target_passes: int
+    drafted: int
+    accepted: int
+    decode_seconds: float
+    prefill_seconds: float
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    saved: int = 0
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens emitted by steps: all but the one that each prefill gives."""
+        return self.tokens - self.runs
+
+    @property
+    def tau(self) -> float:
+        """Tokens per target pass, the bonus token included; 1.0 for target-only, NaN with no step."""
+        return _ratio(self.step_tokens, self.target_passes)
+
+    @property
+    def acceptance(self) -> float:
+        """Share of drafted tokens that were accepted; NaN if none was drafted."""
+        return _ratio(self.accepted, self.drafted)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Decoding seconds per emitted token, prefill apart."""
+        return _ratio(self.decode_seconds, self.step_tokens)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return _ratio(self.step_tokens, self.decode_seconds)
+
+    @property
+    def end_to_end_seconds_per_token(self) -> float:
+        """Seconds per token with the prefill in it."""
+        return _ratio(self.decode_seconds + self.prefill_seconds, self.tokens)
+
+    @property
+    def seconds_per_pass(self) -> float:
+        """Seconds of one pass of the target that verifies, whatever its number of tokens."""
+        return _ratio(self.verify_seconds, self.target_passes)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Whether two lanes said the same, and if not, where they part.
+
+    ``margin`` is the reference lane's logit distance between its first and second choice at the first
+    difference; ``position`` counts emitted tokens from 0. Both are ``None`` for identical outputs.
+    """
+
+    identical: bool
+    tokens: int
+    position: int | None = None
+    margin: float | None = None
+
+    @property
+    def near_tie(self) -> bool:
+        """The lanes part at a tie that rounding decides."""
+        return self.margin is not None and self.margin <= NEAR_TIE_MARGIN
+
+
+def summarise(traces: Iterable[DecodeTrace]) -> RunTotals:
+    """Pool runs of one lane."""
+    runs = tokens = passes = drafted = accepted = saved = 0
+    decode, prefill, draft, verify = list[float](), list[float](), list[float](), list[float]()
+    for trace in traces:
+        runs += 1
+        tokens += len(trace.token_ids)
+        passes += len(trace.steps)
+        drafted += sum(step.tree.drafted for step in trace.steps)
+        accepted += sum(accepted_lengths(trace))
+        saved += sum(map(saved_tokens, trace.steps))
+        decode.append(trace.decode_seconds)
+        prefill.append(trace.prefill.total)
+        draft.extend(step.seconds.draft for step in trace.steps)
+        verify.extend(step.seconds.verify for step in trace.steps)
+    return RunTotals(
+        runs, tokens, passes, drafted, accepted, math.fsum(decode), math.fsum(prefill), math.fsum(draft),
+        math.fsum(verify), saved,
+    )  # fmt: skip
+
+
+def pool_totals(summaries: Iterable[RunTotals]) -> RunTotals:
+    """Add up totals of one lane."""
+    parts = list(summaries)
+    names = [field.name for field in fields(RunTotals)]
+    return RunTotals(*(sum(getattr(part, name) for part in parts) for name in names))
+
+
+def speedup(reference: RunTotals, candidate: RunTotals) -> float:
+    """Reference seconds per token over candidate seconds per token, prefill apart."""
+    return _ratio(reference.seconds_per_token, candidate.seconds_per_token)
+
+
+def end_to_end_speedup(reference: RunTotals, candidate: RunTotals) -> float:
+    """Reference seconds per token over candidate seconds per token, with the prefill in both."""
+    return _ratio(reference.end_to_end_seconds_per_token, candidate.end_to_end_seconds_per_token)
+
+
+def pass_ratio(reference: RunTotals, candidate: RunTotals) -> float:
+    """Seconds of a pass that checks a tree over seconds of a pass of the reference, which is of a single token."""
+    return _ratio(candidate.seconds_per_pass, reference.seconds_per_pass)
+
+
+def efficiency(reference: RunTotals, candidate: RunTotals) -> float:
+    """Speed-up over tau: 1.0 means that drafting and tree verification cost nothing."""
+    return _ratio(speedup(reference, candidate), candidate.tau)
+
+
+def compare(reference: DecodeTrace, candidate: DecodeTrace) -> Comparison:
+    """Compare the tokens of two lanes; the margin at a difference is the reference's."""
+    return compare_ids(reference, candidate.token_ids)
+
+
+def compare_ids(reference: DecodeTrace, theirs: Sequence[int]) -> Comparison:
+    """Compare a lane with bare token ids, such as another library gives."""
+    ours = reference.token_ids
+    shared = min(len(ours), len(theirs))
+    for position in range(shared):
+        if ours[position] != theirs[position]:
+            return Comparison(False, shared, position, _margin_at(reference, position))
+    if len(ours) == len(theirs):
+        return Comparison(True, shared)
+    return Comparison(False, shared, shared, None)
+
+
+def accepted_lengths(trace: DecodeTrace) -> tuple[int, ...]:
+    """Count the accepted drafted tokens of every step that are part of the answer."""
+    return tuple(len(step.emitted_nodes) for step in trace.steps)
+
+
+def drafted_tokens(trace: DecodeTrace) -> tuple[bool, ...]:
+    """For each emitted token, whether it was the draft's guess; never the first, which the prompt's pass gives."""
+    taken = [at < len(step.verification.accepted) for step in trace.steps for at in range(len(step.emitted))]
+    return (False, *taken)
+
+
+Outcome = Literal["favourite", "saved", "missed"]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedNode:
+    """A node of the accepted path whose children the target judged, and what came of it.
+
+    Args:
+        node: its id in the tree.
+        position: of the token after it among those that the step emitted.
+        entropy: of the draft's distribution after it, in nats, if it was recorded.
+        children: guesses that the tree tried after it.
+        outcome: ``favourite``: the child to which the draft gave most was accepted; ``saved``: another child was, so
+            that a chain of favourites would have ended here; ``missed``: none was.
+    """
+
+    node: int
+    position: int
+    entropy: float | None
+    children: tuple[int, ...]
+    outcome: Outcome
+
+
+def judged_nodes(step: StepTrace) -> tuple[JudgedNode, ...]:
+    """List the nodes of the accepted path that have children, in order; behind the answer's end nothing counts."""
+    children, ranks = step.tree.children(), step.tree.sibling_ranks()
+    taken, judged = step.emitted_nodes, []
+    for position, node in enumerate(step.verification.path[: len(step.emitted)]):
+        if not children[node]:
+            continue
+        rank = ranks[taken[position]] if position < len(taken) else None
+        outcome: Outcome = "missed" if rank is None else "saved" if rank else "favourite"
+        judged.append(JudgedNode(node, position, step.tree.entropies[node], children[node], outcome))
+    return tuple(judged)
+
+
+def saved_tokens(step: StepTrace) -> int:
+    """Count the tokens of a step that another branch than the draft's favourite brought."""
+    return sum(judged.outcome == "saved" for judged in judged_nodes(step))
+
+
+def acceptance_by_depth(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, int]]:
+    """``depth -> (accepted, tested)``: a step tests a depth when its branch got that far and had a guess there."""
+    counts: dict[int, tuple[int, int]] = {}
+    for judged in _judged(traces):
+        hits, tests = counts.get(judged.position + 1, (0, 0))
+        counts[judged.position + 1] = (hits + (judged.outcome != "missed"), tests + 1)
+    return dict(sorted(counts.items()))
+
+
+def acceptance_by_rank(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, int]]:
+    """``rank -> (accepted, tested)``: a guess is tested when its parent stands; rank 0 is the draft's best sibling."""
+    counts: dict[int, tuple[int, int]] = {}
+    for trace in traces:
+        for step in trace.steps:
+            path, ranks = set(step.emitted_nodes), step.tree.sibling_ranks()
+            for node in (child for judged in judged_nodes(step) for child in judged.children):
+                hits, tests = counts.get(ranks[node], (0, 0))
+                counts[ranks[node]] = (hits + (node in path), tests + 1)
+    return dict(sorted(counts.items()))
+
+
+def outcomes_by_entropy(traces: Sequence[DecodeTrace], edges: Sequence[float]) -> list[Counter[Outcome]]:
+    """Count what came of the draft's guesses per entropy bin; nodes without an entropy are left out.
+
+    ``edges`` are the inner bounds of ``len(edges) + 1`` bins, in nats.
+    """
+    bins = [Counter[Outcome]() for _ in range(len(edges) + 1)]
+    for judged in _judged(traces):
+        if (entropy := judged.entropy) is not None:
+            bins[sum(entropy > edge for edge in edges)][judged.outcome] += 1
+    return bins
+
+
+def _judged(traces: Iterable[DecodeTrace]) -> Iterator[JudgedNode]:
+    for trace in traces:
+        for step in trace.steps:
+            yield from judged_nodes(step)
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Guesses to which the draft gave about the same probability.
+
+    Args:
+        tested: guesses whose parent stands.
+        accepted: those of them that stand too.
+        promised: the draft's probabilities of all tested ones, added up.
+    """
+
+    tested: int = 0
+    accepted: int = 0
+    promised: float = 0.0
+
+
+def reliability(traces: Iterable[DecodeTrace], bins: int = 10) -> tuple[Bin, ...]:
+    """Tested guesses by the draft's probability, in ``bins`` equal steps from 0 to 1."""
+    found = [Bin()] * bins
+    for trace in traces:
+        for step in trace.steps:
+            path = set(step.emitted_nodes)
+            for node in (child for judged in judged_nodes(step) for child in judged.children):
+                q = math.exp(step.tree.log_probs[node])
+                index = min(int(q * bins), bins - 1)
+                old = found[index]
+                found[index] = Bin(old.tested + 1, old.accepted + (node in path), old.promised + q)
+    return tuple(found)
+
+
+def calibration_error(bins: Iterable[Bin]) -> float:
+    """Expected calibration error: how far promise and acceptance lie apart, weighted by guesses; NaN without any."""
+    bins = tuple(bins)
+    return _ratio(math.fsum(abs(b.accepted - b.promised) for b in bins), sum(b.tested for b in bins))
+
+
+def _margin_at(trace: DecodeTrace, position: int) -> float:
+    if position == 0:
+        return trace.prefill.first_margin
+    seen = 1
+    for step in trace.steps:
+        if position < seen + len(step.emitted):
+            return step.view.margins[step.verification.path[position - seen]]
+        seen += len(step.emitted)
+    raise IndexError(f"position {position} lies behind the {seen} emitted tokens")
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.nan

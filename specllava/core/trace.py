@@ -1,0 +1,306 @@
+"""Traces of decoding: the one file format of page, export, recorded examples and tests. No torch.
+
+A trace holds everything that is needed to redraw and explain a run with no model at hand. Text of a
+token is looked up by id in ``texts``; nothing is ever searched for in strings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from specllava.core.config import few_errors, one_line, short
+from specllava.core.recorded_config import MAX_NAME, RecordedConfig
+from specllava.core.trace_fields import (
+    Count,
+    Many,
+    Record,
+    Seconds,
+    TokenTexts,
+    Versions,
+    parse_json,
+)
+from specllava.core.tree import DraftTree, Pruned
+from specllava.core.verdict import Draw, TargetView, Verification
+
+SCHEMA_VERSION: Final = 1
+NO_DRAFT: Final = "none"  # the name of a draft that is not there
+MAX_FILE_BYTES = 32 * 2**20
+MAX_SETTINGS = 2000  # characters
+
+FinishReason = Literal["eos", "stop_string", "length", "stopped"]
+# Name of an object of the caller; a file without one reads as it did before there were any.
+OwnName = Annotated[str | None, Field(max_length=MAX_NAME, exclude_if=lambda name: name is None)]
+# What a draft reads beside the text: the target's hidden states; a file of any other draft has no such field.
+DraftReads = Annotated[Literal["states"] | None, Field(exclude_if=lambda reads: reads is None)]
+# What the target's checkpoint asks of answers; a file of any other checkpoint has no such field.
+Followed = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda followed: followed is None)]
+# Why an event was the last of its answer; in a file it is a field of the trace as a whole.
+Finished = Annotated[FinishReason | None, Field(exclude=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeconds(Record):
+    """Wall-clock seconds of one step's own compute. Building the trace itself is not in it, in any lane."""
+
+    draft: Seconds = 0.0
+    verify: Seconds = 0.0
+    keep: Annotated[Seconds, Field(alias="rest")] = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.draft + self.verify + self.keep
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill(Record):
+    """The prompt's pass: the target's first token, and the time that it took.
+
+    Args:
+        prompt_tokens: length of the whole prompt.
+        reused_tokens: those at its start that the target's cache held from an earlier turn, so that no pass was needed.
+    """
+
+    prompt_tokens: Count
+    first_token: int
+    first_margin: float
+    vision_seconds: Seconds = 0.0
+    target_seconds: Seconds = 0.0
+    draft_seconds: Seconds = 0.0
+    reused_tokens: Count = 0
+    finished: Finished = field(default=None, compare=False)
+
+    @property
+    def total(self) -> float:
+        return self.vision_seconds + self.target_seconds + self.draft_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace(Record):
+    """One step: the tree, the verdict, what was emitted, the target's view, the time, what was pruned (for display).
+
+    ``target`` is ``None`` where it was not recorded: then the step cannot be explained, nor displayed. ``draws`` are
+    the numbers that a sampling verifier drew, in their order; none without a temperature, or where not recorded.
+
+    ``emitted`` is accepted tokens and the target's next token, clipped at the limit or the end of
+    the answer; it is never empty.
+    """
+
+    tree: DraftTree
+    verification: Verification
+    emitted: Many[int]
+    target: TargetView | None
+    seconds: StepSeconds
+    pruned: Many[Pruned] = ()
+    draws: Annotated[Many[Draw], Field(exclude_if=lambda draws: not draws)] = ()
+    finished: Finished = field(default=None, compare=False)
+
+    @property
+    def view(self) -> TargetView:
+        """The target's view of every node.
+
+        Raises:
+            ValueError: the run did not record it.
+        """
+        if self.target is None:
+            raise ValueError("this run did not record what the target thought of every node")
+        return self.target
+
+    @property
+    def emitted_nodes(self) -> tuple[int, ...]:
+        """The accepted nodes that are part of the answer: all, unless it ended or reached its limit among them."""
+        return self.verification.accepted[: len(self.emitted)]
+
+    @property
+    def bonus_unused(self) -> bool:
+        """Whether the answer ended or reached its limit before the bonus token, so that nobody said it."""
+        return len(self.emitted) <= len(self.verification.accepted)
+
+    def __post_init__(self) -> None:
+        nodes = len(self.tree)
+        v = self.target
+        columns = () if v is None else (v.choices, v.choice_probs, v.margins, v.token_probs, v.token_ranks)
+        if any(len(column) != nodes for column in columns):
+            raise ValueError(f"the target's view must have one entry for each of the {nodes} nodes")
+        for parent, node in zip(self.verification.path, self.verification.accepted, strict=False):
+            if not 0 < node < nodes or self.tree.parents[node] != parent:
+                raise ValueError(f"accepted nodes {self.verification.accepted} are not a branch of the tree")
+        if not all(0 <= guess.parent < nodes for guess in self.pruned):
+            raise ValueError(f"a pruned guess follows none of the {nodes} nodes")
+        if not all(0 <= draw.node < nodes for draw in self.draws):
+            raise ValueError(f"a draw follows none of the {nodes} nodes")
+        whole = (*(self.tree.tokens[n] for n in self.verification.accepted), self.verification.bonus_token)
+        if not self.emitted or self.emitted != whole[: len(self.emitted)]:
+            raise ValueError(f"emitted {self.emitted} is not a beginning of accepted tokens and next token {whole}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo(Record):
+    """Models, device, precision and versions of a run. ``draft`` is :data:`NO_DRAFT` where there is none.
+
+    Args:
+        draft_reads: ``states`` of a draft that guesses from the target's hidden states.
+        generation_config: settings of that file of the target's which the answer follows, with their values.
+    """
+
+    pair: str
+    target: str
+    draft: str
+    device: str
+    dtype: str
+    threads: Count
+    versions: Versions = field(default_factory=dict)
+    draft_reads: DraftReads = None
+    generation_config: Followed = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTrace(Record):
+    """A whole run of one lane.
+
+    Args:
+        lane: name of the lane, such as ``target-only`` or ``speculative``.
+        prompt: the last user message; ``image`` names where the picture came from, if anywhere.
+        text: the answer, forced tokens included, special tokens left out.
+        texts: text of every token id that occurs in the trace.
+        eos_token_ids: ids that end an answer.
+        turn: messages of the user before the one that is answered.
+        forced_prefix: tokens at the start of the answer that were read with the prompt; ``token_ids`` are those after
+            them.
+        rule, drafter: names of objects that served in place of what ``config`` names.
+    """
+
+    lane: str
+    setting: RunInfo
+    config: RecordedConfig
+    prompt: str
+    image: str | None
+    prefill: Prefill
+    steps: Many[StepTrace]
+    finish_reason: FinishReason
+    text: str
+    texts: TokenTexts
+    eos_token_ids: Many[Count] = ()
+    turn: Count = 0
+    forced_prefix: Annotated[Many[int], Field(alias="given")] = ()
+    rule: OwnName = None
+    drafter: OwnName = None
+    schema_version: Literal[1] = field(kw_only=True)  # no default: required in a file
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Every emitted token, the prefill's first."""
+        return (self.prefill.first_token, *(token for step in self.steps for token in step.emitted))
+
+    @property
+    def rule_name(self) -> str:
+        """Name of the rule that grew the trees."""
+        return self.rule or self.config.rule
+
+    @property
+    def decode_seconds(self) -> float:
+        """Seconds of all steps, the prefill apart."""
+        return math.fsum(step.seconds.total for step in self.steps)
+
+    def to_json(self) -> bytes:
+        """Write the trace as a JSON document; ``from_json`` restores it, and writing it again gives the same bytes."""
+        # Unwarned: the rule may have a name that is not known here.
+        return _ADAPTER.dump_json(self, by_alias=True, warnings=False)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> DecodeTrace:
+        """Read and validate a trace.
+
+        Raises:
+            ValueError: too large, not JSON, another schema version, inconsistent, or what no run can be; one line.
+        """
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"the trace has {len(data):,} bytes, more than the {MAX_FILE_BYTES:,} that are read")
+        try:
+            return read_trace(parse_json(data))
+        except ValueError as error:
+            raise ValueError(f"not a specllava trace (schema {SCHEMA_VERSION}): {error}") from error
+
+
+def read_trace(document: object, where: str = "") -> DecodeTrace:
+    """Validate a trace that was parsed from JSON.
+
+    Args:
+        where: name of the lane that it stands under, for the refusal.
+
+    Raises:
+        ValueError: another schema version, inconsistent, or what no run can be; one line.
+    """
+    prefix = f"{where}." if where else ""
+    if isinstance(document, dict) and "schema_version" in document:
+        _check_version(document["schema_version"], prefix)
+    try:
+        trace = _ADAPTER.validate_python(document)
+    except ValidationError as error:
+        raise ValueError(one_line(error, where=prefix) + _newer(error)) from error
+    _check_possible(trace, prefix)
+    return trace
+
+
+def _check_version(version: object, prefix: str) -> None:
+    if type(version) is int and version > SCHEMA_VERSION:
+        raise ValueError(
+            f"{prefix}schema_version = {short(version)}: the file is of a newer specllava, and this one reads"
+            f" {SCHEMA_VERSION}"
+        )
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise ValueError(f"{prefix}schema_version = {short(version)}: it must be the integer {SCHEMA_VERSION}")
+
+
+def _newer(error: ValidationError) -> str:
+    """Return a note on names that are not known here: they may come from a newer version."""
+    kinds = {"unexpected_keyword_argument", "literal_error"}
+    named = any(item["type"] in kinds for item in few_errors(error))
+    return "; the file may be of a newer specllava that knows it" if named else ""
+
+
+def _check_possible(trace: DecodeTrace, prefix: str) -> None:
+    """Refuse a trace that no run can produce, however well-formed its file.
+
+    Only for files: the decode loop does none of it, and a live run's trace is made anew with every step.
+    """
+    missing = {*tokens_used(trace.prefill, trace.forced_prefix, trace.steps)} - {*trace.texts}
+    if missing:
+        raise ValueError(f"{prefix}texts: the trace has no text for token ids {short(sorted(missing)[:5])}")
+    if trace.finish_reason == "eos" and trace.token_ids[-1] not in trace.eos_token_ids:
+        last = trace.token_ids[-1]
+        raise ValueError(f"{prefix}finish_reason = 'eos': the last token, {last}, does not end an answer")
+    if trace.config.temperature > 0:
+        return
+    for number, step in enumerate(trace.steps):
+        verdict = step.verification
+        if step.target is None:
+            continue
+        said = (*(step.tree.tokens[node] for node in verdict.accepted), verdict.bonus_token)
+        for node, token in zip(verdict.path, said, strict=True):
+            if token != step.view.choices[node]:
+                raise ValueError(
+                    f"{prefix}steps.{number}: without a temperature the target's choice after node {node} stands,"
+                    f" {step.view.choices[node]}, not {token}"
+                )
+
+
+def tokens_used(prefill: Prefill, forced_prefix: Iterable[int], steps: Iterable[StepTrace]) -> Iterator[int]:
+    """Yield every token id that a run mentions, some several times: those whose texts a trace holds."""
+    yield prefill.first_token
+    yield from forced_prefix
+    for step in steps:
+        yield from step.tree.tokens
+        if step.target is not None:
+            yield from step.view.choices
+        yield step.verification.bonus_token
+        yield from (guess.token for guess in step.pruned)
+        for draw in step.draws:
+            yield from draw.tokens
+
+
+_ADAPTER: TypeAdapter[DecodeTrace] = TypeAdapter(DecodeTrace)

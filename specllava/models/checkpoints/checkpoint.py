@@ -1,0 +1,362 @@
+"""Checkpoints in a directory or on the Hugging Face hub: safetensors only, never code that comes with them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoProcessor,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+)
+from transformers.utils import logging as transformers_logging
+
+from specllava.core.errors import is_panic
+from specllava.models.checkpoints.hub_cache import INDEX, PICKLED, SINGLE
+
+Source = str | Path
+Read = TypeVar("Read")
+# Bytes of the files that tokenizers and processors are read from; the largest published tokenizer.json has 34 MB.
+MOST_BYTES: Final = {
+    "config.json": 2**20, "tokenizer_config.json": 2**22, "tokenizer.json": 2**26, "vocab.json": 2**24,
+    "merges.txt": 2**24, "tokenizer.model": 2**24, "added_tokens.json": 2**19, "special_tokens_map.json": 2**19,
+    "preprocessor_config.json": 2**20, "processor_config.json": 2**20, "video_preprocessor_config.json": 2**20,
+    "chat_template.json": 2**20, "chat_template.jinja": 2**20,
+}  # fmt: skip
+WEIGHED: Final = ("tokenizer.json", "tokenizer_config.json")  # whose objects are added words
+MOST_ADDED: Final = 50_000  # words beside the vocabulary, of which each takes a millisecond of tokenizers' time
+MOST_LAYERS: Final = 1_000  # and experts and labels; the deepest published decoder has 126
+COUNTS: Final = re.compile(r".*(layers?|depths?|experts|labels)")  # numbers of modules, in any part of a configuration
+LEAST_ONE: Final = ("num_hidden_layers", "depth")
+log = logging.getLogger(__name__)
+SHARD: Final = "model_{}.safetensors"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+ALIGNMENT: Final = 64  # bytes: the addresses of PyTorch's own allocations on a CPU are multiples of it
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy of it at an aligned address.
+
+    The last bit of a product over the same numbers may depend on their address. Safetensors maps a file into memory, so
+    the addresses of its tensors depend on the length of its header.
+    """
+    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model on disk or on the hub, and the only way to read one.
+
+    Args:
+        name_or_path: a directory, or an id such as ``llava-hf/llava-1.5-7b-hf``.
+        local: whether it is a directory, so that no network is used.
+    """
+
+    name_or_path: str
+    local: bool
+
+    @classmethod
+    def at(cls, source: Source) -> Checkpoint:
+        """Return the checkpoint of a user's name for it: a directory if there is one, else an id of the hub.
+
+        Raises:
+            ValueError: neither.
+        """
+        directory = Path(source)
+        if (directory / "config.json").is_file():
+            return cls(str(directory), local=True)
+        if isinstance(source, Path) or directory.exists() or not HUB_ID.fullmatch(source):
+            raise ValueError(f"no model at {source}: a directory with config.json is expected")
+        return cls(source, local=False)
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        return Path(self.name_or_path).name
+
+    def settings(self) -> dict[str, Any]:
+        """Read config.json as it is written, of a model that transformers need not know.
+
+        Raises:
+            ValueError: as :meth:`config`.
+        """
+        self._check_files("config.json")
+        found = self._read(lambda: json.loads(Path(self._file("config.json")).read_text(encoding="utf-8")))
+        if not isinstance(found, dict):
+            raise ValueError(f"{self.name_or_path} has a config.json that is no JSON object")
+        for name, value in _numbers(found):
+            least = 1 if name in LEAST_ONE else -MOST_LAYERS
+            if COUNTS.fullmatch(name) and not least <= value <= MOST_LAYERS:
+                raise ValueError(
+                    f"{self.name_or_path} has {name} {value} in config.json: {max(least, 0)} to {MOST_LAYERS}"
+                )
+        return found
+
+    def config(self, build: type[Any] = AutoConfig) -> PretrainedConfig:
+        """Read the configuration.
+
+        Args:
+            build: class whose ``from_pretrained`` reads one that transformers does not know.
+
+        Raises:
+            ValueError: it cannot be read, or the hub cannot be reached or has no such model; in one line, as all below.
+        """
+        self.settings()
+        return self._read(lambda: build.from_pretrained(self.name_or_path, **self._rules))
+
+    def processor(self, build: type[Any] = AutoProcessor) -> ProcessorMixin:
+        """Load tokenizer and image processor; fields that older files lack come from the configuration.
+
+        Args:
+            build: class whose ``from_pretrained`` reads them, as the model's family says.
+        """
+        self._check_files(*MOST_BYTES)
+        try:
+            processor = self._read(lambda: build.from_pretrained(self.name_or_path, **self._rules))
+        except ValueError as error:
+            if isinstance(error.__cause__, ImportError) and "Torchvision" in str(error.__cause__):
+                raise ValueError(
+                    f"the processor of {self.name_or_path} reads videos, which that of its model does not:"
+                    " the processor does not fit the model, take both from one checkpoint"
+                ) from error
+            raise
+        if not hasattr(processor, "image_processor"):
+            raise ValueError(
+                f"{self.name_or_path} has no image processor: files of a processor are expected beside the model"
+            )
+        if getattr(processor, "patch_size", 0) is None:
+            config = self.config()
+            processor.patch_size = config.vision_config.patch_size
+            processor.vision_feature_select_strategy = config.vision_feature_select_strategy
+            processor.num_additional_image_tokens = 1  # the class token that a CLIP tower puts in front
+        return processor
+
+    def tokenizer(self, config: PretrainedConfig | None = None) -> PreTrainedTokenizerBase:
+        """Load the tokenizer alone.
+
+        Args:
+            config: of the language model, if :meth:`config` is one that transformers does not know.
+        """
+        self._check_files(*MOST_BYTES)
+        more = {} if config is None else {"config": config}
+        return self._read(lambda: AutoTokenizer.from_pretrained(self.name_or_path, **more, **self._rules))
+
+    def load(self, build: type[PreTrainedModel], **options: Any) -> PreTrainedModel:
+        """Load the model as class ``build``, with the options of ``from_pretrained``.
+
+        Raises:
+            ValueError: also if weights are missing, of another shape or whole numbers; they would be left at random
+                values or rounded.
+        """
+        self._check_types()
+        loading = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        with _no_report():
+            model, found = self._read(
+                lambda: build.from_pretrained(self.name_or_path, **loading, **options, **self._rules)
+            )
+        for name, shape, wanted in sorted(found["mismatched_keys"]):
+            raise ValueError(
+                f"{self.name_or_path} has {len(found['mismatched_keys'])} weights of other shapes than its config.json"
+                f" says, such as {name}: {list(shape)}, {list(wanted)} is expected"
+            )
+        missing = sorted(found["missing_keys"])
+        if missing:
+            raise ValueError(
+                f"{self.name_or_path} lacks {len(missing)} weights of a {build.__name__}, such as {missing[0]}"
+            )
+        for weight in (*model.parameters(), *model.buffers()):
+            if type(weight.data) is Tensor and weight.device.type == "cpu":
+                weight.data = aligned(weight.data)
+        if unused := sorted(found["unexpected_keys"]):
+            log.warning(
+                f"{self.name} has {len(unused)} weights that a {build.__name__} does not read, such as {unused[0]}"
+            )
+        return model
+
+    def names(self) -> list[str] | None:
+        """List the names of all tensors; ``None`` where there is a pickled file and no safetensors.
+
+        Raises:
+            ValueError: neither, or files that cannot be read.
+        """
+        if self._pickled():
+            return None
+        return self._read(lambda: [name for file in self._files() for name in _names(file)])
+
+    def weights(self, most: int, tell: Callable[[str], None]) -> dict[str, Tensor]:
+        """Load all weights by name at aligned addresses, from safetensors, or where there are none from a pickled file.
+
+        A pickled file is read by torch's restricted unpickler, which makes tensors and nothing else.
+
+        Args:
+            most: bytes that a pickled file may have.
+            tell: receives a line about it.
+
+        Raises:
+            ValueError: a file that cannot be read, is larger, or holds anything but tensors.
+        """
+        if not self._pickled():
+            self._check_types()
+            return self._read(
+                lambda: {name: aligned(one) for file in self._files() for name, one in load_file(file).items()}
+            )
+        file = Path(self._read(lambda: self._file(PICKLED)))
+        if (size := file.stat().st_size) > most:
+            raise ValueError(f"{self.name_or_path} has a {PICKLED} of {size} bytes, its sizes explain {most} at most")
+        tell(f"{self.name} comes as {PICKLED}: it is read by torch's restricted unpickler, safetensors would be better")
+        found = self._read(lambda: torch.load(file, map_location="cpu", weights_only=True, mmap=True))
+        if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
+            raise ValueError(f"{self.name_or_path} has a {PICKLED} that is no dictionary of tensors")
+        return {name: aligned(one) for name, one in found.items()}
+
+    def tensors(self, part: str) -> dict[str, Tensor]:
+        """Load only the weights below ``part``, such as ``vision_tower``, and return them by the rest of their name."""
+        return self._read(lambda: dict(self._parts(f"{part}.")))
+
+    def _parts(self, part: str) -> list[tuple[str, Tensor]]:
+        found = []
+        for file in self._files(part):
+            with safe_open(file, framework="pt") as weights:
+                for name in weights.keys():  # noqa: SIM118
+                    _, here, end = name.partition(part)
+                    if here:
+                        found.append((end.removeprefix("vision_model."), aligned(weights.get_tensor(name))))
+        return found
+
+    def _check_files(self, *names: str) -> None:
+        """Refuse files of text that would take minutes to read.
+
+        Raises:
+            ValueError: a file of too many bytes, or of too many words beside its vocabulary.
+        """
+        for name in names if self.local else sorted({"config.json", *WEIGHED} & {*names}):
+            try:
+                file = Path(self._file(name))
+            except Exception:  # noqa: BLE001 - none there, or no hub: whoever reads it finds the same
+                continue
+            if (size := file.stat().st_size) > MOST_BYTES[name]:
+                raise ValueError(
+                    f"{self.name_or_path} has a {name} of {size:,} bytes: at most {MOST_BYTES[name]:,} are read"
+                )
+            if name in WEIGHED and (added := file.read_bytes().count(b"{")) > MOST_ADDED:
+                raise ValueError(
+                    f"{self.name_or_path} has about {added:,} added words in {name}: at most {MOST_ADDED:,} are read"
+                )
+
+    def _check_types(self) -> None:
+        """Refuse weights and biases that are stored as whole numbers, unless the configuration is a quantised one's.
+
+        Another floating-point type than the configuration's is common, and read by the file's header.
+
+        Raises:
+            ValueError: the first of them.
+        """
+        if "quantization_config" in self.settings():
+            return
+        types = self._read(lambda: {name: kind for file in self._files() for name, kind in _types(file)})
+        whole = [name for name, kind in types.items() if kind[0] in "IU" and name.endswith((".weight", ".bias"))]
+        if whole:
+            raise ValueError(
+                f"{self.name_or_path} has {len(whole)} weights of whole numbers, such as {whole[0]} of"
+                f" {types[whole[0]]}, and no quantization_config: a header that does not fit its file"
+            )
+
+    def _pickled(self) -> bool:
+        """Check for a pickled file without safetensors beside it."""
+        if self.local:
+            here = Path(self.name_or_path)
+            return (here / PICKLED).is_file() and not any((here / name).is_file() for name in (INDEX, SINGLE))
+        try:
+            self._files()
+        except EntryNotFoundError:
+            return True
+        return False
+
+    def _files(self, part: str = "") -> list[str]:
+        """List the safetensors files that hold weights with ``part`` in their name."""
+        try:
+            index = json.loads(Path(self._file(INDEX)).read_text(encoding="utf-8"))["weight_map"]
+        except (EntryNotFoundError, FileNotFoundError):
+            return [self._file(SINGLE), *self._more()]
+        return [self._file(name) for name in sorted({file for name, file in index.items() if part in name})]
+
+    def _more(self) -> Iterator[str]:
+        """Yield the files that accelerate writes beside the first, without an index: model_1, model_2 and so on."""
+        for number in count(1):
+            try:
+                yield self._file(SHARD.format(number))
+            except (EntryNotFoundError, FileNotFoundError):
+                return
+
+    def _file(self, name: str) -> str:
+        if not self.local:
+            return str(hf_hub_download(self.name_or_path, name))
+        path = Path(self.name_or_path, name)
+        if not path.is_file():
+            raise FileNotFoundError(f"no such file: {name}")
+        return str(path)
+
+    @property
+    def _rules(self) -> dict[str, Any]:
+        return {"local_files_only": self.local, "trust_remote_code": False}
+
+    def _read(self, read: Callable[[], Read]) -> Read:
+        try:
+            return read()
+        except BaseException as error:  # of damaged files, each library raises what it meets, some bare ones
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
+            why = " ".join(str(error).split()) or type(error).__name__
+            why = re.split(r"(?<=[\w'\")])\. ", why)[0][:160]
+            if self.local:
+                raise ValueError(f"{self.name_or_path} cannot be read: {why}") from error
+            raise ValueError(f"no directory {self.name_or_path} here, and the hub gave no such model: {why}") from error
+
+
+def _numbers(settings: Any) -> Iterator[tuple[str, int]]:
+    """Yield the whole numbers of a configuration and its parts, each with its name; those of a list with the list's."""
+    for name, value in settings.items():
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, dict):
+                yield from _numbers(one)
+            elif isinstance(one, int) and not isinstance(one, bool):
+                yield name, one
+
+
+@contextmanager
+def _no_report() -> Iterator[None]:
+    """Keep transformers from printing its table of weights that do not fit, of which one line says enough."""
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)
+
+
+def _types(file: str) -> list[tuple[str, str]]:
+    with safe_open(file, framework="pt") as weights:
+        return [(name, weights.get_slice(name).get_dtype()) for name in weights.keys()]  # noqa: SIM118
+
+
+def _names(file: str) -> list[str]:
+    with safe_open(file, framework="pt") as weights:
+        return list(weights.keys())

@@ -1,0 +1,1 @@
+"""Draft models: formats, configurations, layers, compressors of picture slots."""

@@ -1,0 +1,244 @@
+"""The elastic visual compressor on a draft's side (SpecVLM, arXiv 2509.11815, section 3.2).
+
+An operator makes fewer entries of one picture's run of image slots. Slots lie in the order of the text, so pooling and
+convolution take neighbours of a row of patches: LLaVA-NeXT's slots form no rectangle. A run that would not become
+shorter stays as it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from specllava.models.drafts.compressor_config import CompressorConfig, OperatorName
+from specllava.models.drafts.image_runs import ImageAdaptor
+
+
+class Operator(nn.Module, ABC):
+    """Operator over the entries of one run, ``[slots, width]`` to ``[kept, width]``."""
+
+    commutes = False
+    """Its result may be computed before a linear product as well as behind it, with fewer rows to multiply."""
+
+    def kept(self, slots: int) -> int:
+        """Return the number of entries that it makes of a run."""
+        return min(slots, self._count(slots))
+
+    def forward(self, entries: Tensor) -> Tensor:
+        """Compress ``[slots, width]`` to ``[kept, width]``."""
+        return self._compress(entries) if self._count(len(entries)) < len(entries) else entries
+
+    @abstractmethod
+    def _count(self, slots: int) -> int:
+        """Count the entries of a run that becomes shorter."""
+
+    @abstractmethod
+    def _compress(self, entries: Tensor) -> Tensor:
+        """Compress a run that becomes shorter, ``[slots, width]``, to ``[kept, width]``."""
+
+
+class ByRatio(Operator):
+    """Operator that keeps one entry for ``ratio`` slots, and one for the rest."""
+
+    def __init__(self, ratio: int) -> None:
+        super().__init__()
+        self.ratio = ratio
+
+    def _count(self, slots: int) -> int:
+        return -(-slots // self.ratio)
+
+
+class Prune(ByRatio):
+    """Keep evenly spaced entries; in training as many random ones, in order."""
+
+    commutes = True
+
+    def _compress(self, entries: Tensor) -> Tensor:
+        slots, count = len(entries), self._count(len(entries))
+        if self.training:
+            return entries[torch.randperm(slots, device=entries.device)[:count].sort().values]
+        middles = (2 * torch.arange(count, device=entries.device) + 1) * slots // (2 * count)
+        return entries[middles]
+
+
+class Pool(ByRatio):
+    """Average neighbours, in windows as even as the slots allow: of 64 slots at ratio 20 four windows of 16."""
+
+    commutes = True
+
+    def _compress(self, entries: Tensor) -> Tensor:
+        return F.adaptive_avg_pool1d(entries.t()[None], self._count(len(entries)))[0].t()
+
+
+class Conv(ByRatio):
+    """Convolution with windows side by side; the last is filled up with copies of the last slot. Begins as an average.
+
+    Such a convolution is one product of the windows' entries, ``[kept, ratio * width]``.
+    """
+
+    def __init__(self, ratio: int, width: int) -> None:
+        super().__init__(ratio)
+        self.weight = nn.Parameter(torch.eye(width).repeat(1, ratio) / ratio)  # [width, ratio * width]
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def _compress(self, entries: Tensor) -> Tensor:
+        missing = -len(entries) % self.ratio
+        filled = torch.cat([entries, entries[-1:].expand(missing, -1)])
+        return F.linear(filled.reshape(self._count(len(entries)), -1), self.weight, self.bias)
+
+
+class Resampler(Operator):
+    """Attention from a few learnt queries to all entries of the run, one layer."""
+
+    def __init__(self, queries: int, width: int, heads: int) -> None:
+        super().__init__()
+        self.queries = queries
+        self.attention = ImageAdaptor(queries, width, heads, bias=False)
+
+    def _count(self, slots: int) -> int:
+        return self.queries
+
+    def _compress(self, entries: Tensor) -> Tensor:
+        gathered: Tensor = self.attention(entries)
+        return gathered
+
+
+class TextOnly(Operator):
+    """Drop the picture."""
+
+    commutes = True
+
+    def _count(self, slots: int) -> int:
+        return 0
+
+    def _compress(self, entries: Tensor) -> Tensor:
+        return entries[:0]
+
+
+class Combined(Operator):
+    """Operator made of others."""
+
+    def __init__(self, parts: Sequence[Operator]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    @property
+    def operators(self) -> list[Operator]:
+        return [part for part in self.parts if isinstance(part, Operator)]
+
+
+class Weighted(Combined):
+    """Sum of operators of one ratio; a router on the picture's mean entry weighs them."""
+
+    def __init__(self, parts: Sequence[Operator], width: int) -> None:
+        super().__init__(parts)
+        self.router = nn.Linear(width, len(parts))
+
+    def _count(self, slots: int) -> int:
+        return self.operators[0].kept(slots)
+
+    def _compress(self, entries: Tensor) -> Tensor:
+        weights = self.router(entries.mean(0)).softmax(-1)
+        made = torch.stack([part(entries) for part in self.operators])  # [parts, kept, width]
+        return torch.einsum("p,pkw->kw", weights, made)
+
+
+class Concatenated(Combined):
+    """What several operators make of a run, one behind the other."""
+
+    def _count(self, slots: int) -> int:
+        return sum(part.kept(slots) for part in self.operators)
+
+    def _compress(self, entries: Tensor) -> Tensor:
+        return torch.cat([part(entries) for part in self.operators])
+
+
+def build_operator(name: OperatorName, config: CompressorConfig, width: int, heads: int) -> Operator:
+    """Build an operator over entries ``[slots, width]``, its attention with ``heads``."""
+    build: dict[OperatorName, Callable[[], Operator]] = {
+        "prune": lambda: Prune(config.prune_ratio),
+        "pool": lambda: Pool(config.pool_ratio),
+        "conv": lambda: Conv(config.conv_ratio, width),
+        "resampler": lambda: Resampler(config.queries, width, heads),
+        "text": TextOnly,
+        "weighted": lambda: Weighted([Prune(ratio), Pool(ratio), Conv(ratio, width)], width),
+        "concatenated": lambda: Concatenated([build[part]() for part in ("prune", "pool", "conv", "resampler")]),
+    }
+    ratio = config.weighted_ratio
+    return build[name]()
+
+
+class Compressor(nn.Module):
+    """One operator, or several and a gate that chooses one of them for a prompt.
+
+    Args:
+        width: of an entry.
+        heads: of the resampler.
+        state_width: of the target's state that the gate reads; ``None`` for a draft that reads none.
+
+    Raises:
+        ValueError: a gate without states to read.
+    """
+
+    def __init__(self, config: CompressorConfig, width: int, heads: int, state_width: int | None) -> None:
+        super().__init__()
+        if config.kind == "gate" and state_width is None:
+            raise ValueError("a compressor's gate reads the target's states, and this draft reads none")
+        self.names = config.branches if config.kind == "gate" else (config.kind,)
+        self.operators = nn.ModuleDict({name: build_operator(name, config, width, heads) for name in self.names})
+        self.temperature = config.temperature
+        self.gate = None if config.kind != "gate" else nn.Linear(state_width or 0, len(self.names))
+
+    def operator(self, name: OperatorName) -> Operator:
+        """Return the operator of a name."""
+        found = self.operators[name]
+        assert isinstance(found, Operator)
+        return found
+
+    def choose(self, question: Tensor | None) -> dict[OperatorName, Tensor | None]:
+        """Return the operators that a prompt's pictures go through, with the logarithm of their weight, if any.
+
+        At inference that is one operator without a weight. In training a gate takes all, weighted by Gumbel-Softmax
+        (arXiv 1611.01144): added to the attention scores of an operator's entries, the logarithm makes them count
+        that much, and all gradients flow.
+
+        Args:
+            question: the target's state of the prompt's last token, ``[state_width]``, which a gate needs.
+        """
+        if self.gate is None:
+            return {self.names[0]: None}
+        assert question is not None
+        scores = self.gate(question.to(self.gate.weight.dtype))
+        if not self.training:
+            return {self.names[int(scores.argmax())]: None}
+        noise = -torch.empty_like(scores).exponential_().log()
+        weights = F.log_softmax((scores + noise) / self.temperature, dim=-1)
+        return dict(zip(self.names, weights, strict=True))
+
+
+def compressor_of_config(config: PretrainedConfig) -> Compressor | None:
+    """Build the compressor that a draft's configuration asks for, if it does; a draft of states has a width of them.
+
+    Raises:
+        ValueError: see :class:`CompressorConfig` and :class:`Compressor`.
+    """
+    settings = getattr(config, "compressor", None)
+    if settings is None:
+        return None
+    text, state = config.get_text_config(), getattr(config, "target_hidden_size", None)
+    state_width = None if state is None else len(config.state_layers) * state
+    return Compressor(CompressorConfig.of(settings), text.hidden_size, text.num_attention_heads, state_width)
+
+
+def add_compressor(draft: PreTrainedModel, options: CompressorConfig, seed: int = 0) -> None:
+    """Give a draft a new compressor, which has learnt nothing; ``seed`` is of its first weights."""
+    draft.config.compressor = options.settings()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        draft.compressor = compressor_of_config(draft.config)
+    draft.compressor.to(draft.device, draft.dtype)

@@ -1,0 +1,276 @@
+"""A draft that reads the target's hidden states: EAGLE and what came of it (arXiv 2401.15077, 2406.16858, 2503.01840).
+
+Entry ``i`` of its text pairs the embedding of token ``i + 1`` with the target's state ``f_i`` of token ``i``; what
+its layers make of that stands for ``f_{i+1}``. Behind the last token whose state is known it goes on from its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from specllava.models.checkpoints.decoder import layer_types
+from specllava.models.checkpoints.special_tokens import slot_ids
+from specllava.models.drafts.compressor_config import OperatorName
+from specllava.models.drafts.compressors import compressor_of_config
+from specllava.models.drafts.feature_config import FeatureDraftConfig
+from specllava.models.drafts.feature_layers import Eagle3Layer, EagleLayer
+from specllava.models.drafts.feature_rotations import rotary_axes, rotations_in_rows
+from specllava.models.drafts.image_runs import ImageAdaptor, segments_of
+
+
+@dataclass(frozen=True, slots=True)
+class SharedEmbeddings:
+    """The target's token embeddings and head, which a feature draft shares.
+
+    Args:
+        dtype: that the head takes.
+    """
+
+    embeddings: nn.Module
+    head: nn.Module
+    dtype: torch.dtype
+
+    def __deepcopy__(self, _: dict[int, Any]) -> SharedEmbeddings:
+        return self  # a copy of a draft shares its target
+
+
+@dataclass(frozen=True, slots=True)
+class DraftInputs:
+    """Inputs of a feature draft's layers for a text.
+
+    Args:
+        inputs: ``[entries, width]``.
+        positions: of each entry in the text; a compressed picture leaves gaps.
+        sources: of each entry: the number of its token in the text, or a picture's number below zero, from -1.
+        image: of the last picture, what ViSpec adds to every later entry, ``[hidden]``; ``None`` without.
+        bias: added to the attention scores of each entry, ``[entries]``, where a gate in training weighs several
+            compressions; ``None`` otherwise.
+        choice: name of the operator that pictures go through, the gate's choice if there is a gate.
+        rows: in place of ``positions`` for a draft that rotates by them: its target's rows of positions of the token
+            whose state each entry reads, and those of the next entry, ``[3, entries + 1]``; ``None`` without.
+    """
+
+    inputs: Tensor
+    positions: tuple[int, ...]
+    sources: tuple[int, ...]
+    image: Tensor | None = None
+    bias: Tensor | None = None
+    choice: str | None = None
+    rows: Tensor | None = None
+
+
+class FeatureDraft(PreTrainedModel):
+    """A feature draft. :meth:`bind` gives it the embeddings and the head of its target before use.
+
+    Weights bear the names of the published checkpoints; EAGLE-3's ``midlayer`` is ``layers.0``.
+    """
+
+    config_class = FeatureDraftConfig
+    config: FeatureDraftConfig
+    base_model_prefix = ""
+    _supports_sdpa = True
+
+    def __init__(self, config: FeatureDraftConfig) -> None:
+        super().__init__(config)
+        width, taps = config.hidden_size, len(config.state_layers)
+        wide = taps * int(config.target_hidden_size or width)
+        eagle3 = config.format == "eagle3"
+        if config.fusion:
+            self.fc = nn.Linear(wide if eagle3 else width + wide, width, bias=bool(config.fc_bias))
+        first, *rest = range(config.num_hidden_layers)
+        self.layers = nn.ModuleList([(Eagle3Layer if eagle3 else EagleLayer)(config, first)])
+        self.layers.extend(EagleLayer(config, number) for number in rest)
+        self.rotary_emb = LlamaRotaryEmbedding(config=config)
+        if config.own_embeddings:
+            self.embed_tokens = nn.Embedding(config.vocab_size, width)
+        if eagle3:
+            self.norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
+        if config.own_head:
+            self.lm_head = nn.Linear(width, int(config.draft_vocab_size or config.vocab_size), bias=False)
+            self.register_buffer("d2t", torch.zeros(self.lm_head.out_features, dtype=torch.int64))
+        if eagle3 and config.norm_before_fc:
+            self.input_norm = nn.RMSNorm(wide, eps=config.rms_norm_eps)
+        if eagle3 and config.fc_norm:
+            self.fc_norm = nn.ModuleList(nn.RMSNorm(wide // taps, eps=config.rms_norm_eps) for _ in range(taps))
+        if config.format == "vispec":
+            self.img_fc = nn.Linear(2 * width, width, bias=bool(config.fc_bias))
+            self.imadpt = ImageAdaptor(config.queries, width, config.num_attention_heads, config.qkv_bias)
+        self.compressor = compressor_of_config(config)
+        self._shared: tuple[SharedEmbeddings, ...] = ()  # in a tuple, so that they are no part of this module
+        self.post_init()
+
+    def bind(self, target: PreTrainedModel) -> FeatureDraft:
+        """Use the token embeddings and the head of ``target`` from now on; returns the draft."""
+        self._shared = (SharedEmbeddings(target.get_input_embeddings(), target.get_output_embeddings(), target.dtype),)
+        self.slot_ids = slot_ids(target.config)
+        return self
+
+    @property
+    def shared(self) -> SharedEmbeddings:
+        assert self._shared, "bind comes first"
+        return self._shared[0]
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return embeddings of tokens, ``[…, hidden]``."""
+        table = self.embed_tokens if self.config.own_embeddings else self.shared.embeddings
+        embeds: Tensor = table(tokens)
+        return embeds.to(self.dtype)
+
+    def inputs(self, embeds: Tensor, states: Tensor, guessed: bool = False, image: Tensor | None = None) -> Tensor:
+        """Fuse token embeddings ``[…, hidden]`` with states to what the layers read, ``[…, width]``.
+
+        Args:
+            states: the target's, ``[…, layers * hidden]``, or the draft's own, ``[…, hidden]``.
+            guessed: they are the draft's own.
+            image: see :class:`DraftInputs`.
+        """
+        states = states.to(self.dtype)
+        if self.config.format == "eagle3":
+            return torch.cat([embeds, states if guessed else self._fuse_states(states)], dim=-1)
+        if self.config.format == "vispec":
+            image = torch.zeros_like(states[..., :1, :]) if image is None else image
+            states = self.img_fc(torch.cat([states, image.expand_as(states)], dim=-1))
+        fused: Tensor = self.fc(torch.cat([embeds, states], dim=-1))
+        return fused
+
+    def entries(
+        self,
+        tokens: Tensor,
+        embeds: Tensor,
+        states: Tensor,
+        image: Tensor | None = None,
+        question: Tensor | None = None,
+    ) -> DraftInputs:
+        """Return the layers' inputs for a text whose states are known.
+
+        Args:
+            tokens: ``[length]``: token 1 to token ``length`` of the text.
+            embeds: of them, ``[length, hidden]``, with projected picture features in image slots.
+            states: the target's, of token 0 to ``length - 1``, ``[length, layers * hidden]``.
+            image: of a picture before all that.
+            question: the target's state of the prompt's last token, which a compressor's gate reads; without it the
+                last of ``states``.
+        """
+        slots = torch.isin(tokens, tokens.new_tensor(self.slot_ids))
+        kind, embeds = self.config.format, embeds.to(self.dtype)
+        if kind == "eagle3" or self.config.own_embeddings:
+            embeds = self.embed(tokens)
+        if kind == "vispec" or self.compressor is not None:
+            asked = states[-1] if question is None and len(states) else question
+            return self._compress(embeds, states, slots, image, asked)
+        inputs = self.inputs(embeds, states)
+        if kind == "msd":
+            inputs = torch.where(slots[:, None], embeds, inputs)
+        positions = tuple(range(len(tokens)))
+        return DraftInputs(inputs, positions, positions)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        rotations: tuple[Tensor, Tensor],
+        mask: Tensor | dict[str, Tensor] | None = None,
+        cache: Any = None,
+    ) -> Tensor:
+        """Run the layers on ``[batch, entries, width]``; returns states ``[batch, entries, hidden]``, which recur.
+
+        Args:
+            rotations: cosines and sines of the entries' positions, ``[batch, entries, size of a head]``.
+            mask: added to the scores, one for each layer type if these differ; causal without it.
+        """
+        states = inputs
+        for layer, kind in zip(self.layers, layer_types(self.config), strict=True):
+            own = mask[kind] if isinstance(mask, dict) else mask
+            states = layer(states, attention_mask=own, position_embeddings=rotations, past_key_values=cache)
+        if self.config.norm_output:
+            states = self.norm(states)
+        return states
+
+    def rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines of positions ``[batch, entries]``, or of their rows ``[3, batch, entries]``."""
+        if positions.dim() == 3:
+            axes = rotary_axes(self.config.mrope_section or (), self.config.mrope_interleaved)
+            return rotations_in_rows(self.rotary_emb, axes, positions, self.dtype)
+        cosines, sines = self.rotary_emb(positions.new_empty(0, dtype=self.dtype), position_ids=positions)
+        return cosines, sines
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Score next tokens from the draft's states ``[…, hidden]``: ``[…, vocab]``, -inf for what it cannot guess."""
+        if self.config.format == "eagle3" and not self.config.norm_output:
+            states = self.norm(states)
+        if not self.config.own_head:
+            logits: Tensor = self.shared.head(states.to(self.shared.dtype))
+            return logits.to(states.device)  # the target's head may lie on another
+        own: Tensor = self.lm_head(states)
+        ids = self.guessable
+        if ids is None:
+            return own
+        scattered = own.new_full((*own.shape[:-1], self.config.vocab_size), -torch.inf)
+        scattered[..., ids] = own
+        return scattered
+
+    @property
+    def guessable(self) -> Tensor | None:
+        """Ids that its own head scores, ``[draft vocabulary]``; ``None`` for all of the target's."""
+        if not self.config.own_head or len(self.d2t) == self.config.vocab_size:
+            return None
+        found: Tensor = self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+        return found
+
+    def _fuse_states(self, states: Tensor) -> Tensor:
+        """Fuse the target's states of several layers, ``[…, layers * hidden]``, into one."""
+        if self.config.norm_before_fc:
+            states = self.input_norm(states)
+        if self.config.fc_norm:
+            parts = states.chunk(len(self.fc_norm), -1)
+            states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
+        joined: Tensor = self.fc(states) if self.config.fusion else states
+        return joined
+
+    def _compress(
+        self, embeds: Tensor, states: Tensor, slots: Tensor, image: Tensor | None, question: Tensor | None
+    ) -> DraftInputs:
+        """Return entries of which each run of ``slots [length]`` has become a few, at the run's last positions."""
+        inputs: list[Tensor] = []
+        bias: list[Tensor] = []
+        positions: list[int] = []
+        sources: list[int] = []
+        chosen = {} if self.compressor is None else self.compressor.choose(question)
+        for begin, end, run in segments_of(slots):
+            here = slice(begin, end)
+            if not run:
+                made = [self.inputs(embeds[here], states[here], image=image)]
+            elif self.compressor is None:  # ViSpec: the last of its adaptor's outputs goes on
+                gathered = self.imadpt(embeds[here])  # [queries, hidden]
+                made, image = [gathered[:-1]], gathered[-1]
+            else:
+                made = [self._apply_operator(name, embeds[here], states[here]) for name in chosen]
+            weights = chosen.values() if run and chosen else [None]
+            for one, weight in zip(made, weights, strict=True):
+                inputs.append(one)
+                bias.append((one.new_zeros(()) if weight is None else weight).expand(len(one)))
+                positions += range(end - len(one), end)
+                sources += [-run] * len(one) if run else range(begin, end)
+        weighted = any(weight is not None for weight in chosen.values())
+        choice = next(iter(chosen)) if len(chosen) == 1 else None
+        return DraftInputs(
+            torch.cat(inputs) if inputs else self.inputs(embeds, states),
+            tuple(positions),
+            tuple(sources),
+            image,
+            torch.cat(bias) if weighted else None,
+            choice,
+        )
+
+    def _apply_operator(self, name: OperatorName, embeds: Tensor, states: Tensor) -> Tensor:
+        """Return the entries ``[kept, hidden]`` that an operator makes of a run; fused are only as many as need be."""
+        assert self.compressor is not None
+        operator = self.compressor.operator(name)
+        both = torch.cat([embeds, states.to(self.dtype)], dim=-1)
+        made: Tensor = self.fc(operator(both)) if operator.commutes else operator(self.fc(both))
+        return made

@@ -1,0 +1,1 @@
+"""Loading a pair: options, presets, memory, checks that target and draft fit each other."""

@@ -1,0 +1,195 @@
+"""Loading of a target and its draft: memory and fit are checked, weights are laid out for a tree's number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
+
+from specllava.models.checkpoints.checkpoint import Checkpoint, Source
+from specllava.models.checkpoints.decoder import check_decoder
+from specllava.models.checkpoints.device import input_device, parse_device
+from specllava.models.checkpoints.eos import eos_token_ids
+from specllava.models.checkpoints.language_model import LANGUAGE_MODELS, language_model_class
+from specllava.models.checkpoints.vocabulary import align
+from specllava.models.drafts.draft_classes import vision_source
+from specllava.models.drafts.draft_reading import DraftReading
+from specllava.models.drafts.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.slot_draft import SlotDraft, SlotDraftConfig, draft_config
+from specllava.models.families.family import SharedTower, family_of, find_family, known_families
+from specllava.models.loading.compatibility import check_pair, check_relative
+from specllava.models.loading.fused import fuse
+from specllava.models.loading.load_options import LoadOptions
+from specllava.models.loading.memory_estimate import check_memory, checked_context, estimate, without_storage
+from specllava.models.loading.processor_fit import check_processor
+from specllava.models.loading.quantization import kept_whole, quantization_config
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDraft:
+    """A draft that fits a target.
+
+    Args:
+        processor: of a draft with a tower of its own, which it then reads pictures with.
+    """
+
+    name: str
+    model: PreTrainedModel
+    processor: ProcessorMixin | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTarget:
+    """A target with its processor.
+
+    Args:
+        context: tokens of prompt and answer that it takes: as many as were asked for, or as memory is there for.
+    """
+
+    name: str
+    model: PreTrainedModel
+    processor: ProcessorMixin
+    context: int
+
+
+def load_target(
+    name: str,
+    target: Source,
+    draft: Source | None,
+    options: LoadOptions,
+    tell: Callable[[str], None],
+) -> LoadedTarget:
+    """Load a target after checking that it and its draft fit the memory.
+
+    Args:
+        draft: only counted in the memory estimate.
+        tell: receives a line on the memory that the pair needs, before anything is loaded.
+
+    Raises:
+        ValueError: no model there, a decoder that cannot verify trees, or more memory needed than there
+            is; one line with the numbers.
+    """
+    checkpoint = Checkpoint.at(target)
+    device = parse_device(options.device)
+    auto = "float32" if device.type == "cpu" else "bfloat16"
+    precision = getattr(torch, auto if options.dtype == "auto" else options.dtype)
+    config, small = checkpoint.config(), None
+    check_decoder(checkpoint.name, config.get_text_config())
+    family = family_of(config)
+    stored = quantization_config(
+        options.quantization, device, lambda: kept_whole(without_storage(family.target, config))
+    )
+    if draft is not None:
+        small_checkpoint = Checkpoint.at(draft)
+        if is_feature_draft(small_checkpoint):
+            small = (FeatureDraft, sizes_of(small_checkpoint, config))
+        else:
+            small_config = draft_config(small_checkpoint)
+            small = (draft_class(small_checkpoint.name, small_config), small_config)
+    context = checked_context(options.context, config)
+    needed = estimate((family.target, config), small, precision, options.quantization, context)
+    context, told = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
+    tell(told)
+    processor = checkpoint.processor(family.processor)
+    check_processor(checkpoint.name, family, config, processor)
+    arguments = _experts(device, precision) | ({} if stored is None else {"quantization_config": stored})
+    if device.type != "cpu" or options.device_map:
+        arguments["device_map"] = "auto" if options.device_map else {"": device}
+    model = _ready(checkpoint.load(family.target, dtype=precision, **arguments), device)
+    try:
+        eos_token_ids(model, processor.tokenizer)  # refused here, and not in the first answer
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.name_or_path}: {error}") from error
+    return LoadedTarget(checkpoint.name, model, processor, context)
+
+
+def load_draft(
+    draft: Source,
+    target: PreTrainedModel,
+    processor: ProcessorMixin,
+    reading: DraftReading | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> LoadedDraft:
+    """Load the draft of a directory or of the hub for a target, on its device and in its precision.
+
+    Args:
+        reading: of a draft that reads the target's states.
+        tell: receives a line about weights that must be unpickled.
+
+    Raises:
+        ValueError: no model there, or one that does not fit the target.
+    """
+    checkpoint, asked = Checkpoint.at(draft), reading or DraftReading()
+    if is_feature_draft(checkpoint):
+        made = load_feature_draft(checkpoint, target, asked, tell)
+        return LoadedDraft(checkpoint.name + asked.suffix, fuse(_ready(made, input_device(target))), None)
+    if asked.draft_format is not None:
+        raise ValueError(f"{checkpoint.name} is no draft of format {asked.draft_format}: leave --draft-format out")
+    if asked.options:
+        raise ValueError(f"{checkpoint.name} does not read the target's states: leave {asked.options} out")
+    config = draft_config(checkpoint)
+    build = draft_class(checkpoint.name, config)
+    check_decoder(checkpoint.name, config.get_text_config())
+    family = find_family(config)
+    text = config.get_text_config()
+    reads = checkpoint.tokenizer(text) if family is None else checkpoint.processor(family.processor)
+    device = input_device(target)
+    where: dict[str, Any] = {} if device.type == "cpu" else {"device_map": {"": device}}
+    shares = all(isinstance(one, SharedTower) for one in (family, family_of(target.config)))
+    relative = family is not None and not shares  # whose tower and prompt are its own
+    if relative:
+        check_relative(checkpoint.name, config, reads.tokenizer, target.config, processor.tokenizer)
+    if family is not None and build is family.target:
+        check_processor(checkpoint.name, family, config, reads)
+    model = checkpoint.load(build, dtype=target.dtype, **where, **_experts(device, target.dtype))
+    if not relative:
+        check_pair(target, model, processor, reads)
+    elif (rows := target.config.get_text_config().vocab_size) != config.get_text_config().vocab_size:
+        align(model, checkpoint.name, 1 + max(reads.tokenizer.get_vocab().values()), rows)
+    model = fuse(_ready(model, device))
+    return LoadedDraft(checkpoint.name, model, reads if vision_source(model) == "own" else None)
+
+
+def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
+    """Return the class of a draft: a vision-language model with or without a tower, or a plain language model.
+
+    Raises:
+        ValueError: something else.
+    """
+    family = find_family(config)
+    if isinstance(family, SharedTower) and family.draft.__name__ in (config.architectures or ()):
+        return family.draft
+    found = SlotDraft if isinstance(config, SlotDraftConfig) else language_model_class(config)
+    if family is not None:
+        found = family.target
+    if found is None:
+        can = ", ".join(LANGUAGE_MODELS)
+        raise ValueError(f"{name} is a {config.model_type}, which cannot draft: {known_families()} can, and {can}")
+    return found
+
+
+def _experts(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Return how a mixture's experts multiply: one by one, or on a GPU as transformers groups them.
+
+    Grouped products take no float64 and, on a CPU, no weights whose rows are not multiples of 16 bytes.
+    """
+    return {"experts_implementation": "eager"} if device.type == "cpu" or dtype == torch.float64 else {}
+
+
+def _ready(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    """Prepare a model: without dropout, on a CPU with its weights laid out for a tree's number of rows.
+
+    A linear layer's weight ``[out, in]`` stored column by column holds the same numbers. Multiplying 4 to 64 rows by
+    it is faster that way (``python -m benchmarks.passes``), and every lane runs on the same weights. Quantised weights
+    have a layout of their own, and those that accelerate moves are moved as they are stored.
+    """
+    model = model.eval()
+    if device.type == "cpu" and not getattr(model, "hf_device_map", None):
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear) and type(module.weight.data) is torch.Tensor:
+                module.weight.data = module.weight.data.t().contiguous().t()
+    return model

@@ -1,0 +1,154 @@
+"""Memory that a pair takes on a device, estimated before a weight is read or downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Final
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+from transformers import PretrainedConfig, PreTrainedModel
+
+from specllava.models.drafts.feature_config import FeatureDraftConfig
+from specllava.models.loading.free_memory import free_bytes
+from specllava.models.loading.load_options import QuantizationName
+from specllava.models.loading.model_size import ENOUGH, GB, SHORTEST, Estimate, ModelSize, pair_memory
+from specllava.models.loading.quantization import BYTES, decoder_weights
+
+MOST_MODULES: Final = 40_000  # a decoder of 126 layers has 2,000
+Build = tuple[type[PreTrainedModel], PretrainedConfig]
+
+
+def estimate(
+    target: Build,
+    draft: Build | None,
+    dtype: torch.dtype,
+    scheme: QuantizationName = "none",
+    context: int | None = None,
+) -> Estimate:
+    """Estimate the memory of two classes and configurations; models are built without storage, to count weights.
+
+    Args:
+        context: tokens of prompt and answer; as many as the target can hold without it.
+
+    Raises:
+        ValueError: a configuration that no model can be built of.
+    """
+    small = None if draft is None else size_of(*draft)
+    longest = max_context(target[1]) if context is None else context
+    return pair_memory(size_of(*target), small, longest, dtype.itemsize, BYTES.get(scheme))
+
+
+def size_of(build: type[PreTrainedModel], config: PretrainedConfig) -> ModelSize:
+    """Count the numbers of a model that its memory follows from; it is built without storage.
+
+    Raises:
+        ValueError: no model can be built of the configuration.
+    """
+    model = without_storage(build, config)
+    text = config.get_text_config()
+    return ModelSize(
+        weights=sum(weight.numel() for weight in model.parameters()),
+        layers=text.num_hidden_layers,
+        kv_heads=text.num_key_value_heads,
+        head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+        linear=sum(module.weight.numel() for module in decoder_weights(model)),
+        states=state_numbers(config),
+    )
+
+
+def without_storage(build: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+    """Build a model without storage for its weights.
+
+    Raises:
+        ValueError: no model can be built of the configuration.
+    """
+    try:
+        with torch.device("meta"), _few_modules():
+            return build(config)
+    except Exception as error:  # of sizes that fit nowhere, torch and transformers raise whatever they meet
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise ValueError(f"{config.name_or_path} has a configuration that no model can be built of: {why}") from error
+
+
+@contextmanager
+def _few_modules() -> Iterator[None]:
+    """Refuse a model of too many modules while it is built: one of a million layers would take hours.
+
+    Raises:
+        ValueError: more than :data:`MOST_MODULES`.
+    """
+    here, count = get_ident(), 0
+
+    def counted(_module: nn.Module, _name: str, _part: nn.Module | None) -> None:
+        nonlocal count
+        count += get_ident() == here  # the hook is called for every thread's modules
+        if count > MOST_MODULES:
+            raise ValueError(f"it has more than {MOST_MODULES:,} modules")
+
+    handle = register_module_module_registration_hook(counted)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def max_context(config: PretrainedConfig) -> int:
+    """Return the number of tokens that a model can hold."""
+    return int(config.get_text_config().max_position_embeddings)
+
+
+def checked_context(wanted: int | None, config: PretrainedConfig) -> int:
+    """Return the tokens of prompt and answer that a pair takes; without ``wanted`` as many as its target can hold.
+
+    Raises:
+        ValueError: more than that, or none.
+    """
+    longest = max_context(config)
+    if wanted is not None and not 1 <= wanted <= longest:
+        raise ValueError(f"--context is {wanted}: the target can hold 1 to {longest} tokens")
+    return longest if wanted is None else wanted
+
+
+def weight_bytes(
+    build: type[PreTrainedModel], config: PretrainedConfig, dtype: torch.dtype, scheme: QuantizationName = "none"
+) -> float:
+    """Count the bytes of a model's weights in memory.
+
+    Raises:
+        ValueError: no model can be built of the configuration.
+    """
+    return size_of(build, config).weight_bytes(dtype.itemsize, BYTES.get(scheme))
+
+
+def state_numbers(draft: PretrainedConfig) -> int:
+    """Count the numbers of the target's states that are held of each of its columns for a draft that reads them."""
+    if not isinstance(draft, FeatureDraftConfig):
+        return 0
+    return len(draft.state_layers) * int(draft.target_hidden_size or draft.hidden_size)
+
+
+def check_memory(
+    name: str, needed: Estimate, device: torch.device, spread: bool, shorten: bool = False
+) -> tuple[int, str]:
+    """Check that an estimate fits. Return the tokens of context, and a line with the memory needed and free.
+
+    Args:
+        shorten: where the context that was counted does not fit, take as many tokens as do, :data:`ENOUGH` at least.
+
+    Raises:
+        ValueError: more is needed than is free.
+    """
+    free = free_bytes(device, spread)
+    where = "all devices" if spread else str(device)
+    told = f"{name} needs {needed}; {where} has {free / GB:.2f} GB free"
+    if needed.total <= free:
+        return needed.context, told
+    room = needed.room(free)
+    if shorten and room >= ENOUGH:
+        return room, f"{told}, which is enough for {room}: prompt and answer have as many at most"
+    shorter = f"--context {room}, " if room >= SHORTEST else ""
+    raise ValueError(f"{told}: try {shorter}a smaller --dtype, --quantization, --device-map or another --device")

@@ -1,0 +1,1 @@
+"""Pictures and videos as a target takes them."""
