@@ -27,7 +27,7 @@ from visual.page.pictures import Picture
 from visual.page.uploads import MediaList
 
 MOST_UPLOAD_BYTES: Final = 2**30
-SECONDS_AFTER_LEAVING: Final = 900.0  # that an upload is kept without being used: a page may be loaded anew
+SECONDS_AFTER_LEAVING: Final = 300.0  # that an upload is kept without being used: a page may be loaded anew
 ENTRY_BYTES: Final = 4096  # of an upload, besides its pixels: tiny ones are bounded too
 MAX_SEED: Final = 2**31
 LOST: Final = {  # by the kind of upload that a reference begins with
@@ -64,7 +64,7 @@ class _Upload:
 class UploadStore:
     """The uploads of all visitors: of each session the latest pictures and the latest prompts. Threads share it.
 
-    Those of a visitor who left expire a quarter of an hour after their last use.
+    Those of a visitor who left expire five minutes after their last use.
 
     Args:
         most_bytes: of all uploads; those that were not used for longest are dropped first.
