@@ -11,18 +11,17 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.core.growth.cost_model import CostModel, Costs
 from specllava.core.trace import RunInfo
-from specllava.models.checkpoints.device import input_device
-from specllava.models.checkpoints.eos import eos_token_ids
+from specllava.models.checkpoints.language_model import input_device
+from specllava.models.checkpoints.tokens import Detokenizer, eos_token_ids
 from specllava.models.drafts.draft_classes import VisionSource, vision_source
-from specllava.models.families.family import Family, family_of
+from specllava.models.families.family import family_of
+from specllava.models.families.interface import Family
 from specllava.models.loading.load_options import PassesName, QuantizationName
 from specllava.models.loading.memory_estimate import checked_context
-from specllava.runtime.detokenizer import Detokenizer
 from specllava.runtime.engines import Engines, engines_for
-from specllava.runtime.kept_costs import costs_key, costs_of_before, kept_costs
 from specllava.runtime.prompt_builder import PromptBuilder
 from specllava.runtime.run_info import run_info
-from specllava.runtime.timing import CostMeasurement
+from specllava.runtime.timing import CostMeasurement, costs_key, costs_of_before, kept_costs
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from specllava.lane import SIDES, Lane, LaneFacts, LaneOverrides, lane_of, race_
 from specllava.loaded_pair import LoadedPair
 from specllava.models.checkpoints.checkpoint import Source
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
-from specllava.models.families.family import ImageFeatures
+from specllava.models.families.interface import ImageFeatures
 from specllava.models.loading.load_options import LoadOptions, PassesName
 from specllava.models.loading.loading import load_draft, load_target
 from specllava.models.loading.presets import draft_hint, preset_named, presets

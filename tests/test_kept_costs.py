@@ -21,7 +21,7 @@ from specllava.core.question import Question
 from specllava.lab import Lab
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
-from specllava.runtime.kept_costs import DIRECTORY, costs_key, kept_costs
+from specllava.runtime.timing import DIRECTORY, costs_key, kept_costs
 
 OTHER = Costs((2.0, 3.0), (0.5, 0.6))
 

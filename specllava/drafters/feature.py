@@ -10,7 +10,7 @@ from torch import Tensor
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
 from specllava.drafters.growing import Expansion, GrowingSession
 from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.loading.model_size import draft_columns
+from specllava.models.loading.memory import draft_columns
 from specllava.runtime.feature_engine import FeatureEngine, prompt_entries
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 

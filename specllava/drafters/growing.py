@@ -11,12 +11,11 @@ from torch import Tensor
 
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.grow import GrowthLimits, grow
-from specllava.core.growth.rule import GrowthRule
-from specllava.core.growth.tree_builder import TopTokens
+from specllava.core.growth.rule import GrowthRule, TopTokens
 from specllava.core.tree import DraftTree
 from specllava.drafters.drafter import DraftSession
 from specllava.drafters.top_tokens import Drawing, TopTokensOf, TopTokensReduction, top_tokens
-from specllava.models.loading.model_size import max_expansions
+from specllava.models.loading.memory import max_expansions
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.verification.answer_settings import AnswerSettings, Processing
 from specllava.verification.sampling import RandomSource

@@ -10,7 +10,7 @@ from specllava.core.config import DecodingConfig
 from specllava.core.growth.rule import GrowthRule
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
 from specllava.drafters.growing import Expansion, GrowingSession
-from specllava.models.loading.model_size import draft_columns
+from specllava.models.loading.memory import draft_columns
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.runtime.prompt import Prompt

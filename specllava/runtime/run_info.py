@@ -9,7 +9,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from specllava.core.trace import RunInfo
-from specllava.models.checkpoints.device import input_device
+from specllava.models.checkpoints.language_model import input_device
 from specllava.models.drafts.draft_classes import VisionSource
 from specllava.models.loading.load_options import QuantizationName
 from specllava.verification.answer_settings import settings_in_force

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from transformers.generation import LogitsProcessorList
 
+from specllava.core.trace import Verification
 from specllava.core.tree import DraftTree
-from specllava.core.verdict import Verification
 
 
 class RandomSource(Protocol):
