@@ -54,7 +54,7 @@ LIKELY = 8  # tokens of each distribution that are named
 
 
 class DrawRecorder:
-    """Observer of one step's verification: notes what it is told, and sums it up afterwards, outside the clock."""
+    """Recorder of the numbers that verify one step; it makes records of them afterwards, outside the clock."""
 
     def __init__(self, random: SeededRandom) -> None:
         self._random = random
