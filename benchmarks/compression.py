@@ -23,13 +23,12 @@ from benchmarks.markdown import markdown
 from specllava.cli.options import write_json
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind
 from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.drafts.feature_config import FeatureDraftConfig
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
 from specllava.models.loading.fused import fuse
+from specllava.pair import run_info
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.passes import PassInput
-from specllava.runtime.run_info import run_info
 from specllava.runtime.timing import now
 from specllava.runtime.vision import kept_slots
 

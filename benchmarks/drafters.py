@@ -37,8 +37,7 @@ from specllava.lane import Lane
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind
 from specllava.models.drafts.compressors import add_compressor
 from specllava.models.drafts.draft_classes import save
-from specllava.models.drafts.feature_config import LAST
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import LAST, FeatureDraft
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import prompt_entries

@@ -17,10 +17,9 @@ from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
 from specllava.runtime.engines import AnyEngine, Engines
 from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.padded_engine import PaddedEngine
-from specllava.runtime.padded_feature_engine import PaddedFeatureEngine
+from specllava.runtime.padded_engines import PaddedEngine, PaddedFeatureEngine
+from specllava.runtime.padded_passes import EagerRunner, PassRunner
 from specllava.runtime.passes import PassInput
-from specllava.runtime.runner import EagerRunner, PassRunner
 from specllava.runtime.timing import CONTEXT, engine_of, now
 
 LARGE, SMALL = 2 * 10**9, 2 * 10**7  # bytes that are read to measure bandwidth, on a GPU and on a CPU

@@ -33,7 +33,7 @@ from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.lane import Lane
-from specllava.models.checkpoints.device import parse_device
+from specllava.models.checkpoints.language_model import parse_device
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput

@@ -42,8 +42,7 @@ from specllava.core.metrics import compare, summarise
 from specllava.core.trace import NO_DRAFT, DecodeTrace
 from specllava.lane import lane_of
 from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.drafts.feature_config import FeatureDraftConfig
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
 from specllava.models.loading.fused import fuse
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt

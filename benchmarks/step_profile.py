@@ -38,9 +38,9 @@ from specllava.verification.verifier import GreedyVerifier
 PARTS: tuple[tuple[Any, str, str], ...] = (
     (Request, "propose", "propose: the tree"),
     (growing, "grow", "· grow: all levels"),
-    (growing.Expansion, "expand", "· · expand: a level"),
-    (growing.Expansion, "_level", "· · · what each node sees"),
-    (growing.Expansion, "_guesses", "· · · the likeliest tokens, entropy"),
+    (growing.GrowingSession, "_expand", "· · expand: a level"),
+    (growing.GrowingSession, "_level_input", "· · · what each node sees"),
+    (growing.GrowingSession, "_guesses", "· · · the likeliest tokens, entropy"),
     (grow, "_prune", "· · selection of the nodes"),
     (Request, "verify", "verify: the verdict"),
     (PassInput, "of_tree", "· what each node sees"),

@@ -24,7 +24,7 @@ from benchmarks.guessing import Guessing, alone, guess, rates, told, write_found
 from benchmarks.markdown import markdown
 from benchmarks.svg import write_svg
 from specllava.core.config import DecodingConfig
-from specllava.models.media.video import Video
+from specllava.models.media.media import Video
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.toyworld.clip import Clip, sample_clip

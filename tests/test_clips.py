@@ -13,7 +13,7 @@ from transformers import LlavaForConditionalGeneration
 from benchmarks.clip_pair import clip_draft_losses
 from specllava.distill.losses import IGNORE
 from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.families.family import tower_features
+from specllava.models.families.interface import tower_features
 from specllava.runtime.vision import merge_features
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.clip import FRAMES, beside, sample_clip

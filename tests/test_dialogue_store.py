@@ -14,7 +14,7 @@ from support.visual_traces import FakeBackend, synthetic_recorded
 from test_bad_input import complaint
 
 from specllava.core.config import DecodingConfig
-from specllava.models.media.video import Video
+from specllava.models.media.media import Video
 from visual.page.dialogue import LOST, Dialogues
 from visual.page.dialogue_events import KEEP, OVER, edited
 from visual.page.pictures import Picture

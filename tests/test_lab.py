@@ -13,14 +13,13 @@ from support import models
 
 from specllava.core.config import COMPARED_RULES, DecodingConfig
 from specllava.core.metrics import drafted_tokens, summarise
-from specllava.findings.ablation import Ablation
-from specllava.findings.draft_scores import DraftScores
+from specllava.findings.ablation import Ablation, DraftScores
 from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import SWEEP_VALUES, Sweep
 from specllava.lab import Lab
 from specllava.lab.ablation import Variant, ablate, most_divergent, with_tree_comparisons
 from specllava.lab.sweep import sweep_values
-from specllava.models.media.video import Video
+from specllava.models.media.media import Video
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput

@@ -21,7 +21,7 @@ from specllava.cli.options import PairOptions
 from specllava.cli.page_options import PageOptions
 from specllava.cli.page_pairs import load_offered, offered_names, pairs_with_memory
 from specllava.core.config import DecodingConfig
-from specllava.models.loading.preset_fit import Machine, preset_memory
+from specllava.models.loading.memory import Machine, preset_memory
 from specllava.models.loading.presets import preset_named, presets
 from visual.page.app_state import AppState, Models
 from visual.page.controls import decoding_config, described_settings

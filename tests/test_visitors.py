@@ -27,7 +27,7 @@ from support.visual_traces import FakeBackend, synthetic_recorded
 from benchmarks.load import CROWD
 from benchmarks.soak import Page, Sample, Soak, visit
 from benchmarks.visitor import Visitor, VisitorRun
-from specllava.models.media.video import Video
+from specllava.models.media.media import Video
 from visual.page import run_requests
 from visual.page.app_state import AppState
 from visual.page.comparison_prompts import PagePrompt

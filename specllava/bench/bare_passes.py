@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaModel, PreTrainedModel
 
-from specllava.models.checkpoints.device import input_device
+from specllava.models.checkpoints.language_model import input_device
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache

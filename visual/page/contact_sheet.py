@@ -8,8 +8,7 @@ from typing import Final
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from specllava.models.media.media import Media
-from specllava.models.media.video import Video, evenly
+from specllava.models.media.media import Media, Video, evenly
 from visual.player.picture import LONGEST_SIDE
 
 SHOWN_FRAMES: Final = 8  # of a video

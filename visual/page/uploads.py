@@ -14,8 +14,7 @@ from PIL import Image
 
 from specllava.core.limits import Limits
 from specllava.models.media.images import open_image
-from specllava.models.media.media import Media, all_frames
-from specllava.models.media.video import Video
+from specllava.models.media.media import Media, Video, all_frames
 from specllava.models.media.video_file import SUFFIXES, videos_are_read
 from specllava.models.media.video_process import VideoRequest, read_video_apart
 from visual.page.contact_sheet import contact_sheet
