@@ -13,7 +13,7 @@ import tyro
 from PIL import Image
 from playwright.sync_api import ViewportSize, sync_playwright
 
-from visual.page.link_preview import PICTURE, PICTURE_SIZE
+from visual.page.middleware import PICTURE, PICTURE_SIZE
 from visual.player.static_files import STATIC
 
 COLOURS = 128  # enough for flat colours; the file stays small

@@ -113,7 +113,7 @@ STATES = {
     "live": State(act=_run),
     "alone": State(act=_alone),
     "refused": State(act=_refused),
-    "lab-seeing": State(act=_experiment("seeing"), part="#lab-seeing"),
+    "lab-image-ablation": State(act=_experiment("image-ablation"), part="#lab-image-ablation"),
     "lab-distillation-dark": State(act=_experiment("distillation"), part="#lab-distillation", query="?__theme=dark"),
 }
 

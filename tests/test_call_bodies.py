@@ -18,7 +18,7 @@ from test_api import Site
 
 from benchmarks.mutations import odd_call
 from specllava.core.limits import Limits
-from visual.page.call_bodies import FOREIGN_FILE, CallBodies
+from visual.page.request_bodies import FOREIGN_FILE, CallBodies
 
 
 class Elsewhere(HTTPServer):

@@ -273,10 +273,10 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 EXPERIMENTS: dict[str, Callable[[Lab], Generator[object]]] = {
     "rules": lambda lab: lab.rules(models.picture(0), QUESTION, SHORT),
-    "knob": lambda lab: lab.sweep(models.picture(0), QUESTION, "nodes", SHORT),
-    "seeing": lambda lab: lab.image_ablation(models.picture(0), QUESTION, models.picture(5), SHORT),
+    "sweep": lambda lab: lab.sweep(models.picture(0), QUESTION, "nodes", SHORT),
+    "image-ablation": lambda lab: lab.image_ablation(models.picture(0), QUESTION, models.picture(5), SHORT),
     "distillation": lambda lab: lab.distillation(models.picture(0), QUESTION, SHORT),
-    "fork": lambda lab: lab.forced_token(models.picture(0), QUESTION, (), SHORT),
+    "forced-token": lambda lab: lab.forced_token(models.picture(0), QUESTION, (), SHORT),
     "forced": lambda lab: lab.forced_token(models.picture(0), QUESTION, (*models.expected(0, 0, 16)[:2], 9), SHORT),
 }
 

@@ -1,17 +1,28 @@
-"""Bodies of calls, read before gradio reads them: one that it makes nothing of, or too much of, is refused in one line.
+"""Bodies of calls and uploads, checked before gradio reads them: what is wrong or too much is refused in one line.
 
-Gradio decides by the Content-Type whether a body is JSON, and its spellings are many. Here every body is read.
+Gradio decides by the Content-Type whether a body is JSON, and its spellings are many: here every call's body is read.
+Uploads are counted as they come in, whether or not a length was given. Gradio removes the files of an upload that its
+parser refuses, so what is wrong is raised as its parser's own error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import traceback
 from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import gradio as gr
 from gradio.data_classes import FileData, ListFiles
+from gradio.route_utils import GradioMultiPartParser
 from gradio_client.utils import is_http_url_like
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.formparsers import MultiPartException
+from starlette.types import Message, Receive
 
 from specllava.core.config import short
 from specllava.core.limits import Limits, highest
@@ -20,10 +31,11 @@ FOREIGN_FILE: Final = "a file is named by an address on the web, which this serv
 CALLS: Final = ("/queue/join", "/run/", "/api/")  # paths that call a handler by its number
 MAX_SESSION: Final = 128  # characters of the name that a page or a client gives its session
 MAX_FILES: Final = highest("pictures")  # of a call; the handlers say how many of them are used
-MAX_VALUES: Final = 30_000  # marks between values; a question may consist of commas, and a fork names 4,096 tokens
+MAX_VALUES: Final = 30_000  # marks between values; a question may consist of commas, a forced token may follow 4,096
 MAX_DEPTH: Final = 32
 ENVELOPE: Final = 2**16  # bytes around the texts of a call
 BYTES_PER_CHARACTER: Final = 12  # of JSON, for a character that is written as two escapes
+TOO_MANY: Final = "the upload has more than {:,} bytes, the maximum allowed size"  # by these words gradio answers 413
 
 
 class CallBodies:
@@ -38,7 +50,7 @@ class CallBodies:
         inputs = {number: one.inputs for number, one in page.fns.items() if one.fn is not None}
         self._values = {number: len(taken) for number, taken in inputs.items()}
         self._files = {
-            number: [place for place, one in enumerate(taken) if _takes_files(one)] for number, taken in inputs.items()
+            number: [index for index, one in enumerate(taken) if _takes_files(one)] for number, taken in inputs.items()
         }
         texts = [sum(getattr(one, "max_length", None) or 0 for one in taken) for taken in inputs.values()]
         self.most_bytes = ENVELOPE + BYTES_PER_CHARACTER * max([limits.prompt_characters, *texts])
@@ -78,9 +90,9 @@ class CallBodies:
         if isinstance(data, list):
             if len(data) != self._values[number]:
                 raise ValueError(f"handler {number} takes {self._values[number]} values, not {len(data)}")
-            for place in self._files[number]:
-                if isinstance(data[place], list) and len(data[place]) > MAX_FILES:
-                    raise ValueError(f"{len(data[place]):,} files are named, and at most {MAX_FILES} are read")
+            for index in self._files[number]:
+                if isinstance(data[index], list) and len(data[index]) > MAX_FILES:
+                    raise ValueError(f"{len(data[index]):,} files are named, and at most {MAX_FILES} are read")
         if not isinstance(call.get("event_data") or {}, dict):
             raise ValueError("event_data is no object")
 
@@ -138,3 +150,84 @@ def _values_of(document: Any) -> Iterator[tuple[Any, int]]:
         yield value, depth
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         left += [(one, depth + 1) for one in inner]
+
+
+class UploadBody:
+    """The body of one upload.
+
+    Args:
+        receive: where it comes from.
+        content_type: of the request, with the boundary of its parts; what is no form, gradio refuses itself.
+        most: bytes that are read.
+    """
+
+    def __init__(self, receive: Receive, content_type: str, most: int) -> None:
+        self._receive, self._most = receive, most
+        self._bytes = self._files = 0
+        self._name, self._value = bytearray(), bytearray()  # of the header that is being read
+        self._disposition = b""  # of the part that has begun
+        self._ended = False
+        options = parse_options_header(content_type)[1]
+        self._charset = options.get(b"charset", b"utf-8")
+        self._parser = None if b"boundary" not in options else MultipartParser(options[b"boundary"], {
+            "on_header_field": partial(_extend, self._name), "on_header_value": partial(_extend, self._value),
+            "on_header_end": self._end_header, "on_headers_finished": self._begin_file, "on_end": self._end,
+        })  # fmt: skip
+
+    async def receive(self) -> Message:
+        """Return the next message.
+
+        Raises:
+            MultiPartException: the upload broke off, has too many bytes or files, or something else than files.
+        """
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise MultiPartException("the upload broke off")
+        chunk: bytes = message.get("body", b"")
+        self._bytes += len(chunk)
+        if self._bytes > self._most:
+            raise MultiPartException(TOO_MANY.format(self._most))
+        if self._parser is not None:
+            try:
+                self._parser.write(chunk)
+            except MultipartParseError as error:
+                raise MultiPartException(f"the upload cannot be read: {error}") from error
+            if not message.get("more_body") and not self._ended:
+                raise MultiPartException("the upload has no end")
+        return message
+
+    def _end_header(self) -> None:
+        if self._name.lower() == b"content-disposition":
+            self._disposition = bytes(self._value)
+        self._name.clear()
+        self._value.clear()
+
+    def _begin_file(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        self._disposition = b""
+        if options.get(b"name") != b"files" or b"filename" not in options or self._charset.lower() != b"utf-8":
+            raise MultiPartException("an upload is a form of files in UTF-8: each needs the name files and a filename")
+        self._files += 1
+        if self._files > MAX_FILES:
+            raise MultiPartException(f"the upload has more than {MAX_FILES} files")
+
+    def _end(self) -> None:
+        self._ended = True
+
+
+def _extend(read: bytearray, data: bytes, start: int, end: int) -> None:
+    read += data[start:end]
+
+
+def remove_partial_files(error: BaseException) -> None:
+    """Remove what gradio's parser wrote of an upload that failed, such as on a full disk.
+
+    For errors of its own the parser does so itself.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for parser in list(frame.f_locals.values()):
+            if isinstance(parser, GradioMultiPartParser):
+                for file in parser._files_to_close_on_error:
+                    with contextlib.suppress(OSError):
+                        file.close()
+                    Path(file.name).unlink(missing_ok=True)
