@@ -13,11 +13,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-import tyro
 from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
+from benchmarks.shared.command import run_command
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.decoding import stream
@@ -110,4 +110,4 @@ def chi_square(seen: Counter[tuple[int, ...]], exact: dict[tuple[int, ...], floa
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

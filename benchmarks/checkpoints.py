@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import tyro
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
+from benchmarks.shared.command import run_command
 from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
 from specllava.cli.options import DecodingOptions, PairOptions, load_pair, with_fallback_drafter, write_json
@@ -135,4 +135,4 @@ def chat_turns(pair: Pair, number: int, config: DecodingConfig) -> Iterator[tupl
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

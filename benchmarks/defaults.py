@@ -9,10 +9,10 @@ from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.shared.command import run_command
 from specllava.bench.lanes import REFERENCE, bench_lanes, own_runners
 from specllava.bench.results import results_of
 from specllava.bench.rounds import Plan, measure
@@ -69,4 +69,4 @@ def main(prompts: int = 20, json: Path | None = None, preset: str = "toy") -> No
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-import tyro
 from rich.console import Console
 from transformers import AutoProcessor, LlavaConfig
 
-from benchmarks.png import write_png
+from benchmarks.shared.command import run_command
+from benchmarks.shared.pictures import write_png
 from specllava.cli.distill import Distill
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
@@ -76,4 +76,4 @@ def draw(report: Report, picture: Path) -> None:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

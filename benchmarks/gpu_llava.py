@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import sys
 import time
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -21,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.random_pair import SizeName, build, place_for, size_of
+from benchmarks.shared.command import run_command
+from benchmarks.shared.random_pair import SizeName, build, place_for, size_of
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules.topk import eagle2_tree
@@ -242,7 +241,4 @@ def main(size: SizeName = "7b", json: Path | None = None, device: str = "auto", 
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(main)
-    except ValueError as error:
-        sys.exit(str(error))
+    run_command(main)

@@ -21,12 +21,11 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
-import tyro
 from rich.console import Console
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.markdown import markdown
+from benchmarks.shared.command import markdown, run_command
 from specllava.bench.bare_steps import BareSteps
 from specllava.bench.lanes import run_timed
 from specllava.bench.toy_dialogues import toy_prompts
@@ -262,4 +261,4 @@ def main(
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
-import tyro
 from PIL import Image
-from rich.console import Console
 from tqdm.auto import tqdm
 
-from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
-from benchmarks.markdown import markdown
-from benchmarks.svg import write_svg
+from benchmarks.shared.command import markdown, run_command, show
+from benchmarks.shared.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
+from benchmarks.shared.pictures import write_svg
 from specllava.core.config import DecodingConfig
 from specllava.core.question import Question
 from specllava.findings.bootstrap import pooled_ratio
@@ -145,7 +143,7 @@ def main(config: MechanismConfig) -> None:
     pair = Pair.from_preset("toy", dtype="float32")
     variants = mechanism.variants(pair, config.decoding)
     found = rows_of(variants, measure(variants, config))
-    Console().print(table(found, mechanism.across), markup=False, highlight=False, soft_wrap=True)
+    show(table(found, mechanism.across))
     write_found(config.json, pair, config, {"rows": found})
     if config.picture is not None:
         series = list(dict.fromkeys(one.series for one in variants))
@@ -193,4 +191,4 @@ def table(found: Sequence[dict[str, Any]], across: str) -> str:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(MechanismConfig, description=__doc__))
+    run_command(main, MechanismConfig)

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-import tyro
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.shared.command import run_command
 from specllava.cli.options import write_json
 from specllava.pair import Pair
 from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
@@ -56,4 +56,4 @@ def _median(seconds: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-import tyro
-from rich.console import Console
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
-from benchmarks.markdown import markdown
-from benchmarks.svg import write_svg
+from benchmarks.shared.command import markdown, run_command, show
+from benchmarks.shared.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
+from benchmarks.shared.pictures import write_svg
 from specllava.core.config import DecodingConfig
 from specllava.findings.bootstrap import pooled_ratio
 from specllava.models.loading.quantization import decoder_weights
@@ -97,7 +95,7 @@ def main(config: QuantisedConfig) -> None:
         for name, scheme in SCHEMES.items()
     }
     found = measure(pairs, config)
-    Console().print(table(found), markup=False, highlight=False, soft_wrap=True)
+    show(table(found))
     write_found(config.json, pair, config, {"rows": found})
     if config.picture is not None:
         titles = {
@@ -143,4 +141,4 @@ def table(found: dict[str, dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(QuantisedConfig, description=__doc__))
+    run_command(main, QuantisedConfig)

@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
+from benchmarks.shared.command import run_command
 from specllava.bench.lanes import bench_lanes
 from specllava.bench.toy_dialogues import toy_prompts
 from specllava.core.config import COMPARED_RULES, DecodingConfig
@@ -71,4 +71,4 @@ def main(prompts: int = 24, output: Path = REPLAYS) -> None:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -12,11 +12,11 @@ from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
+from benchmarks.shared.command import run_command
 from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
@@ -58,4 +58,4 @@ def main(prompts: int = 20, seeds: int = 3, json: Path | None = None, preset: st
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -16,10 +16,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-import tyro
 from rich.console import Console
 
-from benchmarks.markdown import markdown
+from benchmarks.shared.command import markdown, run_command
 from specllava.bench.bare_steps import BareSteps
 from specllava.bench.lanes import run_timed
 from specllava.bench.toy_dialogues import toy_prompts
@@ -125,4 +124,4 @@ def main(rule: RuleName = "entropy", prompts: int = 4, rounds: int = 3) -> None:
 
 
 if __name__ == "__main__":
-    tyro.cli(main, description=__doc__)
+    run_command(main)

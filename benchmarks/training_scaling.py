@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import plotly.graph_objects as go
-import tyro
 from plotly.subplots import make_subplots
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.distillation import prepare
-from benchmarks.png import write_png
+from benchmarks.shared.command import run_command
+from benchmarks.shared.pictures import write_png
 from specllava.cli.distill import Distill
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
@@ -119,4 +119,4 @@ def figure(rows: list[dict[str, Any]]) -> go.Figure:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

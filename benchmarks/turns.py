@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import tyro
 from PIL import Image
-from rich.console import Console
 from tqdm.auto import tqdm
 
-from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
-from benchmarks.markdown import markdown
-from benchmarks.svg import write_svg
+from benchmarks.shared.command import markdown, run_command, show
+from benchmarks.shared.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
+from benchmarks.shared.pictures import write_svg
 from specllava.core.config import DecodingConfig
 from specllava.findings.bootstrap import pooled_ratio
 from specllava.pair import Pair
@@ -66,7 +64,7 @@ def main(config: TurnsConfig) -> None:
             for turn, one in enumerate(begun + rest):
                 turns[turn].append(one)
     found = {lane: [row_of(turns, turn) for turn in range(TURNS)] for lane, turns in measured.items()}
-    Console().print(table(found), markup=False, highlight=False, soft_wrap=True)
+    show(table(found))
     write_found(config.json, pair, config, {"rows": found})
     if config.picture is not None:
         titles = {
@@ -131,4 +129,4 @@ def table(found: dict[str, list[dict[str, Any]]]) -> str:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(TurnsConfig, description=__doc__))
+    run_command(main, TurnsConfig)

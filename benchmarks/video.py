@@ -2,7 +2,7 @@
 
     python -m benchmarks.video --json benchmarks/results/video.json --picture docs/science-video.svg
 
-In every clip one object moves. The toy pair is first taught to watch clips (``benchmarks.clip_pair``), unless it is
+In every clip one object moves. The toy pair is first taught to watch clips (``benchmarks.clips.training``) unless it is
 there. The draft sees what the target sees, or every second frame of it; the target, and so the answer, is the same.
 """
 
@@ -15,20 +15,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import tyro
-from rich.console import Console
 from tqdm.auto import tqdm
 
-from benchmarks.clip_pair import ClipTraining, train_clip_pair
-from benchmarks.guessing import Guessing, alone, guess, rates, told, write_found
-from benchmarks.markdown import markdown
-from benchmarks.svg import write_svg
+from benchmarks.clips.clip import Clip, sample_clip
+from benchmarks.clips.questions import CLIP_FAMILIES
+from benchmarks.clips.training import ClipTraining, train_clip_pair
+from benchmarks.shared.command import markdown, run_command, show
+from benchmarks.shared.guessing import Guessing, alone, guess, rates, told, write_found
+from benchmarks.shared.pictures import write_svg
 from specllava.core.config import DecodingConfig
 from specllava.models.media.video import Video
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.toyworld.clip import Clip, sample_clip
-from specllava.toyworld.clip_questions import CLIP_FAMILIES
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene_questions import PICTURE_SIZE, START
 from visual.figures.intervals import Panel, interval_figure
@@ -62,7 +60,7 @@ def main(config: VideoConfig) -> None:
         name: {family: rates(clusters) for family, clusters in families.items()}
         for name, families in measure(pair, config).items()
     }
-    Console().print(table(found), markup=False, highlight=False, soft_wrap=True)
+    show(table(found))
     write_found(config.json, pair, config, {"rows": found})
     if config.picture is not None:
         draw(found, config)
@@ -134,4 +132,4 @@ def draw(found: dict[str, dict[str, Any]], config: VideoConfig) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(VideoConfig, description=__doc__))
+    run_command(main, VideoConfig)

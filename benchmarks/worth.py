@@ -15,11 +15,11 @@ from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
+from benchmarks.shared.command import run_command
 from specllava.bench.lanes import bench_lanes
 from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
@@ -110,4 +110,4 @@ def main(prompts: int = 16, slopes: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -10,7 +10,6 @@ Nothing is downloaded: LLaVA-1.5-7B and its drafts have the published shapes and
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 from rich.console import Console
 
+from benchmarks.gpu.checks import Check, Watch, check_bits, check_memory, check_waits, read_bandwidth
+from benchmarks.gpu.page_race import page_race
 from benchmarks.gpu_llava import ALONE, LANES, PICTURE, QUESTION, hardware
-from benchmarks.gpu_page import page_race
-from benchmarks.gpu_passes import Check, Watch, check_bits, check_memory, check_waits, read_bandwidth
-from benchmarks.markdown import markdown
-from benchmarks.random_pair import SizeName, build, feature_draft, place_for, size_of
+from benchmarks.shared.command import markdown, run_command
+from benchmarks.shared.random_pair import SizeName, build, feature_draft, place_for, size_of
 from specllava.cli.options import write_json
 from specllava.core.files import write_whole
 from specllava.core.trace import Prefill, StepTrace
@@ -40,7 +38,7 @@ from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
 
 DRAFT_ROWS = (1, 2, 4, 8, 16)
 FORMATS: tuple[DraftFormat, ...] = ("eagle", "msd", "vispec", "eagle3")
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 STEPS = 12  # of each lane that are timed, behind two that capture
 GOALS = {"target-only": 1.25, "t(32)": 1.15, "level": 0.06, "overhead": 0.10}
 LONGEST = 96
@@ -257,7 +255,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(main)
-    except ValueError as error:
-        sys.exit(str(error))
+    run_command(main)
