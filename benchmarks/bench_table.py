@@ -71,8 +71,7 @@ def main(raw: Path, json: Path | None = None, picture: Path | None = None) -> No
                  [time_row(name, row) for name, row in rows.items()]),
         markdown(["speed-up", *categories], [category_row(name, categories) for name in rows]),
     ]  # fmt: skip
-    text = "\n\n".join([*tables, *notes_of(measured, fastest_alone(measured.runs))])
-    show(text)
+    show("\n\n".join([*tables, *notes_of(measured, fastest_alone(measured.runs))]))
     write_json(json, report_of(measured, results, categories))
     if picture:
         write_png(figure(measured), picture)

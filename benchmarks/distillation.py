@@ -42,17 +42,7 @@ def main(output: Path, picture: Path, report: Path | None = None, rows: int = 15
         steps=steps, batch=8, learning_rate=2e-3, warmup=20, validate_every=max(1, steps // 6), checkpoint_every=25,
         validation_prompts=8,
     )  # fmt: skip
-    Distill(
-        target=str(presets()["toy"].target),
-        draft=output / "fresh",
-        data=output / "data" / "data.json",
-        images=output / "data" / "images",
-        output=output / "run",
-        features=output / "features",
-        training=training,
-        decoding=DecodingConfig(max_new_tokens=64),
-    ).run(Console())
-    found = output / "run" / "report.json"
+    found = teach(output, output / "run", training)
     draw(Report.read(found), picture)
     if report is not None:
         report.write_text(found.read_text(encoding="utf-8").replace(f"{Path.cwd()}/", ""), encoding="utf-8")
@@ -67,6 +57,25 @@ def prepare(output: Path, rows: int) -> None:
         torch.manual_seed(0)
         fresh = DraftLlava(LlavaConfig.from_pretrained(toy.draft))
         save(fresh, AutoProcessor.from_pretrained(toy.draft), output / "fresh", torch.float32)
+
+
+def teach(output: Path, folder: Path, training: DistillConfig) -> Path:
+    """Teach a new draft on the prepared data, unless an earlier call has, and return the file of its report.
+
+    Args:
+        folder: directory of the run.
+    """
+    Distill(
+        target=str(presets()["toy"].target),
+        draft=output / "fresh" if training.drafter == "vlm" else None,
+        data=output / "data" / "data.json",
+        images=output / "data" / "images",
+        output=folder,
+        features=output / "features",
+        training=training,
+        decoding=DecodingConfig(max_new_tokens=64),
+    ).run(Console())
+    return folder / "report.json"
 
 
 def draw(report: Report, picture: Path) -> None:
