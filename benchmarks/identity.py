@@ -26,15 +26,15 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
-import tyro
 from rich.console import Console
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlavaForConditionalGeneration
 from transformers.utils import logging
 
-from benchmarks.random_pair import Size, size_of
-from benchmarks.random_settings import random_settings
+from benchmarks.shared.command import run_command
+from benchmarks.shared.random_pair import Size, size_of
+from benchmarks.shared.random_settings import random_settings
 from specllava.cli.options import write_json
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.growth.cost_model import Costs
@@ -312,4 +312,4 @@ def main(
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -23,7 +23,7 @@ from PIL import ExifTags, Image
 from support.lab_traces import FakeLab
 from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
-from benchmarks.visitor import Handlers, Visitor, VisitorRun
+from benchmarks.visitors.visitor import Handlers, Visitor, VisitorRun
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.drafters import DRAFTER_INFOS
 from visual.page import replays as replays_module

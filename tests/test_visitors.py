@@ -24,9 +24,9 @@ from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
 from support.visual_traces import FakeBackend, synthetic_recorded
 
-from benchmarks.load import CROWD
 from benchmarks.soak import Page, Sample, Soak, visit
-from benchmarks.visitor import Visitor, VisitorRun
+from benchmarks.visitors.server import CROWD
+from benchmarks.visitors.visitor import Visitor, VisitorRun
 from specllava.models.media.media import Video
 from visual.page import run_requests
 from visual.page.app_state import AppState

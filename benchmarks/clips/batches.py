@@ -9,9 +9,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from benchmarks.clips.clip import Clip, sample_clip
+from benchmarks.clips.questions import CLIP_FAMILIES
 from specllava.distill.losses import IGNORE
-from specllava.toyworld.clip import Clip, sample_clip
-from specllava.toyworld.clip_questions import CLIP_FAMILIES
 from specllava.toyworld.draw import shown_at
 from specllava.toyworld.hints import Hints, first_tokens
 from specllava.toyworld.packing import drawn, packed_row, padded

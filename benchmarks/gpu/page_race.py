@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gradio_client import Client, handle_file
 
+from benchmarks.gpu.checks import Check
 from benchmarks.gpu_llava import PICTURE, QUESTION
-from benchmarks.gpu_passes import Check
+from benchmarks.shared.command import free_port
 from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
 from visual.page.app_state import AppState
@@ -28,10 +28,7 @@ def page_race(pair: Pair, way: PassesName) -> Check:
     running = pair.running(way)
     state = AppState(lambda: running, toy=False)
     page = build_page(state)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address = serve(page, "127.0.0.1", port, block=False, state=state)
+    address = serve(page, "127.0.0.1", free_port(), block=False, state=state)
     try:
         with TemporaryDirectory() as folder:
             picture = Path(folder) / "picture.png"

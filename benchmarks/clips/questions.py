@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from specllava.toyworld.clip import Clip
+from benchmarks.clips.clip import Clip
 from specllava.toyworld.language import QuestionAnswer, caption, polish
 from specllava.toyworld.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS
 from specllava.toyworld.scene import COLOURS, KINDS, Thing

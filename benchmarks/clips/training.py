@@ -1,6 +1,6 @@
 """The toy pair taught to watch clips: target and draft go on from the shipped weights, on 1, 2 and 4 frames in turn.
 
-    python -m benchmarks.clip_pair --output runs/clips
+    python -m benchmarks.clips.training --output runs/clips
 
 A part that is done is not done again, and a training that was cut short goes on where it stopped.
 """
@@ -13,16 +13,16 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-import tyro
 from accelerate import Accelerator
 from transformers import AutoProcessor, LlavaForConditionalGeneration
 
+from benchmarks.clips.batches import ClipBatches
+from benchmarks.shared.command import run_command
 from specllava.distill.config import LoopConfig
 from specllava.distill.loop import Batch, Losses, fit
 from specllava.distill.losses import answer_positions
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.presets import presets
-from specllava.toyworld.clip_batches import ClipBatches
 from specllava.toyworld.corpus import content_ids
 from specllava.toyworld.hints import NAMES, naming_loss
 from specllava.toyworld.packed_losses import looking_losses, packed_states
@@ -102,4 +102,4 @@ def _loaded(place: Path) -> LlavaForConditionalGeneration:
 
 
 if __name__ == "__main__":
-    train_clip_pair(tyro.cli(ClipTraining, description=__doc__))
+    run_command(train_clip_pair, ClipTraining)

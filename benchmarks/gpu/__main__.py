@@ -10,7 +10,6 @@ Nothing is downloaded: LLaVA-1.5-7B and its drafts have the published shapes and
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,14 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
-from rich.console import Console
 
-from benchmarks.gpu_llava import ALONE, LANES, PICTURE, QUESTION, hardware
-from benchmarks.gpu_page import page_race
-from benchmarks.gpu_passes import Check, Watch, check_bits, check_memory, check_waits, read_bandwidth
-from benchmarks.markdown import markdown
-from benchmarks.random_pair import SizeName, build, feature_draft, place_for, size_of
+from benchmarks.gpu.checks import Check, Watch, check_bits, check_memory, check_waits, read_bandwidth
+from benchmarks.gpu.page_race import page_race
+from benchmarks.gpu_llava import ALONE, DRAFT_ROWS, LANES, PICTURE, QUESTION, hardware, pass_medians
+from benchmarks.shared.command import markdown, run_command, show
+from benchmarks.shared.random_pair import SizeName, build, feature_draft, place_for, size_of
 from specllava.cli.options import write_json
 from specllava.core.files import write_whole
 from specllava.core.trace import Prefill, StepTrace
@@ -36,11 +33,9 @@ from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.padded_passes import ROWS
-from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
 
-DRAFT_ROWS = (1, 2, 4, 8, 16)
 FORMATS: tuple[DraftFormat, ...] = ("eagle", "msd", "vispec", "eagle3")
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 STEPS = 12  # of each lane that are timed, behind two that capture
 GOALS = {"target-only": 1.25, "t(32)": 1.15, "level": 0.06, "overhead": 0.10}
 LONGEST = 96
@@ -77,18 +72,6 @@ def drafts(pair: Pair, formats: Sequence[DraftFormat]) -> Iterator[tuple[str, Pa
     yield "own draft", pair
     for kind in formats:
         yield kind, feature_draft(pair, kind)
-
-
-def passes_of(pair: Pair, way: PassesName, repeats: int) -> dict[str, dict[int, float]]:
-    """Median seconds of passes of both models by their number of tokens."""
-    assert pair.draft is not None
-    running, found = pair.running(way), {}
-    for name, model, rows in (("target", pair.target, ROWS), ("draft", pair.draft, DRAFT_ROWS)):
-        engine = engine_of(model, CONTEXT + max(rows), running.engines)
-        taken = pass_seconds([engine], rows, repeats)[0]
-        found[name] = {count: statistics.median(seconds) for count, seconds in taken.items()}
-        running.engines.give_back([engine])
-    return found
 
 
 def steps_of(pair: Pair, lanes: Sequence[str], way: PassesName) -> dict[str, Step]:
@@ -207,7 +190,9 @@ def measure(pair: Pair, formats: Sequence[DraftFormat], repeats: int, prompts: i
     for name, each in drafts(pair, formats):
         lanes = [ALONE, "chain", "top 10, EAGLE-2"] if name == "own draft" else ["chain", "top 10, EAGLE-2"]
         ways: tuple[PassesName, ...] = ("eager", way)
-        found["passes"][name] = {one: passes_of(each, one, repeats) for one in ways}
+        found["passes"][name] = {
+            one: pass_medians(each.running(one), {"target": ROWS, "draft": DRAFT_ROWS}, repeats) for one in ways
+        }
         found["steps"][name] = {
             one: {lane: asdict(step) for lane, step in steps_of(each, lanes, one).items()} for one in ways
         }
@@ -251,13 +236,10 @@ def main(
     report |= {"size": size, "date": time.strftime("%Y-%m-%d"), "setting": asdict(pair.info)}
     report |= {"hardware": hardware(place), "goals": goals(report), "took": time.perf_counter() - started}
     text = written(report)
-    Console(width=120).print(text)
+    show(text)
     write_json(output / "gpu.json", report)
     write_whole(output / "gpu.md", text)
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(main)
-    except ValueError as error:
-        sys.exit(str(error))
+    run_command(main)

@@ -14,15 +14,17 @@ from typing import Any, Final
 
 import torch
 
+from benchmarks.shared.pictures import write_svg
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import compare, summarise
 from specllava.core.trace import DecodeTrace
-from specllava.findings.bootstrap import Ratio, pooled_rate
+from specllava.findings.bootstrap import Ratio, pooled_rate, pooled_ratio
 from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
+from visual.figures.intervals import Panel, interval_figure
 
 
 class DifferError(AssertionError):
@@ -63,6 +65,11 @@ RATES: Final[dict[str, Callable[[Guessing], tuple[float, float]]]] = {
     "right": lambda one: (one.right, 1),
     "length": lambda one: (one.tokens, 1),
 }
+TITLES: Final = {
+    "tau": "τ, tokens per target pass", "entropy": "entropy of the draft, nats",
+    "kl": "KL(target ‖ draft), nats per token", "acceptance": "acceptance, share of guesses",
+    "right": "true answers of the target, share",
+}  # fmt: skip
 
 
 def alone(pair: Pair, prompt: Prompt, config: DecodingConfig) -> DecodeTrace:
@@ -113,26 +120,57 @@ def rates(clusters: Sequence[Sequence[Guessing]], names: Sequence[str] = tuple(R
     return found
 
 
+def over(rate: str, base: Sequence[Guessing], own: Sequence[Guessing]) -> dict[str, float]:
+    """Return a rate as a multiple of that of other answers to the same prompts, with its interval."""
+    return interval(pooled_ratio([RATES[rate](one) for one in base], [RATES[rate](one) for one in own]))
+
+
 def interval(ratio: Ratio) -> dict[str, float]:
     """Return value and ends for a file of results."""
     return {name: round(value, 5) for name, value in asdict(ratio).items()}
 
 
-def told(rate: Mapping[str, float], digits: int = 2) -> str:
-    """Write a rate with its interval."""
+def cells(row: Mapping[str, Any], *names: str, digits: int = 2) -> tuple[str, ...]:
+    """Return rates with their intervals as cells of a table."""
+    return tuple(_cell(row[name], digits) for name in names)
+
+
+def _cell(rate: Mapping[str, float], digits: int) -> str:
     return f"{rate['value']:.{digits}f} ({rate['low']:.{digits}f} to {rate['high']:.{digits}f})"
 
 
-def write_found(path: Path | None, pair: Pair, options: Any, found: Mapping[str, Any]) -> None:
-    """Write what an experiment found, with what it ran on and when."""
+def write_rates(path: Path | None, pair: Pair, options: Any, rows: Any) -> None:
+    """Write the rates that an experiment found, what it ran on and when."""
     facts = {"setting": asdict(pair.info), "date": datetime.now(UTC).date().isoformat()}
-    write_json(path, {**found, "options": _without_places(asdict(options)), **facts})
+    write_json(path, {"rows": rows, "options": _without_files(asdict(options)), **facts})
 
 
-def _without_places(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out where files are: it is nothing that a result depends on."""
+def draw_rates(
+    path: Path | None, series: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[str], places: Sequence[str],
+    across: str, joined: bool = True,
+) -> None:  # fmt: skip
+    """Draw a panel of intervals for each rate.
+
+    Args:
+        series: rows of rates, one for each of ``places``; a row without a rate has no mark.
+        names: rates.
+        across: title of the horizontal axis.
+        joined: join a series by lines.
+    """
+    if path is not None:
+        panels = [Panel(TITLES[name], _points(series, name)) for name in names]
+        write_svg(interval_figure(panels, places, across, joined=joined), path)
+
+
+def _points(series: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> dict[str, list[Any]]:
+    found = {line: [row.get(name) for row in rows] for line, rows in series.items()}
+    return {line: points for line, points in found.items() if any(points)}
+
+
+def _without_files(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out paths, on which no result depends."""
     return {
-        name: _without_places(value) if isinstance(value, dict) else value
+        name: _without_files(value) if isinstance(value, dict) else value
         for name, value in options.items()
         if not isinstance(value, Path) and value is not None
     }
