@@ -78,8 +78,8 @@ class Pair:
         """Load a pair by its name; ``toy`` ships with the project and needs no network.
 
         Args:
-            draft: a directory, or an id of the hub, in place of the preset's own draft; a preset may have none.
-            options: as :meth:`load`; what they say of the draft wins over what the preset knows of its own.
+            draft: a directory, or an id of the hub, that replaces the preset's own draft, if any.
+            options: as :meth:`load`; those about the draft win over the preset's.
 
         Raises:
             ValueError: unknown preset, or a device or files that are not there.
@@ -185,7 +185,7 @@ class Pair:
         return self.costs or self._measurement.finish()
 
     def measuring(self) -> Generator[None]:
-        """Measure what :attr:`expected_costs` lack, a pass at a time. Who stops leaves the rest to the next caller."""
+        """Measure the missing part of :attr:`expected_costs`, a pass at a time; a later call goes on after the last."""
         known = self.costs is not None or not {"measured_costs", "expected_costs"}.isdisjoint(vars(self))
         if known or self.draft is None or costs_of_before(self._costs_key) is not None:
             return
@@ -202,7 +202,7 @@ class Pair:
 
     @cached_property
     def expected_costs(self) -> Costs:
-        """Costs that a cost model begins with and passes are priced at: given, measured by now, or here before.
+        """Costs that a cost model begins with and passes are priced at: given, measured, or kept from an earlier run.
 
         Raises:
             ValueError: the pair has no draft.
@@ -250,7 +250,7 @@ class Pair:
         return replace(self, target=self.target.to(device), draft=draft, costs=None)
 
     def running(self, passes: PassesName, exact: bool = False) -> Pair:
-        """Return the same models with passes that run another way, see :class:`Pair`; the pair itself if none.
+        """Return the same models with passes that run another way, see :class:`Pair`.
 
         Raises:
             ValueError: the device cannot run them.
@@ -301,7 +301,7 @@ class Pair:
 
         Raises:
             ValueError: prompt and limit do not fit the context, no draft to draft with, a rule for a drafter that grows
-                no trees, or drawn children for a rule that drops guesses by their tokens.
+                no trees, or drawn children for a rule that is not drawable.
         """
         config, prompt = lane.config, lane.prompt
         check_room(self.context, prompt.length, config.max_new_tokens, prompt.turn)
@@ -347,7 +347,7 @@ class Pair:
         """Decode step by step: a ``Prefill``, then a ``StepTrace`` per target pass.
 
         Args:
-            own: ``rule=`` and ``drafter=``: objects in place of those that ``config`` names (``docs/extending.md``).
+            own: ``rule=`` and ``drafter=``: objects that replace those of ``config`` (``docs/extending.md``).
         """
         return stream(self.request(self.lane(image, messages, config, **own)))
 

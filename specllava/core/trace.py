@@ -94,7 +94,7 @@ class Draw(Record):
     of that moment: after guesses were refused at ``node``, of the residual distributions.
 
     Args:
-        node: the node after which the token stands.
+        node: the node before the token.
         token: the guessed token, or the one that the target drew.
         uniform: the number, from 0 up to but not including 1.
         acceptance: the guess was accepted if ``uniform`` was below it; ``None`` where the target drew its own.
@@ -120,7 +120,7 @@ class Draw(Record):
 
     @property
     def accepted(self) -> bool:
-        """Whether the token stands: a guess that was accepted, or what the target drew."""
+        """Whether the token was accepted: a guess below its acceptance, or any token that the target drew."""
         return self.acceptance is None or self.uniform < self.acceptance
 
     def __post_init__(self) -> None:
@@ -223,7 +223,7 @@ class StepTrace(Record):
 
     @property
     def bonus_unused(self) -> bool:
-        """Whether the answer ended or reached its limit before the bonus token, so that nobody said it."""
+        """Whether the answer ended or reached its limit before the bonus token."""
         return len(self.emitted) <= len(self.verification.accepted)
 
     def __post_init__(self) -> None:
@@ -277,7 +277,7 @@ class DecodeTrace(Record):
         turn: messages of the user before the one that is answered.
         forced_prefix: tokens at the start of the answer that were read with the prompt; ``token_ids`` are those after
             them.
-        rule, drafter: names of objects that served in place of what ``config`` names.
+        rule, drafter: names of objects that replaced those of ``config``.
     """
 
     lane: str
@@ -336,7 +336,7 @@ def read_trace(document: object, where: str = "") -> DecodeTrace:
     """Validate a trace that was parsed from JSON.
 
     Args:
-        where: name of the lane that it stands under, for the refusal.
+        where: name of its lane, for the message.
 
     Raises:
         ValueError: another schema version, inconsistent, or what no run can be; one line.
@@ -386,8 +386,8 @@ def _check_possible(trace: DecodeTrace, prefix: str) -> None:
         verdict = step.verification
         if step.target is None:
             continue
-        said = (*(step.tree.tokens[node] for node in verdict.accepted), verdict.bonus_token)
-        for node, token in zip(verdict.path, said, strict=True):
+        path_tokens = (*(step.tree.tokens[node] for node in verdict.accepted), verdict.bonus_token)
+        for node, token in zip(verdict.path, path_tokens, strict=True):
             if token != step.view.choices[node]:
                 raise ValueError(
                     f"{prefix}steps.{number}: without a temperature the target's choice after node {node} stands,"

@@ -98,7 +98,7 @@ class Drafter(ABC):
 
     @abstractmethod
     def open(self, context: DraftContext) -> DraftSession:
-        """Open a session for an answer, behind the target's prefill."""
+        """Open a session for an answer, after the target's prefill."""
 
 
 def check_proposal(name: str, tree: DraftTree, root: int, depth: int, nodes: int, vocabulary: int) -> DraftTree:

@@ -57,10 +57,10 @@ class LookupSession(DraftSession):
 def continuations(
     text: Sequence[int], longest: int, depth: int, opaque: frozenset[int] = frozenset()
 ) -> list[tuple[int, ...]]:
-    """Return what followed earlier occurrences of the text's longest ending that occurred before, latest first.
+    """List continuations of earlier occurrences of the text's longest ending that occurred before, latest first.
 
     Args:
-        longest: tokens of the ending at most; shorter ones are tried until one is found.
+        longest: tokens of the ending at most; shorter ones are tried until one occurred.
         depth: tokens of a continuation at most.
     """
     words = np.asarray(text)

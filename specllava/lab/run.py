@@ -20,7 +20,7 @@ def run_lane(
 ) -> Generator[Finding, None, DecodeTrace]:
     """Decode a lane, yield ``so_far`` after its prefill and after each step, and return its trace.
 
-    Nothing is found between two steps; the yield is a heartbeat that lets a consumer close the experiment there.
+    The yield is a heartbeat that lets a consumer close the experiment there.
 
     Args:
         so_far: the finding to yield, the same object each time.

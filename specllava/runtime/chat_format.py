@@ -20,9 +20,9 @@ ROLES = ("user", "assistant")
 def as_chat(
     messages: Messages, first: Sequence[Media], special: Sequence[str]
 ) -> tuple[list[Message], list[Media]]:
-    """Convert messages to the form of chat templates; also return what they show, pictures and videos.
+    """Convert messages to the form of chat templates; also return their pictures and videos.
 
-    What a message shows stands in front of its text.
+    Those of a message come before its text.
 
     Args:
         first: media of the first message of the user, in front of its own.
@@ -54,7 +54,7 @@ def as_chat(
 
 
 def _parts(number: int, message: Message) -> tuple[str, str, list[Media]]:
-    """Split a message into role, text and what it shows; several texts are joined by a space."""
+    """Split a message into role, text and media; several texts are joined by a space."""
     role, content = message.get("role"), message.get("content")
     if role not in ROLES or not isinstance(content, str | list | tuple):
         raise ValueError(f"message {number} needs a role (user or assistant) and its text or parts as content")
@@ -79,7 +79,7 @@ def _parts(number: int, message: Message) -> tuple[str, str, list[Media]]:
 def with_video_parts(
     chat: Sequence[Message], media: Sequence[Media], parts: Callable[[Video], Sequence[Message]]
 ) -> list[Message]:
-    """Return a chat with the parts that stand for its videos in a model's template.
+    """Return a chat with the parts for its videos in a model's template.
 
     Args:
         media: pictures and videos of the chat, in order.

@@ -22,7 +22,7 @@ class PaddedEngine(Engine):
     """An :class:`Engine` over a slab. Prompts, and passes wider than the widest bucket, are read as they come.
 
     Args:
-        model: one of which :func:`unpaddable` says nothing.
+        model: one that is not :func:`unpaddable`.
         runner: of its passes.
     """
 
@@ -96,7 +96,7 @@ class PaddedFeatureEngine(FeatureEngine):
     """A :class:`FeatureEngine` over a slab. Prompts, and passes wider than the widest bucket, are read as they come.
 
     Args:
-        model: one of which :func:`unpaddable` says nothing.
+        model: one that is not :func:`unpaddable`.
         runner: of its passes.
     """
 

@@ -44,8 +44,8 @@ class EagerRunner:
 class GraphRunner:
     """Runner that captures a pass as a CUDA graph when it comes for the second time, and replays it from then on.
 
-    The first time warms up: libraries choose kernels and allocate what they need. Where a capture fails, one line says
-    so and passes are called from then on.
+    The first time warms up: libraries choose kernels and allocate what they need. Where a capture fails, a
+    warning is logged and passes are called from then on.
 
     Args:
         pool: memory that the graphs of several runners share, of ``torch.cuda.graph_pool_handle()``. No two passes
@@ -71,7 +71,7 @@ class GraphRunner:
             compute()
 
     def _capture(self, key: Hashable, compute: Callable[[], None]) -> bool:
-        """Capture a pass that was called before, which computes nothing yet; tell whether it was captured."""
+        """Capture a pass that was called before, which computes nothing yet; return whether it was captured."""
         if self._failed or key not in self._seen:
             self._seen.add(key)
             return False
@@ -159,7 +159,7 @@ class PaddedPasses:
         self._never = torch.full((), torch.finfo(added).min, dtype=added, device=device)  # -inf would make NaN of 0 / 0
 
     def stage(self, batch: PassInput, position_offset: int = 0) -> Shape:
-        """Upload the input of a pass behind the cache, without waiting for the device.
+        """Upload the input of a pass, without waiting for the device.
 
         Args:
             position_offset: position in the text minus column, where the batch names no positions.
@@ -191,7 +191,7 @@ class PaddedPasses:
         self._upload.device.zero_()
 
     def mask(self, shape: Shape) -> Tensor:
-        """Return what a pass adds to its attention scores, ``[1, 1, rows, window]``."""
+        """Compute the mask that is added to attention scores, ``[1, 1, rows, window]``."""
         return torch.where(shape.bits, self._zero, self._never)[None, None]
 
     def run(
@@ -205,7 +205,7 @@ class PaddedPasses:
         """Run a staged pass; return the logits of its tokens, and their reduction if one is given.
 
         Args:
-            kind: tells passes apart that ``compute`` computes differently.
+            kind: differs between passes that ``compute`` computes differently.
             compute: returns logits ``[rows, vocab]`` of all rows of the shape.
         """
         rows = slice(len(batch.tokens) - (batch.last or len(batch.tokens)), len(batch.tokens))

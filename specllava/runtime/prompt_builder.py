@@ -66,7 +66,7 @@ class PromptBuilder:
             media: pictures and videos of the first message.
             messages: one question, or messages with ``role`` and ``content`` that end with the user's. A content is
                 text, or parts ``{"type": "text", "text": …}`` and, from the user, ``{"type": "image", "image": picture
-                or path}`` and ``{"type": "video", "video": Video}``; what is shown stands before the text of its
+                or path}`` and ``{"type": "video", "video": Video}``; media come before the text of their
                 message, as in LLaVA's own chats.
             new_tokens: room that an answer will need.
             known: features of pictures by key, as ``Prompt.features_by_key`` gives them, which are not encoded again.
@@ -74,8 +74,8 @@ class PromptBuilder:
         Raises:
             TextError: a text that holds a special token of the tokenizer, or is not Unicode.
             NoRoomError: a prompt and ``new_tokens`` that do not fit the context.
-            ValueError: an empty prompt, a malformed chat, a chat template that fails, a picture that cannot be read, or
-                fewer frames for a draft that reads none; all before any model runs.
+            ValueError: an empty prompt, a malformed chat, a failing chat template, an unreadable picture, or fewer
+                frames for a draft that reads none; all before any model runs.
         """
         chat, media_of_all = as_chat(messages, media, special_tokens(self.processor.tokenizer))
         sparse = any(isinstance(one, Video) and one.draft_frames is not None for one in media_of_all)

@@ -39,7 +39,7 @@ def target_view(tree: DraftTree, logits: Tensor, probs: Tensor | None = None) ->
 def margins(logits: Tensor) -> Tensor:
     """Compute the likeliest token's logit minus the runner-up's, ``[rows]``, in float64.
 
-    Where the runner-up is impossible, as behind a forced token, that is the largest number of float32.
+    Where the runner-up is impossible, as after a forced token, that is the largest number of float32.
     """
     best = logits.topk(2, dim=-1).values.double()
     return (best[:, 0] - best[:, 1]).nan_to_num(posinf=torch.finfo(torch.float32).max)
@@ -69,7 +69,7 @@ class DrawRecorder:
         self._noted.append(partial(_drawn, node, token, self._random.last, target))
 
     def draws(self) -> tuple[Draw, ...]:
-        """Return what was noted, in its order."""
+        """Make the records, in order."""
         return tuple(draw() for draw in self._noted)
 
 

@@ -80,7 +80,7 @@ def read_costs(file: Path) -> Costs:
 
 
 def _at(curve: Sequence[float], tokens: int) -> float:
-    """Read a curve, extrapolated behind its end with its last slope."""
+    """Read a curve, extrapolated after its end with its last slope."""
     if tokens <= len(curve):
         return curve[tokens - 1]
     slope = curve[-1] - curve[-2] if len(curve) > 1 else 0.0
@@ -90,7 +90,7 @@ def _at(curve: Sequence[float], tokens: int) -> float:
 def _fit(points: Mapping[int, float], longest: int) -> tuple[float, ...]:
     """Fit ``a + b [n > 1] + c sqrt(n) + d n`` by least squares, all but ``a`` not below 0.
 
-    The curve is level on a GPU and bent on a CPU. The first token stands apart,
+    The curve is level on a GPU and bent on a CPU. The first token is apart,
     since a product with a vector runs another kernel than one with a matrix.
     """
     measured = np.array(sorted(points), dtype=float)

@@ -94,6 +94,11 @@ class GrowthRule(ABC):
         return
 
 
+def capped(**most: int) -> Callable[[Any], dict[str, int]]:
+    """Return a function that caps these options of a configuration."""
+    return lambda config: {name: min(value, getattr(config, name)) for name, value in most.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class RuleInfo:
     """A rule that the package offers by name.

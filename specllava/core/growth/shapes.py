@@ -82,7 +82,7 @@ def best_shape(acceptance: tuple[float, ...], depth: int, nodes: int) -> Shape:
     """Return the shape of ``nodes`` nodes with the most expected accepted tokens, by dynamic programming.
 
     Sequoia (arXiv 2402.12374, section 4.1): the child of rank ``r`` is accepted with probability ``acceptance[r]``,
-    wherever it stands.
+    wherever it is.
     """
     ranks = len(acceptance)
     values = np.zeros((depth + 1, ranks + 1, nodes + 1))  # of the children from a rank on, by levels and budget

@@ -126,7 +126,7 @@ class Checkpoint:
         """Load tokenizer and image processor; fields that older files lack come from the configuration.
 
         Args:
-            build: class whose ``from_pretrained`` reads them, as the model's family says.
+            build: class whose ``from_pretrained`` reads them, by the model's family.
         """
         self._check_files(*MOST_BYTES)
         try:
@@ -343,7 +343,7 @@ def _numbers(settings: Any) -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def _no_report() -> Iterator[None]:
-    """Keep transformers from printing its table of weights that do not fit, of which one line says enough."""
+    """Keep transformers from printing its table of weights that do not fit, for which one line is enough."""
     before = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:

@@ -37,8 +37,8 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
     """Refuse a decoder whose tree passes would not be lossless.
 
     Raises:
-        ValueError: a layer that keeps a recurrent state or attends in chunks, or rotary angles that change with the
-            length of the text in the middle of an answer.
+        ValueError: a layer that keeps a recurrent state or attends in chunks, or rotary angles that change
+            within an answer.
     """
     others = sorted(set(layer_types(config)) - {FULL, SLIDING})
     if others:

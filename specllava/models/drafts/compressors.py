@@ -181,7 +181,7 @@ class Weighted(Combined):
 
 
 class Concatenated(Combined):
-    """What several operators make of a run, one behind the other."""
+    """Results of several operators, concatenated."""
 
     def _count(self, slots: int) -> int:
         return sum(part.kept(slots) for part in self.operators)

@@ -62,7 +62,7 @@ def vision_source(draft: PreTrainedModel) -> VisionSource:
 
 
 def saved_beside(draft: PreTrainedModel, processor: ProcessorMixin) -> ProcessorMixin | PreTrainedTokenizerBase | None:
-    """Return what is saved with a draft of the target that ``processor`` belongs to.
+    """Return the processor or tokenizer to save with a draft of the target that ``processor`` belongs to.
 
     A draft that reads the target's states has no tokens of its own; only one that reads a tower's needs a processor.
     """
@@ -87,7 +87,7 @@ def save(
         processor: what is saved with it; see :func:`saved_beside`.
 
     Raises:
-        OSError: it cannot be written, such as on a full disk; nothing is left behind.
+        OSError: it cannot be written, such as on a full disk; nothing of it remains.
     """
     try:
         with whole_directory(directory) as beside:

@@ -1,8 +1,8 @@
 """Feature drafts as they are published: recognised by keys and configuration, checked against their target.
 
 Layouts: EAGLE-1 and 2, MSD and ViSpec (``fc``, ``layers.0``), EAGLE-3 as its authors, SpecForge and SGLang write it
-(``midlayer``), and as speculators does (``transformer_layer_config``). Our own is EAGLE's with a configuration that
-says the rest.
+(``midlayer``), and as speculators does (``transformer_layer_config``). Our own is EAGLE's with a
+complete configuration.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def read_feature_draft(
     """Read a feature draft for a target of which the configuration is enough: in main memory, as it is stored.
 
     Args:
-        asked: what its files do not tell; by default keys and configuration decide.
+        asked: what its files leave open; by default keys and configuration decide.
         tell: receives a line if weights must be unpickled.
 
     Raises:
@@ -199,7 +199,7 @@ def _check_method(name: str, settings: Mapping[str, Any], weights: Mapping[str, 
 
 
 def _eagle_config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what SpecForge, SGLang and NVIDIA write about an EAGLE-3 head, apart from its sizes."""
+    """Return the part of the settings that SpecForge, SGLang and NVIDIA write for an EAGLE-3 head."""
     found = settings.get("eagle_config")
     return found if isinstance(found, Mapping) else {}
 
@@ -275,7 +275,7 @@ def _state_layers(name: str, settings: Mapping[str, Any], count: int) -> list[in
     """Return the hidden states that an EAGLE-3 head reads, as transformers numbers them.
 
     speculators and vLLM write those numbers; ``eagle_config``, of SpecForge and SGLang, the layers whose output they
-    are, which is one less. ``eagle_aux_layer_semantics`` tells in so many words. Without any list they are
+    are, which is one less. ``eagle_aux_layer_semantics`` names the counting. Without any list they are
     [2, n // 2, n - 3] of n layers.
     """
     usual = [2, count // 2, count - 3]
@@ -366,8 +366,9 @@ def _check_target(name: str, config: FeatureDraftConfig, target: PretrainedConfi
     if made != text.hidden_size:
         raise ValueError(f"{name} was made for a target of hidden size {made}, this one's is {text.hidden_size}")
     if config.vocab_size != text.vocab_size:
-        told = f"{config.vocab_size} tokens, the target has {text.vocab_size}"
-        raise ValueError(f"{name} was made for a vocabulary of {told}")
+        raise ValueError(
+            f"{name} was made for a vocabulary of {config.vocab_size} tokens, the target has {text.vocab_size}"
+        )
     if config.hidden_size != made and not config.own_embeddings:
         raise ValueError(
             f"{name} has hidden size {config.hidden_size} and no embeddings of its own, the target's are {made} wide"

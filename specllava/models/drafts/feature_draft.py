@@ -1,7 +1,7 @@
 """A draft that reads the target's hidden states: EAGLE and what came of it (arXiv 2401.15077, 2406.16858, 2503.01840).
 
 Entry ``i`` of its text pairs the embedding of token ``i + 1`` with the target's state ``f_i`` of token ``i``; what
-its layers make of that stands for ``f_{i+1}``. After the last token with a known state, it goes on from its own.
+its layers make of that predicts ``f_{i+1}``. After the last token with a known state, it goes on from its own.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class DraftInputs:
         bias: added to the attention scores of each entry, ``[entries]``, where a gate in training weighs several
             compressions; ``None`` otherwise.
         choice: name of the operator that pictures go through, the gate's choice if there is a gate.
-        rows: in place of ``positions`` for a draft that rotates by them: its target's rows of positions of the token
+        rows: instead of ``positions``, for a draft that rotates by them: its target's rows of positions of the token
             whose state each entry reads, and those of the next entry, ``[3, entries + 1]``; ``None`` without.
     """
 

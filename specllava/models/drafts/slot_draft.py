@@ -1,7 +1,7 @@
 """A draft VLM for a target of any family: a language model that reads what the target's image slots hold.
 
-The target's tower and projector have made those embeddings already, so no picture is encoded twice, and whatever
-positions and masks the target has, the draft reads one token after the other.
+The target's tower and projector have made those embeddings already, so no picture is encoded twice. Whatever positions
+and masks the target has, the draft reads one token after the other.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class GridFeatures:
     Args:
         embeddings: ``[slots, hidden]``.
         grid: patches in time, height and width, ``[1, 3]``.
-        deep: what the hidden states of the slots get added behind each of the first decoder layers,
+        deep: what is added to the hidden states of the slots after each of the first decoder layers,
             ``[layers, slots, hidden]``.
         video: whether it is one.
         interval: seconds from one patch of a video in time to the next, where positions go by them.
@@ -104,9 +104,9 @@ class Family(ABC):
         """Return the embeddings of all image slots in their order, ``[slots, hidden]``."""
 
     def video_parts(self, video: Video) -> list[dict[str, str]]:
-        """Return the parts of a message that stand for a video in the chat template.
+        """Return the parts of a message for a video in the chat template.
 
-        By default a picture per frame where the family reads no videos as such; texts may stand between pictures.
+        By default a picture per frame where the family reads no videos as such; texts may be between pictures.
         """
         return [{"type": "video"}] if self.reads_videos else [{"type": "image"}] * len(video.frames)
 
@@ -137,7 +137,7 @@ class Family(ABC):
         return None
 
     def prefill_arguments(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> dict[str, Any]:
-        """Return what the decoder takes of a prompt beside embeddings and positions.
+        """Return the decoder's arguments for a prompt beside embeddings and positions.
 
         Args:
             input_ids: of the part that is read, ``[1, read]``.
@@ -146,7 +146,7 @@ class Family(ABC):
         return {}
 
     def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
-        """Return what the model's own ``forward`` takes of a prompt with pictures, beside ids and pictures."""
+        """Return arguments of the model's ``forward`` for a prompt with pictures, beside ids and pictures."""
         return {}
 
 

@@ -14,10 +14,9 @@ from transformers import (
     ProcessorMixin,
     VideoLlavaForConditionalGeneration,
 )
-from transformers.image_processing_utils import select_best_resolution
 
 from specllava.models.families.interface import Picture, Size, square
-from specllava.models.families.llava import patches
+from specllava.models.families.llava import anyres_tiles, patches
 from specllava.models.families.plain import Plain
 from specllava.models.families.processors import LlavaNextVideoProcessorPil, VideoLlavaProcessorPil
 
@@ -50,12 +49,10 @@ class LlavaNextVideo(SquareVideos):
     def pictures(
         self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
     ) -> list[Picture]:
-        side, found = config.vision_config.image_size, list[Picture]()
-        for tiles, size in zip(inputs["pixel_values"], sizes, strict=True):
-            height, width = select_best_resolution(size, config.image_grid_pinpoints)
-            own = tiles[: 1 + int(height // side) * int(width // side)]  # behind them are zeros
-            found.append({"pixel_values": own[None], "image_sizes": torch.tensor([size])})
-        return found
+        return [
+            {"pixel_values": tiles[None, : anyres_tiles(config, size)], "image_sizes": torch.tensor([size])}
+            for tiles, size in zip(inputs["pixel_values"], sizes, strict=True)
+        ]  # after a picture's tiles are zeros
 
 
 class VideoLlava(SquareVideos):

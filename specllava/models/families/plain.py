@@ -34,7 +34,7 @@ from specllava.models.families.processors import (
 
 
 class Plain(Family):
-    """Family that transformers encodes; what is left to it is which part of the processor's output is which picture."""
+    """Family that transformers encodes; it splits the processor's output into pictures."""
 
     def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
         return [self._embeddings(model, one) for one in pictures]

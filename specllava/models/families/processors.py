@@ -97,7 +97,7 @@ class QwenVideos(ProcessorMixin):
         return made, [self.replace_video_token(made, number) for number in range(len(videos))]
 
     def _times(self, video_metadata: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what the model or the prompt takes of the times of all videos; nothing by default."""
+        """Return arguments of model or prompt with the times of all videos; none by default."""
         return {}
 
 
@@ -163,7 +163,7 @@ class SquareFrames(ProcessorMixin):
         self.image_token_id, self.video_token_id = tokenizer.convert_tokens_to_ids([image_token, video_token])
 
     def _squares(self) -> CLIPImageProcessorPil:
-        """Return what scales and cuts pictures to the square that the tower reads."""
+        """Return a processor that scales and cuts pictures to the square that the tower reads."""
         names = "size", "crop_size", "resample", "image_mean", "image_std"
         return CLIPImageProcessorPil(**{name: getattr(self.image_processor, name) for name in names})
 
@@ -193,7 +193,7 @@ class VideoLlavaProcessorPil(SquareFrames, VideoLlavaProcessor):
 
 
 class PixtralProcessorPil(ProcessorMixin):
-    """Pixtral's processor: a slot for every square of patches, a token behind each row and another behind the last.
+    """Pixtral's processor: a slot for every square of patches, a token after each row and another after the last.
 
     transformers reads its tokenizer as it is written, whatever class the checkpoint names, by the name of this class.
     """

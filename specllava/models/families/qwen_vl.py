@@ -127,7 +127,7 @@ class Qwen25VL(Qwen2VL):
 
 
 class Qwen3VL(Qwen2VL):
-    """Qwen3-VL: behind its first layers the decoder adds to each slot what the tower made of it earlier (DeepStack)."""
+    """Qwen3-VL: after its first layers the decoder adds to each slot what the tower made of it earlier (DeepStack)."""
 
     name, target, processor = "qwen3_vl", Qwen3VLForConditionalGeneration, Qwen3VLProcessorPil
 

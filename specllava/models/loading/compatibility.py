@@ -58,7 +58,7 @@ def check_relative(
     """Refuse a draft with a tower and a prompt of its own that is no model of the target's family.
 
     Raises:
-        ValueError: another family, or other tokens behind the ids that both have.
+        ValueError: another family, or other tokens for the ids that both have.
     """
     if config.model_type != target.model_type:
         raise ValueError(

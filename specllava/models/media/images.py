@@ -65,7 +65,7 @@ def read_size(source: Path | EncodedImage) -> tuple[int, int]:
     """Return height and width as :func:`open_image` gives them, by the header alone; nothing is decoded.
 
     Raises:
-        ValueError: what :func:`open_image` would refuse by it; a picture that breaks off behind its header passes.
+        ValueError: what :func:`open_image` would refuse by it; a picture that breaks off after its header passes.
     """
     return _read(source, lambda picture: picture.size if _orientation(picture) in SIDEWAYS else picture.size[::-1])
 
@@ -144,7 +144,7 @@ def _upright(picture: Image.Image, longest: int | None, most: int, own: bool = F
 
 
 def _orientation(picture: Image.Image) -> int:
-    """Return the EXIF orientation, 1 if there is none; of a PNG only if it stands before the pixels."""
+    """Return the EXIF orientation, 1 if there is none; of a PNG only if it is before the pixels."""
     if picture.format == "PNG" and "exif" not in picture.info:
         return 1  # Pillow would decode the picture to look behind it
     orientation: int = picture.getexif().get(ExifTags.Base.Orientation, 1)

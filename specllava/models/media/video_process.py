@@ -1,7 +1,7 @@
 """Video files of strangers, decoded in a process of its own: its memory, time and output are bounded.
 
-A decoder is a large program that does what a file tells it to. Here it shares no memory with the models, gets no
-variable of the environment but paths, and hands back numbers and pixels alone, which are checked.
+A decoder is a large program that a file steers. Here it shares no memory with the models and gets no environment
+variables but paths. It returns only numbers and pixels, which are checked.
 
     python -m specllava.models.media.video_process REQUEST
 """
@@ -113,7 +113,7 @@ class _RefusedError(ValueError):
 
 
 def main() -> None:
-    """Read the file of the request in the command line; write one line of JSON, and the frames' pixels behind it."""
+    """Read the file of the request in the command line; write one line of JSON, then the frames' pixels."""
     request = VideoRequest(**json.loads(sys.argv[1]))
     bound(MEMORY, request.seconds, request.most_bytes)
     head: dict[str, Any]
