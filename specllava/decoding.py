@@ -64,11 +64,7 @@ class Request:
     A scheduler of several requests may pause each between any two phases.
 
     Args:
-        lane: what is answered, and how.
-        target, draft: the pair's models.
-        eos_token_ids: ids that end an answer.
         settings: what else the checkpoint asks of the answer.
-        drafter: who proposes.
         rule: how trees grow, for a drafter that grows them.
         caches: KV caches to go on with; what the prompt shares with them is not read again.
         length: tokens of prompt and answer that the caches are for.

@@ -16,7 +16,6 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.cost_model import CostModel, Costs
-from specllava.core.growth.rule import GrowthRule
 from specllava.core.growth.rules import RULE_INFOS, build_rule
 from specllava.core.trace import NO_DRAFT, DecodeTrace, RunInfo
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
@@ -50,7 +49,6 @@ class Pair:
     """A target and a draft that guesses for it. Every answer is the target's own, token for token.
 
     Args:
-        name: display name of the pair.
         draft: ``None`` where there is no draft model.
         draft_processor: of a draft with a tower of its own, which it then reads pictures with.
         quantization: how the target's weights are stored.
@@ -316,7 +314,10 @@ class Pair:
                 f"the rule {lane.rule.name} is not drawable: set children to best, or drawable if its trees do not"
                 " depend on which tokens are guessed"
             )
-        rule = self._rule(config, learn) if drafter.grows and lane.rule is None else lane.rule
+        rule = lane.rule
+        if drafter.grows and rule is None:
+            cost_model = self.cost_model(config.temperature > 0) if RULE_INFOS[config.rule].costed else None
+            rule = build_rule(config, cost_model if learn else deepcopy(cost_model))
         length = prompt.length + config.max_new_tokens
         if caches is not None:
             length = min(self.context, -(-length // CHAT_TOKENS) * CHAT_TOKENS)
@@ -328,11 +329,6 @@ class Pair:
         """Measure the costs that a configuration goes by, a pass at a time, before a run; nothing if they are known."""
         if config.drafter == "model" and RULE_INFOS[config.rule].costed:
             yield from self.measuring()
-
-    def _rule(self, config: DecodingConfig, learn: bool) -> GrowthRule:
-        """Build the rule that a configuration names; costs that it lacks are measured here, outside every clock."""
-        cost_model = self.cost_model(config.temperature > 0) if RULE_INFOS[config.rule].costed else None
-        return build_rule(config, cost_model if learn else deepcopy(cost_model))
 
     def lane(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]

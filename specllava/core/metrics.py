@@ -183,7 +183,6 @@ class JudgedNode:
     """A node of the accepted path whose children the target judged, and what came of it.
 
     Args:
-        node: its id in the tree.
         position: of the token after it among those that the step emitted.
         entropy: of the draft's distribution after it, in nats, if it was recorded.
         children: guesses that the tree tried after it.

@@ -73,7 +73,6 @@ class TargetView(Record):
 
     Args:
         choices: the target's most likely token after each node.
-        choice_probs: its probability.
         margins: logit of the choice minus the logit of the runner-up: how near a tie was.
         token_probs: the target's probability of each node's own token given its path (1.0 for the root).
         token_ranks: rank of that token in the target's distribution, from 0 (0 for the root).
@@ -167,7 +166,6 @@ class Prefill(Record):
     """The prompt's pass: the target's first token, and the time that it took.
 
     Args:
-        prompt_tokens: length of the whole prompt.
         reused_tokens: those at its start that the target's cache held from an earlier turn, so that no pass was needed.
     """
 
@@ -273,7 +271,6 @@ class DecodeTrace(Record):
         prompt: the last user message; ``image`` names where the picture came from, if anywhere.
         text: the answer, forced tokens included, special tokens left out.
         texts: text of every token id that occurs in the trace.
-        eos_token_ids: ids that end an answer.
         turn: messages of the user before the one that is answered.
         forced_prefix: tokens at the start of the answer that were read with the prompt; ``token_ids`` are those after
             them.

@@ -35,7 +35,6 @@ class LookupSession(DraftSession):
     """Session of lookup for one answer.
 
     Args:
-        prompt: token ids of the prompt.
         opaque: tokens that are never proposed nor looked for, such as the image marker.
     """
 

@@ -33,7 +33,6 @@ class ReplayStep(NamedTuple):
     Args:
         widths: tokens that each of the draft's passes read.
         guesses: nodes below the root that the target verified.
-        emitted: tokens.
     """
 
     widths: Annotated[tuple[Width, ...], Field(max_length=LONGEST_VERIFY)]
@@ -59,7 +58,6 @@ class Replays(Record):
 
     Args:
         command, date: how and when the steps were recorded.
-        setting: pair and machine.
         prompts: their number; ``what`` describes them.
         rules: by name, all steps of each answer.
     """

@@ -90,7 +90,6 @@ def compare_questions(
     The unchanged finding is yielded after each decode step, one row more after each question.
 
     Args:
-        count: how many questions there are.
         target_only: the target alone of ``a`` runs beside them, for the race files.
 
     Raises:

@@ -42,11 +42,7 @@ def sweep_values(config: DecodingConfig, field: str) -> tuple[Value, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SweepRun:
-    """A run of a sweep: a value, and who answers how.
-
-    Args:
-        costs: of the pair's passes.
-    """
+    """A run of a sweep: a value, and who answers how."""
 
     value: Value
     pair: Pair

@@ -77,7 +77,6 @@ class BranchCache(Cache):
     """One :class:`BranchLayer` per decoder layer.
 
     Args:
-        layers: number of decoder layers.
         capacity: columns that fit: prompt, answer and the largest tree.
     """
 
@@ -160,7 +159,6 @@ class StateRows:
     """A row of states per column, from the first column on; storage is allocated with the first row.
 
     Args:
-        capacity: rows that fit.
         scratch: rows after them, for passes that are padded.
     """
 

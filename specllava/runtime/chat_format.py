@@ -83,7 +83,6 @@ def with_video_parts(
 
     Args:
         media: pictures and videos of the chat, in order.
-        parts: those of one video.
     """
     left = iter(media)
 

@@ -224,7 +224,6 @@ def _before_cut_image(slots: Sequence[int], counts: Sequence[int], shared: int) 
     """Count the columns of ``shared`` ones that can be reused without cutting a picture, and the pictures in them.
 
     Args:
-        slots: columns of all image slots.
         counts: how many of them belong to each picture; a picture's slots need not lie side by side.
     """
     begin = 0

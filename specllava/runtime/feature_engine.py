@@ -66,11 +66,7 @@ class FeatureEngine:
         return self._run(entries.inputs[reused:], rotations, None, contents[reused:], entries.positions[reused:])
 
     def read(self, tokens: Sequence[int], states: Tensor, reduction: LogitsReduction | None = None) -> PassOutput:
-        """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored.
-
-        Args:
-            reduction: as :meth:`Engine.forward`.
-        """
+        """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored."""
         inputs = self.model.inputs(self._embed(tokens), states, image=self.image)
         positions = self._next(len(tokens))
         own = self._run(inputs, self._rotations(positions), None, tokens, self._in_text(positions))
@@ -83,7 +79,6 @@ class FeatureEngine:
 
         Args:
             states: ``[tokens, hidden]``; zeros without, for timing.
-            reduction: as :meth:`Engine.forward`.
         """
         embeds = self._embed(batch.tokens)
         states = torch.zeros_like(embeds) if states is None else states

@@ -116,7 +116,6 @@ class Shape:
     Args:
         numbers: token, column and position of each row, ``[3, rows]``, written by the host.
         visible: which columns each row attends to, ``[rows, window]``, likewise.
-        nbytes: of both.
         ids: ``[1, rows]`` on the device.
         write_slots: columns to write and to read.
         positions: ``[rows]``, in the text.
@@ -141,7 +140,6 @@ class PaddedPasses:
 
     Args:
         cache: where they write; its capacity is a window.
-        vocabulary, dtype: of the logits.
         added: dtype of the mask, the one of the decoder.
     """
 

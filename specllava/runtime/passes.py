@@ -18,7 +18,6 @@ class PassInput:
     """Tokens to append to a KV cache, one column each.
 
     Args:
-        tokens: their ids.
         visible: ``[tokens, cached + tokens]``: which columns each token attends to; ``None``: all up to itself.
         positions: of each token in the text, from which its family makes position ids; ``None``: one after the other
             after the cache.

@@ -36,12 +36,9 @@ class PromptBuilder:
     """Tokeniser of chats and encoder of their pictures for a pair.
 
     Args:
-        name: of the target.
-        processor: of the target.
         target, draft: the models; ``draft`` may be ``None``.
         draft_processor: of a draft with a tower of its own.
         vision: source of the draft's picture features; ``None`` without a draft.
-        context: tokens that fit.
     """
 
     name: str
@@ -234,7 +231,6 @@ def _with_features(
     """Add the features of what a prompt shows; only what is not known runs through the model's tower.
 
     Args:
-        inputs: as the processor gives them.
         whose: in front of the keys, where features are not the target's.
     """
     family, device = family_of(model.config), prompt.input_ids.device

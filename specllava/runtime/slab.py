@@ -107,7 +107,6 @@ class SlabCache(BranchCache):
     """A :class:`BranchCache` in one zeroed tensor: a masked column still enters attention, times zero.
 
     Args:
-        config: of the decoder.
         capacity: columns that fit: prompt, answer and the largest tree.
         scratch: columns after them.
     """

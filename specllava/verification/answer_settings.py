@@ -122,7 +122,6 @@ class Processing:
     """Processing of logits by the tokens before them, for the target and its draft; empty if nothing is asked for.
 
     Args:
-        processors: those that look at tokens.
         input_ids: of the prompt, ``[1, length]``.
     """
 

@@ -63,7 +63,6 @@ def warp(logits: Tensor, warpers: LogitsProcessorList) -> Tensor:
 
     Args:
         logits: ``[rows, vocab]``.
-        warpers: see :func:`~specllava.verification.answer_settings.warpers`.
 
     Returns:
         Probabilities in float64, ``[rows, vocab]``; tokens that were cut off have exactly zero.

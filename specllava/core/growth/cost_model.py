@@ -160,9 +160,6 @@ class CostModel:
     """Costs of a pair's passes on this machine, with the rate and acceptance learnt since it was loaded.
 
     Answers share it: a single one is too short to learn from.
-
-    Args:
-        costs: of passes.
     """
 
     costs: Costs

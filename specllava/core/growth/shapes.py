@@ -18,16 +18,13 @@ def fixed_shape(branching: tuple[int, ...], depth: int, nodes: int) -> Shape:
     These are Cartesian trees. The tree ends at ``depth``, where ``branching`` ends, or at ``nodes`` nodes,
     counted level by level.
     """
-    counts: list[list[int]] = []  # children of each node, level by level
-    left, here = nodes, 1
+    parents: list[int] = []
+    level = [0]
     for wanted in branching[:depth]:
-        level = []
-        for _ in range(here):
-            level.append(min(wanted, left))
-            left -= level[-1]
-        counts.append(level)
-        here = sum(level)
-    return _shape_of_counts(counts)
+        below = [node for node in level for _ in range(wanted)][: nodes - len(parents)]
+        level = list(range(len(parents) + 1, len(parents) + len(below) + 1))
+        parents += below
+    return drawn_shape(parents, depth, nodes)
 
 
 def drawn_shape(parents: Sequence[int], depth: int, nodes: int) -> Shape:
@@ -39,7 +36,7 @@ def drawn_shape(parents: Sequence[int], depth: int, nodes: int) -> Shape:
     children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
     for node, parent in enumerate(parents, start=1):
         children[parent].append(node)
-    counts: list[list[int]] = []
+    counts: list[list[int]] = []  # children of each node, level by level
     left, here = nodes, [0]
     for _ in range(depth):
         level = []
@@ -48,7 +45,11 @@ def drawn_shape(parents: Sequence[int], depth: int, nodes: int) -> Shape:
             left -= level[-1]
         counts.append(level)
         here = [child for node, kept in zip(here, level, strict=True) for child in children[node][:kept]]
-    return _shape_of_counts(counts)
+    shapes: list[Shape] = [()] * sum(counts[-1])
+    for level in reversed(counts):
+        below = iter(shapes)
+        shapes = [tuple(next(below) for _ in range(count)) for count in level]
+    return shapes[0]
 
 
 def check_parents(parents: tuple[int, ...], max_children: int) -> tuple[int, ...]:
@@ -66,15 +67,6 @@ def check_parents(parents: tuple[int, ...], max_children: int) -> tuple[int, ...
         if children[parent] > max_children:
             raise ValueError(f"node {parent} has more than {max_children} children: put some below another node")
     return parents
-
-
-def _shape_of_counts(counts: Sequence[Sequence[int]]) -> Shape:
-    """Return the shape whose nodes have so many children, level by level."""
-    shapes: list[Shape] = [()] * sum(counts[-1])
-    for level in reversed(counts):
-        below = iter(shapes)
-        shapes = [tuple(next(below) for _ in range(count)) for count in level]
-    return shapes[0]
 
 
 @lru_cache(maxsize=64)

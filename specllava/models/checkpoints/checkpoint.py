@@ -199,7 +199,7 @@ class Checkpoint:
         """
         if self._pickled():
             return None
-        return self._read(lambda: [name for file in self._files() for name in _names(file)])
+        return self._read(lambda: [name for file in self._files() for name, _ in _types(file)])
 
     def weights(self, most: int, tell: Callable[[str], None]) -> dict[str, Tensor]:
         """Load all weights by name at aligned addresses, from safetensors, or where there are none from a pickled file.
@@ -355,8 +355,3 @@ def _no_report() -> Iterator[None]:
 def _types(file: str) -> list[tuple[str, str]]:
     with safe_open(file, framework="pt") as weights:
         return [(name, weights.get_slice(name).get_dtype()) for name in weights.keys()]  # noqa: SIM118
-
-
-def _names(file: str) -> list[str]:
-    with safe_open(file, framework="pt") as weights:
-        return list(weights.keys())

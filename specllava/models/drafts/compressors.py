@@ -209,8 +209,6 @@ class Compressor(nn.Module):
     """One operator, or several and a gate that chooses one of them for a prompt.
 
     Args:
-        width: of an entry.
-        heads: of the resampler.
         state_width: of the target's state that the gate reads; ``None`` for a draft that reads none.
 
     Raises:

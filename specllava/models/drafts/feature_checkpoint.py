@@ -62,7 +62,7 @@ def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftCo
         return own
     sizes = _sizes(checkpoint.name, settings)
     kept = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
-    if _looks_like_eagle3(settings):
+    if not {NESTED, "eagle_config", "draft_vocab_size"}.isdisjoint(settings):  # EAGLE-3, most likely
         named = settings.get(IDS) or _eagle_config(settings).get(IDS)
         states = [0] * (len(named) if isinstance(named, list) else 3)
         kept |= {"format": "eagle3", "state_layers": states, "draft_vocab_size": sizes.get("draft_vocab_size")}
@@ -150,7 +150,8 @@ def _published_config(
     _check_method(name, settings, weights)
     sizes = _sizes(name, settings)
     kind = _format(name, weights, asked.draft_format)
-    eagle3, count = kind == "eagle3", _layers(weights)
+    eagle3 = kind == "eagle3"
+    count = 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("layers.")), default=0)
     named = asked.draft_state_layers is not None or IDS in settings or IDS in _eagle_config(settings)
     text, bare = target.get_text_config(), eagle3 and _eagle_config(settings).get("use_aux_hidden_state") is False
     fusion = None if bare else weights.get("fc.weight")
@@ -234,10 +235,6 @@ def _windows(name: str, sizes: Mapping[str, Any], layers: int) -> dict[str, Any]
     return {"layer_types": own, "sliding_window": window}
 
 
-def _looks_like_eagle3(settings: Mapping[str, Any]) -> bool:
-    return NESTED in settings or "eagle_config" in settings or "draft_vocab_size" in settings
-
-
 def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration's settings with those that speculators nests.
 
@@ -301,10 +298,6 @@ def _in_range(name: str, layers: list[int], count: int) -> list[int]:
     if not layers or any(not 0 <= one <= count for one in layers):
         raise ValueError(f"{name} reads hidden states {layers} of a target with {count} layers")
     return layers
-
-
-def _layers(weights: Mapping[str, Tensor]) -> int:
-    return 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("layers.")), default=0)
 
 
 def _target_width(name: str, read: int, layers: Sequence[int], hidden: int) -> int:

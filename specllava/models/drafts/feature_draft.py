@@ -48,7 +48,6 @@ class FeatureDraftConfig(LlamaConfig):
         mrope_section: pairs of numbers of a head that each of its target's three rows of positions rotates; plain
             positions without, see :mod:`specllava.models.drafts.feature_draft`.
         mrope_interleaved: the three take turns, as in Qwen3-VL; else they follow one another, as in Qwen2-VL.
-        queries: of ViSpec's image adaptor.
         norm_before_residual, norm_before_fc, fc_norm, norm_output: variants of EAGLE-3 in the speculators layout: the
             normed state is the residual; one norm, or one for each state, before the fusion; the normed state recurs.
         compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.
@@ -208,11 +207,7 @@ def rotations_in_rows(
 
 @dataclass(frozen=True, slots=True)
 class SharedEmbeddings:
-    """The target's token embeddings and head, which a feature draft shares.
-
-    Args:
-        dtype: that the head takes.
-    """
+    """The target's token embeddings and head, which a feature draft shares."""
 
     embeddings: nn.Module
     head: nn.Module
@@ -310,7 +305,6 @@ class FeatureDraft(PreTrainedModel):
         Args:
             states: the target's, ``[…, layers * hidden]``, or the draft's own, ``[…, hidden]``.
             guessed: they are the draft's own.
-            image: see :class:`DraftInputs`.
         """
         states = states.to(self.dtype)
         if self.config.format == "eagle3":

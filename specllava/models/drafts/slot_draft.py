@@ -23,11 +23,9 @@ class SlotDraftConfig(PretrainedConfig):
     """Language model and input of a draft that reads slot embeddings.
 
     Args:
-        text_config: of the language model.
         target_type: model type of the targets whose slots it reads.
         slot_size: width of their embeddings.
         image_token_id, video_token_id: tokens of slots, as in the target; ``None`` where it has no videos.
-        projector_hidden_act: between the projector's two layers.
         compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.
     """
 

@@ -41,7 +41,6 @@ class GridFeatures:
         grid: patches in time, height and width, ``[1, 3]``.
         deep: what is added to the hidden states of the slots after each of the first decoder layers,
             ``[layers, slots, hidden]``.
-        video: whether it is one.
         interval: seconds from one patch of a video in time to the next, where positions go by them.
     """
 

@@ -59,8 +59,3 @@ class VideoLlava(SquareVideos):
     """Video-LLaVA (arXiv 2311.10122): a tower for pictures and one for frames, whose class token has a slot too."""
 
     name, target, processor = "video_llava", VideoLlavaForConditionalGeneration, VideoLlavaProcessorPil
-
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        return [{"pixel_values": one} for one in inputs["pixel_values"].split(1)]

@@ -36,6 +36,12 @@ from specllava.models.families.processors import (
 class Plain(Family):
     """Family that transformers encodes; it splits the processor's output into pictures."""
 
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        """Split the pixels, each row of which is a picture."""
+        return [{"pixel_values": one} for one in inputs["pixel_values"].split(1)]
+
     def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
         return [self._embeddings(model, one) for one in pictures]
 
@@ -137,11 +143,6 @@ class AyaVision(Plain):
             "patch_size": (processor.patch_size, vision.patch_size * config.downsample_factor),
         }
 
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        return [{"pixel_values": tile} for tile in inputs["pixel_values"].split(1)]
-
 
 class Gemma3(Plain):
     """Gemma 3: a picture is one square of 256 slots, which attend to each other in both directions while it is read.
@@ -155,11 +156,6 @@ class Gemma3(Plain):
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         tokens = processor.image_seq_length, config.mm_tokens_per_image
         return square(config, processor) | {"image_seq_length": tokens}
-
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        return [{"pixel_values": square} for square in inputs["pixel_values"].split(1)]
 
     def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
         return {"token_type_ids": torch.eq(input_ids, config.image_token_id).int()}

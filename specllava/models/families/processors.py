@@ -68,6 +68,9 @@ class InternVLProcessorPil(InternVLProcessor):
 class QwenVideos(ProcessorMixin):
     """What the processors of the Qwens make of videos: frames are scaled by PIL and put together in time."""
 
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
+        super().__init__(image_processor, tokenizer, None, chat_template)
+
     @property
     def video_processor(self) -> Any:
         """The picture processor, whose patches and slots are those of videos too."""
@@ -104,9 +107,6 @@ class QwenVideos(ProcessorMixin):
 class Qwen2VLProcessorPil(QwenVideos, Qwen2VLProcessor):
     """Qwen2-VL's processor; those of Qwen2.5-VL and Qwen3-VL differ in the times of videos alone."""
 
-    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
-        super().__init__(image_processor, tokenizer, None, chat_template)
-
 
 class Qwen25VLProcessorPil(Qwen2VLProcessorPil):
     """Qwen2.5-VL's processor."""
@@ -122,9 +122,6 @@ class Qwen25VLProcessorPil(Qwen2VLProcessorPil):
 
 class Qwen3VLProcessorPil(QwenVideos, Qwen3VLProcessor):
     """Qwen3-VL's processor, which writes the seconds of each patch in time in front of its slots."""
-
-    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
-        super().__init__(image_processor, tokenizer, None, chat_template)
 
     def _times(self, video_metadata: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {"video_metadata": [VideoMetadata(**times) for times in video_metadata]}

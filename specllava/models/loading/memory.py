@@ -62,7 +62,6 @@ class Estimate:
     """Bytes by purpose. Activations come on top; they are small beside weights, batch 1.
 
     Args:
-        target, draft: weights.
         caches: keys and values of both models, and the target's states if the draft reads them. They have columns for
             ``context`` tokens and a tree of the default options, which a dialogue may take; a single answer takes less.
         column: bytes of them for one more token.
@@ -95,7 +94,6 @@ def pair_memory(
     """Count the memory of a pair.
 
     Args:
-        context: tokens of prompt and answer.
         number: bytes of a weight, and of a number of the caches.
         linear: bytes of a weight in the linear layers of the target's decoder, if that is quantised.
     """
@@ -270,7 +268,6 @@ class Fit:
 
     Args:
         precision: the best that does, "" if none.
-        dtype, quantization: options of loading for it.
         short: what is needed and what is free, where none does.
         missing: the precision that would, and the library that is not installed for it.
     """

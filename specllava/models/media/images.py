@@ -32,11 +32,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """A picture's file that was read and not decoded.
-
-    Args:
-        name: in refusals.
-    """
+    """A picture's file that was read and not decoded."""
 
     name: str
     data: bytes = field(repr=False)
@@ -50,7 +46,6 @@ def open_image(
     Args:
         source: a file name, a file that was read, or a picture, which is left as it is.
         longest: shrink the picture until its longer side has at most so many pixels.
-        most: pixels that are decoded.
 
     Raises:
         ValueError: missing, unreadable, of another format, too large or absurdly narrow; one line.

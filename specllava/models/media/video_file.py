@@ -45,7 +45,6 @@ def read_video(
     its frames and for the frames; none is kept but those that are returned.
 
     Args:
-        frames: how many to take.
         draft_frames: how many of them a draft model watches; all without it.
         fewer: take all frames of a video that has fewer.
         longest: shrink the frames until their longer side has at most so many pixels.

@@ -92,24 +92,18 @@ def _video(name: str, answer: IO[bytes], request: VideoRequest) -> Video:
     """
     try:
         head = json.loads(answer.readline(HEAD_BYTES))
-        if isinstance(head, Mapping) and "refused" in head:
-            raise _RefusedError(str(head["refused"]))
-        width, height = map(int, head["size"])
-        seconds = tuple(map(float, head["seconds"]))
-        possible = 0 < max(width, height) <= request.longest and all(map(math.isfinite, seconds))
-        if not possible or len(seconds) > request.frames:
-            raise ValueError("other frames than were asked for")
-        size = 3 * width * height
-        pixels = [answer.read(size) for _ in seconds]
-        return Video(tuple(Image.frombytes("RGB", (width, height), one) for one in pixels), seconds)
-    except _RefusedError as refusal:
-        raise ValueError(" ".join(str(refusal).split())[:200]) from None
+        refusal = head["refused"] if isinstance(head, Mapping) and "refused" in head else None
+        if refusal is None:
+            width, height = map(int, head["size"])
+            seconds = tuple(map(float, head["seconds"]))
+            possible = 0 < max(width, height) <= request.longest and all(map(math.isfinite, seconds))
+            if not possible or len(seconds) > request.frames:
+                raise ValueError("other frames than were asked for")
+            pixels = [answer.read(3 * width * height) for _ in seconds]
+            return Video(tuple(Image.frombytes("RGB", (width, height), one) for one in pixels), seconds)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{name} cannot be read: its decoder gave no frames") from error
-
-
-class _RefusedError(ValueError):
-    """Error of a file that was read as far as to be refused."""
+    raise ValueError(" ".join(str(refusal).split())[:200])
 
 
 def main() -> None:
