@@ -16,8 +16,8 @@ from specllava.models.checkpoints.tokens import escape_special_tokens, special_t
 from specllava.models.families.interface import ImageFeatures
 from specllava.models.media.media import Media, Pictures, Video, open_media
 from specllava.pair import Pair
-from specllava.runtime.chat_format import Message
 from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.prompt_builder import Message
 
 
 @dataclass(frozen=True, slots=True)

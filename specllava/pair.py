@@ -33,11 +33,10 @@ from specllava.models.loading.loading import load_draft, load_target
 from specllava.models.loading.memory_estimate import checked_context
 from specllava.models.loading.presets import draft_hint, preset_named, presets
 from specllava.models.media.media import Pictures, open_media
-from specllava.runtime.chat_format import Messages
 from specllava.runtime.engines import Engines, engines_for
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.prompt_builder import PromptBuilder, check_room
+from specllava.runtime.prompt_builder import Messages, PromptBuilder, check_room
 from specllava.runtime.timing import CostMeasurement, costs_key, costs_of_before, kept_costs
 from specllava.verification.answer_settings import answer_settings, check_settings, settings_in_force
 

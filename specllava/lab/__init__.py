@@ -23,8 +23,8 @@ from specllava.lab.forced_token import force_token, token_options
 from specllava.lab.sweep import compare_drafters, sweep, sweep_values
 from specllava.models.media.media import Media, Pictures, Video, open_media
 from specllava.pair import Pair
-from specllava.runtime.chat_format import Messages
 from specllava.runtime.prompt import with_draft_prompt
+from specllava.runtime.prompt_builder import Messages
 
 BLANK = (128, 128, 128)  # grey: about zero after the vision tower's normalisation
 

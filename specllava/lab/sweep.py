@@ -20,8 +20,8 @@ from specllava.lab.comparison import costs_beside, measuring, same_shape
 from specllava.lane import TARGET_ONLY, Lane
 from specllava.models.media.media import Pictures
 from specllava.pair import Pair
-from specllava.runtime.chat_format import Messages
 from specllava.runtime.prompt import Prompt
+from specllava.runtime.prompt_builder import Messages
 
 TICK = 0.5  # seconds between two new findings of a sweep that is running
 

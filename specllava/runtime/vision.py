@@ -11,7 +11,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.drafts.compressors import Compressor, Operator
-from specllava.models.drafts.slot_draft import SlotDraft
+from specllava.models.drafts.draft_classes import SlotDraft
 from specllava.models.families.family import features_family, shared_tower_of
 from specllava.models.families.interface import Features
 from specllava.runtime.cache import Content

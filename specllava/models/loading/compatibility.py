@@ -5,8 +5,7 @@ from __future__ import annotations
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from specllava.models.checkpoints.tokens import check_tokens
-from specllava.models.drafts.draft_classes import vision_source
-from specllava.models.drafts.slot_draft import SlotDraft, SlotDraftConfig
+from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, vision_source
 from specllava.models.families.family import shared_tower_of
 from specllava.models.families.interface import Family
 

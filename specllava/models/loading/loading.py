@@ -18,11 +18,10 @@ from specllava.models.checkpoints.language_model import (
     parse_device,
 )
 from specllava.models.checkpoints.tokens import align, eos_token_ids
-from specllava.models.drafts.draft_classes import vision_source
+from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, draft_config, vision_source
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.models.drafts.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
 from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.drafts.slot_draft import SlotDraft, SlotDraftConfig, draft_config
 from specllava.models.families.family import family_of, find_family, known_families
 from specllava.models.families.interface import SharedTower
 from specllava.models.loading.compatibility import check_pair, check_processor, check_relative
