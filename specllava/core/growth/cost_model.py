@@ -198,7 +198,7 @@ class CostModel:
         """
         self.calibration.fade()
         accepted = set(path)
-        parents: set[int] = set()  # whose best guess was met; siblings stand best first
+        parents: set[int] = set()  # whose best guess was met; siblings are best first
         for node in range(1, len(tree)):
             parent = tree.parents[node]
             if parent not in accepted:

@@ -22,7 +22,7 @@ from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.drafts.compressor_config import CompressorConfig, OperatorName
 from specllava.models.drafts.compressors import ImageAdaptor, compressor_of_config, segments_of
 
-LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, behind its final norm
+LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, after its final norm
 
 
 @strict

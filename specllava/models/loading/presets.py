@@ -36,7 +36,7 @@ VISPEC: Final = Draft(DraftReading("vispec"), _MMSPEC)
 EAGLE: Final = Draft(tree=_MMSPEC)
 MMSPEC_EAGLE3: Final = Draft(DraftReading(draft_state_layers=(0, 1, 2)), _MMSPEC)  # the states that it trained on
 CHAIN: Final = Draft(tree={"rule": "chain", "depth": 4, "nodes": 4, "min_log_prob": -50.0})  # never stops early
-SPECFORGE: Final = Draft(DraftReading(draft_rope_theta=10_000.0))  # until July 2026, whatever rope_theta said
+SPECFORGE: Final = Draft(DraftReading(draft_rope_theta=10_000.0))  # until July 2026, whatever rope_theta was
 BY_FILES: Final = Draft()
 
 
