@@ -29,6 +29,10 @@ from specllava.core.trace_fields import (
 from specllava.core.tree import DraftTree, Pruned
 
 MAX_NAME: Final = 100  # characters of a rule's name
+SCHEMA_VERSION: Final = 1
+NO_DRAFT: Final = "none"  # the name of a draft that is not there
+MAX_FILE_BYTES = 32 * 2**20
+MAX_SETTINGS = 2000  # characters
 
 
 def _any_rule(value: object, read: ValidatorFunctionWrapHandler) -> DecodingConfig:
@@ -131,11 +135,6 @@ class Draw(Record):
         if self.token not in self.tokens:
             raise ValueError(f"token {self.token} is not among those that its draw names")
 
-
-SCHEMA_VERSION: Final = 1
-NO_DRAFT: Final = "none"  # the name of a draft that is not there
-MAX_FILE_BYTES = 32 * 2**20
-MAX_SETTINGS = 2000  # characters
 
 FinishReason = Literal["eos", "stop_string", "length", "stopped"]
 # Name of an object of the caller; a file without one reads as it did before there were any.

@@ -24,6 +24,7 @@ from specllava.runtime.prompt import Prompt
 from specllava.runtime.prompt_builder import Messages
 
 TICK = 0.5  # seconds between two new findings of a sweep that is running
+LOOKUP = "prompt lookup"
 
 
 def sweep_values(config: DecodingConfig, field: str) -> tuple[Value, ...]:
@@ -111,9 +112,6 @@ def sweep_runs(found: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
                 shown = time.monotonic()
             yield found
     yield so_far()
-
-
-LOOKUP = "prompt lookup"
 
 
 def compare_drafters(

@@ -20,6 +20,9 @@ from specllava.runtime.passes import LogitsReduction, PassInput
 from specllava.runtime.slab import Download, SlabCache, Upload, WriteSlots
 
 log = logging.getLogger(__name__)
+ROWS = (1, 2, 4, 8, 16, 32, 64)  # of a pass; wider ones are rare and not padded
+WIDEST = ROWS[-1]
+COLUMNS = 512  # a pass reads a multiple of it, its window
 
 
 class PassRunner(Protocol):
@@ -86,11 +89,6 @@ class GraphRunner:
             return False
         self._graphs[key] = graph
         return True
-
-
-ROWS = (1, 2, 4, 8, 16, 32, 64)  # of a pass; wider ones are rare and not padded
-WIDEST = ROWS[-1]
-COLUMNS = 512  # a pass reads a multiple of it, its window
 
 
 def bucket_of(rows: int) -> int:

@@ -29,6 +29,7 @@ from specllava.runtime.vision import compressor_of, kept_slots, slots_of, to_dev
 Message = dict[str, Any]
 Messages = str | Sequence[Message]
 ROLES = ("user", "assistant")
+VIDEO_INPUTS: Final = ("pixel_values_videos", "video_grid_thw", "second_per_grid_ts")  # of processors, beside pictures'
 
 
 def as_chat(
@@ -107,9 +108,6 @@ def with_video_parts(
     return [
         message | {"content": [new for part in message["content"] for new in expand(part)]} for message in chat
     ]
-
-
-VIDEO_INPUTS: Final = ("pixel_values_videos", "video_grid_thw", "second_per_grid_ts")  # of processors, beside pictures'
 
 
 class NoRoomError(ValueError):

@@ -28,6 +28,7 @@ CONTEXT = 192  # tokens before the measured ones
 VERIFY_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 DRAFT_ROWS = (1, 2, 4, 8)
 REPEATS, WARM_UP = 5, 2
+DIRECTORY: Final = "specllava/costs"  # of a user's caches
 
 
 def now(device: torch.device) -> float:
@@ -149,9 +150,6 @@ def timed_passes(
                 engine.keep(CONTEXT, [])
             yield
     return seconds
-
-
-DIRECTORY: Final = "specllava/costs"  # of a user's caches
 
 
 def kept_costs(key: str, measure: Callable[[], Costs]) -> Costs:

@@ -12,6 +12,8 @@ from specllava.core.trace import Draw, TargetView
 from specllava.core.tree import DraftTree
 from specllava.verification.sampling import ResidualDistribution, SeededRandom
 
+LIKELY = 8  # tokens of each distribution that are named
+
 
 def target_view(tree: DraftTree, logits: Tensor, probs: Tensor | None = None) -> TargetView:
     """Record the target's view of every node, for explaining the step; not needed to decode.
@@ -48,9 +50,6 @@ def margins(logits: Tensor) -> Tensor:
 def rounded(values: Tensor) -> tuple[float, ...]:
     """Return ``[count]`` values, rounded to seven decimals, which halves the size on file."""
     return tuple(round(value, 7) for value in values.tolist())
-
-
-LIKELY = 8  # tokens of each distribution that are named
 
 
 class DrawRecorder:

@@ -40,6 +40,7 @@ def verify_greedy(tree: DraftTree, choices: Sequence[int]) -> Verification:
 if TYPE_CHECKING:
     from specllava.verification.recording import DrawRecorder
 
+
 Numbers = Sequence[Sequence[float]]  # [rows, width] of a pass's reduction
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from specllava.core.tree import ROOT_PARENT, DraftTree
 
+COST_MODEL = "cost_model"  # the field of a rule that goes by measured costs
+
 
 @dataclass(frozen=True, slots=True)
 class TopTokens:
@@ -49,9 +51,6 @@ class TreeBuilder:
         self.scores.append(self.scores[parent] + log_prob)
         self.entropies.append(None)
         return len(self.tokens) - 1
-
-
-COST_MODEL = "cost_model"  # the field of a rule that goes by measured costs
 
 
 class GrowthRule(ABC):

@@ -8,6 +8,8 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig, PreTrainedModel
 
 LANGUAGE_MODELS: Final = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
+FULL, SLIDING = "full_attention", "sliding_attention"
+GROWING_ROPES: Final = ("dynamic", "longrope")  # rotary angles depend on how long the text is
 
 
 def language_model_class(config: PretrainedConfig) -> type[PreTrainedModel] | None:
@@ -16,10 +18,6 @@ def language_model_class(config: PretrainedConfig) -> type[PreTrainedModel] | No
         return None
     found: type[PreTrainedModel] = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return found
-
-
-FULL, SLIDING = "full_attention", "sliding_attention"
-GROWING_ROPES: Final = ("dynamic", "longrope")  # rotary angles depend on how long the text is
 
 
 def layer_types(config: PretrainedConfig) -> tuple[str, ...]:

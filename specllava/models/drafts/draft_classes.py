@@ -33,6 +33,10 @@ from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.compressors import compressor_of_config
 from specllava.models.drafts.feature_draft import FeatureDraft
 
+MAX_SHARD = "8MB"  # a hosted Space's git takes no file above 10 MB without extra tooling
+# The target's features, those of a tower of its own, the target's hidden states, no picture at all.
+VisionSource = Literal["shared", "own", "states", "none"]
+
 
 @strict
 class SlotDraftConfig(PretrainedConfig):
@@ -106,11 +110,6 @@ def draft_config(checkpoint: Checkpoint) -> PretrainedConfig:
     """
     own = checkpoint.settings().get("model_type") == SlotDraftConfig.model_type
     return checkpoint.config(SlotDraftConfig) if own else checkpoint.config()
-
-
-MAX_SHARD = "8MB"  # a hosted Space's git takes no file above 10 MB without extra tooling
-# The target's features, those of a tower of its own, the target's hidden states, no picture at all.
-VisionSource = Literal["shared", "own", "states", "none"]
 
 
 class DraftLlava(LlavaForConditionalGeneration):

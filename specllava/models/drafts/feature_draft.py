@@ -23,6 +23,9 @@ from specllava.models.drafts.compressor_config import CompressorConfig, Operator
 from specllava.models.drafts.compressors import ImageAdaptor, compressor_of_config, segments_of
 
 LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, after its final norm
+SECTIONS: Final = ("mrope_section", "mrope_interleaved")
+GIVEN: Final = ("rope_scaling", "rope_parameters")  # where a configuration may say it, beside "rope_theta"
+USUAL_THETA: Final = 10000.0
 
 
 @strict
@@ -150,11 +153,6 @@ def _replace_products(attention: nn.Module, width: int, bias: bool) -> None:
     """Let queries, keys and values be made of ``width`` numbers."""
     for name in ("q_proj", "k_proj", "v_proj"):
         setattr(attention, name, nn.Linear(width, getattr(attention, name).out_features, bias=bias))
-
-
-SECTIONS: Final = ("mrope_section", "mrope_interleaved")
-GIVEN: Final = ("rope_scaling", "rope_parameters")  # where a configuration may say it, beside "rope_theta"
-USUAL_THETA: Final = 10000.0
 
 
 def rotary_settings(name: str, settings: Mapping[str, Any], in_rows: bool) -> dict[str, Any]:

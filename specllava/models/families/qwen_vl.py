@@ -26,6 +26,8 @@ from transformers import (
 from specllava.models.families.interface import FEATURES, Family, GridFeatures, ImageFeatures, Picture, Size
 from specllava.models.families.processors import Qwen2VLProcessorPil, Qwen3VLProcessorPil, Qwen25VLProcessorPil
 
+INTERVAL = "second_per_grid_ts"  # seconds from one patch in time to the next
+
 
 class Qwen2VL(Family):
     """Qwen2-VL: pictures of any shape, a slot for four patches; two frames of a video become one patch in time."""
@@ -105,9 +107,6 @@ class Qwen2VL(Family):
     def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
         pictures, videos = (torch.eq(input_ids, token) for token in (config.image_token_id, config.video_token_id))
         return {"mm_token_type_ids": pictures.int() + 2 * videos.int()}
-
-
-INTERVAL = "second_per_grid_ts"  # seconds from one patch in time to the next
 
 
 class Qwen25VL(Qwen2VL):

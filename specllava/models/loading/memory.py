@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 GB: Final = 1e9
 SHORTEST: Final = 64  # tokens of context that are worth proposing
 ENOUGH: Final = 4096  # tokens of context that are taken without being asked, where all that the target holds do not fit
+Kind = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +206,6 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     "AngelSlim/Qwen3-VL-4B-Instruct_eagle3": _eagle3(218_245_120, 8, 2560),
     "AngelSlim/Qwen3-VL-30B-A3B-Instruct_eagle3": _eagle3(145_235_968, 4, 2048),
 }
-
-
-Kind = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ Tree = Mapping[str, Any]  # options of decoding by the names of DecodingConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DraftKind:
     """How published drafts of one kind are read, and the options of decoding with which they were measured."""
 
     reading: DraftReading = field(default_factory=DraftReading)
@@ -31,13 +31,13 @@ class Draft:
 
 
 _MMSPEC: Final = eagle2_tree(3, 8, 30)  # of ViSpec, and of MMSpec's runs but for MSD
-MSD: Final = Draft(DraftReading("msd"), eagle2_tree(5, 10, 59))
-VISPEC: Final = Draft(DraftReading("vispec"), _MMSPEC)
-EAGLE: Final = Draft(tree=_MMSPEC)
-MMSPEC_EAGLE3: Final = Draft(DraftReading(draft_state_layers=(0, 1, 2)), _MMSPEC)  # the states that it trained on
-CHAIN: Final = Draft(tree={"rule": "chain", "depth": 4, "nodes": 4, "min_log_prob": -50.0})  # never stops early
-SPECFORGE: Final = Draft(DraftReading(draft_rope_theta=10_000.0))  # until July 2026, whatever rope_theta was
-BY_FILES: Final = Draft()
+MSD: Final = DraftKind(DraftReading("msd"), eagle2_tree(5, 10, 59))
+VISPEC: Final = DraftKind(DraftReading("vispec"), _MMSPEC)
+EAGLE: Final = DraftKind(tree=_MMSPEC)
+MMSPEC_EAGLE3: Final = DraftKind(DraftReading(draft_state_layers=(0, 1, 2)), _MMSPEC)  # the states that it trained on
+CHAIN: Final = DraftKind(tree={"rule": "chain", "depth": 4, "nodes": 4, "min_log_prob": -50.0})  # never stops early
+SPECFORGE: Final = DraftKind(DraftReading(draft_rope_theta=10_000.0))  # until July 2026, whatever rope_theta was
+BY_FILES: Final = DraftKind()
 
 
 @dataclass(frozen=True, slots=True)
