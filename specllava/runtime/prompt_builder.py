@@ -19,7 +19,7 @@ from specllava.models.checkpoints.language_model import input_device
 from specllava.models.checkpoints.tokens import beginning, bos_options, check_text, special_tokens
 from specllava.models.drafts.draft_classes import VisionSource
 from specllava.models.families.family import family_of
-from specllava.models.families.interface import Family, ImageFeatures, Picture, picture_key
+from specllava.models.families.interface import Family, ImageFeatures, Picture, ProcessedPrompt, picture_key
 from specllava.models.media.images import open_image
 from specllava.models.media.media import Media, Video, all_frames, for_draft, metadata
 from specllava.runtime.prompt import Prompt, with_draft_prompt
@@ -346,11 +346,12 @@ def _split(
     inputs: Mapping[str, Tensor],
 ) -> list[Picture]:
     """Split the processor's output into pictures and videos, in their order."""
+    shown = [one for one in media if not isinstance(one, Video)] if family.reads_videos else all_frames(media)
+    prompt = ProcessedPrompt(config, processor, inputs, [one.size[::-1] for one in shown])
+    pictures = iter(family.pictures(prompt) if shown else ())
     if not family.reads_videos:
-        return family.pictures(config, processor, inputs, [one.size[::-1] for one in all_frames(media)])
-    sizes = [one.size[::-1] for one in media if not isinstance(one, Video)]
-    pictures = iter(family.pictures(config, processor, inputs, sizes) if sizes else ())
-    videos = iter(family.videos(config, processor, inputs) if len(sizes) < len(media) else ())
+        return list(pictures)
+    videos = iter(family.videos(prompt) if len(shown) < len(media) else ())
     return [next(videos if isinstance(one, Video) else pictures) for one in media]
 
 

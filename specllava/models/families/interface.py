@@ -57,6 +57,22 @@ ImageFeatures = Tensor | Tiles | GridFeatures
 Features = Tensor | tuple[Tiles, ...] | tuple[Tensor, ...] | tuple[GridFeatures, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessedPrompt:
+    """The processor's output for one prompt with at least one picture or video.
+
+    Args:
+        config: of the model.
+        inputs: as the processor gives them, ``input_ids`` among them.
+        sizes: of the pictures as given, in their order.
+    """
+
+    config: PretrainedConfig
+    processor: ProcessorMixin
+    inputs: Mapping[str, Tensor]
+    sizes: Sequence[Size]
+
+
 class Family(ABC):
     """Interface of a family."""
 
@@ -69,15 +85,8 @@ class Family(ABC):
     several_differ: ClassVar[bool] = False  # features of a picture depend on whether its prompt shows others
 
     @abstractmethod
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        """Split the processor's output for a prompt into pictures; equal ones have equal features.
-
-        Args:
-            inputs: of one prompt with at least one picture, ``input_ids`` among them.
-            sizes: of the pictures as given, in their order.
-        """
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
+        """Split the processor's output for a prompt into pictures; equal ones have equal features."""
 
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         """Return the fields in which processor and model must agree: name, the processor's value, the model's.
@@ -109,9 +118,7 @@ class Family(ABC):
         """
         return [{"type": "video"}] if self.reads_videos else [{"type": "image"}] * len(video.frames)
 
-    def videos(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
-    ) -> list[Picture]:
+    def videos(self, prompt: ProcessedPrompt) -> list[Picture]:
         """Split the processor's output into videos as :meth:`pictures` does; none by default."""
         return []
 
@@ -186,13 +193,11 @@ class SharedTower(Family):
     def projector(self, model: PreTrainedModel) -> list[nn.Parameter]:
         """Return the weights that :meth:`project` uses."""
 
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        read = self.pixels(config, inputs["pixel_values"], sizes)
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
+        read = self.pixels(prompt.config, prompt.inputs["pixel_values"], prompt.sizes)
         return [
             {"pixel_values": pixels, "image_sizes": torch.tensor([size])}
-            for pixels, size in zip(read, sizes, strict=True)
+            for pixels, size in zip(read, prompt.sizes, strict=True)
         ]
 
     def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,11 +10,10 @@ from transformers import (
     LlavaNextVideoForConditionalGeneration,
     PretrainedConfig,
     PreTrainedModel,
-    ProcessorMixin,
     VideoLlavaForConditionalGeneration,
 )
 
-from specllava.models.families.interface import Picture, Size, square
+from specllava.models.families.interface import Picture, ProcessedPrompt, square
 from specllava.models.families.llava import anyres_tiles, patches
 from specllava.models.families.plain import Plain
 from specllava.models.families.processors import LlavaNextVideoProcessorPil, VideoLlavaProcessorPil
@@ -29,10 +27,8 @@ class SquareVideos(Plain):
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         return square(config, processor) | patches(config, processor)
 
-    def videos(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
-    ) -> list[Picture]:
-        return [{"pixel_values_videos": one[None]} for one in inputs["pixel_values_videos"]]
+    def videos(self, prompt: ProcessedPrompt) -> list[Picture]:
+        return [{"pixel_values_videos": one[None]} for one in prompt.inputs["pixel_values_videos"]]
 
     def _embeddings(self, model: PreTrainedModel, picture: Picture) -> Tensor:
         if "pixel_values_videos" not in picture:
@@ -46,12 +42,10 @@ class LlavaNextVideo(SquareVideos):
 
     name, target, processor = "llava_next_video", LlavaNextVideoForConditionalGeneration, LlavaNextVideoProcessorPil
 
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
         return [
-            {"pixel_values": tiles[None, : anyres_tiles(config, size)], "image_sizes": torch.tensor([size])}
-            for tiles, size in zip(inputs["pixel_values"], sizes, strict=True)
+            {"pixel_values": tiles[None, : anyres_tiles(prompt.config, size)], "image_sizes": torch.tensor([size])}
+            for tiles, size in zip(prompt.inputs["pixel_values"], prompt.sizes, strict=True)
         ]  # after a picture's tiles are zeros
 
 
