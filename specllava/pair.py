@@ -174,11 +174,7 @@ class Pair:
 
     @cached_property
     def measured_costs(self) -> Costs:
-        """Costs of passes on this machine, measured on first use unless they were given.
-
-        Raises:
-            ValueError: the pair has no draft.
-        """
+        """Costs of passes on this machine, measured on first use unless they were given."""
         return self.costs or self._measurement.finish()
 
     def measuring(self) -> Generator[None]:
@@ -215,11 +211,7 @@ class Pair:
         return self.draft
 
     def cost_model(self, sampling: bool) -> CostModel:
-        """Return the cost model, learnt since the pair was loaded and separate for greedy and for sampled answers.
-
-        Raises:
-            ValueError: the pair has no draft.
-        """
+        """Return the cost model, learnt since the pair was loaded and separate for greedy and for sampled answers."""
         return self._cost_models[sampling]
 
     @cached_property
@@ -297,8 +289,8 @@ class Pair:
             learn: the pair's cost model learns from this answer; not where the draft reads another prompt.
 
         Raises:
-            ValueError: prompt and limit do not fit the context, no draft to draft with, a rule for a drafter that grows
-                no trees, or drawn children for a rule that is not drawable.
+            ValueError: prompt and limit do not fit the context, there is no draft to draft with, or a rule does not fit
+                its drafter or drawn children.
         """
         config, prompt = lane.config, lane.prompt
         check_room(self.context, prompt.length, config.max_new_tokens, prompt.turn)

@@ -31,8 +31,8 @@ class FeatureDrafter(Drafter):
 class FeatureSession(GrowingSession):
     """Session of a feature draft for one answer.
 
-    The draft's cache holds the text up to the last root with the target's states, then the nodes of the growing tree
-    with the draft's own states. These nodes do not outlive the tree: accepted tokens are read again with the states of
+    The draft's cache holds the text up to the last root with the target's states. After it are the nodes of the growing
+    tree with the draft's own states. They do not outlive the tree: accepted tokens are read again with the states of
     the target's pass (EAGLE, arXiv 2401.15077, section 4.1).
     """
 

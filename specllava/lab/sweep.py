@@ -73,8 +73,8 @@ def sweep_runs(found: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
     """Decode every run and, by the first one's target alone, the same; how far all have come, after each decode step.
 
     A new finding comes every :data:`TICK` seconds; in between, the last one is yielded unchanged. The runs take turns
-    step by step, each with caches and a clock of its own, so that a busy machine slows all of them alike. Passes are
-    counted too and priced at their measured costs, which other work does not change.
+    step by step, so that a busy machine slows all alike; each has caches and a clock of its own. Passes are counted too
+    and priced at their measured costs, which other work does not change.
     """
     first = runs[0]
     alone = Lane(TARGET_ONLY, replace(first.config, drafter="none"), first.prompt)

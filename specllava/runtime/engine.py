@@ -197,8 +197,7 @@ class Engine:
     ) -> tuple[Tensor, list[Tensor]]:
         """Run a Llama's embedding, layers and norm in order: ``[1, tokens, hidden]``, and the states of each layer.
 
-        For a draft of one layer, the decoder's bookkeeping around its layers and computing rotations again are a good
-        part of a pass on a CPU.
+        On a CPU, the decoder's own bookkeeping and rotations are a good part of a pass of a draft of one layer.
         """
         states = self.decoder.embed_tokens(ids)
         if self._rotations is None or self._offset:

@@ -29,8 +29,8 @@ class Engines:
     Args:
         runner: makes the runner of each padded engine; without it passes have the shapes that they come in.
         exact: every pass of a target has the shape of the largest tree's, in every lane, so that all run the same
-            kernels: in half precision another kernel rounds differently. Attention may still sum in another order,
-            since ancestors of a node that is not of the first branch are in other columns than in the text alone.
+            kernels: in half precision another kernel rounds differently. Attention may still sum in another order:
+            ancestors of a node in a later branch are in other columns than in the text alone.
 
     Raises:
         ValueError: exact passes that are not padded.

@@ -157,7 +157,7 @@ def verify_traversal(
 ) -> Verification:
     """Verify drawn children from the leaves to the root (Traversal Verification, arXiv 2505.12398).
 
-    A branch is verified as a whole: a node's credit is ``min(1, credit of its parent · p / q)``, so a surplus of one
+    A branch is verified as a whole: a node's credit is ``min(1, credit of its parent · p / q)``. So a surplus of one
     token makes up for a lack of the next. The first leaf is accepted with its credit as probability. If it is refused,
     its parent goes on to the next child with the residual distributions and a smaller credit. A parent without a next
     child is itself accepted or refused like a leaf.
