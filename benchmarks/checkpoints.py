@@ -27,7 +27,7 @@ from specllava.core.metrics import Comparison, compare, compare_ids, summarise
 from specllava.core.trace import DecodeTrace
 from specllava.lane import lane_of
 from specllava.pair import Pair
-from specllava.runtime.chat_format import Message
+from specllava.runtime.prompt_builder import Message
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import scenes
 

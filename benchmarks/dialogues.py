@@ -26,8 +26,8 @@ from specllava.core.trace import DecodeTrace
 from specllava.drafters.lookup import continuations, merge
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.runtime.chat_format import Message
 from specllava.runtime.prompt import Prompt
+from specllava.runtime.prompt_builder import Message
 from specllava.toyworld.dialogue import QuestionAnswer, converse
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Scene, scenes

@@ -18,8 +18,8 @@ from test_bad_input import complaint
 from specllava.chat import Chat, Turn
 from specllava.core.config import DecodingConfig
 from specllava.pair import Pair
-from specllava.runtime.chat_format import Message
 from specllava.runtime.prompt import Prompt
+from specllava.runtime.prompt_builder import Message
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from specllava.models.drafts.slot_draft import SlotDraft
+from specllava.models.drafts.draft_classes import SlotDraft
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.vision import compressor_of, merge_features

@@ -28,6 +28,7 @@ CONTEXT = 192  # tokens before the measured ones
 VERIFY_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 DRAFT_ROWS = (1, 2, 4, 8)
 REPEATS, WARM_UP = 5, 2
+DIRECTORY: Final = "specllava/costs"  # of a user's caches
 
 
 def now(device: torch.device) -> float:
@@ -40,8 +41,8 @@ def now(device: torch.device) -> float:
 def now_read() -> float:
     """Return wall-clock seconds where the host has just read what the device computed last.
 
-    Within a step that is so at every mark: guesses and verdict are read, so all work before them is done and there is
-    nothing to wait for. What keeping a branch leaves to the device is two copies, which the next pass follows.
+    Within a step that is so at every mark: guesses and verdict are read, so all work before them is done. Keeping a
+    branch leaves two copies to the device, which the next pass follows.
     """
     return time.perf_counter()
 
@@ -51,9 +52,9 @@ class CostMeasurement:
 
     It may pause between any two of them, and goes on from there.
 
-    A machine's speed changes by half within seconds, and a rule that compares costs is misled more by one disturbed
-    point than by all points being too low: so each pass is taken against its round over all numbers of tokens, and the
-    quickest round gives its length.
+    A machine's speed changes by half within seconds, and one disturbed point misleads a rule that compares costs more
+    than a common error does. So each pass is a share of its round over all numbers of tokens, and the quickest round
+    gives the seconds.
     """
 
     def __init__(self, target: PreTrainedModel, draft: PreTrainedModel, engines: Engines) -> None:
@@ -76,7 +77,7 @@ class CostMeasurement:
         return self._costs is None
 
     def finish(self) -> Costs:
-        """Time what is left and return the costs."""
+        """Time the remaining passes and return the costs."""
         while self._costs is None:
             self.advance()
         return self._costs
@@ -121,8 +122,8 @@ def pass_seconds(engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: i
         try:
             next(passes)
         except StopIteration as done:
-            found: list[dict[int, list[float]]] = done.value
-            return found
+            seconds: list[dict[int, list[float]]] = done.value
+            return seconds
 
 
 @torch.inference_mode()
@@ -136,22 +137,19 @@ def timed_passes(
     """
     for engine in engines:
         engine.forward(PassInput([0] * CONTEXT, last=1))
-    found: list[dict[int, list[float]]] = [{rows: [] for rows in ladder} for _ in engines]
+    seconds: list[dict[int, list[float]]] = [{rows: [] for rows in ladder} for _ in engines]
     for repeat in range(WARM_UP + repeats):
         for rows in ladder:
             visible = np.ones((rows, CONTEXT + rows), dtype=np.bool_)
             visible[:, CONTEXT:] = np.tril(visible[:, CONTEXT:])
-            for engine, taken in zip(engines, found, strict=True):
+            for engine, taken in zip(engines, seconds, strict=True):
                 started = now(engine.device)
                 engine.forward(PassInput([0] * rows, visible if rows > 1 else None)).logits.argmax(-1).tolist()
                 if repeat >= WARM_UP:
                     taken[rows].append(now(engine.device) - started)
                 engine.keep(CONTEXT, [])
             yield
-    return found
-
-
-DIRECTORY: Final = "specllava/costs"  # of a user's caches
+    return seconds
 
 
 def kept_costs(key: str, measure: Callable[[], Costs]) -> Costs:
@@ -189,7 +187,7 @@ def costs_key(target: PreTrainedModel, draft: PreTrainedModel, *kind: object) ->
     """Return a key of what the time of passes depends on: machine, device, threads, versions, shapes and precision.
 
     Args:
-        kind: what else tells passes apart, such as how weights are stored.
+        kind: further differences of passes, such as how weights are stored.
     """
     device = input_device(target)
     facts = [
