@@ -6,16 +6,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import plotly.graph_objects as go
-import tyro
-from rich.console import Console
 
-from benchmarks.markdown import markdown
 from benchmarks.picture import WIDTH, markers
-from benchmarks.png import write_png
+from benchmarks.shared.command import markdown, run_command, show
+from benchmarks.shared.pictures import write_png
 from specllava.bench.measured import Measured
 from specllava.bench.report import category_results, report_of
 from specllava.bench.results import fastest_alone, results_of
@@ -74,15 +71,11 @@ def main(raw: Path, json: Path | None = None, picture: Path | None = None) -> No
                  [time_row(name, row) for name, row in rows.items()]),
         markdown(["speed-up", *categories], [category_row(name, categories) for name in rows]),
     ]  # fmt: skip
-    text = "\n\n".join([*tables, *notes_of(measured, fastest_alone(measured.runs))])
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    show("\n\n".join([*tables, *notes_of(measured, fastest_alone(measured.runs))]))
     write_json(json, report_of(measured, results, categories))
     if picture:
         write_png(figure(measured), picture)
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(main)
-    except ValueError as error:
-        sys.exit(str(error))
+    run_command(main)

@@ -15,21 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
-from rich.console import Console
 from transformers import CLIPVisionConfig, LlamaConfig, LlamaForCausalLM, LlavaConfig
 
-from benchmarks.markdown import markdown
+from benchmarks.shared.command import markdown, run_command, show
 from specllava.cli.options import write_json
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind
 from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.drafts.feature_config import FeatureDraftConfig
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
 from specllava.models.loading.fused import fuse
+from specllava.pair import run_info
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.passes import PassInput
-from specllava.runtime.run_info import run_info
 from specllava.runtime.timing import now
 from specllava.runtime.vision import kept_slots
 
@@ -194,7 +191,7 @@ def main(
         costs += measure([eagle_subject(kind, slots, eagle_hidden, target) for kind in kinds], repeats)
         vlms = [vlm_subject(kind, slots, vlm_hidden, vlm_layers) for kind in kinds if kind != "gate"]
         costs += measure(vlms, repeats)
-    Console().print(table(costs), markup=False, highlight=False, soft_wrap=True)
+    show(table(costs))
     shapes = {"eagle_hidden": eagle_hidden, "vlm_hidden": vlm_hidden, "vlm_layers": vlm_layers, "text": TEXT}
     setting = asdict(run_info("random", target, "random", "random", "none"))
     rows = [asdict(cost) for cost in costs]
@@ -202,4 +199,4 @@ def main(
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

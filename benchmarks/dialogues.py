@@ -14,11 +14,11 @@ from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
+from benchmarks.shared.command import run_command
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import summarise
@@ -98,4 +98,4 @@ def looked_up_more(prompt: Prompt, trace: DecodeTrace) -> int:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 from accelerate import Accelerator
-from rich.console import Console
 from tqdm.auto import tqdm
 
-from benchmarks.markdown import markdown
+from benchmarks.shared.command import markdown, run_command, show
 from specllava.bench.lanes import REFERENCE, run_timed
 from specllava.bench.results import LaneResult, pool
 from specllava.bench.rounds import margins_of
@@ -37,8 +35,7 @@ from specllava.lane import Lane
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind
 from specllava.models.drafts.compressors import add_compressor
 from specllava.models.drafts.draft_classes import save
-from specllava.models.drafts.feature_config import LAST
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import LAST, FeatureDraft
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import prompt_entries
@@ -219,10 +216,10 @@ def main(
     pairs = {VLM: pair, **{name: pair.with_draft(place) for name, place in places.items()}}
     results, found = measure(pairs, prompts, DecodingConfig())
     rows = {name: row_of(results[name], found[name], each, prompts) for name, each in pairs.items()}
-    Console().print(table(rows), markup=False, highlight=False, soft_wrap=True)
+    show(table(rows))
     training = {"steps": steps, "batches": batches, "learning_rate": rate}
     write_json(json, {"rows": rows, "prompts": prompts, "training": training, "setting": asdict(pair.info)})
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

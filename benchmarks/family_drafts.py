@@ -16,10 +16,10 @@ from typing import Any, get_args
 
 import torch
 import transformers
-import tyro
 from support import family_drafts, models
 from support.family_drafts import KINDS, AnyFamily, Kind
 
+from benchmarks.shared.command import run_command
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
@@ -127,4 +127,4 @@ def _checked(target: Path, draft: Path) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json as json_format
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -22,13 +21,13 @@ from tempfile import TemporaryFile
 from typing import Any, Final
 
 import httpx
-import tyro
 from rich.console import Console
 from tqdm.auto import tqdm
 
-from benchmarks.load import CROWD, handlers_of, server
-from benchmarks.mutations import mutated, odd_call
-from benchmarks.visitor import Visitor
+from benchmarks.shared.command import run_command
+from benchmarks.visitors.mutations import mutated, odd_call
+from benchmarks.visitors.server import CROWD, handlers_of, server
+from benchmarks.visitors.visitor import Visitor
 from specllava.cli.options import write_json
 from specllava.core.files import shipped
 
@@ -204,4 +203,4 @@ def main(
 
 
 if __name__ == "__main__":
-    sys.exit(tyro.cli(main))
+    run_command(main)

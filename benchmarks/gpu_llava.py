@@ -13,20 +13,18 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.random_pair import SizeName, build, place_for, size_of
+from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.random_pair import SizeName, build, place_for, size_of
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules.topk import eagle2_tree
@@ -99,13 +97,24 @@ class Measured:
     cycles: dict[str, Cycle]
 
 
+def pass_medians(pair: Pair, ladders: Mapping[str, Sequence[int]], repeats: int) -> dict[str, dict[int, float]]:
+    """Return the median seconds of passes of target and draft by their number of tokens.
+
+    Args:
+        ladders: numbers of tokens, by ``target`` and ``draft``.
+    """
+    found = {}
+    for name, rows in ladders.items():
+        engine = engine_of(getattr(pair, name), CONTEXT + max(rows), pair.engines)
+        taken = pass_seconds([engine], rows, repeats)[0]
+        found[name] = {count: statistics.median(seconds) for count, seconds in taken.items()}
+        pair.engines.give_back([engine])
+    return found
+
+
 def measure(pair: Pair, repeats: int) -> Measured:
     """Passes alone, then whole answers: lanes take turns, and their first round is left out."""
-    assert pair.draft is not None
-    ladders = ((pair.target, TARGET_ROWS), (pair.draft, DRAFT_ROWS))
-    engines = [(engine_of(model, CONTEXT + max(rows), pair.engines), rows) for model, rows in ladders]
-    passes = [pass_seconds([engine], rows, repeats)[0] for engine, rows in engines]
-    target_pass, draft_pass = ({n: statistics.median(taken) for n, taken in each.items()} for each in passes)
+    passes = pass_medians(pair, {"target": TARGET_ROWS, "draft": DRAFT_ROWS}, repeats)
     steps: dict[str, list[StepTrace]] = {name: [] for name in LANES}
     prefills: dict[str, list[Prefill]] = {name: [] for name in LANES}
     said: dict[str, list[int]] = {}
@@ -125,8 +134,8 @@ def measure(pair: Pair, repeats: int) -> Measured:
         vision=statistics.median(one.vision_seconds for one in lanes),
         target_prefill=statistics.median(one.target_seconds for one in lanes),
         draft_prefill=statistics.median(one.draft_seconds for one in lanes),
-        target_pass=target_pass,
-        draft_pass=draft_pass,
+        target_pass=passes["target"],
+        draft_pass=passes["draft"],
         cycles={name: _cycle(steps[name], said[name], said[ALONE]) for name in LANES},
     )
 
@@ -194,26 +203,23 @@ def as_json(found: Measured) -> dict[str, Any]:
     return data
 
 
-def table(found: Measured, held: Held, title: str) -> Table:
-    """All in one: what passes take, and what cycles bring by tokens per pass."""
-    drawn = Table("measured", "ms", "even at τ", *(f"τ = {tau:g}" for tau in TAUS), title=title)
-    drawn.caption = f"passes stand behind {CONTEXT} tokens, cycles behind the prompt; {held}"
-    rows = {
+def rows_of(found: Measured) -> Iterator[list[str]]:
+    """Yield what passes take, then what steps take and bring by tokens per pass."""
+    times = {
         "picture, vision tower": found.vision,
         f"target reads {found.prompt_tokens} tokens": found.target_prefill,
         f"draft reads {found.prompt_tokens} tokens": found.draft_prefill,
         **{f"target pass, {n} tokens": seconds for n, seconds in found.target_pass.items()},
         **{f"draft pass, {n} wide": seconds for n, seconds in found.draft_pass.items()},
     }
-    for name, seconds in rows.items():
-        drawn.add_row(name, f"{1e3 * seconds:.2f}")
-    drawn.add_section()
+    empty = [""] * (1 + len(TAUS))
+    for name, seconds in times.items():
+        yield [name, f"{1e3 * seconds:.2f}", *empty]
     alone = found.cycles[ALONE]
     for name, cycle in found.cycles.items():
-        parts = f"{name}: {cycle.guesses:.0f} guesses, {cycle.levels:.0f} deep" if cycle.guesses else name
-        drafted = [f"{cycle.speedup(alone, tau):.2f}×" for tau in TAUS] if cycle.guesses else []
-        drawn.add_row(parts, f"{1e3 * cycle.total:.2f}", f"{cycle.break_even(alone):.2f}", *drafted)
-    return drawn
+        title = f"{name}: {cycle.guesses:.0f} guesses, {cycle.levels:.0f} deep" if cycle.guesses else name
+        speedups = [f"{cycle.speedup(alone, tau):.2f}×" if cycle.guesses else "" for tau in TAUS]
+        yield [title, f"{1e3 * cycle.total:.2f}", f"{cycle.break_even(alone):.2f}", *speedups]
 
 
 def main(size: SizeName = "7b", json: Path | None = None, device: str = "auto", repeats: int = 5) -> None:
@@ -234,15 +240,15 @@ def main(size: SizeName = "7b", json: Path | None = None, device: str = "auto", 
         torch.cuda.reset_peak_memory_stats(place)
     found, setting = measure(pair, repeats), pair.info
     held = memory(pair)
-    title = f"{size}, random weights, {setting.dtype} on {setting.device}: times, and speed-up by τ"
-    Console(width=120).print(table(found, held, title))
+    title = (
+        f"{size}, random weights, {setting.dtype} on {setting.device}: times, and speed-up by τ; passes are behind"
+        f" {CONTEXT} tokens, steps behind the prompt; {held}"
+    )
+    show_table(("measured", "ms", "even at τ", *(f"τ = {tau:g}" for tau in TAUS)), rows_of(found), title)
     shown = {"size": size, "date": time.strftime("%Y-%m-%d"), "setting": asdict(setting), "repeats": repeats}
     shown["hardware"] = hardware(place)
     write_json(json, {**shown, "bytes": asdict(held), "seconds": as_json(found)})
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(main)
-    except ValueError as error:
-        sys.exit(str(error))
+    run_command(main)

@@ -26,15 +26,15 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
-import tyro
 from rich.console import Console
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlavaForConditionalGeneration
 from transformers.utils import logging
 
-from benchmarks.random_pair import Size, size_of
-from benchmarks.random_settings import random_settings
+from benchmarks.shared.command import run_command
+from benchmarks.shared.random_pair import Size, size_of
+from benchmarks.shared.random_settings import random_settings
 from specllava.cli.options import write_json
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.growth.cost_model import Costs
@@ -42,8 +42,7 @@ from specllava.core.metrics import compare, summarise
 from specllava.core.trace import NO_DRAFT, DecodeTrace
 from specllava.lane import lane_of
 from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.drafts.feature_config import FeatureDraftConfig
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
 from specllava.models.loading.fused import fuse
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
@@ -313,4 +312,4 @@ def main(
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

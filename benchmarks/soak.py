@@ -17,7 +17,6 @@ import json
 import random
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -28,12 +27,13 @@ from typing import Any, Final
 
 import httpx
 import psutil
-import tyro
 from PIL import Image
 from rich.console import Console
 
-from benchmarks.load import QUESTIONS, STARTING, config_of, server
-from benchmarks.visitor import Handlers, Visitor, VisitorRun
+from benchmarks.load import QUESTIONS
+from benchmarks.shared.command import run_command
+from benchmarks.visitors.server import STARTING, config_of, server
+from benchmarks.visitors.visitor import Handlers, Visitor, VisitorRun
 from specllava.cli.options import write_json
 
 VISITORS: Final = 3
@@ -369,4 +369,4 @@ def main(minutes: float = 60.0, seed: int = 1, json: Path | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(tyro.cli(main))
+    run_command(main)

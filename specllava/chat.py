@@ -12,10 +12,9 @@ from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace
 from specllava.decoding import Event, RaceEvent, race
 from specllava.lane import Lane, lane_of, race_lanes
-from specllava.models.checkpoints.special_tokens import escape_special_tokens, special_tokens
-from specllava.models.families.family import ImageFeatures
-from specllava.models.media.media import Media, Pictures, open_media
-from specllava.models.media.video import Video
+from specllava.models.checkpoints.tokens import escape_special_tokens, special_tokens
+from specllava.models.families.interface import ImageFeatures
+from specllava.models.media.media import Media, Pictures, Video, open_media
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
 from specllava.runtime.kv_caches import KVCaches

@@ -14,8 +14,8 @@ import torch
 from transformers import PreTrainedModel
 
 from specllava.core.growth.rule import GrowthRule
-from specllava.core.recorded_config import MAX_NAME
 from specllava.core.trace import (
+    MAX_NAME,
     SCHEMA_VERSION,
     DecodeTrace,
     FinishReason,
@@ -28,15 +28,14 @@ from specllava.core.trace import (
 from specllava.core.tree import DraftTree, Pruned
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, check_proposal, check_pruned
 from specllava.lane import Lane, LaneFacts
-from specllava.models.loading.model_size import target_columns
-from specllava.runtime.detokenizer import Detokenizer
+from specllava.models.checkpoints.tokens import Detokenizer
+from specllava.models.loading.memory import target_columns
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PassInput
 from specllava.runtime.timing import now, now_read
 from specllava.verification.answer_settings import AnswerSettings
-from specllava.verification.draws import DrawRecorder
+from specllava.verification.recording import DrawRecorder, margins, target_view
 from specllava.verification.sampling import SeededRandom
-from specllava.verification.target_view import margins, target_view
 from specllava.verification.verifier import build_verifier
 
 Event = Prefill | StepTrace

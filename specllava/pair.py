@@ -2,39 +2,76 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
+import transformers
+from transformers import PreTrainedModel, ProcessorMixin
+
 from specllava.core.config import DecodingConfig
+from specllava.core.growth.cost_model import CostModel, Costs
 from specllava.core.growth.rule import GrowthRule
 from specllava.core.growth.rules import RULE_INFOS, build_rule
-from specllava.core.trace import NO_DRAFT, DecodeTrace
+from specllava.core.trace import NO_DRAFT, DecodeTrace, RunInfo
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
 from specllava.drafters.build import build_drafter
 from specllava.lane import SIDES, Lane, LaneFacts, LaneOverrides, lane_of, race_lanes
-from specllava.loaded_pair import LoadedPair
 from specllava.models.checkpoints.checkpoint import Source
+from specllava.models.checkpoints.language_model import input_device
+from specllava.models.checkpoints.tokens import Detokenizer, eos_token_ids
+from specllava.models.drafts.draft_classes import VisionSource, vision_source
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
-from specllava.models.families.family import ImageFeatures
-from specllava.models.loading.load_options import LoadOptions, PassesName
+from specllava.models.families.family import family_of
+from specllava.models.families.interface import Family, ImageFeatures
+from specllava.models.loading.load_options import LoadOptions, PassesName, QuantizationName
 from specllava.models.loading.loading import load_draft, load_target
+from specllava.models.loading.memory_estimate import checked_context
 from specllava.models.loading.presets import draft_hint, preset_named, presets
 from specllava.models.media.media import Pictures, open_media
 from specllava.runtime.chat_format import Messages
+from specllava.runtime.engines import Engines, engines_for
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.prompt_builder import check_room
+from specllava.runtime.prompt_builder import PromptBuilder, check_room
+from specllava.runtime.timing import CostMeasurement, costs_key, costs_of_before, kept_costs
 from specllava.verification.answer_settings import answer_settings, check_settings, settings_in_force
 
 CHAT_TOKENS = 1024  # caches that outlive an answer grow by as many, so that they seldom move
 
 
 @dataclass(frozen=True)
-class Pair(LoadedPair):
-    """A target and a draft that guesses for it. Every answer is the target's own, token for token."""
+class Pair:
+    """A target and a draft that guesses for it. Every answer is the target's own, token for token.
+
+    Args:
+        name: display name of the pair.
+        draft: ``None`` where there is no draft model.
+        draft_processor: of a draft with a tower of its own, which it then reads pictures with.
+        quantization: how the target's weights are stored.
+        context_limit: tokens of prompt and answer, if fewer than the target can hold.
+        costs: of passes on this machine; ``None``: measured when they are first needed.
+        passes: how they run, see :func:`~specllava.runtime.engines.engines_for`.
+        exact: target-only decodes by the very kernels that verify trees; others round differently in half precision.
+    """
+
+    name: str
+    target: PreTrainedModel
+    draft: PreTrainedModel | None
+    processor: ProcessorMixin
+    target_name: str
+    draft_name: str
+    draft_processor: ProcessorMixin | None = None
+    quantization: QuantizationName = "none"
+    context_limit: int | None = None
+    costs: Costs | None = None
+    passes: PassesName = "auto"
+    exact: bool = False
 
     @classmethod
     def from_preset(cls, name: str, draft: Source | None = None, **options: Any) -> Pair:
@@ -106,13 +143,114 @@ class Pair(LoadedPair):
         drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
         return replace(self, **drafting, costs=None)
 
+    @cached_property
+    def device(self) -> torch.device:
+        return input_device(self.target)
+
+    @cached_property
+    def engines(self) -> Engines:
+        """The engines of its models, which outlive the answers that they serve.
+
+        Raises:
+            ValueError: passes that this device cannot run.
+        """
+        return engines_for(self.device, self.passes, self.exact)
+
+    @cached_property
+    def family(self) -> Family:
+        return family_of(self.target.config)
+
+    @cached_property
+    def draft_vision(self) -> VisionSource | None:
+        """Source of the draft's picture features; ``None`` without a draft."""
+        return None if self.draft is None else vision_source(self.draft)
+
+    @cached_property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Ids that end an answer."""
+        return eos_token_ids(self.target, self.processor.tokenizer)
+
+    @cached_property
+    def context(self) -> int:
+        """Tokens of prompt and answer: as many as the target can hold, or ``context_limit`` if that is less."""
+        return checked_context(self.context_limit, self.target.config)
+
+    @cached_property
+    def measured_costs(self) -> Costs:
+        """Costs of passes on this machine, measured on first use unless they were given.
+
+        Raises:
+            ValueError: the pair has no draft.
+        """
+        return self.costs or self._measurement.finish()
+
+    def measuring(self) -> Generator[None]:
+        """Measure what :attr:`expected_costs` lack, a pass at a time. Who stops leaves the rest to the next caller."""
+        known = self.costs is not None or not {"measured_costs", "expected_costs"}.isdisjoint(vars(self))
+        if known or self.draft is None or costs_of_before(self._costs_key) is not None:
+            return
+        while self._measurement.advance():
+            yield
+
+    @cached_property
+    def _measurement(self) -> CostMeasurement:
+        return CostMeasurement(self.target, self._timed_draft, self.engines)
+
+    @cached_property
+    def _costs_key(self) -> str:
+        return costs_key(self.target, self._timed_draft, self.quantization, self.passes, self.exact)
+
+    @cached_property
+    def expected_costs(self) -> Costs:
+        """Costs that a cost model begins with and passes are priced at: given, measured by now, or here before.
+
+        Raises:
+            ValueError: the pair has no draft.
+        """
+        if self.costs is not None or "measured_costs" in vars(self):
+            return self.measured_costs
+        return kept_costs(self._costs_key, lambda: self.measured_costs)
+
+    @property
+    def _timed_draft(self) -> PreTrainedModel:
+        if self.draft is None:
+            raise ValueError(f"the pair {self.name} has no draft whose passes could be timed")
+        return self.draft
+
+    def cost_model(self, sampling: bool) -> CostModel:
+        """Return the cost model, learnt since the pair was loaded and separate for greedy and for sampled answers.
+
+        Raises:
+            ValueError: the pair has no draft.
+        """
+        return self._cost_models[sampling]
+
+    @cached_property
+    def _cost_models(self) -> tuple[CostModel, CostModel]:
+        return CostModel(self.expected_costs), CostModel(self.expected_costs)
+
+    @cached_property
+    def info(self) -> RunInfo:
+        """Models, device, precision and versions."""
+        names = self.target_name, self.draft_name
+        return run_info(self.name, self.target, *names, self.quantization, self.draft_vision)
+
+    @cached_property
+    def detokenizer(self) -> Detokenizer:
+        return Detokenizer(self.processor.tokenizer)
+
+    @cached_property
+    def prompt_builder(self) -> PromptBuilder:
+        drafting = (self.draft, self.draft_processor, self.draft_vision)
+        return PromptBuilder(self.target_name, self.processor, self.target, *drafting, self.context)
+
     def to(self, device: str) -> Pair:
         """Move the models to a device, in place, and return the pair there; its costs are not those of before."""
         draft = None if self.draft is None else self.draft.to(device)
         return replace(self, target=self.target.to(device), draft=draft, costs=None)
 
     def running(self, passes: PassesName, exact: bool = False) -> Pair:
-        """Return the same models with passes that run another way, see :class:`LoadedPair`; the pair itself if none.
+        """Return the same models with passes that run another way, see :class:`Pair`; the pair itself if none.
 
         Raises:
             ValueError: the device cannot run them.
@@ -295,3 +433,34 @@ class Pair(LoadedPair):
         if own.get("drafter") is None and config is not None and config.drafter == "none":
             raise ValueError('both lanes would be target-only: a comparison needs another drafter than "none"')
         return self.collect_race(self.race(image, messages, config, **own))
+
+
+def run_info(
+    pair: str,
+    target: PreTrainedModel,
+    target_name: str,
+    draft_name: str,
+    quantization: QuantizationName,
+    draft_vision: VisionSource | None = None,
+) -> RunInfo:
+    """Describe models, device, precision and versions.
+
+    Args:
+        draft_vision: source of the draft's picture features; ``None`` without a draft.
+    """
+    device, precision = input_device(target), str(target.dtype).removeprefix("torch.")
+    return RunInfo(
+        pair=pair,
+        target=target_name,
+        draft=draft_name,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        dtype=precision if quantization == "none" else f"{precision} {quantization}",
+        threads=torch.get_num_threads(),
+        versions={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        draft_reads="states" if draft_vision == "states" else None,
+        generation_config=settings_in_force(target.generation_config, sampling=False),
+    )

@@ -53,7 +53,8 @@ def rows(seed: int, count: int) -> tuple[PromptResult, ...]:
 
     def side(passes: int) -> RunTotals:
         tokens = 1 + round(passes * rng.uniform(2.0, 6.0))
-        return RunTotals(1, tokens, passes, 5 * passes, tokens - 1 - passes, passes * rng.uniform(0.1, 0.2), 0.3)
+        seconds = passes * rng.uniform(0.1, 0.2)
+        return RunTotals(1, tokens, passes, 5 * passes, tokens - 1 - passes, seconds, 0.3, first_tokens=1)
 
     passes = [rng.randint(5, 40) for _ in range(count)]
     return tuple(

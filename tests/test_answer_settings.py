@@ -21,7 +21,7 @@ from support.chances import outcomes
 from torch import Tensor
 
 from benchmarks.identity import DRAFTERS, count
-from benchmarks.random_settings import GREEDY, SAMPLED, random_settings
+from benchmarks.shared.random_settings import GREEDY, SAMPLED, random_settings
 from specllava.bench.transformers_lanes import TRANSFORMERS_LANES, transformers_lane
 from specllava.chat import Chat
 from specllava.core.config import DecodingConfig

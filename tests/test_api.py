@@ -25,7 +25,7 @@ from gradio_client.exceptions import AppError
 from PIL import Image
 from support.visual_traces import FakeBackend, synthetic_recorded
 
-from benchmarks.visitor import Handlers, Visitor
+from benchmarks.visitors.visitor import Handlers, Visitor
 from specllava.core.config import DecodingConfig
 from specllava.core.limits import Limits
 from visual.page.api import ENDPOINTS

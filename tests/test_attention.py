@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from specllava.core.config import DecodingConfig
-from specllava.models.checkpoints.decoder import FULL, SLIDING, check_decoder, layer_types
+from specllava.models.checkpoints.language_model import FULL, SLIDING, check_decoder, layer_types
 from specllava.models.loading.load_options import LoadOptions
 from specllava.models.loading.loading import load_target
 from specllava.pair import Pair

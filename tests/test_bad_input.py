@@ -21,7 +21,7 @@ from specllava.core.config import DecodingConfig
 from specllava.distill.features import size_of
 from specllava.lane import Lane
 from specllava.models.checkpoints.chat_template import apply_template, is_bounded
-from specllava.models.checkpoints.device import parse_device
+from specllava.models.checkpoints.language_model import parse_device
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.compatibility import check_pair
 from specllava.models.loading.presets import presets

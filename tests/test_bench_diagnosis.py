@@ -6,8 +6,7 @@ import pytest
 import torch
 from support import models
 
-from specllava.bench.bare_passes import BarePasses
-from specllava.bench.bare_steps import BareSteps
+from specllava.bench.bare_passes import BarePasses, BareSteps
 from specllava.bench.diagnosis import DEEPEST, diagnose
 from specllava.bench.dialogue import BenchDialogue
 from specllava.bench.draft_quality import DraftQuality, draft_quality

@@ -19,8 +19,8 @@ from specllava.chat import Chat
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import summarise
 from specllava.core.trace import DecodeTrace
+from specllava.models.checkpoints.tokens import Detokenizer
 from specllava.pair import Pair
-from specllava.runtime.detokenizer import Detokenizer
 from specllava.runtime.prompt_builder import PromptBuilder
 
 # ---------------------------------------------------------------------------------------- the same answers

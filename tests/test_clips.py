@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from accelerate.utils import set_seed
 from transformers import LlavaForConditionalGeneration
 
-from benchmarks.clip_pair import clip_draft_losses
+from benchmarks.clips.batches import ClipBatches
+from benchmarks.clips.clip import FRAMES, beside, sample_clip
+from benchmarks.clips.questions import CLIP_FAMILIES
+from benchmarks.clips.training import clip_draft_losses
 from specllava.distill.losses import IGNORE
 from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.families.family import tower_features
+from specllava.models.families.interface import tower_features
 from specllava.runtime.vision import merge_features
 from specllava.toyworld.build import build_processor, special_ids
-from specllava.toyworld.clip import FRAMES, beside, sample_clip
-from specllava.toyworld.clip_batches import ClipBatches
-from specllava.toyworld.clip_questions import CLIP_FAMILIES
 from specllava.toyworld.corpus import encode_chat
 from specllava.toyworld.draw import draw_scene, shown_at
 from specllava.toyworld.hints import first_tokens

@@ -28,8 +28,7 @@ from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind, OperatorName
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.drafts.feature_checkpoint import load_feature_draft
-from specllava.models.drafts.feature_config import FeatureDraftConfig
-from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
+from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft, FeatureDraftConfig
 from specllava.pair import Pair
 from specllava.runtime.cache import Content
 from specllava.runtime.feature_engine import entry_contents, prompt_entries

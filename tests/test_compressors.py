@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, OperatorName
-from specllava.models.drafts.compressors import Compressor, Operator, build_operator
-from specllava.models.drafts.feature_config import FeatureDraftConfig
-from specllava.models.drafts.image_runs import segments_of
+from specllava.models.drafts.compressors import Compressor, Operator, build_operator, segments_of
+from specllava.models.drafts.feature_draft import FeatureDraftConfig
 
 WIDTH, HEADS = 24, 3
 

@@ -24,8 +24,8 @@ from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.prompt import Prompt
 from specllava.verification.answer_settings import answer_settings
-from specllava.verification.greedy import verify_greedy
 from specllava.verification.sampling import SeededRandom
+from specllava.verification.verifier import verify_greedy
 
 CHATS = st.integers(0, len(models.CHATS) - 1)
 SEEDS = st.sampled_from(models.SEEDS)

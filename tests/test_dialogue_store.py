@@ -14,9 +14,8 @@ from support.visual_traces import FakeBackend, synthetic_recorded
 from test_bad_input import complaint
 
 from specllava.core.config import DecodingConfig
-from specllava.models.media.video import Video
-from visual.page.dialogue import LOST, Dialogues
-from visual.page.dialogue_events import KEEP, OVER, edited
+from specllava.models.media.media import Video
+from visual.page.dialogue import KEEP, LOST, OVER, Dialogues, edited
 from visual.page.pictures import Picture
 from visual.page.uploads import MediaList
 from visual.player.recorded import MAX_TURNS, Recorded

@@ -31,7 +31,7 @@ from specllava.distill.pictures import Pixels, batch_pictures
 from specllava.distill.rows import Row, UnusableRowError, index_rows, parse_row
 from specllava.distill.self_generated import self_generated_answers, with_target_answers
 from specllava.distill.stage import answer_tokens, taught_losses
-from specllava.models.families.family import FEATURES
+from specllava.models.families.interface import FEATURES
 from specllava.models.media.images import open_image
 from specllava.toyworld.build import SPECIAL
 from specllava.toyworld.corpus import TALKING, ChatBatches, conversation, corpus_text, encode_chat

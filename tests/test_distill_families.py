@@ -27,7 +27,7 @@ from specllava.distill.stage import taught_losses
 from specllava.findings.distillation import Report
 from specllava.lane import Lane
 from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.families.family import FEATURES
+from specllava.models.families.interface import FEATURES
 from specllava.models.loading.loading import draft_class
 from specllava.models.media.images import read_size
 from specllava.pair import Pair

@@ -21,8 +21,7 @@ from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.draft_reading import LayoutName
 from specllava.models.drafts.feature_checkpoint import load_feature_draft, read_feature_draft
-from specllava.models.drafts.feature_config import FeatureDraftConfig
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading.load_options import LoadOptions
 from specllava.models.loading.loading import LoadedTarget, load_target

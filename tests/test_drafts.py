@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specllava.cli.main import main
 from specllava.distill.make_draft import import_draft, init_draft, same
-from specllava.models.checkpoints.vocabulary import align
+from specllava.models.checkpoints.tokens import align
 from specllava.pair import Pair
 
 

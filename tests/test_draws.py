@@ -12,11 +12,10 @@ from support import models
 from support.chances import World, drawn, rows
 
 from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace, StepTrace
-from specllava.core.verdict import Draw, Verification
+from specllava.core.trace import DecodeTrace, Draw, StepTrace, Verification
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.verification.draws import LIKELY, DrawRecorder
+from specllava.verification.recording import LIKELY, DrawRecorder
 from specllava.verification.sampling import SeededRandom, verify_drawn, verify_traversal
 
 SEEDS = range(40)

@@ -21,11 +21,11 @@ from specllava.decoding import Request, stream
 from specllava.lane import lane_of
 from specllava.models.loading.memory_estimate import estimate
 from specllava.pair import Pair
+from specllava.runtime.cache import StateRows
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine, prompt_entries
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt, with_prefix
-from specllava.runtime.state_rows import StateRows
 
 BEAM = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
 QUESTIONS = ("What is this?", "Where?", "And now?")

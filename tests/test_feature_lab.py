@@ -19,7 +19,7 @@ from specllava.bench.lanes import run_timed
 from specllava.core.config import COMPARED_RULES, DecodingConfig
 from specllava.core.question import Question
 from specllava.core.trace import DecodeTrace
-from specllava.drafters.growing import Expansion
+from specllava.drafters.growing import GrowingSession
 from specllava.lab import Lab
 from specllava.lab.ablation import Variant, ablate, with_tree_comparisons
 from specllava.lane import Lane, lane_of
@@ -50,13 +50,13 @@ def prompt_of(pair: Pair, seed: int) -> Prompt:
 def decoded(pair: Pair, prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> tuple[DecodeTrace, list[Tensor]]:
     """A run, and the draft's logits behind each of its roots."""
     roots: list[Tensor] = []
-    plain = Expansion.expand
+    plain = GrowingSession._expand
 
-    def noting(self: Expansion, *given: object) -> object:
+    def noting(self: GrowingSession, *given: object) -> object:
         chosen = self._top_tokens
 
         def held(logits: Tensor, *more: object) -> object:
-            if len(self.columns) == 1:
+            if len(self._columns) == 1:
                 roots.append(logits[0].clone())
             return chosen(logits, *more)
 
@@ -66,9 +66,9 @@ def decoded(pair: Pair, prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> tupl
         finally:
             self._top_tokens = chosen
 
-    monkeypatch.setattr(Expansion, "expand", noting)
+    monkeypatch.setattr(GrowingSession, "_expand", noting)
     trace = pair.run(Lane("x", SHORT, prompt))
-    monkeypatch.setattr(Expansion, "expand", plain)
+    monkeypatch.setattr(GrowingSession, "_expand", plain)
     return trace, roots
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specllava.core.config import DecodingConfig
 from specllava.lane import Lane
-from specllava.models.checkpoints.vocabulary import align
+from specllava.models.checkpoints.tokens import align
 from specllava.pair import Pair
 from specllava.runtime.attention import seen_in_prefill
 from specllava.runtime.engine import Engine

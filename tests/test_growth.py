@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.grow import MAX_PRUNED, GrownTree, GrowthLimits, grow
-from specllava.core.growth.rule import GrowthRule
+from specllava.core.growth.rule import GrowthRule, TopTokens, TreeBuilder
 from specllava.core.growth.rules import build_rule
 from specllava.core.growth.rules.entropy import EntropyRule
-from specllava.core.growth.tree_builder import TopTokens, TreeBuilder
 from specllava.core.tree import DraftTree
 
 ROOT = 3

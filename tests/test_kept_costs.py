@@ -21,7 +21,7 @@ from specllava.core.question import Question
 from specllava.lab import Lab
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
-from specllava.runtime.kept_costs import DIRECTORY, costs_key, kept_costs
+from specllava.runtime.timing import DIRECTORY, costs_key, kept_costs
 
 OTHER = Costs((2.0, 3.0), (0.5, 0.6))
 
@@ -54,7 +54,7 @@ def test_a_directory_that_cannot_be_written_costs_a_measurement_and_no_more(tmp_
 
 def test_a_pair_begins_with_kept_costs_and_reports_measured_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     measure = Mock(side_effect=[Mock(finish=lambda: models.COSTS), Mock(finish=lambda: OTHER)])
-    monkeypatch.setattr("specllava.loaded_pair.CostMeasurement", measure)
+    monkeypatch.setattr("specllava.pair.CostMeasurement", measure)
     first, second = (replace(models.pair("mixed"), costs=None) for _ in range(2))
     assert first.expected_costs == second.expected_costs == models.COSTS and measure.call_count == 1
     assert second.measured_costs == OTHER, "a report never says measured of what was kept"

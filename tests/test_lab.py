@@ -13,14 +13,13 @@ from support import models
 
 from specllava.core.config import COMPARED_RULES, DecodingConfig
 from specllava.core.metrics import drafted_tokens, summarise
-from specllava.findings.ablation import Ablation
-from specllava.findings.draft_scores import DraftScores
+from specllava.findings.ablation import Ablation, DraftScores
 from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import SWEEP_VALUES, Sweep
 from specllava.lab import Lab
 from specllava.lab.ablation import Variant, ablate, most_divergent, with_tree_comparisons
 from specllava.lab.sweep import sweep_values
-from specllava.models.media.video import Video
+from specllava.models.media.media import Video
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
@@ -274,10 +273,10 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 EXPERIMENTS: dict[str, Callable[[Lab], Generator[object]]] = {
     "rules": lambda lab: lab.rules(models.picture(0), QUESTION, SHORT),
-    "knob": lambda lab: lab.sweep(models.picture(0), QUESTION, "nodes", SHORT),
-    "seeing": lambda lab: lab.image_ablation(models.picture(0), QUESTION, models.picture(5), SHORT),
+    "sweep": lambda lab: lab.sweep(models.picture(0), QUESTION, "nodes", SHORT),
+    "image-ablation": lambda lab: lab.image_ablation(models.picture(0), QUESTION, models.picture(5), SHORT),
     "distillation": lambda lab: lab.distillation(models.picture(0), QUESTION, SHORT),
-    "fork": lambda lab: lab.forced_token(models.picture(0), QUESTION, (), SHORT),
+    "forced-token": lambda lab: lab.forced_token(models.picture(0), QUESTION, (), SHORT),
     "forced": lambda lab: lab.forced_token(models.picture(0), QUESTION, (*models.expected(0, 0, 16)[:2], 9), SHORT),
 }
 

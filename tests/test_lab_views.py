@@ -24,7 +24,7 @@ from specllava.findings.ablation import Ablation
 from specllava.findings.sweep import Sweep
 from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
 from visual.figures.sweep_charts import rules_chart, sweep_chart
-from visual.page.experiments import EXPERIMENTS
+from visual.page.lab import EXPERIMENTS
 from visual.page.lab_views import distillation_view, forced_token_view, image_ablation_view, rules_view, sweep_view
 
 CONFIG = DecodingConfig()
@@ -133,12 +133,12 @@ def test_trees_of_one_place_are_drawn_for_every_side():
 def test_a_forced_token_shows_both_answers(end: int):
     opened = synthetic_forced_token(CONFIG)
     _, before = forced_token_view(opened)
-    assert "other" not in before["fork"] and "Choose a word" in before["answer"]
+    assert "other" not in before["forced_token"] and "Choose a word" in before["answer"]
     given = (*opened.original.token_ids[:4], opened.options[4][0].token)
     taken = synthetic_forced_token(CONFIG, given, end=end)
     _, view = forced_token_view(taken)
-    assert view["fork"]["place"] == 4 and view["fork"]["rejoined"] == taken.rejoined == end
-    assert len(view["fork"]["other"]) == 5 + end and len(view["rows"]) == 2
+    assert view["forced_token"]["position"] == 4 and view["forced_token"]["rejoined"] == taken.rejoined == end
+    assert len(view["forced_token"]["other"]) == 5 + end and len(view["rows"]) == 2
     assert "gave 0.20" in view["answer"] and "nan" not in view["answer"]
 
 
@@ -180,7 +180,8 @@ def test_progress_is_in_words():
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
 @pytest.mark.parametrize("tokens", [1, 2, 160])
 def test_every_finding_can_be_shown_however_short_the_answer(experiment, tokens: int):
-    more = {"knob": "nodes", "fork": (), "seeing": Blank(), "drafters": {"draft VLM": None}}.get(experiment.name)
+    own = {"sweep": "nodes", "forced-token": (), "image-ablation": Blank(), "drafters": {"draft VLM": None}}
+    more = own.get(experiment.name)
     found = experiment.start(FakeLab(HOSTILE), Blank().open(), "What?", more, replace(CONFIG, max_new_tokens=tokens))
     for one in found:
         _, view = experiment.view(one)

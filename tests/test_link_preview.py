@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from support.browser import Server, Visitor
 
-from visual.page.link_preview import PICTURE, PICTURE_SIZE, LinkPreview
+from visual.page.middleware import PICTURE, PICTURE_SIZE, LinkPreview
 from visual.player import markup
 from visual.player.static_files import STATIC
 

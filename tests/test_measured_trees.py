@@ -19,10 +19,10 @@ from specllava.cli.options import AnswerOptions, PairOptions, typed_options, wit
 from specllava.cli.page_options import PageOptions
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.grow import GrowthLimits, grow
+from specllava.core.growth.rule import TopTokens
 from specllava.core.growth.rules import build_rule
 from specllava.core.growth.rules.topk import eagle2_tree
-from specllava.core.growth.tree_builder import TopTokens
-from specllava.models.loading.model_size import max_expansions
+from specllava.models.loading.memory import max_expansions
 from specllava.models.loading.presets import presets
 from visual.page.api import ENDPOINTS, _document
 from visual.page.app_state import AppState

@@ -26,9 +26,8 @@ from specllava.core.metrics import (
     summarise,
 )
 from specllava.core.progress import LaneProgress
-from specllava.core.trace import DecodeTrace, Prefill, RunInfo, StepSeconds, StepTrace
+from specllava.core.trace import DecodeTrace, Prefill, RunInfo, StepSeconds, StepTrace, TargetView, Verification
 from specllava.core.tree import DraftTree
-from specllava.core.verdict import TargetView, Verification
 
 
 def step(tree: DraftTree, accepted: tuple[int, ...], following: int, spent: StepSeconds, emit: int = 99) -> StepTrace:

@@ -21,15 +21,24 @@ from specllava.cli.options import PairOptions
 from specllava.cli.page_options import PageOptions
 from specllava.cli.page_pairs import load_offered, offered_names, pairs_with_memory
 from specllava.core.config import DecodingConfig
-from specllava.models.loading.preset_fit import Machine, preset_memory
+from specllava.models.loading.memory import Machine, preset_memory
 from specllava.models.loading.presets import preset_named, presets
 from visual.page.app_state import AppState, Models
 from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
 from visual.page.lab import LabState
-from visual.page.model_choice import AS_STARTED, DRAFT, PAIR, PRECISION, Chosen, ModelChoices, read_models
+from visual.page.model_choice import (
+    AS_STARTED,
+    DRAFT,
+    PAIR,
+    PRECISION,
+    Chosen,
+    ModelChoices,
+    OtherPairs,
+    PairOffer,
+    read_models,
+)
 from visual.page.notices import NotYet, text_of
-from visual.page.other_pairs import OtherPairs, PairOffer
 from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
 from visual.page.run_requests import RunRequest, RunRequests

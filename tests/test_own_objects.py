@@ -19,9 +19,8 @@ from support import models
 from support.models import expected
 
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.rule import GrowthRule
+from specllava.core.growth.rule import GrowthRule, TopTokens, TreeBuilder
 from specllava.core.growth.rules.shaped import FixedRule
-from specllava.core.growth.tree_builder import TopTokens, TreeBuilder
 from specllava.core.trace import DecodeTrace
 from specllava.core.tree import DraftTree, Pruned
 from specllava.decoding import stream

@@ -33,12 +33,10 @@ from specllava.runtime.engine import Engine
 from specllava.runtime.engines import Engines, engines_for
 from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.padded_engine import PaddedEngine, unpaddable
-from specllava.runtime.padded_feature_engine import PaddedFeatureEngine
-from specllava.runtime.padded_passes import bucket_of, window_of
+from specllava.runtime.padded_engines import PaddedEngine, PaddedFeatureEngine, unpaddable
+from specllava.runtime.padded_passes import EagerRunner, PassRunner, bucket_of, window_of
 from specllava.runtime.passes import PassInput
-from specllava.runtime.runner import EagerRunner, PassRunner
-from specllava.runtime.transfers import Download, Upload
+from specllava.runtime.slab import Download, Upload
 
 CAPACITY = 512
 LAYERS = (1, -1)

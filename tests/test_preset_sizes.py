@@ -14,11 +14,9 @@ from support.checkpoints import write
 from specllava.cli.main import main
 from specllava.cli.presets import HEADINGS, listing, markdown_table, preset_records
 from specllava.models.checkpoints.hub_cache import is_cached
+from specllava.models.loading.memory import ENOUGH, PRECISIONS, PUBLISHED, Machine, download_bytes, fit, preset_memory
 from specllava.models.loading.memory_estimate import estimate, size_of
-from specllava.models.loading.model_size import ENOUGH
-from specllava.models.loading.preset_fit import PRECISIONS, Machine, download_bytes, fit, preset_memory
 from specllava.models.loading.presets import Preset, presets
-from specllava.models.loading.published import PUBLISHED
 
 MODELS = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 HUB = {name: preset for name, preset in presets().items() if not preset.shipped}

@@ -10,7 +10,7 @@ import torch
 from support.recorder import HostReadError, Recorder
 from torch import Tensor
 
-from specllava.runtime.runner import EagerRunner, GraphRunner, PassRunner
+from specllava.runtime.padded_passes import EagerRunner, GraphRunner, PassRunner
 
 
 class Sum:

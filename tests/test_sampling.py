@@ -27,8 +27,8 @@ from support.chances import (
 )
 from torch import Tensor
 
+from specllava.core.trace import Verification
 from specllava.core.tree import DraftTree
-from specllava.core.verdict import Verification
 from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import (
     RandomSource,

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from benchmarks import mechanisms, turns
-from benchmarks.guessing import DifferError, Guessing, alone, guess, rates
+from benchmarks.clips.clip import sample_clip
 from benchmarks.quantised import SCHEMES, Scheme, quantised, rounded
+from benchmarks.shared.guessing import DifferError, Guessing, alone, guess, rates
 from benchmarks.video import DENSE, SPARSE, lane_name, lanes
 from specllava.core.config import DecodingConfig
-from specllava.toyworld.clip import sample_clip
 from visual.figures.intervals import Panel, interval_figure
 
 SHORT = DecodingConfig(max_new_tokens=12, nodes=8, depth=4)

@@ -21,9 +21,10 @@ from specllava.core.trace import (
     RunInfo,
     StepSeconds,
     StepTrace,
+    TargetView,
+    Verification,
 )
 from specllava.core.tree import DraftTree, Pruned
-from specllava.core.verdict import TargetView, Verification
 from specllava.pair import Pair
 
 VOCABULARY = 6

@@ -19,7 +19,7 @@ from specllava.cli.main import main
 from specllava.distill.loop import LoopConfig, fit
 from specllava.distill.losses import IGNORE, distillation_loss
 from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.families.family import tower_features
+from specllava.models.families.interface import tower_features
 from specllava.pair import Pair
 from specllava.runtime.vision import merge_features
 from specllava.toyworld import lessons, scene_questions

@@ -10,8 +10,8 @@ import pytest
 from support.shipped_races import shipped_races
 from support.visual_traces import first_steps, synthetic_race
 
-from specllava.core import progress
-from specllava.core.metrics import summarise
+from specllava.core import metrics, progress
+from specllava.core.metrics import RunTotals, summarise
 from specllava.core.progress import RaceProgress
 from specllava.core.trace import DecodeTrace, StepTrace
 from visual.player.component import player_arguments
@@ -124,11 +124,11 @@ def test_a_running_headline_looks_at_each_step_once(monkeypatch: pytest.MonkeyPa
     """All steps so far were summed up anew at each step: the frames of a long run took the square of its length."""
     looked: list[StepTrace] = []
 
-    def looking(step: StepTrace) -> int:
+    def looking(step: StepTrace) -> RunTotals:
         looked.append(step)
-        return 0
+        return metrics.step_totals(step)
 
-    monkeypatch.setattr(progress, "saved_tokens", looking)
+    monkeypatch.setattr(progress, "step_totals", looking)
     lanes = synthetic_race(0)
     FrameList("recorded run", live=False).update(lanes, "finished")
     assert len(looked) <= len(lanes[TARGET_ONLY].steps) + len(lanes[SPECULATIVE].steps)

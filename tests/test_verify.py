@@ -13,8 +13,8 @@ from support.models import random_tree, trees
 
 from specllava.core.tree import DraftTree
 from specllava.decoding import clip
-from specllava.verification.greedy import verify_greedy
-from specllava.verification.target_view import target_view
+from specllava.verification.recording import target_view
+from specllava.verification.verifier import verify_greedy
 
 VOCABULARY = 6
 

@@ -15,7 +15,7 @@ from specllava.chat import Chat
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.families.llava import Llava
-from specllava.models.media.video import Video, evenly
+from specllava.models.media.media import Video, evenly
 from specllava.pair import Pair
 from specllava.runtime.prompt_builder import NoRoomError
 

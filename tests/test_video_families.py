@@ -20,7 +20,7 @@ from support.video_proofs import READERS, chat, check_generate, check_speculatio
 from specllava.bench.vision_time import with_vision_time
 from specllava.chat import Chat
 from specllava.models.loading.load_options import DTypeName
-from specllava.models.media.video import Video
+from specllava.models.media.media import Video
 from specllava.pair import Pair
 from specllava.runtime.prompt_builder import NoRoomError
 

@@ -23,9 +23,8 @@ from support.visual_traces import SETTING, first_steps, retexted, synthetic_race
 
 import visual
 from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace, Prefill, StepSeconds, StepTrace
+from specllava.core.trace import DecodeTrace, Prefill, StepSeconds, StepTrace, TargetView, Verification
 from specllava.core.tree import DraftTree, Pruned
-from specllava.core.verdict import TargetView, Verification
 from specllava.decoding import clip
 from visual.figures import theme
 from visual.figures.labels import END_MARK, token_label

@@ -10,8 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from specllava.bench.timed_run import Model, TimedRun
 from specllava.core.config import one_line
-from specllava.core.recorded_config import RecordedConfig
-from specllava.core.trace import RunInfo
+from specllava.core.trace import RecordedConfig, RunInfo
 from specllava.core.trace_fields import Count, Many, Record, Seconds
 
 FORMAT: Final = "specllava bench steps 1"

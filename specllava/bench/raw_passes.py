@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from transformers import PreTrainedModel
 
-from specllava.bench.bare_passes import BarePasses, Ready
+from specllava.bench.bare_passes import BarePasses
 from specllava.bench.measured import RawPass
 from specllava.bench.timed_run import Model
 from specllava.pair import Pair
@@ -29,8 +29,7 @@ LEAST: Final = 3  # times that each is timed, the first, which warms up, left ou
 class RawPasses:
     """Seconds of bare passes of a pair's models.
 
-    They are timed between prompts, a few at a time and in an order that is drawn, so that whatever else the machine
-    does falls on lanes and bare passes alike. So they are told by their mean, as lanes are.
+    A few are timed between prompts, in an order that is drawn: other work on the machine affects them as it does lanes.
 
     Args:
         contexts: columns of the KV cache before a pass, the fewest and the most that lanes will have.
@@ -44,7 +43,7 @@ class RawPasses:
             for context in dict.fromkeys(contexts)
             if model is not None
         }
-        self._ready: dict[Key, Ready] = {}
+        self._keys: list[Key] = [(name, width, context) for name, context in self._passes for width in WIDTHS[name]]
         self._taken: defaultdict[Key, list[float]] = defaultdict(list)
         self._waiting: list[Key] = []
         self._order = random.Random(0)
@@ -53,31 +52,26 @@ class RawPasses:
         """Time a few passes once."""
         for _ in range(AT_ONCE):
             if not self._waiting:
-                self._waiting = self._keys()
-                self._order.shuffle(self._waiting)
+                self._waiting = self._order.sample(self._keys, len(self._keys))
             self._time(self._waiting.pop())
 
     def means(self) -> tuple[RawPass, ...]:
         """Return the mean of each pass; those that were timed too seldom are timed now."""
         for _ in range(1 + LEAST):
-            for key in self._keys():
+            for key in self._keys:
                 if len(self._taken[key]) <= LEAST:
                     self._time(key)
         return tuple(RawPass(*key, statistics.fmean(taken[1:])) for key, taken in sorted(self._taken.items()))
 
-    def _keys(self) -> list[Key]:
-        return [(name, width, context) for name, context in self._passes for width in WIDTHS[name]]
-
     @torch.inference_mode()
     def _time(self, key: Key) -> None:
-        """Time a pass behind one like it, so that the processor's caches are warm."""
+        """Time a pass after one like it, so that the processor's caches are warm."""
         name, width, context = key
-        bare, room = self._passes[name, context], max(WIDTHS[name])
+        bare = self._passes[name, context]
         for _ in range(2):
-            bare.hold(context, room)
-            if key not in self._ready:
-                self._ready[key] = bare.ready(width, context)
+            bare.hold(context, max(WIDTHS[name]))
+            run_pass = bare.ready(width, context)
             started = now(bare.device)
-            self._ready[key]()
+            run_pass()
             seconds = now(bare.device) - started
         self._taken[key].append(seconds)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from specllava.bench.measured import Measured
 from specllava.bench.timed_run import TimedRun
-from specllava.core.metrics import NEAR_TIE_MARGIN
+from specllava.core.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 from specllava.lane import TARGET_ONLY
 
@@ -20,58 +20,27 @@ TARGET_ONLY_LANES: Final = (TARGET_ONLY, "transformers", "transformers-compiled"
 Margins = Mapping[tuple[int, int], float]  # by prompt and position
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over the runs of a lane.
-
-    Args:
-        step_tokens: tokens behind those that came with the prompt's reading.
-        passes, draft_passes: of the target behind the prompt's reading, and of the draft.
-        drafted, accepted: guesses.
-        vision, read, decode, wall: seconds of the towers, of reading prompts, of the steps, and of everything.
-        draft, verify, keep: parts of ``decode``.
-    """
-
-    runs: int
-    tokens: int
-    step_tokens: int
-    passes: int
-    draft_passes: int
-    drafted: int
-    accepted: int
-    vision: float
-    read: float
-    decode: float
-    wall: float
-    draft: float
-    verify: float
-    keep: float
-
-    @classmethod
-    def of(cls, runs: Sequence[TimedRun]) -> Totals:
-        """Add up runs."""
-        steps = [step for run in runs for step in run.steps]
-        return cls(
-            runs=len(runs),
-            tokens=sum(len(run.token_ids) for run in runs),
-            step_tokens=sum(run.step_tokens for run in runs),
-            passes=len(steps),
-            draft_passes=sum(len(step.draft_widths) for step in steps),
-            drafted=sum(step.target_width - 1 for step in steps),
-            accepted=sum(step.accepted for step in steps),
-            vision=math.fsum(run.vision_seconds for run in runs),
-            read=math.fsum(run.read_seconds for run in runs),
-            decode=math.fsum(step.seconds for step in steps),
-            wall=math.fsum(run.wall_seconds for run in runs),
-            draft=math.fsum(step.draft for step in steps),
-            verify=math.fsum(step.verify for step in steps),
-            keep=math.fsum(step.keep for step in steps),
+def totals_of(runs: Sequence[TimedRun]) -> RunTotals:
+    """Add up the runs of a lane."""
+    return pool_totals(
+        RunTotals(
+            runs=1,
+            tokens=len(run.token_ids),
+            target_passes=len(run.steps),
+            drafted=sum(step.target_width - 1 for step in run.steps),
+            accepted=sum(step.accepted for step in run.steps),
+            decode_seconds=run.decode_seconds,
+            prefill_seconds=run.vision_seconds + run.read_seconds,
+            draft_seconds=math.fsum(step.draft for step in run.steps),
+            verify_seconds=math.fsum(step.verify for step in run.steps),
+            keep_seconds=math.fsum(step.keep for step in run.steps),
+            vision_seconds=run.vision_seconds,
+            wall_seconds=run.wall_seconds,
+            first_tokens=run.first_tokens,
+            draft_passes=sum(len(step.draft_widths) for step in run.steps),
         )
-
-    @property
-    def tau(self) -> float:
-        """Tokens per target pass, the bonus token included; NaN with no pass."""
-        return _ratio(self.step_tokens, self.passes)
+        for run in runs
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +80,7 @@ class LaneResult:
         floor: the steps whose passes were run once more, bare; ``None`` if none were.
     """
 
-    totals: Totals
+    totals: RunTotals
     speedup: Ratio
     end_to_end: Ratio
     per_token: Ratio
@@ -128,20 +97,22 @@ class LaneResult:
     def as_json(self) -> dict[str, Any]:
         """Return the lane's row of ``bench --json``; times in milliseconds, levels and guesses per target pass."""
         totals = self.totals
-        passes, tokens, runs = max(1, totals.passes), max(1, totals.tokens), max(1, totals.runs)
-        per_run = {"ms_vision": totals.vision, "ms_prefill": totals.vision + totals.read}
-        per_pass = {"ms_draft": totals.draft, "ms_verify": totals.verify, "ms_keep": totals.keep}
+        passes, tokens, runs = max(1, totals.target_passes), max(1, totals.tokens), max(1, totals.runs)
+        per_run = {"ms_vision": totals.vision_seconds, "ms_prefill": totals.prefill_seconds}
+        per_pass = {
+            "ms_draft": totals.draft_seconds, "ms_verify": totals.verify_seconds, "ms_keep": totals.keep_seconds,
+        }  # fmt: skip
         return {
             "tau": _number(totals.tau),
             "ms_per_token": _number(1e3 * self.per_token.value),
             "ms_per_token_interval": _interval(self.per_token, 1e3),
             **{name: 1e3 * seconds / runs for name, seconds in per_run.items()},
-            "ms_per_token_end_to_end": 1e3 * (totals.vision + totals.read + totals.decode) / tokens,
-            "ms_per_token_wall": 1e3 * totals.wall / tokens,
+            "ms_per_token_end_to_end": 1e3 * (totals.prefill_seconds + totals.decode_seconds) / tokens,
+            "ms_per_token_wall": 1e3 * totals.wall_seconds / tokens,
             "levels": totals.draft_passes / passes,
             "guesses": totals.drafted / passes,
             **{name: 1e3 * seconds / passes for name, seconds in per_pass.items()},
-            "ms_cycle": 1e3 * totals.decode / passes,
+            "ms_cycle": 1e3 * totals.decode_seconds / passes,
             "ms_floor": None if self.floor is None else 1e3 * self.floor.bare / self.floor.passes,
             "overhead": self.overhead,
             "speedup": _number(self.speedup.value),
@@ -179,7 +150,7 @@ def pool(
         ties = sum(margin is not None and margin <= NEAR_TIE_MARGIN for margin in differing)
         steps = _parts(own, dialogues, _decoding)
         results[name] = LaneResult(
-            totals=Totals.of(own),
+            totals=totals_of(own),
             speedup=pooled_ratio(base_steps, steps),
             end_to_end=pooled_ratio(base_wall, _parts(own, dialogues, _whole)),
             per_token=pooled_ratio([(1.0, 1.0)] * len(steps), [(seconds, tokens) for tokens, seconds in steps]),
@@ -209,8 +180,8 @@ def categories_of(measured: Measured) -> tuple[str, ...]:
 
 def fastest_alone(runs: Mapping[str, Sequence[TimedRun]]) -> str:
     """Return the name of the fastest lane of the target alone, prompts apart."""
-    totals = {name: Totals.of(runs[name]) for name in TARGET_ONLY_LANES if name in runs}
-    return min(totals, key=lambda name: _ratio(totals[name].decode, totals[name].step_tokens))
+    totals = {name: totals_of(runs[name]) for name in TARGET_ONLY_LANES if name in runs}
+    return min(totals, key=lambda name: totals[name].seconds_per_token)
 
 
 def differences(

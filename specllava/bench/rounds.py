@@ -10,7 +10,7 @@ from typing import Final
 
 from tqdm.auto import tqdm
 
-from specllava.bench.bare_steps import BareSteps
+from specllava.bench.bare_passes import BareSteps
 from specllava.bench.dialogue import BenchDialogue, prompts_of
 from specllava.bench.lanes import REFERENCE, Runner
 from specllava.bench.machine import conditions, machine_of

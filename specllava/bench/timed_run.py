@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from specllava.core.trace import DecodeTrace, Prefill, StepTrace
+from specllava.core.trace import Prefill, StepTrace
 from specllava.core.trace_fields import Count, Many, Record, Seconds
-from specllava.findings.replays import ReplayStep
 
 Model = Literal["target", "draft"]
 
@@ -132,9 +131,3 @@ class TimedRun(Record):
             wall_seconds=wall_seconds,
             draft_read_seconds=prefill.draft_seconds,
         )
-
-    @classmethod
-    def of_trace(cls, trace: DecodeTrace, wall_seconds: float) -> TimedRun:
-        """Make it of a finished trace, which knows of the draft's passes only those of which a node was verified."""
-        widths = [ReplayStep.of(step).widths for step in trace.steps]
-        return cls.of_events(trace.prefill, trace.steps, widths, trace.prefill.prompt_tokens, wall_seconds)

@@ -20,7 +20,7 @@ from specllava.bench.sighted_assistant import SightedAssistant, blindness
 from specllava.bench.timed_run import TimedRun, TimedStep
 from specllava.core.config import DecodingConfig
 from specllava.decoding import clip
-from specllava.models.checkpoints.special_tokens import slot_ids
+from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.models.families.family import family_of
 from specllava.pair import Pair

@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedModel
 
-from specllava.models.checkpoints.device import input_device
-from specllava.models.families.family import Picture, family_of
+from specllava.models.checkpoints.language_model import input_device
+from specllava.models.families.family import family_of
+from specllava.models.families.interface import Picture
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.timing import now

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from specllava.cli.options import PairOptions, load_pair
 from specllava.cli.page_options import PageOptions, is_for_one
 from specllava.models.checkpoints.hub_cache import is_cached
-from specllava.models.loading.model_size import GB
-from specllava.models.loading.preset_fit import PRECISIONS, Machine, download_bytes, fit, preset_memory, this_machine
+from specllava.models.loading.memory import GB, PRECISIONS, Machine, download_bytes, fit, preset_memory, this_machine
 from specllava.models.loading.presets import Preset, preset_named, presets
 
 if TYPE_CHECKING:

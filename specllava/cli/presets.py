@@ -9,8 +9,16 @@ from typing import Any
 
 from rich.console import Console
 
-from specllava.models.loading.model_size import ENOUGH, GB
-from specllava.models.loading.preset_fit import PRECISIONS, Machine, download_bytes, fit, preset_memory, this_machine
+from specllava.models.loading.memory import (
+    ENOUGH,
+    GB,
+    PRECISIONS,
+    Machine,
+    download_bytes,
+    fit,
+    preset_memory,
+    this_machine,
+)
 from specllava.models.loading.presets import ASSETS, presets
 
 NOTES = (

@@ -1,4 +1,4 @@
-"""What a run was worth: pure functions of traces. No torch.
+"""Figures of runs: pure functions of traces. No torch.
 
 Ratios over several runs are pooled: total over total, never a mean of means.
 """
@@ -9,9 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.core.trace import DecodeTrace, Prefill, StepTrace
 
 # Two passes of different width run different matrix kernels: logits differ in the last bits, and a
 # float32 near-tie within this margin may flip. A difference at a larger margin is a bug.
@@ -23,10 +23,12 @@ class RunTotals:
     """Totals of one lane over one or more runs; every ratio is derived from them.
 
     Args:
+        tokens: of the answers; ``first_tokens`` of them came with the prefills.
         accepted: drafted tokens that are part of the answers; those after an answer's end are not.
-        draft_seconds: the part of the decoding that the draft took.
-        verify_seconds: the part that the target's passes took.
+        decode_seconds: of the steps: drafting, verifying and keeping.
+        prefill_seconds: of the prefills, the vision tower's included.
         saved: tokens that another branch than the draft's favourite brought.
+        draft_passes, wall_seconds: of the draft model, and of everything, where they were measured.
     """
 
     runs: int
@@ -38,12 +40,17 @@ class RunTotals:
     prefill_seconds: float
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
+    keep_seconds: float = 0.0
+    vision_seconds: float = 0.0
+    wall_seconds: float = 0.0
     saved: int = 0
+    first_tokens: int = 0
+    draft_passes: int = 0
 
     @property
     def step_tokens(self) -> int:
-        """Tokens emitted by steps: all but the one that each prefill gives."""
-        return self.tokens - self.runs
+        """Tokens emitted by steps: all but those of the prefills."""
+        return self.tokens - self.first_tokens
 
     @property
     def tau(self) -> float:
@@ -94,32 +101,35 @@ class Comparison:
         return self.margin is not None and self.margin <= NEAR_TIE_MARGIN
 
 
-def summarise(traces: Iterable[DecodeTrace]) -> RunTotals:
-    """Pool runs of one lane."""
-    runs = tokens = passes = drafted = accepted = saved = 0
-    decode, prefill, draft, verify = list[float](), list[float](), list[float](), list[float]()
-    for trace in traces:
-        runs += 1
-        tokens += len(trace.token_ids)
-        passes += len(trace.steps)
-        drafted += sum(step.tree.drafted for step in trace.steps)
-        accepted += sum(accepted_lengths(trace))
-        saved += sum(map(saved_tokens, trace.steps))
-        decode.append(trace.decode_seconds)
-        prefill.append(trace.prefill.total)
-        draft.extend(step.seconds.draft for step in trace.steps)
-        verify.extend(step.seconds.verify for step in trace.steps)
+def prefill_totals(prefill: Prefill) -> RunTotals:
+    """Count the prefill of one run."""
+    return RunTotals(1, 1, 0, 0, 0, 0.0, prefill.total, vision_seconds=prefill.vision_seconds, first_tokens=1)
+
+
+def step_totals(step: StepTrace) -> RunTotals:
+    """Count one step."""
+    spent = step.seconds
     return RunTotals(
-        runs, tokens, passes, drafted, accepted, math.fsum(decode), math.fsum(prefill), math.fsum(draft),
-        math.fsum(verify), saved,
+        0, len(step.emitted), 1, step.tree.drafted, len(step.emitted_nodes), spent.total, 0.0, spent.draft,
+        spent.verify, spent.keep, saved=saved_tokens(step),
     )  # fmt: skip
 
 
-def pool_totals(summaries: Iterable[RunTotals]) -> RunTotals:
+def pool_totals(parts: Iterable[RunTotals]) -> RunTotals:
     """Add up totals of one lane."""
-    parts = list(summaries)
-    names = [field.name for field in fields(RunTotals)]
-    return RunTotals(*(sum(getattr(part, name) for part in parts) for name in names))
+    rows = list(parts)
+    sums: dict[str, Any] = {
+        field.name: (math.fsum if field.type == "float" else sum)(getattr(row, field.name) for row in rows)
+        for field in fields(RunTotals)
+    }
+    return RunTotals(**sums)
+
+
+def summarise(traces: Iterable[DecodeTrace]) -> RunTotals:
+    """Pool runs of one lane."""
+    return pool_totals(
+        part for trace in traces for part in (prefill_totals(trace.prefill), *map(step_totals, trace.steps))
+    )
 
 
 def speedup(reference: RunTotals, candidate: RunTotals) -> float:

@@ -1,10 +1,18 @@
-"""Two lanes at a moment of their own clocks, moved on step by step: a whole race is read once. No torch."""
+"""Two lanes at a moment of their own clocks, moved on step by step, so that a race is summed up once. No torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from specllava.core.metrics import Comparison, RunTotals, compare, saved_tokens, summarise
+from specllava.core.metrics import (
+    Comparison,
+    RunTotals,
+    compare,
+    pool_totals,
+    prefill_totals,
+    step_totals,
+    summarise,
+)
 from specllava.core.trace import DecodeTrace
 
 CLOCK_ERROR = 1e-9  # seconds that sums of the same steps may differ by
@@ -18,32 +26,28 @@ class LaneProgress:
     token_ids: list[int] = field(default_factory=list)
 
     def advance(self, trace: DecodeTrace, seconds: float) -> None:
-        """Take in the steps that the lane had finished at ``seconds``, no less than before."""
+        """Count the steps that the lane had finished at ``seconds``, no less than before."""
         if not self.token_ids:
             self.token_ids.append(trace.prefill.first_token)
-            self.summary = replace(self.summary, runs=1, tokens=1, prefill_seconds=trace.prefill.total)
+            self.summary = prefill_totals(trace.prefill)
         for step in trace.steps[self.summary.target_passes :]:
-            old, spent = self.summary, step.seconds
-            if old.prefill_seconds + old.decode_seconds + spent.total > seconds + CLOCK_ERROR:
+            done = self.summary.prefill_seconds + self.summary.decode_seconds + step.seconds.total
+            if done > seconds + CLOCK_ERROR:
                 break
             self.token_ids.extend(step.emitted)
-            self.summary = RunTotals(
-                1, len(self.token_ids), old.target_passes + 1, old.drafted + step.tree.drafted,
-                old.accepted + len(step.emitted_nodes), old.decode_seconds + spent.total, old.prefill_seconds,
-                old.draft_seconds + spent.draft, old.verify_seconds + spent.verify, old.saved + saved_tokens(step),
-            )  # fmt: skip
+            self.summary = pool_totals([self.summary, step_totals(step)])
 
 
 @dataclass(slots=True)
 class RaceProgress:
-    """Two lanes at the same moment of their own clocks, and how far they have said the same."""
+    """Two lanes at the same moment of their own clocks, and how far their tokens are the same."""
 
     reference: LaneProgress = field(default_factory=LaneProgress)
     candidate: LaneProgress = field(default_factory=LaneProgress)
     comparison: Comparison = field(default_factory=lambda: Comparison(True, 0))
 
     def advance(self, reference: DecodeTrace, candidate: DecodeTrace, seconds: float) -> None:
-        """Take in what both lanes had done at ``seconds``, no less than before."""
+        """Count what both lanes had done at ``seconds``, no less than before."""
         self.reference.advance(reference, seconds)
         self.candidate.advance(candidate, seconds)
         ours, theirs = self.reference.token_ids, self.candidate.token_ids

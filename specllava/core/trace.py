@@ -11,21 +11,127 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from specllava.core.config import few_errors, one_line, short
-from specllava.core.recorded_config import MAX_NAME, RecordedConfig
+from specllava.core.config import DecodingConfig, few_errors, one_line, short
+from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.trace_fields import (
     Count,
     Many,
+    Probability,
     Record,
     Seconds,
     TokenTexts,
     Versions,
+    few_keys,
     parse_json,
 )
 from specllava.core.tree import DraftTree, Pruned
-from specllava.core.verdict import Draw, TargetView, Verification
+
+MAX_NAME: Final = 100  # characters of a rule's name
+
+
+def _any_rule(value: object, read: ValidatorFunctionWrapHandler) -> DecodingConfig:
+    """Read options whose rule is not known here: drawing a tree needs the rule's name alone."""
+    few_keys(value)
+    rule = value.get("rule") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(rule, str) or rule in RULE_INFOS:
+        known: DecodingConfig = read(value)
+        return known
+    if not rule.isprintable() or not 0 < len(rule) <= MAX_NAME:
+        raise ValueError(f"a rule's name has 1 to {MAX_NAME} printable characters")
+    stand_in = next(info.name for info in RULE_INFOS.values() if info.drawable)  # it goes with all other options
+    config: DecodingConfig = read({**value, "rule": stand_in})
+    object.__setattr__(config, "rule", rule)
+    return config
+
+
+RecordedConfig = Annotated[DecodingConfig, WrapValidator(_any_rule)]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification(Record):
+    """The target's verdict on a tree.
+
+    Args:
+        accepted: accepted nodes in order of depth, the root (which needs no verdict) left out.
+        bonus_token: the target's own token after the last accepted node.
+    """
+
+    accepted: Many[int]
+    bonus_token: Annotated[int, Field(alias="next_token")]
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """The accepted branch, the root included: the columns that both caches keep."""
+        return (0, *self.accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetView(Record):
+    """The target's distribution after each node of a tree; every tuple has one entry per node.
+
+    Args:
+        choices: the target's most likely token after each node.
+        choice_probs: its probability.
+        margins: logit of the choice minus the logit of the runner-up: how near a tie was.
+        token_probs: the target's probability of each node's own token given its path (1.0 for the root).
+        token_ranks: rank of that token in the target's distribution, from 0 (0 for the root).
+    """
+
+    choices: Many[int]
+    choice_probs: Many[Probability]
+    margins: Many[float]
+    token_probs: Many[Probability]
+    token_ranks: Many[Count]
+
+
+@dataclass(frozen=True, slots=True)
+class Draw(Record):
+    """One number that a sampling verifier drew, and what it decided.
+
+    Either a guessed token was accepted or refused, or the target drew a token of its own. All probabilities are those
+    of that moment: after guesses were refused at ``node``, of the residual distributions.
+
+    Args:
+        node: the node after which the token stands.
+        token: the guessed token, or the one that the target drew.
+        uniform: the number, from 0 up to but not including 1.
+        acceptance: the guess was accepted if ``uniform`` was below it; ``None`` where the target drew its own.
+        target_prob, draft_prob: p and q of ``token``; q is ``None`` where the target drew its own.
+        credit: with which p was weighed against q; below 1 only for the traversal verifier.
+        tokens: the likeliest few of target and draft, ``token`` among them, by id.
+        target_probs, draft_probs: their probabilities; the latter are empty where the target drew its own.
+        starts: probability of all tokens with smaller ids than each of ``tokens``, where the target drew its own: the
+            draw fell on the token whose start is the last that is not above ``uniform``. Empty otherwise.
+    """
+
+    node: Count
+    token: Count
+    uniform: Annotated[float, Field(ge=0.0, lt=1.0)]
+    acceptance: Probability | None
+    target_prob: Probability
+    draft_prob: Probability | None
+    tokens: Many[Count]
+    target_probs: Many[Probability]
+    draft_probs: Many[Probability] = ()
+    starts: Many[Probability] = ()
+    credit: Probability = 1.0
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the token stands: a guess that was accepted, or what the target drew."""
+        return self.acceptance is None or self.uniform < self.acceptance
+
+    def __post_init__(self) -> None:
+        judged = self.acceptance is not None
+        columns = (self.target_probs, self.draft_probs if judged else self.starts)
+        empty = self.starts if judged else self.draft_probs
+        if empty or judged == (self.draft_prob is None) or any(len(one) != len(self.tokens) for one in columns):
+            raise ValueError(f"a draw must have one probability of each kind for each of its {len(self.tokens)} tokens")
+        if self.token not in self.tokens:
+            raise ValueError(f"token {self.token} is not among those that its draw names")
+
 
 SCHEMA_VERSION: Final = 1
 NO_DRAFT: Final = "none"  # the name of a draft that is not there

@@ -14,8 +14,8 @@ from specllava.distill.losses import IGNORE
 from specllava.distill.pictures import written_picture
 from specllava.distill.rows import Row
 from specllava.models.checkpoints.chat_template import apply_template
-from specllava.models.checkpoints.special_tokens import beginning, bos_options
-from specllava.models.families.family import Size
+from specllava.models.checkpoints.tokens import beginning, bos_options
+from specllava.models.families.interface import Size
 
 
 @dataclass(frozen=True, slots=True)

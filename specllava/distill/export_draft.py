@@ -23,9 +23,7 @@ from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.hub_cache import SINGLE
 from specllava.models.drafts.draft_reading import LayoutName
 from specllava.models.drafts.feature_checkpoint import IDS, NESTED, VARIANTS, is_feature_draft, read_feature_draft
-from specllava.models.drafts.feature_config import LAST, FeatureDraftConfig
-from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.drafts.feature_rotations import SECTIONS
+from specllava.models.drafts.feature_draft import LAST, SECTIONS, FeatureDraft, FeatureDraftConfig
 
 LAYOUTS: Final[tuple[LayoutName, ...]] = get_args(LayoutName)
 EAGLE: Final = LAYOUTS[:2]  # those of EAGLE-1

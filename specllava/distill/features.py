@@ -25,7 +25,8 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.distill.pictures import Pixels, written_picture
-from specllava.models.families.family import FEATURES, Picture, SharedTower, Size, family_of
+from specllava.models.families.family import family_of
+from specllava.models.families.interface import FEATURES, Picture, SharedTower, Size
 from specllava.models.media.images import read_size
 from specllava.runtime.vision import to_device
 

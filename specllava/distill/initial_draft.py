@@ -13,7 +13,7 @@ from specllava.distill.batches import RowBatches
 from specllava.distill.config import DistillConfig
 from specllava.distill.job import Job
 from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.checkpoints.device import input_device
+from specllava.models.checkpoints.language_model import input_device
 from specllava.models.drafts.compressor_config import CompressorConfig
 from specllava.models.drafts.compressors import add_compressor
 from specllava.models.drafts.draft_classes import save, saved_beside

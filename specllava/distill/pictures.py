@@ -11,7 +11,8 @@ from PIL import Image
 from transformers import PretrainedConfig, ProcessorMixin
 
 from specllava.distill.loop import Batch
-from specllava.models.families.family import Picture, Size, family_of
+from specllava.models.families.family import family_of
+from specllava.models.families.interface import Picture, Size
 from specllava.models.media.images import open_image
 
 _ENTRY: Final = "picture "  # and its number and the name of a tensor: an entry of a batch

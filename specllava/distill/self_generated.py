@@ -18,7 +18,7 @@ from specllava.core.config import DecodingConfig
 from specllava.decoding import stream
 from specllava.distill.rows import Row, Rows, UnusableRowError, open_rows, write_rows
 from specllava.lane import Lane
-from specllava.models.checkpoints.special_tokens import TextError, escape_special_tokens, special_tokens
+from specllava.models.checkpoints.tokens import TextError, escape_special_tokens, special_tokens
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Message
 from specllava.runtime.kv_caches import KVCaches

@@ -19,9 +19,9 @@ from specllava.distill.loop import Batch, Losses, TrainingCallback, TrainingLog,
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
 from specllava.distill.pictures import batch_pictures
 from specllava.models.drafts.draft_classes import vision_source
-from specllava.models.drafts.feature_config import LAST
-from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.families.family import FEATURES, Features, ImageFeatures, family_of
+from specllava.models.drafts.feature_draft import LAST, FeatureDraft
+from specllava.models.families.family import family_of
+from specllava.models.families.interface import FEATURES, Features, ImageFeatures
 from specllava.runtime.engine import Engine
 from specllava.runtime.vision import compressor_of, kept_slots, merge_features, projector_weights, to_device
 

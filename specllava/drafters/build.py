@@ -8,11 +8,10 @@ from typing import Final
 
 from transformers import PreTrainedModel
 
-from specllava.drafters.drafter import Drafter
+from specllava.drafters.drafter import Drafter, NoDraft
 from specllava.drafters.feature import FeatureDrafter
 from specllava.drafters.lookup import LookupDrafter
 from specllava.drafters.model import ModelDrafter
-from specllava.drafters.no_draft import NoDraft
 from specllava.models.drafts.feature_draft import FeatureDraft
 
 DRAFTERS: Final[Mapping[str, Callable[[], Drafter]]] = MappingProxyType(

@@ -155,3 +155,15 @@ def _check_known(about: str, tokens: Sequence[int], vocabulary: int) -> None:
     unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
     if unknown is not None:
         raise ValueError(f"{about} token {unknown}, of a vocabulary of {vocabulary}")
+
+
+class NoDraft(Drafter, DraftSession):
+    """Drafter without guesses: the target decodes one token per pass."""
+
+    name = "none"
+
+    def open(self, context: DraftContext) -> DraftSession:
+        return self
+
+    def propose(self, root: int, depth: int) -> DraftTree:
+        return DraftTree.only_root(root)

@@ -16,7 +16,7 @@ from torch import Tensor
 from specllava.core.config import DecodingConfig
 from specllava.core.tree import ROOT_PARENT, DraftTree
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
-from specllava.models.checkpoints.special_tokens import slot_ids
+from specllava.models.checkpoints.tokens import slot_ids
 
 MAX_MATCHES = 16  # latest first
 

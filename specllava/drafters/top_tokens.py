@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.generation import LogitsProcessorList
 
-from specllava.core.growth.tree_builder import TopTokens
+from specllava.core.growth.rule import TopTokens
 from specllava.verification.sampling import RandomSource, draw_children, warp
 from specllava.verification.verifier import check_finite
 

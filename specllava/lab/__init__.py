@@ -22,8 +22,7 @@ from specllava.lab.comparison import compare_questions, measuring, sides
 from specllava.lab.drafters import compare_drafters
 from specllava.lab.forced_token import force_token, token_options
 from specllava.lab.sweep import sweep, sweep_values
-from specllava.models.media.media import Media, Pictures, open_media
-from specllava.models.media.video import Video
+from specllava.models.media.media import Media, Pictures, Video, open_media
 from specllava.pair import Pair
 from specllava.runtime.chat_format import Messages
 from specllava.runtime.prompt import with_draft_prompt

@@ -11,7 +11,7 @@ from specllava.core.config import DecodingConfig
 from specllava.findings.forced_token import ForcedToken, Option
 from specllava.lab.run import run_lane
 from specllava.lane import lane_of
-from specllava.models.checkpoints.special_tokens import slot_ids
+from specllava.models.checkpoints.tokens import slot_ids
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_prefix
 from specllava.runtime.scoring import draft_log_probs, teacher_forced_log_probs

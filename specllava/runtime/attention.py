@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from specllava.models.checkpoints.decoder import FULL, SLIDING, layer_types
+from specllava.models.checkpoints.language_model import FULL, SLIDING, layer_types
 
 
 def seen_in_prefill(slots: npt.NDArray[np.bool_], start: int) -> npt.NDArray[np.bool_]:

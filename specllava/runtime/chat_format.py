@@ -8,10 +8,9 @@ from typing import Any
 
 from PIL import Image
 
-from specllava.models.checkpoints.special_tokens import check_text
+from specllava.models.checkpoints.tokens import check_text
 from specllava.models.media.images import open_image
-from specllava.models.media.media import Media
-from specllava.models.media.video import Video
+from specllava.models.media.media import Media, Video
 
 Message = dict[str, Any]
 Messages = str | Sequence[Message]

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaModel, PretrainedConfig, PreTrainedModel
 
-from specllava.models.checkpoints.decoder import GROWING_ROPES
-from specllava.models.checkpoints.device import input_device
-from specllava.models.checkpoints.special_tokens import slot_ids
-from specllava.models.families.family import Features, find_family
+from specllava.models.checkpoints.language_model import GROWING_ROPES, input_device
+from specllava.models.checkpoints.tokens import slot_ids
+from specllava.models.families.family import find_family
+from specllava.models.families.interface import Features
 from specllava.runtime.attention import AttentionMasks, seen_in_prefill
-from specllava.runtime.cache import BranchCache, Content
+from specllava.runtime.cache import BranchCache, Content, StateRows
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput, PrefillOutput
-from specllava.runtime.state_rows import StateRows
 from specllava.runtime.vision import merge_features, num_image_tokens
 
 

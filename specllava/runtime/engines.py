@@ -16,10 +16,8 @@ from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.models.loading.load_options import PassesName
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
-from specllava.runtime.padded_engine import PaddedEngine, unpaddable
-from specllava.runtime.padded_feature_engine import PaddedFeatureEngine
-from specllava.runtime.padded_passes import WIDEST, bucket_of, window_of
-from specllava.runtime.runner import EagerRunner, GraphRunner, PassRunner
+from specllava.runtime.padded_engines import PaddedEngine, PaddedFeatureEngine, unpaddable
+from specllava.runtime.padded_passes import WIDEST, EagerRunner, GraphRunner, PassRunner, bucket_of, window_of
 
 AnyEngine = Engine | FeatureEngine
 MOST_FREE = 3  # engines of a model that wait for another text: as many as lanes of a race

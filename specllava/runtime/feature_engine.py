@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specllava.models.checkpoints.special_tokens import slot_ids
+from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
 from specllava.models.families.family import family_of
 from specllava.runtime.attention import AttentionMasks

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specllava.models.families.family import Features, ImageFeatures, Picture
+from specllava.models.families.interface import Features, ImageFeatures, Picture
 
 
 @dataclass(frozen=True, slots=True)

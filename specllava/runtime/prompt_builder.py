@@ -13,12 +13,12 @@ from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 from specllava.core.errors import is_panic
 from specllava.models.checkpoints.chat_template import apply_template
-from specllava.models.checkpoints.device import input_device
-from specllava.models.checkpoints.special_tokens import beginning, bos_options, special_tokens
+from specllava.models.checkpoints.language_model import input_device
+from specllava.models.checkpoints.tokens import beginning, bos_options, special_tokens
 from specllava.models.drafts.draft_classes import VisionSource
-from specllava.models.families.family import Family, ImageFeatures, Picture, family_of, picture_key
-from specllava.models.media.media import Media, all_frames, for_draft
-from specllava.models.media.video import Video, metadata
+from specllava.models.families.family import family_of
+from specllava.models.families.interface import Family, ImageFeatures, Picture, picture_key
+from specllava.models.media.media import Media, Video, all_frames, for_draft, metadata
 from specllava.runtime.chat_format import Message, Messages, as_chat, with_video_parts
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now

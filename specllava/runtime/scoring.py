@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specllava.findings.draft_scores import DraftScores
+from specllava.findings.ablation import DraftScores
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine, prompt_entries

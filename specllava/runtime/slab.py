@@ -1,7 +1,7 @@
 """Key/value cache of all layers in one tensor that never moves, written at columns that a tensor names.
 
 A pass over it does the same operations whatever the text's length is, so it can be captured once and replayed. Columns
-behind the capacity are scratch: a pass that is padded to more rows writes there what nobody reads.
+after the capacity are scratch: a pass that is padded to more rows writes there, and nobody reads it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,63 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from specllava.runtime.cache import BranchCache, BranchLayer
-from specllava.runtime.transfers import Upload
+from specllava.runtime.cache import BranchCache, BranchLayer, Move
+
+
+class Upload:
+    """Bytes that the host writes and the device reads.
+
+    Args:
+        nbytes: that fit; ``device`` holds them where passes read them, ``host`` is what is written.
+    """
+
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self._memory = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=pinned)
+        self.host: npt.NDArray[np.uint8] = self._memory.numpy()
+        self.device = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+        self._copied = torch.cuda.Event() if pinned else None
+
+    def wait(self) -> None:
+        """Wait until the last upload has left ``host``, which is long ago where a download came after it."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def send(self, nbytes: int) -> None:
+        """Copy the first ``nbytes`` to the device, behind the work that it was given before."""
+        self.device[:nbytes].copy_(self._memory[:nbytes], non_blocking=True)
+        if self._copied is not None:
+            self._copied.record(torch.cuda.current_stream(self.device.device))
+
+
+class Download:
+    """Rows of float32 numbers that passes write on the device and the host reads.
+
+    Args:
+        device: ``[rows, width]``, where passes write.
+    """
+
+    def __init__(self, rows: int, width: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self.device = torch.zeros((rows, width), device=device)
+        self._memory = torch.zeros((rows, width), pin_memory=pinned)
+        self._host: npt.NDArray[np.float32] = self._memory.numpy()
+        self._copied = torch.cuda.Event() if pinned else None
+
+    def fetch(self, rows: slice) -> list[list[float]]:
+        """Wait for the device and return these rows."""
+        self._memory[rows].copy_(self.device[rows], non_blocking=True)
+        if self._copied is not None:
+            self._copied.record(torch.cuda.current_stream(self.device.device))
+            self._copied.synchronize()
+        found: list[list[float]] = self._host[rows].tolist()
+        return found
 
 
 class WriteSlots(NamedTuple):
@@ -23,13 +74,6 @@ class WriteSlots(NamedTuple):
 
     slots: Tensor
     window: int
-
-
-class Move(NamedTuple):
-    """Columns to read and columns to write, ``[moved]`` each, on the device."""
-
-    source: Tensor
-    target: Tensor
 
 
 class SlabLayer(BranchLayer):

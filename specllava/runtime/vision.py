@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specllava.models.checkpoints.special_tokens import slot_ids
+from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.drafts.compressors import Compressor, Operator
 from specllava.models.drafts.slot_draft import SlotDraft
-from specllava.models.families.family import Features, features_family, shared_tower_of
+from specllava.models.families.family import features_family, shared_tower_of
+from specllava.models.families.interface import Features
 
 
 def to_device(inputs: Mapping[str, Tensor], model: PreTrainedModel, device: torch.device) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from transformers import LlavaForConditionalGeneration
 from specllava.distill.loop import Batch, Losses
 from specllava.distill.losses import IGNORE, answer_positions
 from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.families.family import tower_features
+from specllava.models.families.interface import tower_features
 from specllava.runtime.vision import merge_features
 from specllava.toyworld.hints import naming_loss
 from specllava.toyworld.packing import packed_mask

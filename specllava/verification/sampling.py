@@ -1,9 +1,9 @@
 """Verification by sampling: the emitted tokens have exactly the target's distribution. Needs no model and no cache.
 
-Why it is lossless: below any node of any tree, one more child, drawn from what is left of the draft's distribution
-there (or chosen, see :func:`verify_drawn`), leaves the distribution of what is emitted as it was. A tree may
-therefore grow in any way that looks only at what was drawn before; but a drawn child must stay: to drop it because
-of its token changes the distribution. Chosen children need none of this, see :func:`verify_top`.
+Why it is lossless: one more child of any node, drawn from the draft's residual distribution there, does not change the
+distribution of what is emitted (or chosen, see :func:`verify_drawn`). So a tree may grow in any way that looks only at
+earlier draws. A drawn child must stay: to drop it because of its token changes the distribution. Chosen children need
+none of this, see :func:`verify_top`.
 
 Distributions come from :func:`warp`, the draft's too, if children are drawn from it.
 """
@@ -11,14 +11,17 @@ Distributions come from :func:`warp`, the draft's too, if children are drawn fro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 from transformers.generation import LogitsProcessorList
 
+from specllava.core.trace import Verification
+
+if TYPE_CHECKING:
+    from specllava.verification.recording import DrawRecorder
 from specllava.core.tree import DraftTree
-from specllava.core.verdict import Verification
 
 
 class RandomSource(Protocol):
@@ -55,21 +58,6 @@ class SeededRandom:
         return self.last
 
 
-class Observer(Protocol):
-    """Interface of whoever is told of every number that a verifier drew, right after it; it draws none itself."""
-
-    def judged(self, node: int, token: int, residual: ResidualDistribution, acceptance: float) -> None:
-        """Hear that a guessed child ``token`` of ``node`` was accepted with probability ``acceptance``, or refused.
-
-        ``residual`` is what was left of both distributions at ``node``, that child included.
-        """
-        ...
-
-    def drew(self, node: int, token: int, target: Tensor) -> None:
-        """Hear that the target drew ``token`` after ``node`` from ``target``, ``[vocab]``."""
-        ...
-
-
 def warp(logits: Tensor, warpers: LogitsProcessorList) -> Tensor:
     """Compute the distributions to sample from, by transformers' own warpers in the order of its ``generate``.
 
@@ -99,7 +87,7 @@ def draw_children(draft_probs: Tensor, count: int, random: RandomSource) -> list
 
 
 def verify_top(
-    tree: DraftTree, probs: Tensor, random: RandomSource, observer: Observer | None = None
+    tree: DraftTree, probs: Tensor, random: RandomSource, recorder: DrawRecorder | None = None
 ) -> Verification:
     """Verify children that were chosen, not drawn, such as the draft's most likely ones.
 
@@ -119,8 +107,8 @@ def verify_top(
     while True:
         node = accepted[-1] if accepted else 0
         token = random.draw(probs[node])
-        if observer:
-            observer.drew(node, token, probs[node])
+        if recorder:
+            recorder.drew(node, token, probs[node])
         child = next((child for child in children[node] if tree.tokens[child] == token), None)
         if child is None:
             return Verification(tuple(accepted), token)
@@ -128,7 +116,7 @@ def verify_top(
 
 
 def verify_drawn(
-    tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: RandomSource, observer: Observer | None = None
+    tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: RandomSource, recorder: DrawRecorder | None = None
 ) -> Verification:
     """Verify children that were drawn from the draft without replacement (Sequoia, arXiv 2402.12374).
 
@@ -154,19 +142,19 @@ def verify_drawn(
             token = tree.tokens[child]
             acceptance = residual.acceptance(token)
             taken = random.accept(acceptance)
-            if observer:
-                observer.judged(node, token, residual, acceptance)
+            if recorder:
+                recorder.judged(node, token, residual, acceptance)
             if taken:
                 break
             residual = residual.without(token)
         else:
-            return Verification(tuple(accepted), _draw(node, residual, random, observer))
+            return Verification(tuple(accepted), _draw(node, residual, random, recorder))
         accepted.append(child)
         node = child
 
 
 def verify_traversal(
-    tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: RandomSource, observer: Observer | None = None
+    tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: RandomSource, recorder: DrawRecorder | None = None
 ) -> Verification:
     """Verify drawn children from the leaves to the root (Traversal Verification, arXiv 2505.12398).
 
@@ -194,20 +182,20 @@ def verify_traversal(
             break
         token, credit = tree.tokens[path[-1]], residuals[-1].credit
         taken = random.accept(credit)
-        if observer:
-            observer.judged(path[-2], token, residuals[-2], credit)
+        if recorder:
+            recorder.judged(path[-2], token, residuals[-2], credit)
         if taken:
             break
         for stack in (path, residuals, waiting):
             stack.pop()
         residuals[-1] = residuals[-1].without(token)
-    return Verification(tuple(path[1:]), _draw(path[-1], residuals[-1], random, observer))
+    return Verification(tuple(path[1:]), _draw(path[-1], residuals[-1], random, recorder))
 
 
-def _draw(node: int, residual: ResidualDistribution, random: RandomSource, observer: Observer | None) -> int:
+def _draw(node: int, residual: ResidualDistribution, random: RandomSource, recorder: DrawRecorder | None) -> int:
     token = random.draw(residual.target)
-    if observer:
-        observer.drew(node, token, residual.target)
+    if recorder:
+        recorder.drew(node, token, residual.target)
     return token
 
 

@@ -5,17 +5,40 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from transformers.generation import LogitsProcessorList
 
 from specllava.core.config import DecodingConfig
+from specllava.core.trace import Verification
 from specllava.core.tree import DraftTree
-from specllava.core.verdict import Verification
-from specllava.verification.greedy import verify_greedy
-from specllava.verification.sampling import Observer, RandomSource, verify_drawn, verify_top, verify_traversal, warp
+from specllava.verification.sampling import RandomSource, verify_drawn, verify_top, verify_traversal, warp
+
+
+def verify_greedy(tree: DraftTree, choices: Sequence[int]) -> Verification:
+    """Return the longest branch that the target agrees with, and the target's own token behind it.
+
+    Walks from the root while a child carries the target's choice; the same as going from the leaves to the
+    root and cutting at the first mismatch (Spec-LLaVA, arXiv 2509.11961, section 3).
+
+    Args:
+        choices: the target's most likely token after each node.
+    """
+    children = tree.children()
+    accepted: list[int] = []
+    node = 0
+    while True:
+        match = next((child for child in children[node] if tree.tokens[child] == choices[node]), None)
+        if match is None:
+            return Verification(tuple(accepted), choices[node])
+        accepted.append(match)
+        node = match
+
+
+if TYPE_CHECKING:
+    from specllava.verification.recording import DrawRecorder
 
 Numbers = Sequence[Sequence[float]]  # [rows, width] of a pass's reduction
 
@@ -31,44 +54,13 @@ class Choices:
         return torch.stack([logits.argmax(-1), (logits < torch.inf).all(-1)], dim=-1).float()
 
 
-class Verifier(Protocol):
-    """Interface of greedy decoding and of sampling for the decode loop."""
-
-    @property
-    def reduction(self) -> Choices | None:
-        """What a pass may compute of its logits, so that they need not be asked; ``None``: they must be."""
-        ...
-
-    def first_token(self, logits: Tensor) -> int:
-        """Return the first token of an answer, of logits ``[vocab]``."""
-        ...
-
-    def verify(
-        self,
-        tree: DraftTree,
-        logits: Tensor,
-        draft_probs: Tensor | None,
-        observer: Observer | None = None,
-        numbers: Numbers | None = None,
-    ) -> tuple[Verification, Tensor | None]:
-        """Verify a tree; also return the distributions that were used, if any had to be computed.
-
-        Args:
-            logits: ``[nodes, vocab]``.
-            draft_probs: the distribution that each node's children were drawn from, ``[nodes, vocab]``; ``None`` if
-                they were chosen.
-            observer: who hears of the numbers that are drawn, if any are.
-            numbers: what ``reduction`` made of each row of the logits, if the pass has computed it.
-        """
-        ...
-
-
 class GreedyVerifier:
     """Verifier that accepts the target's most likely token."""
 
-    reduction = Choices()
+    reduction: Choices | None = Choices()  # that a pass may compute, so that its logits need not be downloaded
 
     def first_token(self, logits: Tensor) -> int:
+        """Return the first token of an answer, by logits ``[vocab]``."""
         return int(logits.argmax())
 
     def verify(
@@ -76,9 +68,10 @@ class GreedyVerifier:
         tree: DraftTree,
         logits: Tensor,
         draft_probs: Tensor | None,
-        observer: Observer | None = None,
+        recorder: DrawRecorder | None = None,
         numbers: Numbers | None = None,
     ) -> tuple[Verification, Tensor | None]:
+        """Verify a tree, by logits ``[nodes, vocab]`` or the ``numbers`` that :class:`Choices` made of them."""
         choices = logits.argmax(-1).tolist() if numbers is None else [int(token) for token, _ in numbers]
         return verify_greedy(tree, choices), None
 
@@ -86,12 +79,13 @@ class GreedyVerifier:
 class SamplingVerifier:
     """Verifier that keeps the target's own distribution, warped by temperature, top-k, top-p and other cutoffs."""
 
-    reduction = None
+    reduction: Choices | None = None
 
     def __init__(self, config: DecodingConfig, random: RandomSource, warpers: LogitsProcessorList) -> None:
         self._config, self._random, self._warpers = config, random, warpers
 
     def first_token(self, logits: Tensor) -> int:
+        """Draw the first token of an answer, by logits ``[vocab]``."""
         probs = warp(logits[None], self._warpers)[0]
         token = self._random.draw(probs)
         _check_possible(logits, probs, token)
@@ -102,18 +96,29 @@ class SamplingVerifier:
         tree: DraftTree,
         logits: Tensor,
         draft_probs: Tensor | None,
-        observer: Observer | None = None,
+        recorder: DrawRecorder | None = None,
         numbers: Numbers | None = None,
     ) -> tuple[Verification, Tensor | None]:
+        """Verify a tree; also return the distributions ``[nodes, vocab]`` that were used.
+
+        Args:
+            logits: ``[nodes, vocab]``.
+            draft_probs: the distributions that the nodes' children were drawn from, ``[nodes, vocab]``; ``None`` if
+                they were chosen.
+            recorder: records the numbers that are drawn.
+        """
         probs = warp(logits, self._warpers)
         if draft_probs is None:
-            found = verify_top(tree, probs, self._random, observer)
+            found = verify_top(tree, probs, self._random, recorder)
         else:
             verify = verify_traversal if self._config.verifier == "traversal" else verify_drawn
-            found = verify(tree, probs, draft_probs, self._random, observer)
+            found = verify(tree, probs, draft_probs, self._random, recorder)
         last = found.path[-1]
         _check_possible(logits[last], probs[last], found.bonus_token)
         return found, probs
+
+
+Verifier = GreedyVerifier | SamplingVerifier
 
 
 def build_verifier(config: DecodingConfig, random: RandomSource, warpers: LogitsProcessorList) -> Verifier:

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from specllava.core.trace import Verification
 from specllava.core.tree import ROOT_PARENT, DraftTree
-from specllava.core.verdict import Verification
 from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import RandomSource, draw_children, verify_top, warp
 

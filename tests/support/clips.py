@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from PIL import Image
 
-from specllava.models.media.video import Video
+from specllava.models.media.media import Video
 
 
 def clip(count: int, sparse: int | None = None, seed: int = 0, slow: float = 1.0) -> Video:

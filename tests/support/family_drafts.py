@@ -16,7 +16,7 @@ from specllava.distill.make_draft import init_draft
 from specllava.lane import Lane
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
-from specllava.models.media.video import Video
+from specllava.models.media.media import Video
 from specllava.pair import Pair
 from support import checkpoints, families
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specllava.core.trace import DecodeTrace
-from specllava.drafters.growing import Expansion
+from specllava.drafters.growing import GrowingSession
 from specllava.pair import Pair
 from support import feature_checkpoints
 from support.feature_checkpoints import Layout
@@ -36,17 +36,17 @@ Trees = list[list[Scored]]
 def scores() -> Iterator[Trees]:
     """What drafts score, one list for each tree."""
     trees: Trees = []
-    plain = Expansion.expand
+    plain = GrowingSession._expand
     paths: dict[int, tuple[int, ...]] = {}
 
-    def noting(self: Expansion, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Any:
+    def noting(self: GrowingSession, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Any:
         chosen = self._top_tokens
 
         def held(logits: Tensor, count: int, of: Sequence[int]) -> Any:
             trees[-1].extend(Scored(paths[node], row.clone()) for node, row in zip(of, logits, strict=True))
             return chosen(logits, count, of)
 
-        if not self.columns:
+        if not self._columns:
             trees.append([])
             paths.clear()
         for node, token, parent in zip(nodes, tokens, parents, strict=True):
@@ -58,7 +58,7 @@ def scores() -> Iterator[Trees]:
             self._top_tokens = chosen
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Expansion, "expand", noting)
+        patch.setattr(GrowingSession, "_expand", noting)
         yield trees
 
 

@@ -14,9 +14,8 @@ from specllava.core.metrics import compare, summarise
 from specllava.core.question import Question
 from specllava.core.race_file import NamedTrace, comparison_json
 from specllava.core.trace import DecodeTrace
-from specllava.findings.ablation import Ablation, TreeComparison, VariantResult
+from specllava.findings.ablation import Ablation, DraftScores, TreeComparison, VariantResult
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
-from specllava.findings.draft_scores import DraftScores
 from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.replays import ReplayStep, priced, straight_costs
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value

@@ -7,8 +7,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, PretrainedConfig, PreTrainedModel
 
 from specllava.models.drafts.draft_reading import DraftFormat
-from specllava.models.drafts.feature_config import FeatureDraftConfig
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
 
 Build = tuple[type[PreTrainedModel], PretrainedConfig]
 Shape = tuple[int, int, int, int, int]  # hidden size, intermediate size, layers, heads, KV heads

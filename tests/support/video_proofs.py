@@ -12,7 +12,7 @@ from torch import Tensor
 from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.models.families.family import family_of
-from specllava.models.media.video import Video, metadata
+from specllava.models.media.media import Video, metadata
 from specllava.pair import Pair
 from support import checkpoints
 from support.clips import clip

@@ -23,9 +23,10 @@ from specllava.core.trace import (
     RunInfo,
     StepSeconds,
     StepTrace,
+    TargetView,
+    Verification,
 )
 from specllava.core.tree import DraftTree, Pruned
-from specllava.core.verdict import TargetView, Verification
 from specllava.models.media.media import Pictures, all_frames, open_media
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene

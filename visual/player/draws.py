@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from specllava.core.trace import DecodeTrace, StepTrace
-from specllava.core.verdict import Draw
+from specllava.core.trace import DecodeTrace, Draw, StepTrace
 from visual.figures.labels import token_label
 
 

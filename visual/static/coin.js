@@ -1,5 +1,5 @@
 // The coin: with a temperature, how the numbers that the verifier drew decided a step, one after the other. Everything
-// shown is recorded (specllava/core/verdict.py); words enter the page as textContent only.
+// shown is recorded (specllava/core/trace.py); words enter the page as textContent only.
 
 const SHOWN = 7; // words with bars of their own, the judged one apart
 const LEAST = 0.005; // probability that a bar can show

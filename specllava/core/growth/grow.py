@@ -10,8 +10,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specllava.core.growth.rule import GrowthRule
-from specllava.core.growth.tree_builder import TopTokens, TreeBuilder
+from specllava.core.growth.rule import GrowthRule, TopTokens, TreeBuilder
 from specllava.core.own_values import integer, integers
 from specllava.core.tree import ROOT_PARENT, DraftTree, Pruned
 

@@ -1,9 +1,10 @@
-"""Plain language models that a draft is made of."""
+"""Language models: classes that can draft, attention of their layers, their device."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig, PreTrainedModel
 
 LANGUAGE_MODELS: Final = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
@@ -15,3 +16,74 @@ def language_model_class(config: PretrainedConfig) -> type[PreTrainedModel] | No
         return None
     found: type[PreTrainedModel] = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return found
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+GROWING_ROPES: Final = ("dynamic", "longrope")  # rotary angles depend on how long the text is
+
+
+def layer_types(config: PretrainedConfig) -> tuple[str, ...]:
+    """Return the attention of each decoder layer: ``layer_types``, or one for all by ``sliding_window``."""
+    if config.model_type == "llama":  # which attends to everything, whatever else its configuration carries along
+        return (FULL,) * int(config.num_hidden_layers)
+    named: Any = getattr(config, "layer_types", None)
+    if named:
+        return tuple(named)
+    sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    return (SLIDING if sliding else FULL,) * int(config.num_hidden_layers)
+
+
+def check_decoder(name: str, config: PretrainedConfig) -> None:
+    """Refuse a decoder whose tree passes would not be lossless.
+
+    Raises:
+        ValueError: a layer that keeps a recurrent state or attends in chunks, or rotary angles that change with the
+            length of the text in the middle of an answer.
+    """
+    others = sorted(set(layer_types(config)) - {FULL, SLIDING})
+    if others:
+        why = (
+            "attend in chunks, and a draft tree may reach over a chunk's end"
+            if "chunk" in others[0]
+            else "keep one state for the whole text, from which a branch that is refused cannot be taken back"
+        )
+        raise ValueError(f"{name} has {others[0]} layers, which {why}: full and sliding attention can verify trees")
+    rope: Any = getattr(config, "rope_parameters", None) or {}
+    kinds = {rope.get("rope_type")} | {part.get("rope_type") for part in rope.values() if isinstance(part, dict)}
+    if "longrope" in kinds:
+        raise ValueError(
+            f"{name} has rotary embeddings of type longrope, whose angles change where a text outgrows"
+            " original_max_position_embeddings: a tree that reaches over it would not be lossless"
+        )
+
+
+def input_device(model: PreTrainedModel) -> torch.device:
+    """Return the device that takes a model's token ids and pictures.
+
+    Of a model on several devices that is where its word embeddings run, whose weights may lie elsewhere until then.
+    """
+    embeddings = model.get_input_embeddings()
+    device = getattr(getattr(embeddings, "_hf_hook", None), "execution_device", None)
+    return embeddings.weight.device if device is None else torch.device(device)
+
+
+def parse_device(name: str) -> torch.device:
+    """Return the device of a name; ``auto`` is the GPU if there is one.
+
+    Raises:
+        ValueError: no such device, or none here.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N") from error
+    if device.type == "mps":
+        raise ValueError(f"device {name} computes no float64, which answers are chosen in: use cpu")
+    other = torch.accelerator.current_accelerator()
+    if device.type not in ("cpu", "cuda") and (other is None or device.type != other.type):  # such as meta
+        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {name} is not there: {torch.cuda.device_count()} GPUs are available")
+    return device

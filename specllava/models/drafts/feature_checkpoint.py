@@ -17,12 +17,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.checkpoints.decoder import FULL, SLIDING
-from specllava.models.checkpoints.device import input_device
+from specllava.models.checkpoints.language_model import FULL, SLIDING, input_device
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
-from specllava.models.drafts.feature_config import LAST, FeatureDraftConfig
-from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.drafts.feature_rotations import rotary_settings
+from specllava.models.drafts.feature_draft import LAST, FeatureDraft, FeatureDraftConfig, rotary_settings
 
 PADDING = 128  # rows that a draft's vocabulary may lack: of LLaVA's 32,064 Vicuna has 32,000, of Qwen's 152,064 151,936
 NESTED, IDS = "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"

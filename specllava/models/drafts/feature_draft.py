@@ -1,27 +1,209 @@
 """A draft that reads the target's hidden states: EAGLE and what came of it (arXiv 2401.15077, 2406.16858, 2503.01840).
 
 Entry ``i`` of its text pairs the embedding of token ``i + 1`` with the target's state ``f_i`` of token ``i``; what
-its layers make of that stands for ``f_{i+1}``. Behind the last token whose state is known it goes on from its own.
+its layers make of that stands for ``f_{i+1}``. After the last token with a known state, it goes on from its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers import LlamaConfig, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from specllava.models.checkpoints.decoder import layer_types
-from specllava.models.checkpoints.special_tokens import slot_ids
-from specllava.models.drafts.compressor_config import OperatorName
-from specllava.models.drafts.compressors import compressor_of_config
-from specllava.models.drafts.feature_config import FeatureDraftConfig
-from specllava.models.drafts.feature_layers import Eagle3Layer, EagleLayer
-from specllava.models.drafts.feature_rotations import rotary_axes, rotations_in_rows
-from specllava.models.drafts.image_runs import ImageAdaptor, segments_of
+from specllava.models.checkpoints.language_model import FULL, layer_types
+from specllava.models.checkpoints.tokens import slot_ids
+from specllava.models.drafts.compressor_config import CompressorConfig, OperatorName
+from specllava.models.drafts.compressors import ImageAdaptor, compressor_of_config, segments_of
+
+LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, behind its final norm
+
+
+@strict
+class FeatureDraftConfig(LlamaConfig):
+    """Sizes and variant of a feature draft.
+
+    Args:
+        format: recurrence: ``eagle`` (EAGLE-1 and 2, arXiv 2401.15077), ``msd`` (2505.14260: image embeddings enter as
+            they are), ``vispec`` (2509.15235: image runs are compressed), ``eagle3`` (2503.01840: several layers).
+        state_layers: hidden states of the target that it reads, numbered as transformers does; -1 is the last, normed.
+        target_hidden_size: of one such state; ``hidden_size`` if not given.
+        draft_vocab_size: tokens that its own head scores; all of the target's if not given.
+        fusion: it has ``fc``, which makes one vector of what it reads; without, an EAGLE-3 draft reads one state as it
+            is.
+        fc_bias: that has a bias; if not given, as each format's authors have it.
+        input_norm: its first layer has an input norm, as in EagleVLM (2509.11815); EAGLE has none there.
+        own_embeddings: it has token embeddings of its own; the target's otherwise.
+        own_head: it has a head of its own, the target's otherwise; if not given, EAGLE-3 has one.
+        qkv_bias: queries, keys and values have biases, as Qwen2's have.
+        qk_norm: queries and keys are normed by head, as Qwen3's are.
+        layer_types, sliding_window: attention of each layer, and the positions that a ``sliding_attention`` layer sees,
+            its own included; full attention if not given.
+        mrope_section: pairs of numbers of a head that each of its target's three rows of positions rotates; plain
+            positions without, see :mod:`specllava.models.drafts.feature_draft`.
+        mrope_interleaved: the three take turns, as in Qwen3-VL; else they follow one another, as in Qwen2-VL.
+        queries: of ViSpec's image adaptor.
+        norm_before_residual, norm_before_fc, fc_norm, norm_output: variants of EAGLE-3 in the speculators layout: the
+            normed state is the residual; one norm, or one for each state, before the fusion; the normed state recurs.
+        compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.
+
+    Raises:
+        ValueError: a compressor that is not known, or one of another format than ``eagle``.
+    """
+
+    model_type = "feature_draft"
+
+    num_hidden_layers: int = 1
+    format: str = "eagle"
+    state_layers: list[int] | tuple[int, ...] = LAST
+    target_hidden_size: int | None = None
+    draft_vocab_size: int | None = None
+    fusion: bool = True
+    fc_bias: bool | None = None
+    input_norm: bool = False
+    own_embeddings: bool = False
+    own_head: bool | None = None
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    layer_types: list[str] | None = None
+    sliding_window: int | None = None
+    mrope_section: list[int] | None = None
+    mrope_interleaved: bool = False
+    queries: int = 2
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    compressor: dict[str, object] | None = None
+
+    def __post_init__(self, **kwargs: object) -> None:
+        if self.target_hidden_size is None:
+            self.target_hidden_size = self.hidden_size
+        if self.draft_vocab_size is None:
+            self.draft_vocab_size = self.vocab_size
+        eagle3 = self.format == "eagle3"
+        self.fc_bias = not eagle3 if self.fc_bias is None else self.fc_bias
+        self.own_head = eagle3 if self.own_head is None else self.own_head
+        if self.layer_types is None:
+            self.layer_types = [FULL] * self.num_hidden_layers
+        if self.compressor is not None:
+            if self.format != "eagle":
+                raise ValueError(f"a draft of format {self.format} takes no compressor, only eagle does")
+            self.compressor = CompressorConfig.of(self.compressor).settings()
+        super().__post_init__(**kwargs)
+
+    def validate_architecture(self) -> None:
+        """Accept heads of another width than hidden size over their number, as the draft for Qwen2.5-VL-32B has."""
+
+
+class EagleLayer(LlamaDecoderLayer):
+    """Decoder layer of EAGLE, whose first layer has no input norm unless the configuration asks for one."""
+
+    def __init__(self, config: FeatureDraftConfig, number: int) -> None:
+        super().__init__(config, number)
+        if number == 0 and not config.input_norm:
+            self.input_layernorm = nn.Identity()
+        if config.qk_norm:
+            self.self_attn = _normed_attention(config, number)
+        if config.qkv_bias:
+            _replace_products(self.self_attn, config.hidden_size, bias=True)
+
+
+class Eagle3Layer(LlamaDecoderLayer):
+    """First decoder layer of EAGLE-3: attends over token embedding and state side by side, ``[…, 2 hidden]``."""
+
+    def __init__(self, config: FeatureDraftConfig, number: int) -> None:
+        super().__init__(config, number)
+        if config.qk_norm:
+            self.self_attn = _normed_attention(config, number)
+        _replace_products(self.self_attn, 2 * config.hidden_size, config.qkv_bias or config.attention_bias)
+        for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):  # torch's own, which keeps float64
+            setattr(self, name, nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps))
+        self.norm_before_residual = config.norm_before_residual
+
+    def forward(self, hidden_states: Tensor, **arguments: Any) -> Tensor:
+        """Run the layer on ``[1, tokens, 2 hidden]``; the result is ``[1, tokens, hidden]``."""
+        embeds, states = hidden_states.chunk(2, -1)
+        normed = self.hidden_norm(states)
+        attended, _ = self.self_attn(
+            hidden_states=torch.cat([self.input_layernorm(embeds), normed], dim=-1), **arguments
+        )
+        states = (normed if self.norm_before_residual else states) + attended
+        out: Tensor = states + self.mlp(self.post_attention_layernorm(states))
+        return out
+
+
+def _normed_attention(config: FeatureDraftConfig, number: int) -> Qwen3Attention:
+    """Return Qwen3's attention, which norms each head of queries and keys before it rotates them."""
+    attention = Qwen3Attention(config, number)
+    for name in ("q_norm", "k_norm"):  # torch's own, which keeps float64
+        setattr(attention, name, nn.RMSNorm(attention.head_dim, eps=config.rms_norm_eps))
+    return attention
+
+
+def _replace_products(attention: nn.Module, width: int, bias: bool) -> None:
+    """Let queries, keys and values be made of ``width`` numbers."""
+    for name in ("q_proj", "k_proj", "v_proj"):
+        setattr(attention, name, nn.Linear(width, getattr(attention, name).out_features, bias=bias))
+
+
+SECTIONS: Final = ("mrope_section", "mrope_interleaved")
+GIVEN: Final = ("rope_scaling", "rope_parameters")  # where a configuration may say it, beside "rope_theta"
+USUAL_THETA: Final = 10000.0
+
+
+def rotary_settings(name: str, settings: Mapping[str, Any], in_rows: bool) -> dict[str, Any]:
+    """Return the rotary settings of any ``config.json`` by the names of ``FeatureDraftConfig``.
+
+    Args:
+        in_rows: the draft reads its target's three rows of positions, if the settings have sections for them.
+
+    Raises:
+        ValueError: settings that are no JSON object, or sections that are not three numbers.
+    """
+    given: dict[str, Any] = {"rope_theta": settings.get("rope_theta")}
+    for key in GIVEN:
+        one = settings.get(key) or {}
+        if not isinstance(one, Mapping):
+            raise ValueError(f"{name} has {key} {one!r}, which is no JSON object")
+        given |= one
+    kind = given.pop("type", None)
+    kind = given.pop("rope_type", None) or kind or "default"
+    rope = {key: value for key, value in given.items() if key not in SECTIONS}
+    rope |= {"rope_type": "default" if kind == "mrope" else kind, "rope_theta": rope["rope_theta"] or USUAL_THETA}
+    section = given.get(SECTIONS[0])
+    if section is None or not in_rows:
+        return {"rope_parameters": rope}
+    if not isinstance(section, list) or len(section) != 3 or not all(isinstance(one, int) for one in section):
+        raise ValueError(f"{name} has mrope_section {section!r}, which are not three whole numbers")
+    return {"rope_parameters": rope, "mrope_section": section, "mrope_interleaved": bool(given.get(SECTIONS[1]))}
+
+
+def rotary_axes(section: Sequence[int], interleaved: bool) -> list[int]:
+    """Return the row of positions that each pair of numbers of a head is rotated by: 0 time, 1 height, 2 width.
+
+    Args:
+        section: pairs of each row; the rows follow one another, or take turns as far as they go.
+    """
+    if not interleaved:
+        return [row for row, count in enumerate(section) for _ in range(count)]
+    return [pair % 3 if pair < 3 * section[pair % 3] else 0 for pair in range(sum(section))]
+
+
+def rotations_in_rows(
+    rotary: LlamaRotaryEmbedding, axes: Sequence[int], positions: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines ``[batch, entries, size of a head]`` of positions ``[3, batch, entries]``."""
+    angles = positions[list(axes)].float() * rotary.inv_freq.float()[:, None, None]  # [pairs, batch, entries]
+    angles = angles.permute(1, 2, 0).repeat(1, 1, 2)
+    scaling = rotary.attention_scaling
+    return (angles.cos() * scaling).to(dtype), (angles.sin() * scaling).to(dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,9 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specllava.models.checkpoints.decoder import FULL
+from specllava.models.checkpoints.language_model import FULL
 from specllava.models.drafts.draft_reading import DraftFormat
-from specllava.models.drafts.feature_config import LAST, FeatureDraftConfig
-from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.drafts.feature_rotations import rotary_settings
+from specllava.models.drafts.feature_draft import LAST, FeatureDraft, FeatureDraftConfig, rotary_settings
 
 SIZES: Final = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings",

@@ -1,1 +1,1 @@
-"""Families of vision-language models, one adapter a file; ``specllava/models/families/family.py`` lists them."""
+"""Families of vision-language models, one adapter each; ``specllava/models/families/family.py`` lists them."""

@@ -6,9 +6,6 @@ from typing import Final
 
 from transformers import PretrainedConfig
 
-from specllava.models.families.aya_vision import AyaVision
-from specllava.models.families.gemma3 import Gemma3
-from specllava.models.families.idefics3 import Idefics3, SmolVLM
 from specllava.models.families.interface import (
     FEATURES,
     Family,
@@ -24,10 +21,8 @@ from specllava.models.families.interface import (
 )
 from specllava.models.families.llava import Llava, LlavaNext
 from specllava.models.families.llava_video import LlavaNextVideo, VideoLlava
-from specllava.models.families.plain import InternVL, LlavaOnevision, Mistral3
-from specllava.models.families.qwen3_vl import Qwen3VL, Qwen3VLMoe
-from specllava.models.families.qwen25_vl import Qwen25VL
-from specllava.models.families.qwen_vl import Qwen2VL
+from specllava.models.families.plain import AyaVision, Gemma3, Idefics3, InternVL, LlavaOnevision, Mistral3, SmolVLM
+from specllava.models.families.qwen_vl import Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL
 
 __all__ = [
     "FEATURES",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel, ProcessorMixin
 
-from specllava.models.media.video import Video
+from specllava.models.media.media import Video
 
 Size = tuple[int, int]  # height and width in pixels
 Picture = dict[str, Tensor]  # what a model reads of one picture, by the names of its ``forward``

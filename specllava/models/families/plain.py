@@ -1,4 +1,4 @@
-"""Families with ordinary positions and masks, through transformers' own ``get_image_features``.
+"""Families with ordinary positions, through transformers' own ``get_image_features``.
 
 A picture's features are the embeddings of its image slots, in the space of the model that read it: tower and projector
 ran once. A draft reads them through a projector of its own (``SlotDraft``), or each picture with a tower of its own.
@@ -12,12 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
+    AyaVisionForConditionalGeneration,
+    Gemma3ForConditionalGeneration,
+    Idefics3ForConditionalGeneration,
+    Idefics3Processor,
     InternVLForConditionalGeneration,
     LlavaOnevisionForConditionalGeneration,
     Mistral3ForConditionalGeneration,
     PretrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
+    SmolVLMForConditionalGeneration,
 )
 
 from specllava.models.families.interface import Family, ImageFeatures, Picture, Size, split_tiles, square
@@ -118,3 +123,71 @@ class Mistral3(Plain):
         times = 2 if picture["image_sizes"].eq(square).all() else 1
         read = {name: one.repeat(times, *[1] * (one.dim() - 1)) for name, one in picture.items()}
         return super()._embeddings(model, read).chunk(times)[0]
+
+
+class AyaVision(Plain):
+    """Aya Vision 8B and 32B: tiles of equal numbers of slots, then the whole; each is a picture of its own."""
+
+    name, target = "aya_vision", AyaVisionForConditionalGeneration
+
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        vision = config.vision_config
+        return square(config, processor) | {
+            "img_size": (processor.img_size, vision.image_size),
+            "patch_size": (processor.patch_size, vision.patch_size * config.downsample_factor),
+        }
+
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        return [{"pixel_values": tile} for tile in inputs["pixel_values"].split(1)]
+
+
+class Gemma3(Plain):
+    """Gemma 3: a picture is one square of 256 slots, which attend to each other in both directions while it is read.
+
+    Where the processor pans and scans, each crop is a picture of its own.
+    """
+
+    name, target = "gemma3", Gemma3ForConditionalGeneration
+    bidirectional = True
+
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        tokens = processor.image_seq_length, config.mm_tokens_per_image
+        return square(config, processor) | {"image_seq_length": tokens}
+
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        return [{"pixel_values": square} for square in inputs["pixel_values"].split(1)]
+
+    def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
+        return {"token_type_ids": torch.eq(input_ids, config.image_token_id).int()}
+
+
+class Idefics3(Plain):
+    """Idefics3 (arXiv 2408.12637): tiles between row and column tokens, then the whole picture."""
+
+    name, target = "idefics3", Idefics3ForConditionalGeneration
+
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+        side = config.vision_config.image_size
+        tokens = (side // config.vision_config.patch_size // config.scale_factor) ** 2
+        return {
+            "max_image_size": (processor.image_processor.max_image_size["longest_edge"], side),
+            "image_seq_len": (processor.image_seq_len, tokens),
+        }
+
+    def pictures(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
+    ) -> list[Picture]:
+        tiles = [max(1, processor.image_processor.get_number_of_image_patches(*size)[0]) for size in sizes]
+        names = "pixel_values", "pixel_attention_mask"  # [1, tiles, …]
+        read = zip(*(split_tiles(inputs[name][0], tiles) for name in names), strict=True)
+        return [{name: one[None] for name, one in zip(names, parts, strict=True)} for parts in read]
+
+
+class SmolVLM(Idefics3):
+    """SmolVLM and SmolVLM2 (arXiv 2504.05299), which write a picture as Idefics3 does."""
+
+    name, target, processor = "smolvlm", SmolVLMForConditionalGeneration, Idefics3Processor

@@ -1,13 +1,14 @@
-"""Qwen2-VL, whose tokens have positions in time, height and width (M-RoPE, arXiv 2409.12191).
+"""Qwen2-VL to Qwen3-VL, whose tokens have positions in time, height and width (M-RoPE, arXiv 2409.12191).
 
-A word has the same position in all three rows. A picture's slots have those of their grid, and what follows goes on
-behind the grid's longer side: so a text with pictures ends at a smaller position than its length, and every later token
+A word has the same position in all three rows. A picture's slots have those of their grid, and later tokens go on
+after the grid's longer side. So a text with pictures ends at a smaller position than its length, and every later token
 keeps that offset. The positions of a long video in time may exceed those of the words after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,11 +17,14 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
+    Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 from specllava.models.families.interface import FEATURES, Family, GridFeatures, ImageFeatures, Picture, Size
-from specllava.models.families.processors import Qwen2VLProcessorPil
+from specllava.models.families.processors import Qwen2VLProcessorPil, Qwen3VLProcessorPil, Qwen25VLProcessorPil
 
 
 class Qwen2VL(Family):
@@ -101,3 +105,47 @@ class Qwen2VL(Family):
     def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
         pictures, videos = (torch.eq(input_ids, token) for token in (config.image_token_id, config.video_token_id))
         return {"mm_token_type_ids": pictures.int() + 2 * videos.int()}
+
+
+INTERVAL = "second_per_grid_ts"  # seconds from one patch in time to the next
+
+
+class Qwen25VL(Qwen2VL):
+    """Qwen2.5-VL: most layers of its tower attend within windows."""
+
+    name, target, processor = "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration, Qwen25VLProcessorPil
+
+    def videos(
+        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
+    ) -> list[Picture]:
+        found = super().videos(config, processor, inputs)
+        return [one | {INTERVAL: time} for one, time in zip(found, inputs[INTERVAL].split(1), strict=True)]
+
+    def _features(self, model: PreTrainedModel, picture: Picture) -> GridFeatures:
+        found = super()._features(model, picture)
+        return replace(found, interval=float(picture[INTERVAL])) if found.video else found
+
+
+class Qwen3VL(Qwen2VL):
+    """Qwen3-VL: behind its first layers the decoder adds to each slot what the tower made of it earlier (DeepStack)."""
+
+    name, target, processor = "qwen3_vl", Qwen3VLForConditionalGeneration, Qwen3VLProcessorPil
+
+    def slot_width(self, config: PretrainedConfig) -> int:
+        return super().slot_width(config) * (1 + len(config.vision_config.deepstack_visual_indexes))
+
+    def prefill_arguments(
+        self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures] | None
+    ) -> dict[str, Any]:
+        if features is None:
+            return {}
+        return {
+            "visual_pos_masks": self.prompt_arguments(model.config, input_ids)["mm_token_type_ids"] > 0,
+            "deepstack_visual_embeds": list(torch.cat([one.deep for one in features], dim=1)),  # [slots, hidden] each
+        }
+
+
+class Qwen3VLMoe(Qwen3VL):
+    """Qwen3-VL whose decoder routes each token to a few of its experts, by that token's state alone."""
+
+    name, target = "qwen3_vl_moe", Qwen3VLMoeForConditionalGeneration

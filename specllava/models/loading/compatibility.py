@@ -1,13 +1,14 @@
-"""Whether a draft fits a target: the same tokens, and features of the same vision tower."""
+"""Checks that processor and draft fit a target: by tokens, and by features of the same vision tower."""
 
 from __future__ import annotations
 
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from specllava.models.checkpoints.vocabulary import check_tokens
+from specllava.models.checkpoints.tokens import check_tokens
 from specllava.models.drafts.draft_classes import vision_source
 from specllava.models.drafts.slot_draft import SlotDraft, SlotDraftConfig
 from specllava.models.families.family import shared_tower_of
+from specllava.models.families.interface import Family
 
 INIT, IMPORT = 'run "specllava draft init"', 'run "specllava draft import"'
 
@@ -101,3 +102,24 @@ def differences(target: PretrainedConfig, draft: PretrainedConfig) -> list[tuple
         for name in ("hidden_size", "image_size", "patch_size")
     ]
     return [(name, ours, theirs) for name, ours, theirs in found if ours != theirs]
+
+
+def check_processor(name: str, family: Family, config: PretrainedConfig, processor: ProcessorMixin) -> None:
+    """Refuse a processor that writes other image slots than the model fills, or cuts pictures in other ways.
+
+    Raises:
+        ValueError: with both numbers.
+    """
+    way = "the processor does not fit the model, take both from one checkpoint"
+    slot, written = config.image_token_id, processor.image_token_ids
+    if slot not in written:
+        ids = ", ".join(map(str, written))
+        raise ValueError(f"{name}: the processor's image token is {ids}, the model's {slot}: {way}")
+    try:
+        required = family.processor_requirements(config, processor)
+    except (AttributeError, LookupError, TypeError) as error:  # a processor of other fields
+        kinds = f"a {type(processor).__name__} with a {type(processor.image_processor).__name__}"
+        raise ValueError(f"{name}: {kinds} is no processor of a {family.name}: {way}") from error
+    for field, (theirs, ours) in required.items():
+        if theirs != ours:
+            raise ValueError(f"{name}: the processor's {field} is {theirs}, the model's {ours}: {way}")

@@ -10,22 +10,25 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
-from specllava.models.checkpoints.decoder import check_decoder
-from specllava.models.checkpoints.device import input_device, parse_device
-from specllava.models.checkpoints.eos import eos_token_ids
-from specllava.models.checkpoints.language_model import LANGUAGE_MODELS, language_model_class
-from specllava.models.checkpoints.vocabulary import align
+from specllava.models.checkpoints.language_model import (
+    LANGUAGE_MODELS,
+    check_decoder,
+    input_device,
+    language_model_class,
+    parse_device,
+)
+from specllava.models.checkpoints.tokens import align, eos_token_ids
 from specllava.models.drafts.draft_classes import vision_source
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.models.drafts.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.models.drafts.slot_draft import SlotDraft, SlotDraftConfig, draft_config
-from specllava.models.families.family import SharedTower, family_of, find_family, known_families
-from specllava.models.loading.compatibility import check_pair, check_relative
+from specllava.models.families.family import family_of, find_family, known_families
+from specllava.models.families.interface import SharedTower
+from specllava.models.loading.compatibility import check_pair, check_processor, check_relative
 from specllava.models.loading.fused import fuse
 from specllava.models.loading.load_options import LoadOptions
 from specllava.models.loading.memory_estimate import check_memory, checked_context, estimate, without_storage
-from specllava.models.loading.processor_fit import check_processor
 from specllava.models.loading.quantization import kept_whole, quantization_config
 
 

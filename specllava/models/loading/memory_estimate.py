@@ -1,4 +1,4 @@
-"""Memory that a pair takes on a device, estimated before a weight is read or downloaded."""
+"""Memory that a pair takes on a device and memory that is free, before a weight is read or downloaded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specllava.models.drafts.feature_config import FeatureDraftConfig
-from specllava.models.loading.free_memory import free_bytes
+from specllava.models.drafts.feature_draft import FeatureDraftConfig
 from specllava.models.loading.load_options import QuantizationName
-from specllava.models.loading.model_size import ENOUGH, GB, SHORTEST, Estimate, ModelSize, pair_memory
+from specllava.models.loading.memory import ENOUGH, GB, SHORTEST, Estimate, ModelSize, free_bytes, pair_memory
 from specllava.models.loading.quantization import BYTES, decoder_weights
 
 MOST_MODULES: Final = 40_000  # a decoder of 126 layers has 2,000

@@ -12,7 +12,7 @@ from PIL import Image
 
 from specllava.core.limits import highest
 from specllava.models.media.images import MAX_PIXELS, MAX_RATIO
-from specllava.models.media.video import Video, evenly
+from specllava.models.media.media import Video, evenly
 
 if TYPE_CHECKING:
     from av.container import InputContainer

@@ -22,7 +22,7 @@ from typing import IO, Any, Final
 from PIL import Image
 
 from specllava.core.bounded_process import bound, own_environment
-from specllava.models.media.video import Video
+from specllava.models.media.media import Video
 from specllava.models.media.video_file import read_video
 
 MEMORY: Final = 4 * 2**30  # bytes of address space: frames, decoders' threads and libraries

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specllava.core.growth.rule import RuleInfo
+from specllava.core.growth.rule import RuleInfo, TopTokens, TreeBuilder
 from specllava.core.growth.rules.scored import ScoredRule
-from specllava.core.growth.tree_builder import TopTokens, TreeBuilder
 
 BENCH_FLOOR = -1.0  # nats; a chain stops sooner than a tree
 

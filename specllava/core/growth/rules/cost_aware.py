@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from specllava.core.growth.cost_model import CostModel, Costs
-from specllava.core.growth.rule import GrowthRule, RuleInfo
-from specllava.core.growth.tree_builder import TopTokens, TreeBuilder
+from specllava.core.growth.rule import GrowthRule, RuleInfo, TopTokens, TreeBuilder
 from specllava.core.tree import DraftTree
 
 BENCH_NODES, BENCH_DEPTH = 64, 16  # it finds its own limits

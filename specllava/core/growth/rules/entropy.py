@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from specllava.core.growth.rule import RuleInfo
+from specllava.core.growth.rule import RuleInfo, TopTokens, TreeBuilder
 from specllava.core.growth.rules.scored import ScoredRule
-from specllava.core.growth.tree_builder import TopTokens, TreeBuilder
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from specllava.core.growth.rule import GrowthRule
-from specllava.core.growth.tree_builder import TreeBuilder
+from specllava.core.growth.rule import GrowthRule, TreeBuilder
 
 
 class ScoredRule(GrowthRule):

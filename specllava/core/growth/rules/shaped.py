@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from specllava.core.growth.rule import GrowthRule, RuleInfo
+from specllava.core.growth.rule import GrowthRule, RuleInfo, TopTokens, TreeBuilder
 from specllava.core.growth.shapes import Shape, best_shape, drawn_shape, fixed_shape
-from specllava.core.growth.tree_builder import TopTokens, TreeBuilder
 
 BENCH_DEPTH, BENCH_NODES, BENCH_WIDTH = 10, 8, 4  # without a floor sequoia goes down to the last level at every step
 

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specllava.core.growth.rule import RuleInfo
+from specllava.core.growth.rule import RuleInfo, TopTokens, TreeBuilder
 from specllava.core.growth.rules.scored import ScoredRule
-from specllava.core.growth.tree_builder import TopTokens, TreeBuilder
 
 BENCH_DEPTH, BENCH_NODES, BENCH_WIDTH = 10, 24, 2  # without a floor it goes down to the last level at every step
 

@@ -1,0 +1,181 @@
+"""Tokens of a checkpoint: special ones, those that end an answer, a vocabulary shared with a draft, text of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+IMAGE_MARKER = "<image>"
+CHARACTERS: Final = 16  # of a token, more than texts have on average; of a longer text a beginning is tokenised first
+
+
+class TextError(ValueError):
+    """Error of a text that cannot be given to a model unchanged."""
+
+
+def bos_options(tokenizer: PreTrainedTokenizerBase, text: str) -> dict[str, bool]:
+    """Return tokenizer options for a chat template's text: no second BOS token where the text begins with one."""
+    begun = bool(tokenizer.bos_token) and text.startswith(str(tokenizer.bos_token))
+    return {"add_special_tokens": False} if begun else {}
+
+
+def beginning(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> str:
+    """Return a text, or a part from its start that alone has more than twice ``length`` tokens.
+
+    So a text of any size costs what its context costs: tokenising 100 MB takes a minute.
+    """
+    end = CHARACTERS * length
+    while end < len(text):
+        if len(tokenizer(text[:end], add_special_tokens=False, verbose=False)["input_ids"]) > 2 * length:
+            return text[:end]
+        end *= 2
+    return text
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+    """Return the strings that the tokenizer reads as one token wherever they stand in a text; longest first."""
+    added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
+    return tuple(sorted({*added, *tokenizer.all_special_tokens, IMAGE_MARKER}, key=lambda one: (-len(one), one)))
+
+
+def check_text(text: str, special: Sequence[str], whose: str) -> None:
+    """Refuse a text that would not be read as text.
+
+    Args:
+        whose: its name in the message.
+
+    Raises:
+        TextError: it holds one of the ``special`` tokens, or half of a character.
+    """
+    for token in special:
+        if token in text:
+            sets = "the picture's place is" if token == IMAGE_MARKER else "special tokens are"
+            raise TextError(f"{whose} contains {token}: {sets} set by the chat, not in the text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        position, half = error.start, text[error.start]
+        raise TextError(f"{whose} is no UTF-8 text: {half!r} at character {position + 1} is none") from error
+
+
+def escape_special_tokens(text: str, special: Sequence[str]) -> str:
+    """Insert a space into each string of a model's text that spells one of the ``special`` tokens."""
+    for token in special:
+        text = text.replace(token, f"{token[0]} {token[1:]}")
+    return text
+
+
+def slot_ids(config: PretrainedConfig) -> tuple[int, ...]:
+    """Return the ids of the tokens that stand for parts of pictures and videos; none for a plain language model."""
+    found = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
+    return tuple(one for one in found if one is not None)
+
+
+def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Return the ids of the first source that names any, of generation settings, configuration, decoder and tokenizer.
+
+    An empty list names none on purpose: answers then end at the limit only.
+
+    Raises:
+        ValueError: a source names something that is no token id.
+    """
+    for source, value in _sources(model, tokenizer):
+        if value is not None:
+            ids = list(value) if isinstance(value, list | tuple) else [value]
+            if wrong := [one for one in ids if not isinstance(one, int) or isinstance(one, bool) or one < 0]:
+                raise ValueError(
+                    f"eos_token_id in {source} is {str(wrong[0])[:40]!r}: a token's id (a number) ends answers"
+                )
+            return frozenset(ids)
+    return frozenset()
+
+
+def _sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, Any]]:
+    yield "the generation settings", getattr(model.generation_config, "eos_token_id", None)
+    yield "the configuration", getattr(model.config, "eos_token_id", None)
+    yield "the configuration", getattr(model.config.get_text_config(), "eos_token_id", None)
+    yield "the tokenizer", tokenizer.eos_token_id
+
+
+def check_tokens(
+    name: str, tokenizer: PreTrainedTokenizerBase, target_name: str, target_tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Refuse a model whose ids mean other tokens than the target's.
+
+    Raises:
+        ValueError: with the number of ids that differ, and the first of them.
+    """
+    theirs = {number: token for token, number in tokenizer.get_vocab().items()}
+    ours = {number: token for token, number in target_tokenizer.get_vocab().items()}
+    shared = sorted(theirs.keys() & ours.keys())
+    differ = [number for number in shared if theirs[number] != ours[number]]
+    if differ:
+        first = differ[0]
+        raise ValueError(
+            f"the tokenizers of {name} and {target_name} differ in {len(differ)} of {len(shared)} shared ids, first in"
+            f" {first}: {theirs[first]!r} and {ours[first]!r}; a draft needs the target's tokens"
+        )
+
+
+def align(model: PreTrainedModel, name: str, tokens: int, size: int) -> None:
+    """Give a model ``size`` rows of embeddings and of its head, in place.
+
+    New rows are the mean of those there are: as an input a token of no particular meaning, as a guess never better than
+    the best (the mean of logits). Rows behind the last token are padding and may be cut.
+
+    Args:
+        tokens: ids that the model's tokenizer uses.
+
+    Raises:
+        ValueError: it uses ids that the target does not have.
+    """
+    rows = model.get_input_embeddings().weight
+    if tokens > size:
+        raise ValueError(f"{name} uses {tokens} tokens, more than the target's {size} rows: no draft can be made of it")
+    head = model.get_output_embeddings().weight
+    embeddings = model.get_input_embeddings()  # which may do more than look up
+    embeddings.weight, embeddings.num_embeddings = nn.Parameter(_resize(rows, size)), size
+    wider = nn.Linear(head.shape[1], size, bias=False, device="meta")
+    wider.weight = nn.Parameter(_resize(head, size))
+    model.set_output_embeddings(wider)
+    for config in {id(one): one for one in (model.config, model.config.get_text_config())}.values():
+        config.vocab_size = size
+        config.tie_word_embeddings = False
+
+
+@torch.no_grad()
+def _resize(rows: Tensor, size: int) -> Tensor:
+    """Resize ``[rows, hidden]`` to ``[size, hidden]``."""
+    if size <= len(rows):
+        return rows[:size].clone()
+    mean = rows.double().mean(dim=0).to(rows.dtype)
+    return torch.cat([rows, mean.expand(size - len(rows), -1)])
+
+
+class Detokenizer:
+    """Decoder of token ids to text; the text that one token adds is computed once."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._anchor: list[int] = tokenizer.encode("a", add_special_tokens=False)
+        self._before: str = tokenizer.decode(self._anchor)
+        self._texts: dict[int, str] = {}
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, without special tokens."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text.strip()
+
+    def text_of(self, token: int) -> str:
+        """Return the text that one token adds, its leading space included.
+
+        Decoded behind another token, because some tokenizers drop the space of a text's first one.
+        """
+        if token not in self._texts:
+            whole: str = self._tokenizer.decode([*self._anchor, token])
+            self._texts[token] = whole[len(self._before) :]
+        return self._texts[token]

@@ -1,0 +1,353 @@
+"""Memory of a pair from its models' sizes, and which presets fit a machine. No torch: nothing is loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Literal
+
+import psutil
+
+from specllava.core.config import DecodingConfig
+from specllava.models.loading.presets import Preset
+
+if TYPE_CHECKING:
+    import torch
+
+    from specllava.models.loading.load_options import DTypeName, QuantizationName
+
+
+GB: Final = 1e9
+SHORTEST: Final = 64  # tokens of context that are worth proposing
+ENOUGH: Final = 4096  # tokens of context that are taken without being asked, where all that the target holds do not fit
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """Numbers of a model that its memory follows from.
+
+    Args:
+        weights: all of them; a head that is tied to the embeddings counts once.
+        layers, kv_heads, head_dim: of its KV cache.
+        linear: weights of the decoder's linear layers, which a quantised target stores in fewer bits.
+        states: numbers of the target's states that are held for each of its columns, where a draft reads them.
+    """
+
+    weights: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    linear: int = 0
+    states: int = 0
+
+    @property
+    def column(self) -> int:
+        """Numbers in one column of its KV cache: the keys and values of a token."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    def weight_bytes(self, number: int, linear: float | None = None) -> float:
+        """Count the bytes of the weights.
+
+        Args:
+            number: bytes of one.
+            linear: bytes of one in the decoder's linear layers; as the others without it.
+        """
+        return float(self.weights * number) + self.linear * ((linear or number) - number)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes by purpose. Activations come on top; they are small beside weights, batch 1.
+
+    Args:
+        target, draft: weights.
+        caches: keys and values of both models, and the target's states if the draft reads them, for ``context`` tokens
+            and a tree of the default options behind them. A dialogue takes all of it; an answer by itself takes what
+            prompt and answer need.
+        column: bytes of them for one more token.
+    """
+
+    target: float
+    draft: float
+    caches: float
+    context: int
+    column: int
+
+    @property
+    def total(self) -> float:
+        return self.target + self.draft + self.caches
+
+    def room(self, free: float) -> int:
+        """Return how many tokens of context fit into ``free`` bytes; below zero if not even the weights do."""
+        return self.context - math.ceil((self.total - free) / self.column)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.total / GB:.2f} GB of memory: target {self.target / GB:.2f}, draft {self.draft / GB:.2f},"
+            f" caches for {self.context} tokens {self.caches / GB:.2f}"
+        )
+
+
+def pair_memory(
+    target: ModelSize, draft: ModelSize | None, context: int, number: int, linear: float | None = None
+) -> Estimate:
+    """Count the memory of a pair.
+
+    Args:
+        context: tokens of prompt and answer.
+        number: bytes of a weight, and of a number of the caches.
+        linear: bytes of a weight in the linear layers of the target's decoder, if that is quantised.
+    """
+    tree = DecodingConfig()
+    columns = target_columns(context, tree)
+    caches, column = columns * target.column, target.column
+    if draft is not None:
+        caches += draft_columns(context, tree) * draft.column + columns * draft.states
+        column += draft.column + draft.states
+    return Estimate(
+        target=target.weight_bytes(number, linear),
+        draft=0.0 if draft is None else draft.weight_bytes(number),
+        caches=float(caches * number),
+        context=context,
+        column=column * number,
+    )
+
+
+def target_columns(length: int, config: DecodingConfig) -> int:
+    """Count columns of the target's KV cache for ``length`` tokens of prompt and answer and the largest tree."""
+    return length + config.nodes + 1
+
+
+def draft_columns(length: int, config: DecodingConfig) -> int:
+    """Count columns of a draft's KV cache likewise; it holds every expanded node until the target has verified."""
+    return target_columns(length, config) + max_expansions(config)
+
+
+def max_expansions(config: DecodingConfig) -> int:
+    """Count the nodes of one tree that the draft may expand: a beam's levels, or a whole static shape."""
+    return max(config.depth * config.width, config.nodes)
+
+
+LLAVA_EMBEDDINGS, LLAVA_13B_EMBEDDINGS = 32064 * 4096, 32064 * 5120
+QWEN_3B_EMBEDDINGS, QWEN_7B_EMBEDDINGS = 151936 * 2048, 152064 * 3584
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A model of the hub.
+
+    Args:
+        stored: bytes of a weight in its files.
+        copied: numbers in its files that are not held: a copy of the target's embeddings.
+    """
+
+    size: ModelSize
+    stored: int = 2
+    copied: int = 0
+
+    @property
+    def download(self) -> int:
+        """Bytes of its weights' files, about."""
+        return self.stored * (self.size.weights + self.copied)
+
+
+PUBLISHED: Final[Mapping[str, Published]] = {
+    "llava-hf/llava-1.5-7b-hf": Published(ModelSize(7_063_427_072, 32, 32, 128, 6_476_005_376)),
+    "llava-hf/llava-1.5-13b-hf": Published(ModelSize(13_351_494_656, 40, 40, 128, 12_687_769_600)),
+    "llava-hf/llava-v1.6-vicuna-7b-hf": Published(ModelSize(7_063_431_168, 32, 32, 128, 6_476_005_376)),
+    "llava-hf/llava-v1.6-vicuna-13b-hf": Published(ModelSize(13_351_499_776, 40, 40, 128, 12_687_769_600)),
+    "HuggingFaceTB/SmolVLM2-256M-Video-Instruct": Published(ModelSize(256_484_928, 30, 3, 64), stored=4),
+    "HuggingFaceTB/SmolVLM2-500M-Video-Instruct": Published(ModelSize(507_482_304, 32, 5, 64), stored=4),
+    "HuggingFaceTB/SmolVLM2-2.2B-Instruct": Published(ModelSize(2_246_784_880, 24, 32, 64, 1_610_612_736), stored=4),
+    "Qwen/Qwen2-VL-7B-Instruct": Published(ModelSize(8_291_375_616, 28, 4, 128, 6_525_288_448)),
+    "Qwen/Qwen2.5-VL-3B-Instruct": Published(ModelSize(3_754_622_976, 36, 2, 128, 2_774_532_096)),
+    "Qwen/Qwen2.5-VL-7B-Instruct": Published(ModelSize(8_292_166_656, 28, 4, 128, 6_525_288_448)),
+    "Qwen/Qwen2.5-VL-32B-Instruct": Published(ModelSize(33_452_718_336, 64, 8, 128, 31_205_621_760)),
+    "Qwen/Qwen2.5-VL-72B-Instruct": Published(ModelSize(73_410_777_344, 80, 8, 128, 70_212_648_960)),
+    "Qwen/Qwen3-VL-2B-Instruct": Published(ModelSize(2_127_532_032, 28, 8, 128, 1_409_286_144)),
+    "Qwen/Qwen3-VL-4B-Instruct": Published(ModelSize(4_437_815_808, 36, 8, 128, 3_633_315_840)),
+    "Qwen/Qwen3-VL-8B-Instruct": Published(ModelSize(8_767_123_696, 36, 8, 128, 6_945_767_424)),
+    "Qwen/Qwen3-VL-32B-Instruct": Published(ModelSize(33_357_390_064, 64, 8, 128, 31_205_621_760)),
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": Published(ModelSize(31_070_754_032, 48, 4, 128, 905_969_664)),
+    "OpenGVLab/InternVL3-1B-hf": Published(ModelSize(938_119_296, 24, 2, 64)),
+    "OpenGVLab/InternVL3-8B-hf": Published(ModelSize(7_944_300_032, 28, 4, 128, 6_525_288_448)),
+    "google/gemma-3-4b-it": Published(ModelSize(4_300_079_472, 34, 4, 256)),
+    "google/gemma-3-12b-it": Published(ModelSize(12_187_325_040, 48, 8, 256, 10_758_389_760)),
+    "google/gemma-3-27b-it": Published(ModelSize(27_432_406_640, 62, 16, 128, 25_598_361_600)),
+    "llava-hf/llava-onevision-qwen2-0.5b-ov-hf": Published(ModelSize(893_675_552, 24, 2, 64)),
+    "llava-hf/llava-onevision-qwen2-7b-ov-hf": Published(ModelSize(8_030_807_584, 28, 4, 128, 6_525_288_448)),
+    "llava-hf/llava-onevision-qwen2-72b-ov-hf": Published(ModelSize(73_181_570_592, 80, 8, 128, 70_212_648_960)),
+    "Cloudriver/MSD-LLaVA1.5-7B": Published(
+        ModelSize(235_937_792, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
+    ),
+    "lucylyn/MSD-LLaVA1.5-7B": Published(ModelSize(235_937_792, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS),
+    "Cloudriver/ViSpec-LLaVA1.5-7B": Published(
+        ModelSize(319_836_160, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
+    ),
+    "JLKang/ViSpec-llava-1.5-7b-hf": Published(
+        ModelSize(319_836_160, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
+    ),
+    "Cloudriver/EAGLE-LLaVA-1.5-7B": Published(
+        ModelSize(235_937_792, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
+    ),
+    "Cloudriver/EAGLE3-LLaVA1.5-7B": Published(ModelSize(434_388_992, 1, 32, 128, states=3 * 4096)),
+    "lucylyn/MSD-LLaVA1.5-13B": Published(
+        ModelSize(369_633_280, 1, 40, 128, states=5120), copied=LLAVA_13B_EMBEDDINGS
+    ),
+    "JLKang/ViSpec-llava-v1.6-vicuna-7b-hf": Published(
+        ModelSize(319_836_160, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
+    ),
+    "JLKang/ViSpec-llava-v1.6-vicuna-13b-hf": Published(
+        ModelSize(500_720_640, 1, 40, 128, states=5120), copied=LLAVA_13B_EMBEDDINGS
+    ),
+    "JLKang/ViSpec-Qwen2.5-VL-3B-Instruct": Published(
+        ModelSize(113_780_736, 1, 16, 128, states=2048), copied=QWEN_3B_EMBEDDINGS
+    ),
+    "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct": Published(
+        ModelSize(344_999_424, 1, 28, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
+    ),
+    "lucylyn/MSD-Qwen2VL-7B-Instruct": Published(
+        ModelSize(258_743_296, 1, 4, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
+    ),
+    "Cloudriver/MSD-Qwen2.5-VL-7B-Instruct": Published(
+        ModelSize(258_743_296, 1, 4, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
+    ),
+    "Cloudriver/ViSpec-Qwen2.5-VL-7B-Instruct": Published(
+        ModelSize(322_979_328, 1, 4, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
+    ),
+    "Cloudriver/EAGLE-Qwen2.5-VL-7B-Instruct": Published(
+        ModelSize(258_743_296, 1, 4, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
+    ),
+    "Cloudriver/EAGLE3-Qwen2.5-VL-7B-Instruct": Published(ModelSize(402_798_592, 1, 4, 128, states=3 * 3584)),
+    "Rayzl/qwen2.5-vl-7b-eagle3-sgl": Published(ModelSize(402_798_592, 1, 4, 128, states=3 * 3584)),
+    "AngelSlim/Qwen3-VL-2B-Instruct_eagle3": Published(ModelSize(136_847_360, 1, 8, 128, states=3 * 2048)),
+    "taobao-mnn/Qwen3-VL-2B-Instruct-Eagle3": Published(ModelSize(136_847_360, 1, 8, 128, states=3 * 2048)),
+    "taobao-mnn/Qwen3-VL-8B-Instruct-Eagle3": Published(ModelSize(399_523_840, 1, 8, 128, states=3 * 4096)),
+    "AngelSlim/Qwen3-VL-4B-Instruct_eagle3": Published(ModelSize(218_245_120, 1, 8, 128, states=3 * 2560)),
+    "AngelSlim/Qwen3-VL-30B-A3B-Instruct_eagle3": Published(ModelSize(145_235_968, 1, 4, 128, states=3 * 2048)),
+}
+
+
+Kind = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How weights are held.
+
+    Args:
+        number: bytes of a weight.
+        linear: bytes of one in the linear layers of the target's decoder, where that is quantised.
+        dtype: option of loading that asks for it.
+        schemes: options of loading that quantise the target so, by the kind of device that can run it.
+        library: what quantises, by the kind of device.
+    """
+
+    name: str
+    number: int
+    dtype: DTypeName
+    linear: float | None = None
+    schemes: tuple[tuple[Kind, QuantizationName, str], ...] = ()
+
+
+PRECISIONS: Final = (
+    Precision("float32", 4, "float32"),
+    Precision("bfloat16", 2, "bfloat16"),
+    Precision("int8", 2, "bfloat16", 1.0, (("cpu", "torchao-int8", "torchao"), ("cuda", "int8", "bitsandbytes"))),
+    Precision("int4", 2, "bfloat16", 0.5, (("cuda", "int4", "bitsandbytes"),)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What models would run on.
+
+    Args:
+        free: bytes of memory that are free there.
+        libraries: those that quantise and are installed.
+    """
+
+    kind: Kind
+    free: int
+    libraries: tuple[str, ...] = ()
+
+    def ways(self) -> Iterator[tuple[Precision, QuantizationName, str]]:
+        """Yield precisions that it can run, the one that is taken without being asked first, and their library."""
+        for precision in PRECISIONS:
+            if self.kind == "cuda" and precision.name == "float32":
+                continue
+            if not precision.schemes:
+                yield precision, "none", ""
+            for kind, scheme, library in precision.schemes:
+                if kind == self.kind:
+                    yield precision, scheme, library
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether a preset fits a machine.
+
+    Args:
+        precision: the best that does, "" if none.
+        dtype, quantization: options of loading for it.
+        short: what is needed and what is free, where none does.
+        missing: the precision that would, and the library that is not installed for it.
+    """
+
+    precision: str
+    dtype: DTypeName = "auto"
+    quantization: QuantizationName = "none"
+    short: str = ""
+    missing: str = ""
+
+
+def free_bytes(device: torch.device, spread: bool) -> int:
+    """Return the bytes free on a device; with ``spread`` those of all GPUs and of the machine together."""
+    import torch
+
+    here = int(psutil.virtual_memory().available)
+    if spread:
+        return here + sum(torch.cuda.mem_get_info(number)[0] for number in range(torch.cuda.device_count()))
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else here
+
+
+def this_machine(device: str = "auto") -> Machine:
+    """Return the machine with its free memory, that of a GPU if there is one and ``device`` is not the CPU."""
+    import torch
+
+    kind: Kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    free = free_bytes(torch.device(kind if device in ("auto", "cpu") else device), spread=False)
+    return Machine(kind, free, tuple(one for one in ("bitsandbytes", "torchao") if find_spec(one)))
+
+
+def preset_memory(preset: Preset, precision: Precision, context: int = ENOUGH) -> Estimate | None:
+    """Count the memory of a preset of the hub, with caches for ``context`` tokens; ``None`` for one that ships."""
+    if preset.shipped:
+        return None
+    draft = None if preset.draft is None else PUBLISHED[str(preset.draft)].size
+    return pair_memory(PUBLISHED[str(preset.target)].size, draft, context, precision.number, precision.linear)
+
+
+def download_bytes(preset: Preset) -> int:
+    """Count the bytes of a preset's weights on the hub, about; none of one that ships."""
+    models = () if preset.shipped else filter(None, (preset.target, preset.draft))
+    return sum(PUBLISHED[str(one)].download for one in models)
+
+
+def fit(preset: Preset, machine: Machine) -> Fit:
+    """Return the best precision in which a preset fits the machine's free memory, or why none does."""
+    if preset.shipped:
+        return Fit("float32")
+    short = ""
+    for precision, scheme, library in machine.ways():
+        needed = preset_memory(preset, precision)
+        assert needed is not None
+        if needed.total > machine.free:
+            short = f"needs {needed.total / GB:.1f} GB in {precision.name}, {machine.free / GB:.1f} are free"
+        elif library and library not in machine.libraries:
+            return Fit("", short=short, missing=f"{precision.name}, with {library}")
+        else:
+            return Fit(precision.name, precision.dtype, scheme)
+    return Fit("", short=short)
