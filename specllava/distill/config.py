@@ -204,6 +204,10 @@ class DistillConfig:
             return Objective(self.kl_weight, self.temperature, self.chunk)
         return FeatureObjective(self.ce_weight, self.feature_weight, self.rollout, self.noise, self.chunk)
 
+    def rows(self, processes: int) -> int:
+        """Count the rows that all steps of this many processes read, repeated ones again."""
+        return (self.projector_steps + self.steps) * self.accumulation * self.batch * processes
+
     def loop(self, projector: bool = False) -> LoopConfig:
         """Return the loop options of the main stage, or of the projector's own."""
         steps = self.projector_steps if projector else self.steps

@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.checkpoint import checkpoint
 
 from specllava.distill.config import FeatureObjective
-from specllava.distill.losses import IGNORE
+from specllava.distill.losses import IGNORE, sum_in_chunks
 from specllava.models.drafts.feature_draft import FeatureDraft
 
 DECAY = 0.8  # weight of a step against the one before
@@ -162,7 +161,7 @@ def soft_cross_entropy(draft: FeatureDraft, ours: Tensor, theirs: Tensor, chunk:
 
     The target's distribution is restricted to the tokens that the draft can guess, and positions where its likeliest
     token is none of them do not count (EAGLE-3). The logits of ``chunk`` positions exist at a time, see
-    :func:`~specllava.distill.losses.chunked_loss`.
+    :func:`~specllava.distill.losses.sum_in_chunks`.
 
     Args:
         ours, theirs: states ``[answers, hidden]`` of draft and target, before their heads.
@@ -180,13 +179,7 @@ def soft_cross_entropy(draft: FeatureDraft, ours: Tensor, theirs: Tensor, chunk:
         ce = -(wanted * torch.log_softmax(guesses, -1)).sum(-1)
         return (ce * counted).sum(), (torch.special.entr(wanted).sum(-1) * counted).sum(), counted.sum()
 
-    total = entropy = count = ours.new_zeros((), dtype=torch.float32)
-    for start in range(0, len(ours), chunk):
-        here = slice(start, start + chunk)
-        part: tuple[Tensor, Tensor, Tensor] = checkpoint(
-            sums, ours[here], theirs[here], use_reentrant=False, preserve_rng_state=False
-        )
-        total, entropy, count = total + part[0], entropy + part[1], count + part[2]
+    total, entropy, count = sum_in_chunks(sums, (ours, theirs), chunk, 3)
     count = count.clamp(min=1.0)
     return total / count, (total - entropy) / count
 

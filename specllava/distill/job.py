@@ -47,11 +47,6 @@ class Job:
                 "--draft is missing: name a directory (draft init makes one), or let --drafter eagle make a new one"
             )
 
-    @property
-    def makes_draft(self) -> bool:
-        """The run begins with a draft of its own making: a new one, or the given one with a compressor."""
-        return self.draft is None or self.training.compressor is not None
-
     def identity(self, processes: int) -> dict[str, Any]:
         """Return everything that determines the result, as JSON data."""
         target = Checkpoint.at(self.target)

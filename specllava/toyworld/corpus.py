@@ -7,7 +7,7 @@ that little is padded.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -121,6 +121,13 @@ class ChatBatches:
         """Return scene, token ids and labels of one conversation."""
         scene, turns = conversation(index)
         return scene, *encode_chat(self.processor.tokenizer, turns, self.image_tokens)
+
+
+def draw_pixels(images: Any, scenes: Sequence[Scene]) -> Tensor:
+    """Draw scenes as an image processor gives them to a model, ``[scenes, 3, height, width]``."""
+    size = images.crop_size["height"]
+    pixels: Tensor = images([draw_scene(scene, size) for scene in scenes], return_tensors="pt")["pixel_values"]
+    return pixels
 
 
 def encode_chat(

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from specllava.distill.losses import IGNORE
-from specllava.toyworld.corpus import encode_chat
-from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.corpus import draw_pixels, encode_chat
 from specllava.toyworld.hints import Hints
 from specllava.toyworld.language import QuestionAnswer
 from specllava.toyworld.scene import Scene, sample_scene
@@ -42,7 +41,7 @@ class PackedBatches:
         start = self.first + number * self.batch
         scenes = [sample_scene(index) for index in range(start, start + self.batch)]
         batch = padded([self.row(scene, index) for index, scene in enumerate(scenes, start)], self.processor.tokenizer)
-        batch["pixel_values"] = drawn(self.processor, scenes)
+        batch["pixel_values"] = draw_pixels(self.processor.image_processor, scenes)
         batch["patch_names"] = torch.stack([self.hints.name_patches(scene) for scene in scenes])
         return batch
 
@@ -86,14 +85,6 @@ def padded(rows: Sequence[dict[str, list[int]]], tokenizer: Any) -> dict[str, Te
         name: torch.tensor([row[name] + [filler] * (length - len(row[name])) for row in rows])
         for name, filler in fillers.items()
     }
-
-
-def drawn(processor: Any, scenes: Sequence[Scene]) -> Tensor:
-    """Draw scenes as a model reads them, ``[scenes, 3, height, width]``."""
-    size = processor.image_processor.crop_size["height"]
-    pictures = [draw_scene(scene, size) for scene in scenes]
-    pixels: Tensor = processor.image_processor(pictures, return_tensors="pt")["pixel_values"]
-    return pixels
 
 
 def packed_mask(segments: Tensor) -> Tensor:
