@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
 
-from specllava.cli.options import announce_loading, hide_progress_bars
+from specllava.cli.options import announce_loading, hide_progress_bars, print_line
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
 from specllava.models.loading.load_options import DTypeName
@@ -59,16 +60,12 @@ class Distill:
         hide_progress_bars()
         job = Job(**{part.name: getattr(self, part.name) for part in fields(Job)})
 
-        def print_line(line: str) -> None:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-        report = distil_files(job, print_line)
+        report = distil_files(job, partial(print_line, console))
         if report is None:  # another process prints it
             return
         write_page(report, self.output / "curve.html")
-        if report.best.step == 0:
-            print_line(
-                f"no validation was better than the first: {self.output / 'draft'} is the draft that it began with"
-            )
+        draft, step = self.output / "draft", report.best.step
+        if step == 0:
+            print_line(console, f"no validation was better than the first: {draft} is the draft that it began with")
         else:
-            print_line(f"{report.state}: {self.output / 'draft'} is the draft of step {report.best.step}")
+            print_line(console, f"{report.state}: {draft} is the draft of step {step}")

@@ -87,7 +87,7 @@ class RowBatches:
         return batch | {f"{COUNT}{key}": torch.tensor(value) for key, value in counts.items()}
 
     def positions(self, batches: int) -> range:
-        """Return the positions that the first ``batches`` batches may read: whole windows, and rows that stand in."""
+        """Return the positions that the first ``batches`` batches may read: whole windows, and spare rows."""
         read = -(-batches // GROUP) * GROUP * self.batch
         return range(min(len(self.numbers), read + TRIES))
 
@@ -98,17 +98,17 @@ class RowBatches:
 
     def frequent_answers(self, count: int, most_rows: int) -> tuple[list[int], float]:
         """Return the ``count`` most frequent answer tokens of the first rows, and their share of all answer tokens."""
-        found: Counter[int] = Counter()
+        counted: Counter[int] = Counter()
         for position in range(min(most_rows, len(self.numbers))):
             row = self.rows[self.row_at(position)].without_images()
-            found.update(label for label in self.encode(row, []).labels if label != IGNORE)
-        chosen = found.most_common(count)
-        return [token for token, _ in chosen], sum(times for _, times in chosen) / found.total()
+            counted.update(label for label in self.encode(row, []).labels if label != IGNORE)
+        chosen = counted.most_common(count)
+        return [token for token, _ in chosen], sum(times for _, times in chosen) / counted.total()
 
     def _sample(self, position: int, counts: dict[str, int]) -> Sample:
         """Return the row at a position; an unusable one is counted and replaced by the next in order."""
-        for standing_in in range(position, position + TRIES):
-            row = self.rows[self.row_at(standing_in)]
+        for candidate in range(position, position + TRIES):
+            row = self.rows[self.row_at(candidate)]
             try:
                 sizes = [read_size(self.images / name) for name in row.images]
             except ValueError:

@@ -137,7 +137,7 @@ class DistillConfig:
     """Of the smooth L1 distance to the target's states, for --drafter eagle."""
 
     rollout: Annotated[int, Field(ge=1, le=16)] = 1
-    """Steps that eagle and eagle3 learn to draft in a row, those behind the first on states of their own."""
+    """Steps that eagle and eagle3 learn to draft in a row, those after the first on states of their own."""
 
     noise: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     """Width of uniform noise on the states that eagle and eagle3 learn from, at 512 tokens (EAGLE: 0.2)."""

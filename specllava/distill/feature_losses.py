@@ -14,7 +14,7 @@ from specllava.distill.losses import IGNORE, sum_in_chunks
 from specllava.models.drafts.feature_draft import FeatureDraft
 
 DECAY = 0.8  # weight of a step against the one before
-NOWHERE = -(2**20)  # in place of a token's number, for what is no token
+NOWHERE = -(2**20)  # token number of an entry that reads no token
 USUAL_LENGTH = 512  # tokens at which noise has its full width
 
 
@@ -38,7 +38,7 @@ class TaughtTexts:
 
 @dataclass(slots=True)
 class RolloutCache:
-    """Keys and values of all steps, in the place of a KV cache; gradients go through them."""
+    """Keys and values of all steps, used as a KV cache; gradients flow through them."""
 
     _held: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -52,9 +52,9 @@ class RolloutCache:
 
 
 def rollout_mask(roots: Tensor, entries: int, step: int) -> Tensor:
-    """Return which keys chains see in a step behind the first, ``[batch, 1, chains, entries + step * chains]``.
+    """Return the attention mask of chains in a later step, ``[batch, 1, chains, entries + step * chains]``.
 
-    Those of all entries up to the one that a chain begins with, and its own of each later step.
+    A chain sees the entries up to the one that it begins with, and its own of each later step.
 
     Args:
         roots: numbers of the entries that chains begin with, ``[batch, chains]``.
@@ -114,7 +114,7 @@ def _questions(texts: TaughtTexts) -> Tensor:
 
 
 def _weights(rows: list[Tensor | None], inputs: Tensor) -> Tensor | None:
-    """Return what is added to the attention scores of entries, ``[batch, entries]``, zeros for a text without."""
+    """Stack the biases of attention scores ``[batch, entries]``, zeros for a text without."""
     if all(row is None for row in rows):
         return None
     none = inputs.new_zeros(inputs.shape[1])
@@ -136,7 +136,7 @@ def _weigh(seen: Tensor | None, bias: Tensor | None) -> Tensor | None:
 
 
 def _is_answer(labels: Tensor, read: Tensor) -> Tensor:
-    """Return where the token behind the one that is read is an answer token, as ``read``."""
+    """Return whether the token after the one that is read is an answer token, as ``read``."""
     there = (read >= 0) & (read + 1 < labels.shape[1])
     return there & (_at(labels, read + 1) != IGNORE)
 
@@ -192,7 +192,7 @@ def _noisy(states: Tensor, width: float) -> Tensor:
 
 
 def _stack_images(images: list[Tensor | None]) -> Tensor | None:
-    """Return what pictures add to later entries, ``[batch, 1, hidden]``, zeros for a text without one."""
+    """Stack the vectors that pictures add to later entries, ``[batch, 1, hidden]``, zeros without a picture."""
     some = next((one for one in images if one is not None), None)
     if some is None:
         return None

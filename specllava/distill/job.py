@@ -58,6 +58,6 @@ class Job:
         decoding: dict[str, Any] = {f"decoding.{name}": value for name, value in asdict(self.decoding).items()}
         if self.context is not None:
             decoding["context"] = self.context
-        found = {**paths, "dtype": self.dtype, "features": features, "processes": processes, **training, **decoding}
-        plain: dict[str, Any] = json.loads(json.dumps(found))
+        values = {**paths, "dtype": self.dtype, "features": features, "processes": processes, **training, **decoding}
+        plain: dict[str, Any] = json.loads(json.dumps(values))
         return plain

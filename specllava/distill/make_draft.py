@@ -30,13 +30,13 @@ class MadeDraft:
     Args:
         vision: source of its picture features.
         parameters: their number.
-        said: notes for the user, line by line.
+        notes: notes for the user, line by line.
     """
 
     directory: Path
     vision: VisionSource
     parameters: int
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def init_draft(llm: Source, target: Source, output: Path, text_only: bool = False, seed: int = 0) -> MadeDraft:
@@ -67,10 +67,10 @@ def init_draft(llm: Source, target: Source, output: Path, text_only: bool = Fals
     speaker = small.load(speaks, dtype="auto")
     before, size = speaker.config.vocab_size, config.text_config.vocab_size
     _speak_alike(speaker, small, large.name, processor, config)
-    said = [f"vocabulary {before} of {small.name}, {size} of {large.name}: {max(0, size - before)} rows added"]
+    notes = [f"vocabulary {before} of {small.name}, {size} of {large.name}: {max(0, size - before)} rows added"]
     if text_only:
         save(speaker, processor.tokenizer, output, speaker.dtype, SHARD)
-        return MadeDraft(output, "none", speaker.num_parameters(), (*said, "it never sees a picture"))
+        return MadeDraft(output, "none", speaker.num_parameters(), (*notes, "it never sees a picture"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         draft = _seeing(speaker, config)
@@ -78,8 +78,8 @@ def init_draft(llm: Source, target: Source, output: Path, text_only: bool = Fals
     draft.lm_head.load_state_dict(speaker.lm_head.state_dict())
     save(draft, saved_beside(draft, processor), output, speaker.dtype, SHARD)
     fresh = sum(one.numel() for one in projector_weights(draft))
-    said.append(f"the projector is new ({fresh} weights): distil the draft before use")
-    return MadeDraft(output, "shared", draft.num_parameters(), tuple(said))
+    notes.append(f"the projector is new ({fresh} weights): distil the draft before use")
+    return MadeDraft(output, "shared", draft.num_parameters(), tuple(notes))
 
 
 def _seeing(speaker: PreTrainedModel, target: PretrainedConfig) -> PreTrainedModel:
@@ -126,9 +126,9 @@ def import_draft(source: Source, target: Source, output: Path) -> MadeDraft:
     model.config.image_token_index = config.image_token_id
     why = _other_vision(model, large, config)
     if why:
-        said = f"the tower is kept, so each picture is encoded twice: {why}"
+        notes = f"the tower is kept, so each picture is encoded twice: {why}"
         save(model, _own_processor(small.processor(), processor), output, dtype, SHARD)
-        return MadeDraft(output, "own", model.num_parameters(), (said,))
+        return MadeDraft(output, "own", model.num_parameters(), (notes,))
     draft = family.draft(model.config)
     draft.load_state_dict({name: one for name, one in model.state_dict().items() if ".vision_tower." not in name})
     save(draft, processor, output, dtype, SHARD)

@@ -37,7 +37,7 @@ def distil(
     accelerator: Accelerator,
     callback: TrainingCallback | None = None,
 ) -> TrainingLog:
-    """Train ``draft`` in place, as :func:`fit` does; parameters that need no gradient are unchanged.
+    """Train ``draft``, as :func:`fit` does; parameters that need no gradient are unchanged.
 
     Args:
         draft: takes the target's features, or no picture at all; with a :class:`FeatureObjective`, the target's states.

@@ -164,7 +164,7 @@ def _cast(draft: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def replace_draft(draft: PreTrainedModel, processor: ProcessorMixin, directory: Path) -> None:
-    """Save a draft in place of another; at every moment one of the two is there or beside it as ``.old``.
+    """Replace a saved draft; at every moment one of the two is there or beside it as ``.old``.
 
     Args:
         draft: is moved and cast.

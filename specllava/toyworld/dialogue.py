@@ -76,12 +76,12 @@ def _ask(scene: Scene, rng: random.Random, asked: frozenset[str]) -> Exchange:
 
 def _follow_up(scene: Scene, rng: random.Random, last: Exchange) -> Exchange | None:
     """Return a question about the subject of the last turn, of a kind not answered there."""
-    options = [sort for sort in ("colour", "where", "size") if sort not in last.told]
+    options = [sort for sort in ("colour", "where", "size") if sort not in last.stated]
     if not last.focus or not options:
         return None
     sort = rng.choice(options)
     asker = _ask_it if len(last.focus) == 1 else _ask_they
-    return Exchange(asker(rng, last.focus, sort), last.focus, last.told | {sort})
+    return Exchange(asker(rng, last.focus, sort), last.focus, last.stated | {sort})
 
 
 def _ask_it(rng: random.Random, focus: tuple[Thing, ...], sort: str) -> QuestionAnswer:

@@ -228,7 +228,7 @@ class _Writer:
         template = _lean(self.rng, templates, looks.family)
         column = _lean(self.rng, phrases.COLUMN_PHRASES[thing.column], looks.warmth)
         row = _lean(self.rng, phrases.ROW_PHRASES[thing.row], looks.half)
-        spot = f"{phrases.ROW_ADJECTIVES[thing.row]} {thing.column}"
+        spot = f"{thing.row} {thing.column}"
         position = _lean(self.rng, (f"{column} {row}", f"{row} {column}"), self.place)
         a = self.noun_phrase(thing)
         return polish(template.format(a=a, verb=verb, ving=ving, where=position, spot=spot, step=step))
@@ -268,14 +268,14 @@ class _Writer:
     def overview(self) -> list[str]:
         """Write statements about the whole picture."""
         things = self.scene.things
-        found: list[str] = []
+        statements: list[str] = []
         for column in COLUMNS:
             if all(thing.column != column for thing in things):
-                found.append(f"the {column} side stays empty" if column != "middle" else "the middle stays empty")
+                statements.append(f"the {column} side stays empty" if column != "middle" else "the middle stays empty")
         for row in ROWS:
             if all(thing.row != row for thing in things):
-                found.append(f"the {row} row is free")
+                statements.append(f"the {row} row is free")
         colours = Counter(thing.colour for thing in things)
-        found += [f"{colour} appears {'twice' if colours[colour] == 2 else 'again and again'}"
+        statements += [f"{colour} appears {'twice' if colours[colour] == 2 else 'again and again'}"
                   for colour in COLOURS if colours[colour] > 1]  # fmt: skip
-        return found
+        return statements

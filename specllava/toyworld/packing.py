@@ -67,7 +67,7 @@ def packed_row(
     for segment, turns in enumerate(talks, 1):
         ids, labels = encode_chat(tokenizer, turns, image_tokens, pictures)
         image = tokenizer.convert_tokens_to_ids("<image>")
-        shared = ids.index(image) + pictures * (image_tokens + 1)  # with the line break behind each picture
+        shared = ids.index(image) + pictures * (image_tokens + 1)  # with the line break after each picture
         start = shared if row["input_ids"] else 0
         row["input_ids"] += ids[start:]
         row["labels"] += labels[start:]

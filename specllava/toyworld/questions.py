@@ -23,7 +23,7 @@ class Exchange:
 
     turn: QuestionAnswer
     focus: tuple[Thing, ...] = ()
-    told: frozenset[str] = frozenset()  # what has been stated of the focus: colour, where, size
+    stated: frozenset[str] = frozenset()  # what is known of the focus: colour, where, size
 
 
 Family = Callable[[Scene, random.Random], Exchange | None]
@@ -119,8 +119,8 @@ def _side(scene: Scene, rng: random.Random) -> Exchange:
     else:
         answers = (f"there is nothing {spot}", "nothing, that part of the picture is empty", f"nothing stands {spot}")
     focus = tuple(things) if len(things) == 1 else ()
-    told = frozenset({"colour", "where"})
-    return Exchange(worded(rng, questions, answers), focus, told)
+    stated = frozenset({"colour", "where"})
+    return Exchange(worded(rng, questions, answers), focus, stated)
 
 
 _NEIGHBOURS: Final[dict[str, frozenset[str]]] = {
@@ -136,7 +136,7 @@ def _neighbour(scene: Scene, rng: random.Random) -> Exchange:
     known = name(scene, thing)
     others = {way: [other for other in scene.things if other != thing and step_between(other, thing) in steps]
               for way, steps in _NEIGHBOURS.items()}  # fmt: skip
-    taken = [way for way, found in others.items() if found]
+    taken = [way for way, things in others.items() if things]
     way = rng.choice(taken) if taken and rng.random() < 0.8 else rng.choice(tuple(_NEIGHBOURS))
     questions = (f"What is {way} {known}?", f"What stands {way} {known}?", f"Can you see anything {way} {known}?")
     if others[way]:
@@ -172,8 +172,8 @@ def _exists(scene: Scene, rng: random.Random) -> Exchange:
         )
     questions = (f"Is there a {kind}?", f"Can you see a {kind}?", f"Is there a {kind} in this picture?")
     turn = worded(rng, questions, answers)
-    told = frozenset({"colour"} if things and things[0].colour in turn.answer else ())
-    return Exchange(turn, tuple(things), told)
+    stated = frozenset({"colour"} if things and things[0].colour in turn.answer else ())
+    return Exchange(turn, tuple(things), stated)
 
 
 def _exists_coloured(scene: Scene, rng: random.Random) -> Exchange:

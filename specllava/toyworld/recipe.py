@@ -1,4 +1,4 @@
-"""The recipe of the toy pair: every size, step count and seed in one place."""
+"""The recipe of the toy pair: every size, step count and seed."""
 
 from __future__ import annotations
 

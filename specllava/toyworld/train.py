@@ -143,7 +143,7 @@ def _talk(run: _Run, part: Path) -> None:
 
 
 def deepened(model: LlavaForConditionalGeneration, config: LlavaConfig) -> LlavaForConditionalGeneration:
-    """Return the model with the layers of ``config``: new ones are behind the old, and at first add nothing.
+    """Add the layers of ``config`` that a model lacks, after its own; at first they change nothing.
 
     They are copies of the old layers, in their order, whose last projections are zero; so the logits are the same.
     """
@@ -200,7 +200,7 @@ def _train_short_eagle(run: _Run, part: Path) -> None:
 
 
 def _train_eagle(run: _Run, part: Path) -> None:
-    """Train it further on long rollouts: behind the last step that it has learnt, its states drift apart."""
+    """Train it further on long rollouts: its states drift apart after the last step that it has learnt."""
     target, done = run.teacher(), run.recipe.eagle_short.steps
     draft = training_draft(run.root / EAGLE_SHORT, target)
     assert isinstance(draft, FeatureDraft)

@@ -52,13 +52,13 @@ def patch_labels(scene: Scene, patches: int) -> dict[str, Tensor]:
         "count": len(scene.things) - 1,
     }
     for patch, thing in enumerate(shown_at(scene, math.isqrt(patches))):
-        found = whole if thing is None else {
+        classes = whole if thing is None else {
             "kind": KINDS.index(thing.kind),
             "colour": COLOURS.index(thing.colour),
             "size": SIZES.index(thing.size),
             "cell": CELLS.index((thing.column, thing.row)),
         }  # fmt: skip
-        for name, value in found.items():
+        for name, value in classes.items():
             labels[name][patch] = value
     return labels
 
