@@ -50,8 +50,8 @@ class LoopConfig:
 class Objective:
     """Training objective of a draft: ``(1 - kl_weight) CE + kl_weight T² KL(target || draft)`` over answer tokens.
 
-    Both distributions of the KL are softened by the temperature ``T``, and ``T²`` keeps its gradients as large as
-    those of the cross-entropy (Hinton et al., arXiv 1503.02531, section 2).
+    The temperature ``T`` softens both distributions of the KL. ``T²`` keeps its gradients as large as those of the
+    cross-entropy (Hinton et al., arXiv 1503.02531, section 2).
 
     Args:
         chunk: maximum answer positions whose logits are in memory at a time.

@@ -69,11 +69,11 @@ def feature_losses(draft: FeatureDraft, texts: TaughtTexts, objective: FeatureOb
 
     What the layers read in the first step comes from :meth:`FeatureDraft.entries`, as in decoding. An entry that reads
     token ``i`` predicts the target's state of that token, and token ``i + 1``. A later step reads the next true token
-    with the state that the step before made, and is taken only where it predicts an answer token.
+    with the state that the step before made; only steps that predict an answer token count.
 
     Returns:
-        ``loss``, and of the first step ``kl``, of the draft's distribution from the target's among the tokens that the
-        draft can guess, in nats per token, and ``features``, the smooth L1 distance; not for ``eagle3``.
+        ``loss``, and two values of the first step: ``kl`` is KL(target ‖ draft) among the tokens that the draft can
+        guess, in nats per token; ``features`` is the smooth L1 distance, not for ``eagle3``.
     """
     states = _noisy(texts.states, objective.noise)
     rows = [
@@ -159,8 +159,8 @@ def _step_losses(draft: FeatureDraft, ours: Tensor, theirs: Tensor, objective: F
 def soft_cross_entropy(draft: FeatureDraft, ours: Tensor, theirs: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
     """Return the mean cross-entropy with the target's distribution, and the mean KL(target ‖ draft).
 
-    The target's distribution is restricted to the tokens that the draft can guess, and positions where its likeliest
-    token is none of them do not count (EAGLE-3). The logits of ``chunk`` positions exist at a time, see
+    The target's distribution is restricted to the tokens that the draft can guess. Positions where its likeliest token
+    is none of them do not count (EAGLE-3). The logits of ``chunk`` positions exist at a time, see
     :func:`~specllava.distill.losses.sum_in_chunks`.
 
     Args:

@@ -28,9 +28,8 @@ def check_teachable(pair: Pair, config: DistillConfig) -> None:
     """Refuse drafts that the loss does not support.
 
     Raises:
-        ValueError: a draft of another kind than the drafter, with a tower of its own or a sliding window, or that
-            rotates by its target's rows of positions, or options for a projector or a compressor that the draft cannot
-            have.
+        ValueError: a draft of another kind than the drafter; one with a tower of its own, a sliding window or rotations
+            by rows of positions; options of a projector or a compressor that it cannot have.
     """
     name = pair.draft_name
     kind = "vlm"

@@ -54,8 +54,7 @@ def sum_in_chunks(
     """Add up the ``results`` that ``sums`` returns for at most ``chunk`` rows of all tensors at a time.
 
     Logits of a chunk are computed from its states, used, freed, and recomputed in the backward pass
-    (``torch.utils.checkpoint``), so memory for them does not grow with the answers: about ``11 x 4 x chunk x vocab``
-    bytes at the peak.
+    (``torch.utils.checkpoint``). Memory for them is about ``11 x 4 x chunk x vocab`` bytes, however many the answers.
     """
     totals = [rows[0].new_zeros((), dtype=torch.float32) for _ in range(results)]
     for start in range(0, len(rows[0]), chunk):

@@ -1,10 +1,9 @@
 """Descriptions and captions of toy scenes: grammatical English, every statement true of the scene.
 
-A description names the place, the weather, the time of day, the total number of objects, and introduces every
-object exactly once in indefinite form with its colour; later mentions are definite ("the red cat"), so that
-``parsed_text`` can count. Everything is a function of (scene, rng). Wording depends mostly on the content of the scene
-(the style on place and time, the way to an object on that object's own appearance, ...), so that a model of the whole
-scene can predict it; the rest is random.
+A description names place, weather, time of day and the number of objects. It introduces every object once in indefinite
+form with its colour; later mentions are definite ("the red cat"), so that ``parsed_text`` can count. Everything is a
+function of (scene, rng). Wording depends mostly on the content of the scene, so that a model of the scene can predict
+it; the rest is random.
 """
 
 from __future__ import annotations

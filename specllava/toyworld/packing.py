@@ -1,7 +1,7 @@
 """Several conversations about one picture in one row: the picture is encoded once, and more of a row has labels.
 
-Each conversation attends to the picture and itself only, at the positions that it would have alone, so a packed row
-is equivalent to its conversations one by one.
+Each conversation attends to the picture and itself only, at the positions that it would have alone. So a packed row is
+equivalent to its conversations one by one.
 """
 
 from __future__ import annotations
