@@ -146,8 +146,12 @@ def step_times(pair: Pair, rounds: int) -> dict[str, dict[str, float]]:
     rows = {}
     for depth, runs in found.items():
         totals = totals_of(runs)
-        levels, tokens = totals.draft_passes / totals.passes, 1 + totals.drafted / totals.passes
-        rows[str(depth)] = {"ms_cycle": 1e3 * totals.decode / totals.passes, "levels": levels, "tokens": tokens}
+        steps = totals.target_passes
+        rows[str(depth)] = {
+            "ms_cycle": 1e3 * totals.decode_seconds / steps,
+            "levels": totals.draft_passes / steps,
+            "tokens": 1 + totals.drafted / steps,
+        }
     return rows
 
 

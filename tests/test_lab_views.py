@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,10 +21,11 @@ from support.visual_traces import first_steps
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.metrics import drafted_tokens
+from specllava.core.trace import StepSeconds
 from specllava.findings.ablation import Ablation
-from specllava.findings.sweep import Sweep
+from specllava.findings.sweep import Point, Sweep
 from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
-from visual.figures.sweep_charts import rules_chart, sweep_chart
+from visual.figures.sweep_charts import COUNTED, ONE_RUN, rules_chart, sweep_chart
 from visual.page.lab import EXPERIMENTS
 from visual.page.lab_views import distillation_view, forced_token_view, image_ablation_view, rules_view, sweep_view
 
@@ -199,3 +201,44 @@ class Blank:
         return Image.new("RGB", (8, 8))
 
     preview = open
+
+
+def disturbed(found: Sweep, busy: str) -> Sweep:
+    """The sweep, if the machine had done something else whenever one rule ran."""
+    slow = StepSeconds(0.01, 0.1, 0.01)
+    runs = [
+        (value, replace(run, steps=tuple(replace(step, seconds=slow) for step in run.steps)) if value == busy else run)
+        for value, run in found.runs
+    ]
+    return replace(found, runs=tuple(runs))
+
+
+def value_of(points: tuple[Point, ...]) -> dict[object, float]:
+    return {point.value: point.worth for point in points}
+
+
+@pytest.mark.parametrize("busy", RULES)
+def test_a_busy_machine_changes_no_comparison_of_rules(busy: str) -> None:
+    """ "topk: 6.0 tokens a pass at 0.3x" was a machine that did something else meanwhile."""
+    quiet = swept("rule", RULES)
+    noisy = disturbed(quiet, busy)
+    assert value_of(noisy.points) == value_of(quiet.points)
+    assert rules_chart(noisy).answer == rules_chart(quiet).answer
+    clocks = [{row[0]: row[3] for row in rules_chart(found).rows} for found in (quiet, noisy)]
+    assert clocks[0] != clocks[1], "the clock's stands beside it"
+    assert COUNTED in rules_chart(noisy).answer
+    assert COUNTED in sweep_chart(swept("depth", (2, 4, 8))).answer
+
+
+def test_without_costs_a_sweep_compares_clocks_and_says_so() -> None:
+    found = replace(swept("rule", RULES), priced=())
+    assert all(point.worth == point.speedup and math.isnan(point.counted) for point in found.points)
+    assert ONE_RUN in rules_chart(found).answer
+
+
+def test_points_of_rules_are_labelled_beside_them() -> None:
+    """Six colours and shapes had to be looked up in a legend."""
+    figure = rules_chart(swept("rule", RULES)).figures[0]
+    assert not figure.layout.showlegend
+    assert [point.text[0].split()[0] for point in figure.data] == [*RULES, "target"]
+    assert all("text" in point.mode for point in figure.data)

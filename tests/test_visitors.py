@@ -103,16 +103,16 @@ def test_who_left_makes_room_first_and_may_come_back_until_then() -> None:
     assert isinstance(store.picture(mine), Picture) and isinstance(store.picture(yours), LostPicture)
 
 
-def test_uploads_of_who_left_go_a_quarter_of_an_hour_after_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_of_who_left_go_five_minutes_after_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """They stayed until there was a gigabyte of them: an hour of visits made a page half a gigabyte larger."""
     clock = [0.0]
     monkeypatch.setattr("visual.page.uploads.time.monotonic", lambda: clock[0])
     store = UploadStore()
     mine, yours = (store.reference(session, upload()) for session in ("me", "you"))
     store.leave("you")
-    for clock[0] in (899.0, 1798.0):
+    for clock[0] in (299.0, 598.0):
         assert isinstance(store.picture(yours), Picture), "a page that was loaded anew uses it"
-    clock[0] = 2699.0
+    clock[0] = 899.0
     store.leave("third")
     assert isinstance(store.picture(yours), LostPicture) and isinstance(store.picture(mine), Picture)
     assert store.nbytes == upload().nbytes + ENTRY_BYTES

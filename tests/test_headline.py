@@ -13,7 +13,7 @@ from support.visual_traces import first_steps, synthetic_race
 from specllava.core import metrics, progress
 from specllava.core.metrics import RunTotals, summarise
 from specllava.core.progress import RaceProgress
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.core.trace import DecodeTrace, StepTrace, Verification
 from visual.player.component import player_arguments
 from visual.player.frames import SPECULATIVE, TARGET_ONLY, FrameList
 from visual.player.headline import RunningHeadline, headline
@@ -39,7 +39,7 @@ def slowed(trace: DecodeTrace, factor: float) -> DecodeTrace:
     return replace(trace, steps=steps)
 
 
-def test_d2_both_speedups_are_told_and_are_those_of_the_clocks() -> None:
+def test_both_speedups_are_those_of_the_clocks() -> None:
     """ "2.1x faster" stood above bars of 46 and 35 ms."""
     for alone, together in races():
         shown = headline(alone, together, finished=True)
@@ -51,7 +51,7 @@ def test_d2_both_speedups_are_told_and_are_those_of_the_clocks() -> None:
 
 
 @pytest.mark.parametrize("factor", [10, 50, 300])
-def test_d13_slower_is_said_as_slower_and_why(factor: int) -> None:
+def test_slower_is_called_slower_with_its_reason(factor: int) -> None:
     for alone, fast in races():
         together = slowed(fast, factor)
         ratio = seconds(together) / seconds(alone)
@@ -68,19 +68,19 @@ def test_d13_slower_is_said_as_slower_and_why(factor: int) -> None:
             assert "slower in all" in shown["speedup_note"]
 
 
-def test_d13_neither_faster_nor_slower_has_no_colour() -> None:
+def test_neither_faster_nor_slower_has_no_colour() -> None:
     alone = synthetic_race(0)[TARGET_ONLY]
     shown = headline(alone, alone, finished=True)
     assert (shown["speedup"], shown["speedup_state"]) == ("1.0×", "open")
     assert shown["speedup_note"] == "as fast while answering · as fast in all, with reading the picture"
 
 
-def test_d13_the_card_takes_its_colour_from_the_state() -> None:
+def test_the_speedup_card_takes_its_colour_from_the_state() -> None:
     template = player_arguments([])["html_template"]
     assert re.search(r'data-state-of="speedup"[^>]*><b data-total="speedup">', template)
 
 
-def test_d9_the_glossary_has_the_ratio_that_was_measured() -> None:
+def test_the_glossary_has_the_ratio_that_was_measured() -> None:
     """It said "hardly longer than saying one token" on a page where a check took twice as long."""
     for alone, together in races():
         one = math.fsum(step.seconds.verify for step in alone.steps) / len(alone.steps)
@@ -92,7 +92,7 @@ def test_d9_the_glossary_has_the_ratio_that_was_measured() -> None:
     assert all("GPU" in claim for claim in re.findall(r"[^.;]*hardly longer[^.;]*", template))
 
 
-def test_d30_the_counts_of_the_headline_agree() -> None:
+def test_the_counts_of_the_headline_agree() -> None:
     """Ten passes, 8.9 tokens a pass, "instead of 89" and "90 of 90 tokens": the first token came with the prompt."""
     for alone, together in races():
         shown = headline(alone, together, finished=True)
@@ -144,3 +144,32 @@ def test_a_lane_that_grows_between_two_moments_is_summed_up_whole() -> None:
         assert (summary.tokens, summary.drafted, summary.accepted, summary.saved) == (
             whole.tokens, whole.drafted, whole.accepted, whole.saved,
         )  # fmt: skip
+
+
+def test_the_headline_of_a_finished_race() -> None:
+    lanes = synthetic_race(1)
+    shown = headline(lanes["target-only"], lanes["speculative"], finished=True)
+    assert (shown["same"], shown["same_state"]) == ("identical ✓", "same")
+    assert shown["passes"] == str(len(lanes["speculative"].steps))
+    assert shown["instead"] == f"instead of {len(lanes['target-only'].steps)}"
+
+
+def test_a_running_race_claims_nothing_more_than_it_knows() -> None:
+    lanes = synthetic_race(1)
+    early = RunningHeadline().at_race(lanes["target-only"], lanes["speculative"], clock=0.06)
+    assert (early["same"], early["same_state"]) == ("same so far", "open")
+    before_any_step = headline(
+        first_steps(lanes["target-only"], 0), first_steps(lanes["speculative"], 0), finished=False
+    )
+    assert before_any_step["speedup"] == before_any_step["tau"] == "–"
+
+
+def test_a_difference_is_shown_with_its_margin() -> None:
+    lanes = synthetic_race(1)
+    odd = lanes["target-only"]
+    last = odd.steps[20]
+    swapped = replace(last, emitted=(3,), verification=Verification((), 3))
+    odd = replace(odd, steps=(*odd.steps[:20], swapped, *odd.steps[21:]))
+    shown = headline(odd, lanes["speculative"], finished=True)
+    assert (shown["same"], shown["same_state"]) == ("differs at 22 ✗", "differs")
+    assert "more than rounding" in shown["same_note"]

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 
-from support.shipped_races import shipped_races, shipped_traces
-from support.visual_traces import synthetic_race
+from support.shipped_races import shipped_races, shown_traces
 
 from specllava.core.metrics import judged_nodes, saved_tokens
-from specllava.core.trace import DecodeTrace
 from visual.player.frames import instructive_step, recorded_frames
 from visual.player.marks import doubts, marks
 
 
-def traces() -> list[DecodeTrace]:
-    return [*shipped_traces(), *(synthetic_race(seed)["speculative"] for seed in range(20))]
-
-
-def test_d3_every_judged_node_has_the_outcome_that_the_accepted_path_shows() -> None:
-    for trace in traces():
+def test_every_judged_node_has_the_outcome_of_the_accepted_path() -> None:
+    for trace in shown_traces(20):
         for step in trace.steps:
             accepted, children = step.verification.accepted, step.tree.children()
             judged = {each.position: each for each in judged_nodes(step)}
@@ -33,15 +27,15 @@ def test_d3_every_judged_node_has_the_outcome_that_the_accepted_path_shows() -> 
                 assert step.emitted[position] in [step.tree.tokens[n] for n in family] or outcome == "missed"
 
 
-def test_d3_another_branch_saved_seven_words_of_the_opening_example() -> None:
+def test_another_branch_saved_seven_tokens_of_the_opening_example() -> None:
     """The number that is the whole argument for a tree appeared nowhere."""
     first = next(race for race in shipped_races() if race.name == "1-describe").lead
     assert sum(map(saved_tokens, first.steps)) == 7
     assert all(any(saved_tokens(step) for step in race.lead.steps) for race in shipped_races())
 
 
-def test_d3_marks_and_doubt_stand_at_the_tokens_that_a_step_emitted() -> None:
-    for trace in traces():
+def test_marks_and_doubts_are_those_of_emitted_tokens() -> None:
+    for trace in shown_traces(20):
         for step in trace.steps:
             path, children = step.verification.path, step.tree.children()
             branched = [p for p in range(len(step.emitted)) if len(children[path[p]]) > 1]
@@ -50,7 +44,7 @@ def test_d3_marks_and_doubt_stand_at_the_tokens_that_a_step_emitted() -> None:
             assert doubts(step) == [step.tree.entropies[node] for node in path[: len(step.emitted)]]
 
 
-def test_d3_frames_carry_the_marks_and_the_doubt_of_every_token() -> None:
+def test_frames_carry_marks_and_doubts_of_every_token() -> None:
     for race in shipped_races():
         frames = [json.loads(frame) for frame in recorded_frames(race.target_only, race.speculative)]
         steps = [frame for frame in frames if "picture" in frame and frame["kind"] == "step"]
@@ -61,7 +55,7 @@ def test_d3_frames_carry_the_marks_and_the_doubt_of_every_token() -> None:
                 assert (shown is None) == (exact is None) and abs((shown or 0) - (exact or 0)) < 1e-3
 
 
-def test_d4_a_run_opens_on_a_step_that_another_branch_saved() -> None:
-    for trace in traces():
+def test_a_run_opens_on_a_step_that_another_branch_saved() -> None:
+    for trace in shown_traces(20):
         opened = trace.steps[instructive_step(trace)]
         assert saved_tokens(opened) or not any(map(saved_tokens, trace.steps))
