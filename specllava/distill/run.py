@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
@@ -30,6 +31,7 @@ from specllava.distill.self_generated import self_generated_answers
 from specllava.distill.stage import distil
 from specllava.distill.validation import UNASKED, Validation, first_questions, replace_draft
 from specllava.findings.distillation import SCHEMA_VERSION, Report, ReportState, ValidationResult
+from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.draft_classes import save, saved_beside
 from specllava.pair import Pair
 from specllava.runtime.vision import projector_weights
@@ -52,11 +54,15 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
         FloatingPointError: the loss is not finite; the last checkpoint and the best draft are kept.
     """
     config, output = job.training, Output(job.output)
+    if job.draft is None and config.drafter == "vlm":
+        raise ValueError(
+            "--draft is missing: name a directory (draft init makes one), or let --drafter eagle make a new one"
+        )
     accelerator = _accelerator(job.output, job.device, config)
     if not accelerator.is_main_process:
         disable_progress_bar()
         tell = _print_nothing
-    identity = job.identity(accelerator.num_processes)
+    identity = _identity(job, accelerator.num_processes)
     output.claim(identity, accelerator)
     if (done := output.finished()) is not None:
         tell(f"already done: {job.output}")
@@ -120,6 +126,30 @@ def _accelerator(output: Path, device: str, config: DistillConfig) -> Accelerato
         project_dir=output,
         kwargs_handlers=[InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
     )
+
+
+def _identity(job: Job, processes: int) -> dict[str, Any]:
+    """Return everything that determines the result, as JSON data."""
+    target = Checkpoint.at(job.target)
+
+    def resolved(path: Path | None) -> str | None:
+        return None if path is None else str(path.resolve())
+
+    values: dict[str, Any] = {
+        "draft": resolved(job.draft),
+        "data": resolved(job.data),
+        "images": resolved(job.images),
+        "target": resolved(Path(target.name_or_path)) if target.local else target.name_or_path,
+        "dtype": job.dtype,
+        "features": resolved(job.features),
+        "processes": processes,
+    }
+    values |= {name: value for name, value in asdict(job.training).items() if name not in ("tensorboard", "workers")}
+    values |= {f"decoding.{name}": value for name, value in asdict(job.decoding).items()}
+    if job.context is not None:
+        values["context"] = job.context
+    plain: dict[str, Any] = json.loads(json.dumps(values))
+    return plain
 
 
 def _encoder(pair: Pair, length: int, row: Row) -> ChatEncoder:
