@@ -42,12 +42,12 @@ class PairOptions:
     """Any model of a family that is known (docs/models.md) instead: an id of the hub, or a directory."""
 
     draft: str | None = None
-    """Any draft for it: an id of the hub, or a directory; specllava draft and distill make one. What kind it is, its
-    configuration and the names of its tensors tell."""
+    """Any draft for it: an id of the hub, or a directory; specllava draft and distill make one. Its configuration and
+    the names of its tensors determine its kind."""
 
     draft_format: DraftFormat | None = None
-    """Of a draft that reads the target's states, where its tensors do not tell: msd has the names of eagle. A preset
-    knows its draft's."""
+    """Of a draft that reads the target's states, where its tensors do not determine it: msd has the names of eagle. A
+    preset knows its draft's."""
 
     draft_state_layers: tuple[int, ...] | None = None
     """Hidden states of the target that such a draft was trained on, in place of those that its files name, such as
