@@ -12,9 +12,10 @@ from torch import Tensor
 from benchmarks.clips.clip import Clip, sample_clip
 from benchmarks.clips.questions import CLIP_FAMILIES
 from specllava.distill.losses import IGNORE
+from specllava.toyworld.corpus import draw_pixels
 from specllava.toyworld.draw import shown_at
 from specllava.toyworld.hints import Hints, first_tokens
-from specllava.toyworld.packing import drawn, packed_row, padded
+from specllava.toyworld.packing import packed_row, padded
 from specllava.toyworld.scene import Scene
 
 MARKS: Final = "0789"  # of the frames of a clip, in their order: digits that no cell has
@@ -40,7 +41,8 @@ class ClipBatches:
         start, count = self.first + number * self.batch, self.frames[number % len(self.frames)]
         clips = [sample_clip(index) for index in range(start, start + self.batch)]
         batch = padded([self.row(clip, index, count) for index, clip in enumerate(clips, start)], self.tokenizer)
-        batch["pixel_values"] = drawn(self.processor, [scene for clip in clips for scene in clip.frames(count)])
+        frames = [scene for clip in clips for scene in clip.frames(count)]
+        batch["pixel_values"] = draw_pixels(self.processor.image_processor, frames)
         batch["patch_names"] = torch.stack([self.name_patches(clip, count) for clip in clips])
         return batch
 
