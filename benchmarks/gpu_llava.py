@@ -82,7 +82,7 @@ class Measured:
     """Everything in seconds, medians.
 
     Args:
-        prompt_tokens: in the cycles; passes are timed behind :data:`CONTEXT` tokens.
+        prompt_tokens: in the cycles; passes are timed after :data:`CONTEXT` tokens.
         vision, target_prefill, draft_prefill: from pixels to features, and reading the prompt.
         target_pass, draft_pass: by the number of tokens in it.
         cycles: by lane.

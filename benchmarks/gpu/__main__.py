@@ -36,7 +36,7 @@ from specllava.runtime.padded_passes import ROWS
 
 FORMATS: tuple[DraftFormat, ...] = ("eagle", "msd", "vispec", "eagle3")
 RESULTS = Path(__file__).parents[1] / "results"
-STEPS = 12  # of each lane that are timed, behind two that capture
+STEPS = 12  # of each lane that are timed, after two that capture
 GOALS = {"target-only": 1.25, "t(32)": 1.15, "level": 0.06, "overhead": 0.10}
 LONGEST = 96
 

@@ -1,4 +1,4 @@
-"""Why drafting is not faster here: measured costs and acceptance in words, and what would change it. No torch."""
+"""Why drafting is not faster here: measured costs and acceptance in words, and what would change it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Answers, in seconds of bare passes where nothing else is said.
+    """What drafting costs and brings; seconds are of bare passes.
 
     Args:
-        context: columns of the KV cache that passes are told behind, the median of the runs.
+        context: columns of the KV cache before the passes, the median of the runs.
         one: seconds of a target pass over one token.
         wider: passes over more tokens against that, by their number of tokens.
         level: share of ``one`` that a draft pass over one token takes.
@@ -64,7 +64,7 @@ class Diagnosis:
         wider = ", ".join(f"{ratio:.2f} over {width}" for width, ratio in self.wider.items())
         steps, quality = self.without, self.quality
         found = [
-            f"a target pass over one token takes {1e3 * self.one:.2f} ms behind {self.context} columns; times as long: "
+            f"a target pass over one token takes {1e3 * self.one:.2f} ms after {self.context} columns; times as long: "
             f"{wider} tokens",
             f"a draft level costs {self.level:.3f} of a target pass",
             f"the draft is {quality.divergence:.2f} nats from the target (KL) and guesses "
@@ -80,7 +80,7 @@ class Diagnosis:
         return [*found, *self._advice()]
 
     def _advice(self) -> list[str]:
-        """Return what would help most."""
+        """Return the change that would help most."""
         if self.speedup <= 1.0 and self.perfect.speedup <= 1.0:
             return ["no draft of this cost can pay here: decode with --drafter none, or take a smaller draft"]
         if self.speedup <= 1.0:
@@ -115,7 +115,7 @@ def diagnose(measured: Measured, results: Mapping[str, LaneResult], quality: Dra
     one = floor.seconds("target", 1, context)
 
     def chain(rate: float) -> Chain:
-        """Return the best chain if a guess behind an accepted one is accepted with that probability."""
+        """Return the best chain if a guess after an accepted one is accepted with that probability."""
         chains = (_chain(floor, context, depth, rate) for depth in range(1, DEEPEST + 1))
         return max(chains, key=lambda found: found.speedup)
 

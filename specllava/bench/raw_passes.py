@@ -1,4 +1,4 @@
-"""Mean times of bare passes over ever more tokens: what *t(n)* and a draft level cost."""
+"""Mean times of bare passes over more and more tokens: *t(n)* and the cost of a draft level."""
 
 from __future__ import annotations
 

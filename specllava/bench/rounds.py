@@ -134,7 +134,7 @@ class _Bench:
             before = taken
 
     def _turns(self, prompt: Prompt, runs: dict[str, list[TimedRun]], bare: bool = False) -> None:
-        """Run all lanes on one prompt, in an order that is drawn; ``bare``: each run's passes once more behind it."""
+        """Run all lanes on one prompt, in an order that is drawn; ``bare``: repeat each run's passes after it."""
         names = list(self._runners)
         self._order.shuffle(names)
         timed = with_vision_time(self._pair, prompt)
@@ -149,7 +149,7 @@ class _Bench:
                 runs[name].append(replace(run, bare_seconds=self._bare_steps.seconds(run)) if bare else run)
 
     def _result(self, done: int) -> Measured:
-        """Return what was measured in the first ``done`` runs of every lane; a round that was stopped does not count,
+        """Return the measurements of the first ``done`` runs of every lane; a round that was stopped does not count,
         the first one up to where it was."""
         total = len(self._prompts)
         rounds = max(1, done // total)
