@@ -28,7 +28,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What drafting costs and brings; seconds are of bare passes.
+    """What drafting costs and brings; seconds are of passes.
 
     Args:
         context: columns of the KV cache before the passes, the median of the runs.
@@ -39,7 +39,7 @@ class Diagnosis:
         perfect: the chain that is best if every guess is right; a tree brings no more.
         chain: the chain that is best at the draft's own agreement.
         lane: the fastest lane of this project that guesses, and ``speedup`` as measured.
-        without: speed-ups of its steps at the costs of bare passes: as they were, and with drafting at half its
+        without: speed-ups of its steps at the costs of passes alone: as they were, and with drafting at half its
             cost, with drafting for nothing, with wide passes at the cost of one token.
     """
 
@@ -72,7 +72,7 @@ class Diagnosis:
             f"a perfect draft of this cost would bring {self.perfect.speedup:.2f}× by chains of {self.perfect.depth}; "
             f"as it agrees, a chain of {self.chain.depth} brings about {self.chain.speedup:.2f}×",
             f"the fastest lane is {self.lane} with {self.speedup:.2f}× over target-only; its passes alone would give "
-            f"{steps['bare passes']:.2f}×, so what runs around them costs {100 * self.overhead:.0f} %",
+            f"{steps['passes alone']:.2f}×, so what runs around them costs {100 * self.overhead:.0f} %",
             f"the same steps would give {steps['drafting at half its cost']:.2f}× with drafting at half its cost, "
             f"{steps['drafting for nothing']:.2f}× for nothing, {steps['wide passes for nothing']:.2f}× if wide passes "
             "cost no more than one token",
@@ -85,7 +85,7 @@ class Diagnosis:
             return ["no draft of this cost can pay here: decode with --drafter none, or take a smaller draft"]
         if self.speedup <= 1.0:
             return ["drafting does not pay here: decode with --drafter none, or with a draft that agrees more often"]
-        base = self.without["bare passes"]
+        base = self.without["passes alone"]
         gains = {
             "a cheaper draft (fewer layers, a smaller vocabulary, specllava draft init)":
                 self.without["drafting for nothing"] / base,
@@ -103,7 +103,7 @@ def diagnose(measured: Measured, results: Mapping[str, LaneResult], quality: Dra
     """Answer why drafting is not faster, from what was measured.
 
     Raises:
-        ValueError: no lane that guesses with the draft, or no bare passes of it.
+        ValueError: no lane that guesses with the draft, or no times of its passes.
     """
     own = {name: lane for name, lane in results.items() if lane.totals.draft_passes and "transformers" not in name}
     if not own or not any(one.model == "draft" for one in measured.raw_passes):
@@ -143,7 +143,7 @@ def _chain(floor: FloorTime, context: int, depth: int, rate: float) -> Chain:
 
 
 def _what_ifs(runs: tuple[TimedRun, ...], floor: FloorTime) -> dict[str, float]:
-    """Return the speed-ups of some runs' steps over single tokens, at the costs of bare passes and at others."""
+    """Return the speed-ups of some runs' steps over single tokens, at the costs of passes alone and at others."""
 
     def speedup(price: Price) -> float:
         alone = taken = 0.0
@@ -159,7 +159,7 @@ def _what_ifs(runs: tuple[TimedRun, ...], floor: FloorTime) -> dict[str, float]:
         return floor.seconds(model, 1, context)
 
     return {
-        "bare passes": speedup(floor.seconds),
+        "passes alone": speedup(floor.seconds),
         "drafting at half its cost": speedup(drafting_at(0.5)),
         "drafting for nothing": speedup(drafting_at(0.0)),
         "wide passes for nothing": speedup(narrow),

@@ -51,7 +51,7 @@ class WarmUp(Record):
 
 @dataclass(frozen=True, slots=True)
 class RawPass(Record):
-    """Mean seconds of a bare pass.
+    """Seconds of a pass.
 
     Args:
         model: whose.
