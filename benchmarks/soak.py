@@ -83,10 +83,10 @@ class Sample:
 
 @dataclass(slots=True)
 class Soak:
-    """What a soak found.
+    """Result of a soak.
 
     Args:
-        warm, end: the server when all visitors had left, behind the warm-up and at the end.
+        warm, end: the server when all visitors had left, after the warm-up and at the end.
         samples: at equal distances.
         operations, failures: by kind.
     """
@@ -296,7 +296,7 @@ async def visits(soak: Soak, page: Page, address: str, numbers: Iterator[int], u
 
 
 async def soak_page(soak: Soak, address: str, process: psutil.Process, temporary: Path) -> None:
-    """Soak a page that is served or about to be, and enter into ``soak`` what was found."""
+    """Soak a page that is served or about to be, and record the results in ``soak``."""
     async with httpx.AsyncClient(timeout=STARTING) as client:
         page = Page.of(await config_of(client, address))
     began, seconds, numbers = time.monotonic(), 60 * soak.minutes, itertools.count()
@@ -354,7 +354,7 @@ def main(minutes: float = 60.0, seed: int = 1, json: Path | None = None) -> int:
     Args:
         minutes: of page life.
         seed: of what visitors do.
-        json: write what was found to this file.
+        json: write the results to this file.
     """
     soak = Soak(minutes, seed)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, server(temporary=Path(folder)) as (address, process):

@@ -29,7 +29,7 @@ LANE = "top 10, EAGLE-2"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a check found."""
+    """Result of a check."""
 
     passed: bool
     told: str
