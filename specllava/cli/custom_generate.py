@@ -33,7 +33,7 @@ A small draft guesses a tree of tokens and the model checks it in one pass. The 
 
 ```python
 out = model.generate(
-    **inputs, custom_generate="THIS_REPOSITORY", trust_remote_code=True, draft="DRAFT", rule="entropy", max_new_tokens=256
+    **inputs, custom_generate="THIS_REPOSITORY", trust_remote_code=True, draft="DRAFT", max_new_tokens=256
 )
 ```
 
@@ -57,4 +57,5 @@ class CustomGenerate:
             (code / "generate.py").write_text(GENERATE, encoding="utf-8")
             (code / "requirements.txt").write_text("specllava\n", encoding="utf-8")
             (folder / "README.md").write_text(README, encoding="utf-8")
-        console.print(f"{self.output}: give it, or its id on the hub, as custom_generate=", markup=False, soft_wrap=True)
+        told = f"{self.output}: give it, or its id on the hub, as custom_generate="
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
