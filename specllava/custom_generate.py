@@ -128,11 +128,17 @@ speculative_generate.__signature__ = inspect.Signature(  # type: ignore[attr-def
 
 
 def _arguments_of_generate() -> Mapping[str, Any]:
-    """Return the arguments of the running ``generate``: it drops some, such as a streamer, on the way to a callable."""
+    """Return the arguments of the running ``generate``: it drops some, such as a streamer, on the way to a callable.
+
+    Raises:
+        ValueError: none is running.
+    """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not GENERATE:
         frame = frame.f_back
-    return {} if frame is None else dict(frame.f_locals)
+    if frame is None:
+        raise ValueError("speculative_generate is not called but given: model.generate(custom_generate=…)")
+    return dict(frame.f_locals)
 
 
 def _check_arguments(
@@ -146,8 +152,8 @@ def _check_arguments(
     asked = {name: arguments.get(name) for name in UNREAD}
     asked |= {name: value for name in UNMADE if (value := getattr(settings, name, None))}
     asked |= {name: value for name, refuses in REFUSED.items() if refuses(value := getattr(settings, name, None))}
-    kwargs: Mapping[str, Any] = arguments.get("kwargs", {})
-    asked |= {name: value for name, value in kwargs.items() if name not in READ and not hasattr(settings, name)}
+    others: Mapping[str, Any] = arguments["kwargs"]
+    asked |= {name: value for name, value in others.items() if name not in READ and not hasattr(settings, name)}
     for name, value in asked.items():
         if not (value is None or value is False or (isinstance(value, list) and not value)):
             told = f"{name} = {value}" if isinstance(value, str | int | float) else name
@@ -210,14 +216,14 @@ def _pair(
     """
     held = PAIRS.setdefault(model, {})
     alone = held.get(None)
-    if alone is None or processor not in (None, alone.processor) or alone.info.dtype != str(model.dtype)[6:]:
+    if alone is None or processor not in (None, alone.processor):
         held.clear()
         alone = held[None] = _target(model, processor)
     if draft is None:
         return alone
     if isinstance(draft, PreTrainedModel):
         return _with_loaded(alone, draft)
-    key = str(draft), reading, model.device
+    key = str(draft), reading, model.device, model.dtype
     if key not in held:
         held[key] = alone.with_draft(draft, **asdict(reading))
     return held[key]
@@ -225,17 +231,28 @@ def _pair(
 
 def _target(model: PreTrainedModel, processor: ProcessorMixin | None) -> Pair:
     """Return a model without a draft."""
-    family, text, name = family_of(model.config), model.config.get_text_config(), model.config.name_or_path
-    check_decoder(name, text)
-    if text._attn_implementation not in ("sdpa", "eager"):
-        raise ValueError(
-            f'attention {text._attn_implementation} takes no tree masks: load the model with attn_implementation="sdpa"'
-        )
+    family, name = family_of(model.config), model.config.name_or_path
+    _check_attention(model)
     if processor is None and not name:
         raise ValueError("speculative_generate needs processor=: the model was loaded from no directory or id")
     reads = processor or Checkpoint.at(name).processor(family.processor)
     shown = Path(name).name or type(model).__name__
     return Pair(shown, copy(model), None, reads, shown, NO_DRAFT)
+
+
+def _check_attention(model: PreTrainedModel) -> None:
+    """Refuse a model whose layers take no tree masks.
+
+    Raises:
+        ValueError: by their kind, or by the attention that it was loaded with.
+    """
+    config = model.config.get_text_config()
+    check_decoder(model.config.name_or_path, config)
+    if config._attn_implementation not in ("sdpa", "eager"):
+        raise ValueError(
+            f'{config._attn_implementation} takes no tree masks: load {type(model).__name__} with'
+            ' attn_implementation="sdpa"'
+        )
 
 
 def _with_loaded(pair: Pair, draft: PreTrainedModel) -> Pair:
@@ -246,8 +263,12 @@ def _with_loaded(pair: Pair, draft: PreTrainedModel) -> Pair:
     """
     drafted = replace(pair, draft=draft, draft_name=Path(draft.config.name_or_path).name or type(draft).__name__)
     ours, theirs = (one.config.get_text_config().vocab_size for one in (pair.target, draft))
-    if drafted.draft_vision != "states" and ours != theirs:
-        raise ValueError(f"the draft has a vocabulary of {theirs} tokens, the model of {ours}: name its directory")
+    if drafted.draft_vision != "states":
+        _check_attention(draft)
+        if ours != theirs:
+            raise ValueError(f"the draft has a vocabulary of {theirs} tokens, the model of {ours}: name its directory")
+    if draft.device != pair.target.device:
+        raise ValueError(f"the draft is on {draft.device}, the model on {pair.target.device}: move it there")
     if drafted.draft_vision == "own" and draft.config.model_type != pair.family.name:
         raise ValueError(f"the draft is a {draft.config.model_type}, the model a {pair.family.name}: take one family")
     return drafted
