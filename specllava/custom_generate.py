@@ -28,9 +28,9 @@ from specllava.decoding import stream
 from specllava.drafters.drafter import Drafter
 from specllava.lane import LaneOverrides, lane_of
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
-from specllava.models.checkpoints.decoder import check_decoder
+from specllava.models.checkpoints.language_model import check_decoder
 from specllava.models.drafts.draft_reading import DraftReading
-from specllava.models.families.family import ImageFeatures, Picture, family_of
+from specllava.models.families.family import ImageFeatures, Picture, ProcessedPrompt, family_of
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
@@ -331,7 +331,7 @@ def _read(model: PreTrainedModel, device: torch.device, input_ids: Tensor, shown
     started, inputs = now(device), {"input_ids": input_ids, **shown}
     try:
         pictures = _pictures(model, inputs) if "pixel_values" in shown else []
-        videos = family.videos(model.config, None, inputs) if "pixel_values_videos" in shown else []
+        videos = family.videos(ProcessedPrompt(model.config, None, inputs, ())) if "pixel_values_videos" in shown else []
     except KeyError as error:
         raise ValueError(f"a {family.name} needs {error.args[0]}: give all that its processor made") from error
     if "pixel_values_videos" in shown and not family.reads_videos:
@@ -348,7 +348,7 @@ def _pictures(model: PreTrainedModel, inputs: Mapping[str, Any]) -> list[Picture
     if family.name in ("idefics3", "smolvlm"):
         return [{name: inputs[name] for name in ("pixel_values", "pixel_attention_mask")}]
     sizes = inputs["image_sizes"].tolist() if "image_sizes" in inputs else [pixels.shape[-2:]] * len(pixels)
-    return family.pictures(model.config, None, inputs, [(height, width) for height, width in sizes])
+    return family.pictures(ProcessedPrompt(model.config, None, inputs, [(height, width) for height, width in sizes]))
 
 
 def _in_order(

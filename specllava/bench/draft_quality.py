@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from specllava.findings.draft_scores import DraftScores
+from specllava.findings.ablation import DraftScores
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
