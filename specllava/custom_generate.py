@@ -30,7 +30,8 @@ from specllava.lane import LaneOverrides, lane_of
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.language_model import check_decoder
 from specllava.models.drafts.draft_reading import DraftReading
-from specllava.models.families.family import ImageFeatures, Picture, ProcessedPrompt, family_of
+from specllava.models.families.family import ImageFeatures, Picture, family_of
+from specllava.models.families.interface import ProcessedPrompt
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
@@ -331,7 +332,8 @@ def _read(model: PreTrainedModel, device: torch.device, input_ids: Tensor, shown
     started, inputs = now(device), {"input_ids": input_ids, **shown}
     try:
         pictures = _pictures(model, inputs) if "pixel_values" in shown else []
-        videos = family.videos(ProcessedPrompt(model.config, None, inputs, ())) if "pixel_values_videos" in shown else []
+        clips = "pixel_values_videos" in shown
+        videos = family.videos(ProcessedPrompt(model.config, None, inputs, ())) if clips else []
     except KeyError as error:
         raise ValueError(f"a {family.name} needs {error.args[0]}: give all that its processor made") from error
     if "pixel_values_videos" in shown and not family.reads_videos:
