@@ -43,6 +43,7 @@ LEAST_SAMPLES: Final = 24  # of a short soak
 ALLOWED_SPREAD: Final = 0.05  # of resident memory in the last half
 ALLOWED_MORE: Final = 5  # threads or files: pools grow with the crowd that they happened to see
 SETTLING: Final = 20.0  # seconds for closed connections to end on the server
+LIMITS: Final = httpx.Limits(keepalive_expiry=2.0)  # seconds; the server closes connections after 5
 SIZES: Final = ((48, 64), (320, 240), (640, 480), (1344, 1344), (2400, 1800))
 SHORT: Final = {"max_new_tokens": 16}
 FAILURES: Final = (AssertionError, LookupError, TypeError, ValueError, httpx.HTTPError)  # odd answers too
@@ -274,7 +275,7 @@ async def visit(soak: Soak, page: Page, address: str, number: int) -> None:
     """Make a visit of three acts, and count what was done and what failed."""
     chosen = random.Random(f"{soak.seed}/{number}")
     acts = chosen.sample(sorted(ACTS), 3)
-    async with httpx.AsyncClient(timeout=STARTING) as client:
+    async with httpx.AsyncClient(timeout=STARTING, limits=LIMITS) as client:
         one = Visit(page, Visitor(address, client, page.run), chosen)
         async with _heartbeat(one.visitor):
             for name, act in [("visit", Visit.open), *((name, ACTS[name]) for name in acts)]:
