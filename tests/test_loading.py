@@ -25,7 +25,7 @@ from specllava.distill.make_draft import init_draft
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.draft_classes import save
 from specllava.models.families.family import FAMILIES
-from specllava.models.loading.loading import memory_estimate as weighing
+from specllava.models.loading import memory_estimate as weighing
 from specllava.models.loading.memory_estimate import estimate, size_of
 from specllava.models.loading.presets import draft_hint, presets
 from specllava.models.loading.quantization import quantization_config

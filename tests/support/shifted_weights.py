@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specllava.models.checkpoints import checkpoint
-from specllava.models.loading.loading import loading
+from specllava.models.loading import loading
 
 ALIGNMENT = checkpoint.ALIGNMENT
 
