@@ -35,15 +35,13 @@ from specllava.core.growth.cost_model import Costs, read_costs
 from specllava.models.loading.load_options import DTypeName
 from specllava.models.loading.presets import Preset, preset_named, presets
 from specllava.models.media.images import open_image
-from visual.page.allocator import give_back_freed_memory
 from visual.page.app_state import AppState, Models
 from visual.page.dialogue import Dialogues, TurnParts
 from visual.page.first_paint import FirstPaint
 from visual.page.layout import build_page
-from visual.page.model_choice import AS_STARTED, OWN, Chosen, ModelChoices
-from visual.page.other_pairs import OtherPairs, PairOffer
+from visual.page.model_choice import AS_STARTED, OWN, Chosen, ModelChoices, OtherPairs, PairOffer
 from visual.page.run_requests import RunRequests
-from visual.page.serving import serve
+from visual.page.serving import give_back_freed_memory, serve
 from visual.page.zero_gpu import ZeroGPUPair
 from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded, read_recorded

@@ -6,20 +6,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import plotly.graph_objects as go
-import tyro
-from rich.console import Console
 
-from benchmarks.markdown import markdown
 from benchmarks.picture import WIDTH, markers
-from benchmarks.png import write_png
+from benchmarks.shared.command import markdown, run_command, show
+from benchmarks.shared.pictures import write_png
 from specllava.bench.measured import Measured
 from specllava.bench.report import category_results, report_of
 from specllava.bench.results import fastest_alone, results_of
-from specllava.bench.tables import SPEED_HEADS, TIME_HEADS, category_row, notes_of, speed_row, time_row
+from specllava.bench.tables import notes_of, table_rows
 from specllava.cli.options import write_json
 
 ROW_HEIGHT, MARGIN = 34, 130
@@ -67,22 +64,15 @@ def main(raw: Path, json: Path | None = None, picture: Path | None = None) -> No
     """
     measured = Measured.read(raw)
     results, categories = results_of(measured), category_results(measured)
-    rows = {name: lane.as_json() for name, lane in results.items()}
     tables = [
-        markdown(SPEED_HEADS, [speed_row(name, row) for name, row in rows.items()]),
-        markdown([head.replace("-\n", "").replace("\n", " ") for head in TIME_HEADS],
-                 [time_row(name, row) for name, row in rows.items()]),
-        markdown(["speed-up", *categories], [category_row(name, categories) for name in rows]),
-    ]  # fmt: skip
-    text = "\n\n".join([*tables, *notes_of(measured, fastest_alone(measured.runs))])
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+        markdown([head.replace("-\n", "").replace("\n", " ") for head in heads], rows)
+        for heads, rows in table_rows(results, categories)
+    ]
+    show("\n\n".join([*tables, *notes_of(measured, fastest_alone(measured.runs))]))
     write_json(json, report_of(measured, results, categories))
     if picture:
         write_png(figure(measured), picture)
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(main)
-    except ValueError as error:
-        sys.exit(str(error))
+    run_command(main)

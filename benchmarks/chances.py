@@ -13,11 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-import tyro
-from rich.console import Console
-from rich.table import Table
 from tqdm.auto import tqdm
 
+from benchmarks.shared.command import run_command, show_table
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.decoding import stream
@@ -51,15 +49,14 @@ def main(runs: int = 20_000, json: Path | None = None, preset: str = "toy") -> N
     pair = Pair.from_preset(preset)
     prompt = pair.prompt(draw_scene(sample_scene(3, "held-out"), 256), "Describe this image in detail.")
     exact = distribution(pair, prompt)
-    table = Table("judged", "runs", "answers", "chi-square", "degrees", "p", title=f"{LENGTH} tokens each")
-    rows = {}
+    lines, rows = [], {}
     for name, config in WAYS.items():
         seen = drawn_answers(pair, prompt, config, runs // len(WAYS))
         statistic, degrees = chi_square(seen, exact)
         p = float(torch.special.gammaincc(torch.tensor(degrees / 2), torch.tensor(statistic / 2)))
         rows[name] = {"runs": seen.total(), "chi_square": statistic, "degrees": degrees, "p": p}
-        table.add_row(name, str(seen.total()), str(len(seen)), f"{statistic:.1f}", str(degrees), f"{p:.3f}")
-    Console(width=80).print(table)
+        lines.append((name, str(seen.total()), str(len(seen)), f"{statistic:.1f}", str(degrees), f"{p:.3f}"))
+    show_table(("judged", "runs", "answers", "chi-square", "degrees", "p"), lines, f"{LENGTH} tokens each")
     write_json(json, {"ways": rows, "setting": asdict(pair.info), "length": LENGTH})
 
 
@@ -110,4 +107,4 @@ def chi_square(seen: Counter[tuple[int, ...]], exact: dict[tuple[int, ...], floa
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -15,12 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import tyro
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 from tqdm.auto import tqdm
 
+from benchmarks.shared.command import run_command, show_table
 from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
 from specllava.cli.options import DecodingOptions, PairOptions, load_pair, with_fallback_drafter, write_json
@@ -47,7 +45,7 @@ MUST_AGREE = ("float32", "float64")
 
 @dataclass
 class Lane:
-    """What one way of decoding said, against the target alone."""
+    """Answers of one way of decoding, compared with the target alone."""
 
     runs: int = 0
     comparisons: list[Comparison] = field(default_factory=list)
@@ -83,13 +81,14 @@ def main(
     """
     pair = load_pair(running)
     lanes = run_checks(pair, prompts, with_fallback_drafter(pair, decoding, fallback="prompt-lookup"))
-    table = Table("lane", "answers", "identical", "near-ties", "differ", "largest margin", title=str(pair.info.pair))
+    rows = []
     for name, lane in lanes.items():
         margins = [one.margin for one in lane.comparisons if one.margin is not None]
         widest = f"{max(margins):.2g}" if margins else "-"
-        same = lane.runs - len(lane.comparisons)
-        table.add_row(name, str(lane.runs), str(same), str(lane.ties), str(lane.differ), widest)
-    Console(width=90).print(table)
+        counted = (lane.runs, lane.runs - len(lane.comparisons), lane.ties, lane.differ)
+        rows.append((name, *map(str, counted), widest))
+    heads = ("lane", "answers", "identical", "near-ties", "differ", "largest margin")
+    show_table(heads, rows, str(pair.info.pair))
     counts = {n: {"runs": lane.runs, "ties": lane.ties, "differ": lane.differ} for n, lane in lanes.items()}
     write_json(json, {"lanes": counts, "setting": asdict(pair.info), "config": asdict(decoding)})
     wrong = sum(lane.differ for lane in lanes.values())
@@ -126,7 +125,7 @@ def picture(number: int) -> Image.Image:
 
 
 def chat_turns(pair: Pair, number: int, config: DecodingConfig) -> Iterator[tuple[DecodeTrace, DecodeTrace]]:
-    """Three turns with kept caches; each beside the target alone on the whole dialogue, read afresh."""
+    """Three turns with kept caches; each with the target alone on the whole dialogue, prefilled anew."""
     chat = Chat(pair)
     for turn, shown in enumerate(((number,), (), (number + 1, number))):
         said = chat.ask(QUESTIONS[(number + turn) % len(QUESTIONS)], [picture(one) for one in shown], config)
@@ -135,4 +134,4 @@ def chat_turns(pair: Pair, number: int, config: DecodingConfig) -> Iterator[tupl
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -9,10 +9,7 @@ from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
-import tyro
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.shared.command import run_command, show_table
 from specllava.bench.lanes import REFERENCE, bench_lanes, own_runners
 from specllava.bench.results import results_of
 from specllava.bench.rounds import Plan, measure
@@ -59,14 +56,14 @@ def main(prompts: int = 20, json: Path | None = None, preset: str = "toy") -> No
     asked = tuple(toy_dialogues("held-out", prompts, 1))
     plan = Plan("held-out toy scenes", rounds=1, floor=False)
     results = results_of(measure(pair, asked, own_runners(pair, grid()), DecodingConfig(), plan))
-    table = Table("setting", "τ", "ms/token", "speed-up", "efficiency", title=f"{prompts} prompts")
-    for name, lane in sorted(results.items(), key=lambda item: -item[1].speedup.value):
-        row = lane.as_json()
-        table.add_row(name, *(f"{row[key]:.2f}" for key in ("tau", "ms_per_token", "speedup", "efficiency")))
-    Console(width=100).print(table)
     rows = {name: lane.as_json() for name, lane in results.items()}
+    lines = [
+        (name, *(f"{rows[name][key]:.2f}" for key in ("tau", "ms_per_token", "speedup", "efficiency")))
+        for name, _ in sorted(results.items(), key=lambda item: -item[1].speedup.value)
+    ]
+    show_table(("setting", "τ", "ms/token", "speed-up", "efficiency"), lines, f"{prompts} prompts")
     write_json(json, {"lanes": rows, "setting": asdict(pair.info), "prompts": prompts})
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

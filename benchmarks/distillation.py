@@ -10,11 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-import tyro
 from rich.console import Console
 from transformers import AutoProcessor, LlavaConfig
 
-from benchmarks.png import write_png
+from benchmarks.shared.command import run_command
+from benchmarks.shared.pictures import write_png
 from specllava.cli.distill import Distill
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
@@ -28,7 +28,7 @@ WIDTH, HEIGHT = 900, 520
 
 
 def main(output: Path, picture: Path, report: Path | None = None, rows: int = 1500, steps: int = 150) -> None:
-    """Teach a draft of the toy draft's size, from random weights, and draw what its validations found.
+    """Teach a draft of the toy draft's size, from random weights, and draw its validations.
 
     Args:
         output: directory for data, drafts and the run.
@@ -42,17 +42,7 @@ def main(output: Path, picture: Path, report: Path | None = None, rows: int = 15
         steps=steps, batch=8, learning_rate=2e-3, warmup=20, validate_every=max(1, steps // 6), checkpoint_every=25,
         validation_prompts=8,
     )  # fmt: skip
-    Distill(
-        target=str(presets()["toy"].target),
-        draft=output / "fresh",
-        data=output / "data" / "data.json",
-        images=output / "data" / "images",
-        output=output / "run",
-        features=output / "features",
-        training=training,
-        decoding=DecodingConfig(max_new_tokens=64),
-    ).run(Console())
-    found = output / "run" / "report.json"
+    found = teach(output, output / "run", training)
     draw(Report.read(found), picture)
     if report is not None:
         report.write_text(found.read_text(encoding="utf-8").replace(f"{Path.cwd()}/", ""), encoding="utf-8")
@@ -69,6 +59,25 @@ def prepare(output: Path, rows: int) -> None:
         save(fresh, AutoProcessor.from_pretrained(toy.draft), output / "fresh", torch.float32)
 
 
+def teach(output: Path, folder: Path, training: DistillConfig) -> Path:
+    """Teach a new draft on the prepared data, unless an earlier call has, and return the file of its report.
+
+    Args:
+        folder: directory of the run.
+    """
+    Distill(
+        target=str(presets()["toy"].target),
+        draft=output / "fresh" if training.drafter == "vlm" else None,
+        data=output / "data" / "data.json",
+        images=output / "data" / "images",
+        output=folder,
+        features=output / "features",
+        training=training,
+        decoding=DecodingConfig(max_new_tokens=64),
+    ).run(Console())
+    return folder / "report.json"
+
+
 def draw(report: Report, picture: Path) -> None:
     """The run's picture as a PNG; the run itself needs no browser."""
     title = f"a fresh draft learns from the toy {report.target}: {report.setting['device']}, {report.setting['dtype']}"
@@ -76,4 +85,4 @@ def draw(report: Report, picture: Path) -> None:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -20,7 +20,6 @@ from typing import Any, Final, get_args
 
 import torch
 import transformers
-import tyro
 from support import checkpoints, family_proofs, models, video_proofs
 from support.families import write_checkpoint
 from support.family_configs import Layout
@@ -28,6 +27,7 @@ from support.family_kinds import FAMILIES, FamilyName
 from support.video_proofs import READERS
 from tqdm.auto import tqdm
 
+from benchmarks.shared.command import run_command
 from specllava.cli.options import write_json
 from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
@@ -39,7 +39,7 @@ FAILURES: Final = (AssertionError, LookupError, RuntimeError, TypeError, ValueEr
 
 @dataclass(slots=True)
 class Proofs:
-    """What became of the proofs of one family.
+    """Proofs of one family.
 
     Args:
         layouts: checkpoints of a target, each with two drafts.
@@ -165,4 +165,4 @@ def drawn(family: FamilyName, seed: int) -> tuple[Layout, Layout, Layout]:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

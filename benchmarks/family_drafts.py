@@ -16,10 +16,10 @@ from typing import Any, get_args
 
 import torch
 import transformers
-import tyro
 from support import family_drafts, models
 from support.family_drafts import KINDS, AnyFamily, Kind
 
+from benchmarks.shared.command import run_command
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
@@ -40,7 +40,7 @@ FAMILIES: tuple[AnyFamily, ...] = tuple(name for part in get_args(AnyFamily) for
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """What became of one draft.
+    """Result of teaching one draft.
 
     Args:
         losses, kl: mean loss of the first and last fifth of the steps, and KL before and after, in nats per token.
@@ -67,7 +67,7 @@ def main(
         steps: of training.
         families: of the targets.
         kinds: of the drafts.
-        json: write what was found to this file.
+        json: write the results to this file.
     """
     known: dict[str, Any] = {}
     if json is not None and json.is_file():
@@ -127,4 +127,4 @@ def _checked(target: Path, draft: Path) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

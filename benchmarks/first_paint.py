@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import socket
 import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
-import tyro
-from playwright.sync_api import sync_playwright
-
 import app
+from benchmarks.shared.command import free_port, run_command
+from benchmarks.shared.pictures import chromium
 from visual.page.app_state import AppState
 from visual.page.first_paint import race_digest
 from visual.page.layout import build_page
@@ -41,13 +38,6 @@ def _no_models() -> NoReturn:
     raise RuntimeError("this page shows recorded races only")
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def record(browser: Any, address: str) -> str:
     """The columns of the page at ``address`` as plain markup, once its player has drawn its first step."""
     page = browser.new_page(viewport=SIZE)
@@ -68,18 +58,15 @@ def main(output: Path = app.FIRST_PAINT) -> None:
     logging.getLogger("specllava.page").setLevel(logging.CRITICAL)  # that no models load is meant
     state = shipped_state()
     assert state.first is not None
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         os.environ["GRADIO_TEMP_DIR"] = folder  # a page that closes takes pictures of another in the same folder along
         blocks = build_page(state)
         address = serve(blocks, "127.0.0.1", free_port(), block=False)
-        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
         markup = record(browser, address)
-        browser.close()
         blocks.close(verbose=False)
     output.write_text(f"<!-- race {race_digest(state.first)} -->\n{markup}", encoding="utf-8")
     print(f"{output}: {output.stat().st_size} bytes")
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json as json_format
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -22,13 +21,13 @@ from tempfile import TemporaryFile
 from typing import Any, Final
 
 import httpx
-import tyro
 from rich.console import Console
 from tqdm.auto import tqdm
 
-from benchmarks.load import CROWD, handlers_of, server
-from benchmarks.mutations import mutated, odd_call
-from benchmarks.visitor import Visitor
+from benchmarks.shared.command import run_command
+from benchmarks.visitors.mutations import mutated, odd_call
+from benchmarks.visitors.server import CROWD, handlers_of, server
+from benchmarks.visitors.visitor import Visitor
 from specllava.cli.options import write_json
 from specllava.core.files import shipped
 
@@ -40,7 +39,7 @@ CHECK_EVERY: Final = 250  # between two runs of a normal visitor
 
 @dataclass(slots=True)
 class Fuzz:
-    """What became of broken files and odd calls.
+    """Answers to broken files and odd calls.
 
     Args:
         answers: how many by kind of answer: a status, or what the stream of a queued call ended with.
@@ -180,7 +179,7 @@ def main(
         files: broken race files.
         calls: odd calls.
         seed: of what is broken how.
-        json: write what was found to this file.
+        json: write the results to this file.
     """
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(TemporaryFile("w+", encoding="utf-8", errors="replace"))
@@ -204,4 +203,4 @@ def main(
 
 
 if __name__ == "__main__":
-    sys.exit(tyro.cli(main))
+    run_command(main)

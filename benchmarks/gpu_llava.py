@@ -13,20 +13,19 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.random_pair import SizeName, build, place_for, size_of
+from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.random_pair import SizeName, build, place_for, size_of
+from specllava.bench.raw_passes import pass_medians
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules.topk import eagle2_tree
@@ -34,7 +33,7 @@ from specllava.core.trace import Prefill, StepTrace
 from specllava.decoding import stream
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
+from specllava.runtime.timing import CONTEXT
 
 TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 DRAFT_ROWS = (1, 2, 4, 8, 16)
@@ -84,7 +83,7 @@ class Measured:
     """Everything in seconds, medians.
 
     Args:
-        prompt_tokens: in the cycles; passes are timed behind :data:`CONTEXT` tokens.
+        prompt_tokens: in the cycles; passes are timed after :data:`CONTEXT` tokens.
         vision, target_prefill, draft_prefill: from pixels to features, and reading the prompt.
         target_pass, draft_pass: by the number of tokens in it.
         cycles: by lane.
@@ -101,11 +100,7 @@ class Measured:
 
 def measure(pair: Pair, repeats: int) -> Measured:
     """Passes alone, then whole answers: lanes take turns, and their first round is left out."""
-    assert pair.draft is not None
-    ladders = ((pair.target, TARGET_ROWS), (pair.draft, DRAFT_ROWS))
-    engines = [(engine_of(model, CONTEXT + max(rows), pair.engines), rows) for model, rows in ladders]
-    passes = [pass_seconds([engine], rows, repeats)[0] for engine, rows in engines]
-    target_pass, draft_pass = ({n: statistics.median(taken) for n, taken in each.items()} for each in passes)
+    passes = pass_medians(pair, {"target": TARGET_ROWS, "draft": DRAFT_ROWS}, repeats)
     steps: dict[str, list[StepTrace]] = {name: [] for name in LANES}
     prefills: dict[str, list[Prefill]] = {name: [] for name in LANES}
     said: dict[str, list[int]] = {}
@@ -125,8 +120,8 @@ def measure(pair: Pair, repeats: int) -> Measured:
         vision=statistics.median(one.vision_seconds for one in lanes),
         target_prefill=statistics.median(one.target_seconds for one in lanes),
         draft_prefill=statistics.median(one.draft_seconds for one in lanes),
-        target_pass=target_pass,
-        draft_pass=draft_pass,
+        target_pass=passes["target"],
+        draft_pass=passes["draft"],
         cycles={name: _cycle(steps[name], said[name], said[ALONE]) for name in LANES},
     )
 
@@ -194,26 +189,23 @@ def as_json(found: Measured) -> dict[str, Any]:
     return data
 
 
-def table(found: Measured, held: Held, title: str) -> Table:
-    """All in one: what passes take, and what cycles bring by tokens per pass."""
-    drawn = Table("measured", "ms", "even at τ", *(f"τ = {tau:g}" for tau in TAUS), title=title)
-    drawn.caption = f"passes stand behind {CONTEXT} tokens, cycles behind the prompt; {held}"
-    rows = {
+def rows_of(found: Measured) -> Iterator[list[str]]:
+    """Yield what passes take, then what steps take and bring by tokens per pass."""
+    times = {
         "picture, vision tower": found.vision,
         f"target reads {found.prompt_tokens} tokens": found.target_prefill,
         f"draft reads {found.prompt_tokens} tokens": found.draft_prefill,
         **{f"target pass, {n} tokens": seconds for n, seconds in found.target_pass.items()},
         **{f"draft pass, {n} wide": seconds for n, seconds in found.draft_pass.items()},
     }
-    for name, seconds in rows.items():
-        drawn.add_row(name, f"{1e3 * seconds:.2f}")
-    drawn.add_section()
+    empty = [""] * (1 + len(TAUS))
+    for name, seconds in times.items():
+        yield [name, f"{1e3 * seconds:.2f}", *empty]
     alone = found.cycles[ALONE]
     for name, cycle in found.cycles.items():
-        parts = f"{name}: {cycle.guesses:.0f} guesses, {cycle.levels:.0f} deep" if cycle.guesses else name
-        drafted = [f"{cycle.speedup(alone, tau):.2f}×" for tau in TAUS] if cycle.guesses else []
-        drawn.add_row(parts, f"{1e3 * cycle.total:.2f}", f"{cycle.break_even(alone):.2f}", *drafted)
-    return drawn
+        title = f"{name}: {cycle.guesses:.0f} guesses, {cycle.levels:.0f} deep" if cycle.guesses else name
+        speedups = [f"{cycle.speedup(alone, tau):.2f}×" if cycle.guesses else "" for tau in TAUS]
+        yield [title, f"{1e3 * cycle.total:.2f}", f"{cycle.break_even(alone):.2f}", *speedups]
 
 
 def main(size: SizeName = "7b", json: Path | None = None, device: str = "auto", repeats: int = 5) -> None:
@@ -234,15 +226,15 @@ def main(size: SizeName = "7b", json: Path | None = None, device: str = "auto", 
         torch.cuda.reset_peak_memory_stats(place)
     found, setting = measure(pair, repeats), pair.info
     held = memory(pair)
-    title = f"{size}, random weights, {setting.dtype} on {setting.device}: times, and speed-up by τ"
-    Console(width=120).print(table(found, held, title))
+    title = (
+        f"{size}, random weights, {setting.dtype} on {setting.device}: times, and speed-up by τ; passes are behind"
+        f" {CONTEXT} tokens, steps behind the prompt; {held}"
+    )
+    show_table(("measured", "ms", "even at τ", *(f"τ = {tau:g}" for tau in TAUS)), rows_of(found), title)
     shown = {"size": size, "date": time.strftime("%Y-%m-%d"), "setting": asdict(setting), "repeats": repeats}
     shown["hardware"] = hardware(place)
     write_json(json, {**shown, "bytes": asdict(held), "seconds": as_json(found)})
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(main)
-    except ValueError as error:
-        sys.exit(str(error))
+    run_command(main)

@@ -1,4 +1,4 @@
-"""Does any drafter ever change a token? Random targets, and drafts of every format beside them.
+"""Does any drafter ever change a token? Random targets with drafts of every format.
 
     python -m benchmarks.identity --runs 3000 --json benchmarks/results/identity.json
     python -m benchmarks.identity --runs 1000 --settings --json benchmarks/results/identity_settings.json
@@ -26,15 +26,15 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
-import tyro
 from rich.console import Console
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlavaForConditionalGeneration
 from transformers.utils import logging
 
-from benchmarks.random_pair import Size, size_of
-from benchmarks.random_settings import random_settings
+from benchmarks.shared.command import run_command
+from benchmarks.shared.random_pair import Size, size_of
+from benchmarks.shared.random_settings import random_settings
 from specllava.cli.options import write_json
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.growth.cost_model import Costs
@@ -312,4 +312,4 @@ def main(
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

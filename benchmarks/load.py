@@ -5,52 +5,42 @@
 A server of its own is started unless ``--address`` names one. Every visitor clicks on Run as soon as the run before is
 over, so the waiting line is as long as there are visitors. Resident memory is the server's, read once every visitor has
 run a first time (sessions hold frames and KV caches from then on) and again at the end. With ``--hostile`` requests are
-sent that nobody's browser sends, and each is measured by itself (``benchmarks.hostile``).
+sent that nobody's browser sends, and each is measured by itself (``benchmarks.visitors.hostile``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
 
 import httpx
 import psutil
-import tyro
 from rich.console import Console
 
-from benchmarks.hostile import hostile
-from benchmarks.visitor import Handlers, Visitor, VisitorRun
+from benchmarks.shared.command import run_command
+from benchmarks.visitors.hostile import hostile
+from benchmarks.visitors.server import STARTING, handlers_of, server, until_ready
+from benchmarks.visitors.visitor import Visitor, VisitorRun
 from specllava.cli.options import write_json
-from specllava.core.files import shipped
 from specllava.core.limits import Limits
 
 QUESTIONS = ("Describe this image in detail.", "How many objects are there?", "What is on the left?", "Tell a story.")
-STARTING = 300.0  # seconds that a server may take to serve, models included
 ALLOWED_GROWTH = 0.10  # of resident memory
-CROWD = Limits(  # all visitors share one address here
-    runs_per_minute=10**6, calls_per_minute=10**6, events_per_minute=10**6, sessions_per_minute=10**6,
-    uploads_per_minute=10**6,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a load found.
+    """Result of a load.
 
     Args:
-        visitors, runs: visitors, and runs of each behind its first.
-        failed: runs without both answers, with what the page said.
+        visitors, runs: visitors, and runs of each after its first.
+        failed: runs without both answers, with the page's notices.
         differing: runs whose tokens are not those of the same question asked alone.
         overtaken: pairs of runs of which the later click had its turn first.
         waits: seconds from click to turn: median and longest.
@@ -76,54 +66,6 @@ class Load:
     def fits(self) -> bool:
         """Whether the page held: nothing failed, differed or was overtaken, and memory stayed."""
         return not self.failed and not self.differing and not self.overtaken and self.growth <= ALLOWED_GROWTH
-
-
-@contextlib.contextmanager
-def server(
-    log: IO[str] | None = None, limits: Limits = CROWD, temporary: Path | None = None
-) -> Iterator[tuple[str, psutil.Process]]:
-    """Serve the page in a process of its own, with the toy pair.
-
-    Args:
-        log: where its stderr goes.
-        limits: of the page.
-        temporary: its folder of temporary files; the system's if it is not given.
-    """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    app = shipped("app.py")
-    given = {one.name: getattr(limits, one.name) for one in fields(Limits)}
-    changed = {name: value for name, value in given.items() if value != getattr(Limits(), name)}
-    words = [word for name, value in changed.items() for word in (f"--limits.{name.replace('_', '-')}", str(value))]
-    command = [sys.executable, str(app), "--port", str(port), *words]
-    environment = os.environ | ({} if temporary is None else {"TMPDIR": str(temporary)})
-    process = subprocess.Popen(command, cwd=app.parent, env=environment, stdout=subprocess.DEVNULL, stderr=log)
-    try:
-        yield f"http://127.0.0.1:{port}/", psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-async def config_of(client: httpx.AsyncClient, address: str) -> Mapping[str, Any]:
-    """Return the configuration of a page once it is served."""
-    deadline = time.monotonic() + STARTING
-    while True:
-        try:
-            found = await client.get(f"{address}config")
-            found.raise_for_status()
-            config: Mapping[str, Any] = found.json()
-            return config
-        except httpx.HTTPError:
-            if time.monotonic() > deadline:
-                raise
-            await asyncio.sleep(0.5)
-
-
-async def handlers_of(client: httpx.AsyncClient, address: str) -> Handlers:
-    """Return the handlers of a page once it is served."""
-    return Handlers.of(await config_of(client, address))
 
 
 async def visit(visitor: Visitor, number: int, runs: int) -> list[tuple[str, VisitorRun]]:
@@ -174,7 +116,7 @@ def _resident(process: psutil.Process | None) -> int | None:
 def send_hostile(json: Path | None) -> int:
     """Send hostile requests to a page of the usual limits; the exit code is 1 if one cost too much."""
     with tempfile.NamedTemporaryFile("w", suffix=".log") as log, server(log, Limits()) as (address, process):
-        asyncio.run(_until_ready(address))
+        asyncio.run(until_ready(address))
         costs = hostile(address, process, Path(log.name))
     console = Console()
     for one in costs:
@@ -182,13 +124,6 @@ def send_hostile(json: Path | None) -> int:
         console.print(f"{shown}: {one.answer}, {one.name}, {one.size:,} bytes{'' if one.fits else ': TOO MUCH'}")
     write_json(json, {"requests": [asdict(one) for one in costs]})
     return 0 if all(one.fits for one in costs) else 1
-
-
-async def _until_ready(address: str) -> None:
-    async with httpx.AsyncClient(timeout=STARTING) as client:
-        await handlers_of(client, address)
-        while (await client.get(f"{address}health")).json()["status"] == "loading":
-            await asyncio.sleep(0.5)
 
 
 def main(
@@ -200,7 +135,7 @@ def main(
         address: of a page that is served already, with a slash at its end; its memory is not read.
         visitors: at once.
         runs: of each.
-        json: write what was found to this file.
+        json: write the results to this file.
         hostile: send requests that nobody's browser sends in place of visitors, to a server of its own.
     """
     if hostile:
@@ -220,4 +155,4 @@ def main(
 
 
 if __name__ == "__main__":
-    sys.exit(tyro.cli(main))
+    run_command(main)

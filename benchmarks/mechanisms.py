@@ -17,36 +17,27 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
-import tyro
 from PIL import Image
-from rich.console import Console
 from tqdm.auto import tqdm
 
-from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
-from benchmarks.markdown import markdown
-from benchmarks.svg import write_svg
+from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, over, rates, write_rates
 from specllava.core.config import DecodingConfig
 from specllava.core.question import Question
-from specllava.findings.bootstrap import pooled_ratio
 from specllava.lab import BLANK
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.toyworld.scene_questions import scene_questions
-from visual.figures.intervals import Panel, interval_figure
 
 NODES: Final = (4, 8, 16)
 NO_FLOOR: Final = -50.0  # nats
 STEPS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the draft before distillation to the one after
 NAMES: Final = ("tau", "acceptance", "entropy", "kl", "agreement")
-TITLES: Final = {
-    "tau": "τ, tokens per target pass", "entropy": "entropy of the draft, nats",
-    "kl": "KL(target ‖ draft), nats per token", "acceptance": "acceptance, share of guesses",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class MechanismConfig:
-    """What is measured.
+    """Options of the experiment.
 
     Args:
         prompts: held-out ones, most of them for a description.
@@ -64,7 +55,7 @@ class Variant:
     """One way to guess for the same target.
 
     Args:
-        series, place: where it stands in the figure.
+        series, place: its line and position in the figure.
         base: number of the variant whose τ its own is compared with.
         picture: what the draft sees in place of a question's own picture and the next question's; its own without it.
     """
@@ -145,17 +136,17 @@ def main(config: MechanismConfig) -> None:
     pair = Pair.from_preset("toy", dtype="float32")
     variants = mechanism.variants(pair, config.decoding)
     found = rows_of(variants, measure(variants, config))
-    Console().print(table(found, mechanism.across), markup=False, highlight=False, soft_wrap=True)
-    write_found(config.json, pair, config, {"rows": found})
-    if config.picture is not None:
-        series = list(dict.fromkeys(one.series for one in variants))
-        places = list(dict.fromkeys(one.place for one in variants))
-        panels = [
-            Panel(TITLES[rate], {name: [row[rate] for row in found if row["series"] == name] for name in series})
-            for rate in mechanism.rates
-        ]
-        figure = interval_figure(panels, places, mechanism.across, joined=config.mechanism != "grounding")
-        write_svg(figure, config.picture)
+    heads = ("draft", mechanism.across, "τ", "τ over base", "acceptance", "entropy, nats", "KL, nats")
+    lines = [
+        (row["series"], row["place"], *cells(row, "tau", "tau_over_base", "acceptance"),
+         *cells(row, "entropy", "kl", digits=3))
+        for row in found
+    ]  # fmt: skip
+    show_table(heads, lines)
+    write_rates(config.json, pair, config, found)
+    series = {one.series: [row for row in found if row["series"] == one.series] for one in variants}
+    places = list(dict.fromkeys(one.place for one in variants))
+    draw_rates(config.picture, series, mechanism.rates, places, mechanism.across, config.mechanism != "grounding")
 
 
 def measure(variants: Sequence[Variant], config: MechanismConfig) -> list[list[Guessing]]:
@@ -173,24 +164,14 @@ def measure(variants: Sequence[Variant], config: MechanismConfig) -> list[list[G
 
 def rows_of(variants: Sequence[Variant], answers: Sequence[Sequence[Guessing]]) -> list[dict[str, Any]]:
     """Return a row for each variant: its rates, and its τ as a multiple of its base's."""
-    tau, found = RATES["tau"], []
-    for one, done in zip(variants, answers, strict=True):
-        ratio = pooled_ratio([tau(each) for each in answers[one.base]], [tau(each) for each in done])
-        row = rates([[each] for each in done], NAMES)
-        found.append({"series": one.series, "place": one.place, **row, "tau_over_base": interval(ratio)})
-    return found
-
-
-def table(found: Sequence[dict[str, Any]], across: str) -> str:
-    """Return a row for each variant."""
-    heads = ("draft", across, "τ", "τ over base", "acceptance", "entropy, nats", "KL, nats")
-    lines = [
-        (row["series"], row["place"], *(told(row[name]) for name in ("tau", "tau_over_base", "acceptance")),
-         *(told(row[name], 3) for name in ("entropy", "kl")))
-        for row in found
+    return [
+        {
+            "series": one.series, "place": one.place, **rates([[each] for each in done], NAMES),
+            "tau_over_base": over("tau", answers[one.base], done),
+        }
+        for one, done in zip(variants, answers, strict=True)
     ]  # fmt: skip
-    return markdown(heads, lines)
 
 
 if __name__ == "__main__":
-    main(tyro.cli(MechanismConfig, description=__doc__))
+    run_command(main, MechanismConfig)

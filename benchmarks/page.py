@@ -5,16 +5,12 @@
 
 from __future__ import annotations
 
-import shutil
 import statistics
 from pathlib import Path
 from typing import Any
 
-import tyro
-from playwright.sync_api import sync_playwright
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.pictures import chromium
 from specllava.cli.options import write_json
 
 PATIENCE = 40_000  # milliseconds
@@ -95,23 +91,19 @@ def main(address: str, run: Path | None = None, visits: int = 5, rounds: int = 5
     Args:
         address: where the page is served.
         run: HTML file of a run with more than ``20 * rounds`` steps, to time stepping with.
-        visits: visits that are timed, behind one that is not.
+        visits: visits that are timed, after one that is not.
         rounds: of 20 steps each.
         json: write the seconds to this file.
     """
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
+    with chromium() as browser:
         found = {"first tree": first_trees(browser, address, visits + 1)[1:]}
         if run is not None:
             found["a step"] = step_seconds(browser, run.resolve().as_uri(), rounds)
-        browser.close()
-    table = Table("seconds", "median", "least", "most")
-    for name, seconds in found.items():
-        table.add_row(name, *(f"{each:.3f}" for each in (statistics.median(seconds), min(seconds), max(seconds))))
-    Console(width=80).print(table)
+    figures = {name: (statistics.median(taken), min(taken), max(taken)) for name, taken in found.items()}
+    rows = [(name, *(f"{one:.3f}" for one in own)) for name, own in figures.items()]
+    show_table(("seconds", "median", "least", "most"), rows)
     write_json(json, {"seconds": found})
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -13,10 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-import tyro
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.shared.command import run_command, show_table
 from specllava.cli.options import write_json
 from specllava.pair import Pair
 from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
@@ -33,7 +31,6 @@ def main(repeats: int = 40, json: Path | None = None, preset: str = "toy") -> No
         preset: which pair.
     """
     pair = Pair.from_preset(preset)
-    table = Table("model", "tokens", "as loaded, ms", "row by row, ms", title=f"median of {repeats} passes")
     found: dict[str, dict[int, tuple[float, float]]] = {}
     for name, model in (("target", pair.target), ("draft", pair.draft)):
         assert model is not None
@@ -44,9 +41,12 @@ def main(repeats: int = 40, json: Path | None = None, preset: str = "toy") -> No
         engines = [engine_of(each, CONTEXT + max(ROWS)) for each in (model, plain)]
         loaded, by_row = pass_seconds(engines, ROWS, repeats)
         found[name] = {rows: (_median(loaded[rows]), _median(by_row[rows])) for rows in ROWS}
-        for rows, medians in found[name].items():
-            table.add_row(name, str(rows), *(f"{value:.2f}" for value in medians))
-    Console(width=80).print(table)
+    lines = [
+        (name, str(count), *(f"{value:.2f}" for value in medians))
+        for name, own in found.items()
+        for count, medians in own.items()
+    ]
+    show_table(("model", "tokens", "as loaded, ms", "row by row, ms"), lines, f"median of {repeats} passes")
     write_json(json, {"milliseconds": found, "setting": asdict(pair.info), "repeats": repeats})
 
 
@@ -56,4 +56,4 @@ def _median(seconds: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -11,9 +11,9 @@ from itertools import cycle
 from pathlib import Path
 
 import plotly.graph_objects as go
-import tyro
 
-from benchmarks.png import write_png
+from benchmarks.shared.command import run_command
+from benchmarks.shared.pictures import write_png
 from specllava.core.growth.rules import RULE_INFOS
 
 WIDTH, HEIGHT = 980, 520
@@ -72,4 +72,4 @@ def main(results: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -14,21 +14,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-import tyro
-from rich.console import Console
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
-from benchmarks.markdown import markdown
-from benchmarks.svg import write_svg
+from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, over, rates, write_rates
 from specllava.core.config import DecodingConfig
-from specllava.findings.bootstrap import pooled_ratio
 from specllava.models.loading.quantization import decoder_weights
 from specllava.pair import Pair
 from specllava.toyworld.scene_questions import scene_questions
-from visual.figures.intervals import Panel, interval_figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +46,7 @@ SCHEMES: Final[dict[str, Scheme | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class QuantisedConfig:
-    """What is measured.
+    """Options of the experiment.
 
     Args:
         prompts: held-out ones, most of them for a description.
@@ -97,50 +92,30 @@ def main(config: QuantisedConfig) -> None:
         for name, scheme in SCHEMES.items()
     }
     found = measure(pairs, config)
-    Console().print(table(found), markup=False, highlight=False, soft_wrap=True)
-    write_found(config.json, pair, config, {"rows": found})
-    if config.picture is not None:
-        titles = {
-            "kl": "KL(target ‖ draft), nats per token", "acceptance": "acceptance, share of guesses",
-            "tau": "τ, tokens per target pass",
-        }  # fmt: skip
-        panels = [Panel(title, {"toy pair": [row[rate] for row in found.values()]}) for rate, title in titles.items()]
-        write_svg(interval_figure(panels, list(found), "weights of the target"), config.picture)
+    heads = ("weights of the target", "KL, nats", "over float32", "acceptance", "τ", "over float32", "same answer")
+    shown = ("kl_over_float32", "acceptance", "tau", "tau_over_float32", "right")
+    show_table(heads, [(name, *cells(row, "kl", digits=3), *cells(row, *shown)) for name, row in found.items()])
+    write_rates(config.json, pair, config, found)
+    series = {"toy pair": list(found.values())}
+    draw_rates(config.picture, series, ("kl", "acceptance", "tau"), list(found), "weights of the target")
 
 
 def measure(pairs: dict[str, Pair], config: QuantisedConfig) -> dict[str, dict[str, Any]]:
     """Answer every prompt with every target; ``right`` counts answers that are the whole target's own."""
-    answers: dict[str, list[list[Guessing]]] = {name: [] for name in pairs}
+    answers: dict[str, list[Guessing]] = {name: [] for name in pairs}
     for asked in tqdm(scene_questions("held-out", config.prompts), "prompts", config.prompts):
         unrounded: tuple[int, ...] = ()
         for name, pair in pairs.items():
             prompt = pair.prompt(asked.image, asked.text)
             own = alone(pair, prompt, config.decoding)
             unrounded = unrounded or own.token_ids
-            answers[name].append([guess(pair, prompt, config.decoding, own, own.token_ids == unrounded)])
-    (whole, *_) = answers.values()
+            answers[name].append(guess(pair, prompt, config.decoding, own, own.token_ids == unrounded))
+    whole, *_ = answers.values()
     return {
-        name: rates(clusters) | {f"{rate}_over_float32": over(rate, whole, clusters) for rate in ("kl", "tau")}
-        for name, clusters in answers.items()
+        name: rates([[one] for one in own]) | {f"{rate}_over_float32": over(rate, whole, own) for rate in ("kl", "tau")}
+        for name, own in answers.items()
     }
 
 
-def over(rate: str, whole: list[list[Guessing]], clusters: list[list[Guessing]]) -> dict[str, float]:
-    """Return a rate as a multiple of that of the whole target on the same prompts."""
-    base, own = ([RATES[rate](one) for (one,) in answers] for answers in (whole, clusters))
-    return interval(pooled_ratio(base, own))
-
-
-def table(found: dict[str, dict[str, Any]]) -> str:
-    """Return a row for each scheme."""
-    heads = ("weights of the target", "KL, nats", "over float32", "acceptance", "τ", "over float32", "same answer")
-    shown = ("kl_over_float32", "acceptance", "tau", "tau_over_float32", "right")
-    lines = [
-        (name, told(row["kl"], 3), *(told(row[rate]) for rate in shown))
-        for name, row in found.items()
-    ]
-    return markdown(heads, lines)
-
-
 if __name__ == "__main__":
-    main(tyro.cli(QuantisedConfig, description=__doc__))
+    run_command(main, QuantisedConfig)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import tyro
 from rich.console import Console
 
+from benchmarks.shared.command import run_command
 from specllava.bench.toy_dialogues import toy_prompts
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import acceptance_by_rank
@@ -32,4 +32,4 @@ def main(prompts: int = 40, preset: str = "toy") -> None:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

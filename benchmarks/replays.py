@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
-import tyro
-from rich.console import Console
-from rich.table import Table
 from tqdm.auto import tqdm
 
+from benchmarks.shared.command import run_command, show_table
 from specllava.bench.lanes import bench_lanes
 from specllava.bench.toy_dialogues import toy_prompts
 from specllava.core.config import COMPARED_RULES, DecodingConfig
 from specllava.core.files import write_whole
+from specllava.core.growth.cost_model import CostModel
+from specllava.core.growth.rules import build_rule
 from specllava.core.trace import StepTrace
 from specllava.decoding import stream
 from specllava.findings.replays import MAX_FILE_BYTES, Replays, ReplayStep, priced
@@ -31,11 +32,18 @@ from visual.player.pays import REPLAYS
 WARM_UP = 4  # prompts before the recorded ones: the cost-aware rule learns from them
 
 
-def record(pair: Pair, prompts: Sequence[Prompt], config: DecodingConfig) -> tuple[tuple[ReplayStep, ...], ...]:
-    """Decode the prompts and return the steps of each answer."""
+def record(
+    pair: Pair, prompts: Sequence[Prompt], config: DecodingConfig, cost_model: CostModel | None = None
+) -> tuple[tuple[ReplayStep, ...], ...]:
+    """Decode the prompts and return the steps of each answer.
+
+    Args:
+        cost_model: of the rule, in place of the pair's own.
+    """
     answers = []
     for prompt in prompts:
-        request = pair.request(Lane("recorded", config, prompt), record=False)
+        rule = None if cost_model is None else build_rule(config, cost_model)
+        request = pair.request(Lane("recorded", config, prompt, rule=rule), record=False)
         steps = (event for event in stream(request) if isinstance(event, StepTrace))
         answers.append(tuple(ReplayStep.counted(step, request.draft_widths) for step in steps))
     return tuple(answers)
@@ -63,12 +71,11 @@ def main(prompts: int = 24, output: Path = REPLAYS) -> None:
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"{len(data):,} bytes, and at most {MAX_FILE_BYTES:,} are read: record fewer prompts")
     write_whole(output, data)
-    table = Table("rule", "τ", "speed-up", "even at τ", title=f"{prompts} prompts, at the costs of {pair.info.device}")
-    for rule, kept in answers.items():
-        found = priced((step for answer in kept for step in answer), pair.measured_costs)
-        table.add_row(rule, f"{found.tau:.2f}", f"{found.speedup:.2f}×", f"{found.break_even:.2f}")
-    Console(width=90).print(table)
+    found = {rule: priced(chain.from_iterable(kept), pair.measured_costs) for rule, kept in answers.items()}
+    lines = [(rule, f"{one.tau:.2f}", f"{one.speedup:.2f}×", f"{one.break_even:.2f}") for rule, one in found.items()]
+    title = f"{prompts} prompts, at the costs of {pair.info.device}"
+    show_table(("rule", "τ", "speed-up", "even at τ"), lines, title)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

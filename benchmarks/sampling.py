@@ -12,11 +12,9 @@ from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
-import tyro
-from rich.console import Console
-from rich.table import Table
 from tqdm.auto import tqdm
 
+from benchmarks.shared.command import run_command, show_table
 from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
@@ -27,6 +25,7 @@ from specllava.pair import Pair
 TEMPERATURES = (0.5, 1.0, 1.5)
 BEST = DecodingConfig(rule="fixed", branching=(3, 2, 1, 1, 1), nodes=64, depth=5, temperature=1.0)
 DRAWN = replace(BEST, children="drawn")
+KEYS = ("temperature", "children", "verifier")
 WAYS = (BEST, DRAWN, replace(DRAWN, verifier="traversal"))
 
 
@@ -41,7 +40,6 @@ def main(prompts: int = 20, seeds: int = 3, json: Path | None = None, preset: st
     """
     pair = Pair.from_preset(preset)
     asked = list(toy_prompts(pair, "held-out", prompts))
-    table = Table("temperature", "guesses", "judged", "τ", "tokens", title=f"{prompts} prompts, {seeds} seeds")
     rows = []
     for temperature, config in tqdm(list(product(TEMPERATURES, WAYS))):
         lanes = [
@@ -50,12 +48,12 @@ def main(prompts: int = 20, seeds: int = 3, json: Path | None = None, preset: st
             for seed in range(seeds)
         ]
         summary = summarise([pair.run(lane) for lane in lanes])
-        rows.append({"temperature": temperature, "children": config.children, "verifier": config.verifier,
-                     "tau": summary.tau, "tokens": summary.tokens})  # fmt: skip
-        table.add_row(str(temperature), config.children, config.verifier, f"{summary.tau:.2f}", str(summary.tokens))
-    Console(width=80).print(table)
+        way = {"temperature": temperature, "children": config.children, "verifier": config.verifier}
+        rows.append({**way, "tau": summary.tau, "tokens": summary.tokens})
+    lines = [(*(str(row[key]) for key in KEYS), f"{row['tau']:.2f}", str(row["tokens"])) for row in rows]
+    show_table((*KEYS, "τ", "tokens"), lines, f"{prompts} prompts, {seeds} seeds")
     write_json(json, {"rows": rows, "setting": asdict(pair.info), "prompts": prompts, "seeds": seeds})
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -17,7 +17,6 @@ import json
 import random
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -28,12 +27,13 @@ from typing import Any, Final
 
 import httpx
 import psutil
-import tyro
 from PIL import Image
 from rich.console import Console
 
-from benchmarks.load import QUESTIONS, STARTING, config_of, server
-from benchmarks.visitor import Handlers, Visitor, VisitorRun
+from benchmarks.load import QUESTIONS
+from benchmarks.shared.command import run_command
+from benchmarks.visitors.server import STARTING, config_of, server
+from benchmarks.visitors.visitor import Handlers, Visitor, VisitorRun
 from specllava.cli.options import write_json
 
 VISITORS: Final = 3
@@ -83,10 +83,10 @@ class Sample:
 
 @dataclass(slots=True)
 class Soak:
-    """What a soak found.
+    """Result of a soak.
 
     Args:
-        warm, end: the server when all visitors had left, behind the warm-up and at the end.
+        warm, end: the server when all visitors had left, after the warm-up and at the end.
         samples: at equal distances.
         operations, failures: by kind.
     """
@@ -296,7 +296,7 @@ async def visits(soak: Soak, page: Page, address: str, numbers: Iterator[int], u
 
 
 async def soak_page(soak: Soak, address: str, process: psutil.Process, temporary: Path) -> None:
-    """Soak a page that is served or about to be, and enter into ``soak`` what was found."""
+    """Soak a page that is served or about to be, and record the results in ``soak``."""
     async with httpx.AsyncClient(timeout=STARTING) as client:
         page = Page.of(await config_of(client, address))
     began, seconds, numbers = time.monotonic(), 60 * soak.minutes, itertools.count()
@@ -354,7 +354,7 @@ def main(minutes: float = 60.0, seed: int = 1, json: Path | None = None) -> int:
     Args:
         minutes: of page life.
         seed: of what visitors do.
-        json: write what was found to this file.
+        json: write the results to this file.
     """
     soak = Soak(minutes, seed)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, server(temporary=Path(folder)) as (address, process):
@@ -369,4 +369,4 @@ def main(minutes: float = 60.0, seed: int = 1, json: Path | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(tyro.cli(main))
+    run_command(main)

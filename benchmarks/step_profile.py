@@ -16,11 +16,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-import tyro
-from rich.console import Console
 
-from benchmarks.markdown import markdown
-from specllava.bench.bare_steps import BareSteps
+from benchmarks.shared.command import run_command, show_table
+from specllava.bench.bare_passes import BareSteps
 from specllava.bench.lanes import run_timed
 from specllava.bench.toy_dialogues import toy_prompts
 from specllava.core.config import DecodingConfig, RuleName
@@ -116,13 +114,12 @@ def main(rule: RuleName = "entropy", prompts: int = 4, rounds: int = 3) -> None:
         for template in (label for _, _, label in PARTS)
         for label in dict.fromkeys(template.format(model=model) for model in ("target", "draft"))
     ]
-    console = Console(width=120)
-    console.print(
+    title = (
         f"{rule}, {steps} steps, {torch.get_num_threads()} threads: a step takes {1e3 * cycle / steps:.2f} ms, its"
         f" passes once more, bare, {1e3 * floor / steps:.2f} ms"
     )
-    console.print(markdown(("part", "calls a step", "ms a step"), rows), markup=False, highlight=False)
+    show_table(("part", "calls a step", "ms a step"), rows, title)
 
 
 if __name__ == "__main__":
-    tyro.cli(main, description=__doc__)
+    run_command(main)

@@ -15,19 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import plotly.graph_objects as go
-import tyro
 from plotly.subplots import make_subplots
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.distillation import prepare
-from benchmarks.png import write_png
-from specllava.cli.distill import Distill
+from benchmarks.distillation import prepare, teach
+from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.pictures import write_png
 from specllava.cli.options import write_json
-from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
 from specllava.findings.distillation import Report
-from specllava.models.loading.presets import presets
 from specllava.toyworld.recipe import ToyRecipe
 from visual.figures import theme
 
@@ -51,7 +46,7 @@ def main(
     rows: int = 4000,
     steps: tuple[int, ...] = (50, 150, 500),
 ) -> None:
-    """Teach each drafter for each number of steps, and tell what its last validation found.
+    """Teach each drafter for each number of steps, and report its last validation.
 
     Args:
         output: directory for data, drafts and runs.
@@ -61,15 +56,13 @@ def main(
         steps: of the optimiser, one run each.
     """
     prepare(output, rows)
-    found = []
-    for count in steps:
-        for name in DRAFTERS:
-            found.append(learn(output, name, count))
-    table = Table("draft", "steps", "KL, nats", "agreement", "τ", "seconds")
-    for row in found:
-        numbers = (f"{row['kl']:.3f}", f"{row['agreement']:.3f}", f"{row['tau']:.2f}", f"{row['seconds']:.0f}")
-        table.add_row(row["draft"], str(row["steps"]), *numbers)
-    Console().print(table)
+    found = [learn(output, name, count) for count in steps for name in DRAFTERS]
+    lines = [
+        (row["draft"], str(row["steps"]), f"{row['kl']:.3f}", f"{row['agreement']:.3f}", f"{row['tau']:.2f}",
+         f"{row['seconds']:.0f}")
+        for row in found
+    ]  # fmt: skip
+    show_table(("draft", "steps", "KL, nats", "agreement", "τ", "seconds"), lines)
     write_json(json, {"rows": rows, "results": found})
     if picture is not None:
         write_png(figure(found), picture)
@@ -80,20 +73,11 @@ def learn(output: Path, name: str, steps: int) -> dict[str, Any]:
     place = output / f"{DRAFTERS[name].drafter}-{steps}"
     training = replace(DRAFTERS[name], steps=steps, warmup=min(50, steps // 4))
     started = time.perf_counter()
-    Distill(
-        target=str(presets()["toy"].target),
-        draft=output / "fresh" if training.drafter == "vlm" else None,
-        data=output / "data" / "data.json",
-        images=output / "data" / "images",
-        output=place,
-        features=output / "features",
-        training=training,
-        decoding=DecodingConfig(max_new_tokens=64),
-    ).run(Console())
+    report = teach(output, place, training)
     clock = place / "seconds.json"
     if not clock.exists():
         clock.write_text(json_format.dumps(time.perf_counter() - started), encoding="utf-8")
-    last = Report.read(place / "report.json").checks[-1]
+    last = Report.read(report).checks[-1]
     seconds = json_format.loads(clock.read_text(encoding="utf-8"))
     return {
         "draft": name, "steps": steps, "kl": last.kl, "agreement": last.agreement, "tau": last.tau, "seconds": seconds
@@ -119,4 +103,4 @@ def figure(rows: list[dict[str, Any]]) -> go.Figure:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

@@ -12,21 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import tyro
 from PIL import Image
-from rich.console import Console
 from tqdm.auto import tqdm
 
-from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
-from benchmarks.markdown import markdown
-from benchmarks.svg import write_svg
+from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, over, rates, write_rates
 from specllava.core.config import DecodingConfig
-from specllava.findings.bootstrap import pooled_ratio
 from specllava.pair import Pair
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 from specllava.toyworld.scene_questions import PICTURE_SIZE, START
-from visual.figures.intervals import Panel, interval_figure
 
 QUESTIONS: Final = (  # such as the pair knows from any turn, whose answers are as long in each
     "What is on the left?", "How many objects are there?", "What is the weather like?", "What is on the right?",
@@ -41,7 +36,7 @@ Turns = list[list[Guessing]]  # by turn, one answer for each dialogue
 
 @dataclass(frozen=True, slots=True)
 class TurnsConfig:
-    """What is measured.
+    """Options of the experiment.
 
     Args:
         dialogues: of four turns each.
@@ -66,19 +61,17 @@ def main(config: TurnsConfig) -> None:
             for turn, one in enumerate(begun + rest):
                 turns[turn].append(one)
     found = {lane: [row_of(turns, turn) for turn in range(TURNS)] for lane, turns in measured.items()}
-    Console().print(table(found), markup=False, highlight=False, soft_wrap=True)
-    write_found(config.json, pair, config, {"rows": found})
-    if config.picture is not None:
-        titles = {
-            "tau": "τ, tokens per target pass", "entropy": "entropy of the draft, nats",
-            "kl": "KL(target ‖ draft), nats per token",
-        }  # fmt: skip
-        panels = [
-            Panel(title, {lane: [row[rate] for row in rows] for lane, rows in found.items()})
-            for rate, title in titles.items()
-        ]
-        places = [str(turn + 1) for turn in range(TURNS)]
-        write_svg(interval_figure(panels, places, "turn of the dialogue"), config.picture)
+    heads = ("pictures", "turn", "tokens", "τ", "over turn 1", "entropy, nats", "KL, nats", "over turn 1")
+    lines = [
+        (lane, str(turn), *cells(row, "length", "tau", "tau_over_first"), *cells(row, "entropy", "kl", digits=3),
+         *cells(row, "kl_over_first"))
+        for lane, rows in found.items()
+        for turn, row in enumerate(rows, 1)
+    ]  # fmt: skip
+    show_table(heads, lines)
+    write_rates(config.json, pair, config, found)
+    places = [str(turn + 1) for turn in range(TURNS)]
+    draw_rates(config.picture, found, ("tau", "entropy", "kl"), places, "turn of the dialogue")
 
 
 def ask(
@@ -87,7 +80,7 @@ def ask(
     """Ask the questions of some turns of a dialogue, one answer after the other.
 
     Args:
-        chat: what was said before; it grows.
+        chat: messages so far; it grows.
         changed: whether turn :data:`CHANGED` shows another picture, which it and later turns are then about.
     """
     answers = []
@@ -110,25 +103,9 @@ def picture(number: int) -> Image.Image:
 
 def row_of(turns: Turns, turn: int) -> dict[str, Any]:
     """Return a turn's rates, and its τ and KL as multiples of the first turn's of the same dialogues."""
-    found = rates([[one] for one in turns[turn]], NAMES)
-    for name in ("tau", "kl"):
-        rate = RATES[name]
-        ratio = pooled_ratio([rate(one) for one in turns[0]], [rate(one) for one in turns[turn]])
-        found[f"{name}_over_first"] = interval(ratio)
-    return found
-
-
-def table(found: dict[str, list[dict[str, Any]]]) -> str:
-    """Return a row for each turn."""
-    heads = ("pictures", "turn", "tokens", "τ", "over turn 1", "entropy, nats", "KL, nats", "over turn 1")
-    lines = [
-        (lane, str(turn), *(told(row[name]) for name in ("length", "tau", "tau_over_first")),
-         *(told(row[name], 3) for name in ("entropy", "kl")), told(row["kl_over_first"]))
-        for lane, rows in found.items()
-        for turn, row in enumerate(rows, 1)
-    ]  # fmt: skip
-    return markdown(heads, lines)
+    ratios = {f"{name}_over_first": over(name, turns[0], turns[turn]) for name in ("tau", "kl")}
+    return rates([[one] for one in turns[turn]], NAMES) | ratios
 
 
 if __name__ == "__main__":
-    main(tyro.cli(TurnsConfig, description=__doc__))
+    run_command(main, TurnsConfig)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.video --json benchmarks/results/video.json --picture docs/science-video.svg
 
-In every clip one object moves. The toy pair is first taught to watch clips (``benchmarks.clip_pair``), unless it is
+In every clip one object moves. The toy pair is first taught to watch clips (``benchmarks.clips.training``) unless it is
 there. The draft sees what the target sees, or every second frame of it; the target, and so the answer, is the same.
 """
 
@@ -13,25 +13,20 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import tyro
-from rich.console import Console
 from tqdm.auto import tqdm
 
-from benchmarks.clip_pair import ClipTraining, train_clip_pair
-from benchmarks.guessing import Guessing, alone, guess, rates, told, write_found
-from benchmarks.markdown import markdown
-from benchmarks.svg import write_svg
+from benchmarks.clips.clip import Clip, sample_clip
+from benchmarks.clips.questions import CLIP_FAMILIES
+from benchmarks.clips.training import ClipTraining, train_clip_pair
+from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, rates, write_rates
 from specllava.core.config import DecodingConfig
 from specllava.models.media.media import Video
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.toyworld.clip import Clip, sample_clip
-from specllava.toyworld.clip_questions import CLIP_FAMILIES
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene_questions import PICTURE_SIZE, START
-from visual.figures.intervals import Panel, interval_figure
 
 DENSE, SPARSE = "the draft sees every frame", "the draft sees every second frame"
 ALL = "all questions"
@@ -39,7 +34,7 @@ ALL = "all questions"
 
 @dataclass(frozen=True, slots=True)
 class VideoConfig:
-    """What is measured.
+    """Options of the experiment.
 
     Args:
         clips: held-out ones; each is asked about once by every family of questions.
@@ -62,10 +57,20 @@ def main(config: VideoConfig) -> None:
         name: {family: rates(clusters) for family, clusters in families.items()}
         for name, families in measure(pair, config).items()
     }
-    Console().print(table(found), markup=False, highlight=False, soft_wrap=True)
-    write_found(config.json, pair, config, {"rows": found})
-    if config.picture is not None:
-        draw(found, config)
+    lines = [
+        (lane, family, *cells(row, "right", "tau"), *cells(row, "entropy", "kl", digits=3))
+        for lane, families in found.items()
+        for family, row in families.items()
+    ]
+    show_table(("lane", "questions", "true", "τ", "entropy, nats", "KL, nats"), lines)
+    write_rates(config.json, pair, config, found)
+    every, second = (
+        [found.get(lane_name(count, seen), {}).get(ALL, {}) for count in config.frames] for seen in (DENSE, SPARSE)
+    )
+    # Answers are the target's own, and so as true in both lanes.
+    series = {DENSE: every, SPARSE: [{name: row[name] for name in row if name != "right"} for row in second]}
+    places = [str(count) for count in config.frames]
+    draw_rates(config.picture, series, ("right", "tau", "entropy"), places, "frames that the target sees")
 
 
 def measure(pair: Pair, config: VideoConfig) -> Mapping[str, Mapping[str, list[list[Guessing]]]]:
@@ -103,35 +108,5 @@ def lane_name(count: int, seen: str) -> str:
     return f"{count} {'frame' if count == 1 else 'frames'}, {seen}"
 
 
-def table(found: dict[str, dict[str, Any]]) -> str:
-    """Return all rates, a row for each lane and family."""
-    heads = ("lane", "questions", "true", "τ", "entropy, nats", "KL, nats")
-    lines = [
-        (lane, family, *(told(row[name]) for name in ("right", "tau")),
-         *(told(row[name], 3) for name in ("entropy", "kl")))
-        for lane, families in found.items()
-        for family, row in families.items()
-    ]  # fmt: skip
-    return markdown(heads, lines)
-
-
-def draw(found: dict[str, dict[str, Any]], config: VideoConfig) -> None:
-    """Draw all questions: whether answers are true, τ and entropy against frames."""
-    assert config.picture is not None
-    titles = {
-        "right": "true answers of the target, share", "tau": "τ, tokens per target pass",
-        "entropy": "entropy of the draft, nats",
-    }  # fmt: skip
-    panels = []
-    for rate, title in titles.items():
-        series = {
-            seen: [found.get(lane_name(count, seen), {}).get(ALL, {}).get(rate) for count in config.frames]
-            for seen in ((DENSE,) if rate == "right" else (DENSE, SPARSE))
-        }
-        panels.append(Panel(title, series))
-    places = [str(count) for count in config.frames]
-    write_svg(interval_figure(panels, places, "frames that the target sees"), config.picture)
-
-
 if __name__ == "__main__":
-    main(tyro.cli(VideoConfig, description=__doc__))
+    run_command(main, VideoConfig)

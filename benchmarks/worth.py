@@ -12,24 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
-import tyro
-from rich.console import Console
-from rich.table import Table
 from tqdm.auto import tqdm
 
+from benchmarks.replays import record
+from benchmarks.shared.command import run_command, show_table
 from specllava.bench.lanes import bench_lanes
 from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.cost_model import CostModel, Costs
-from specllava.core.growth.rules import build_rule
-from specllava.core.trace import StepTrace
-from specllava.decoding import stream
 from specllava.findings.replays import ReplayStep, priced
-from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 
@@ -48,13 +43,7 @@ def count(
     pair: Pair, prompts: Sequence[Prompt], config: DecodingConfig, cost_model: CostModel | None = None, skipped: int = 0
 ) -> list[ReplayStep]:
     """Decode the prompts and count the passes of all steps from prompt number ``skipped`` on."""
-    steps = []
-    for number, prompt in enumerate(prompts):
-        request = pair.request(Lane("counted", config, prompt, rule=build_rule(config, cost_model)))
-        for event in stream(request):
-            if isinstance(event, StepTrace) and number >= skipped:
-                steps.append(ReplayStep.counted(event, request.draft_widths))
-    return steps
+    return [*chain.from_iterable(record(pair, prompts, config, cost_model)[skipped:])]
 
 
 def scaled(costs: Costs, slope: float) -> Costs:
@@ -67,8 +56,8 @@ def hand_set(base: DecodingConfig) -> dict[str, DecodingConfig]:
     """Chains and entropy trees, over the options that matter to them."""
     lanes = {}
     for depth, floor in product(DEPTHS, FLOORS):
-        chain = replace(base, rule="chain", depth=depth, nodes=depth, min_log_prob=floor)
-        lanes[f"chain D={depth} floor={floor}"] = chain
+        line = replace(base, rule="chain", depth=depth, nodes=depth, min_log_prob=floor)
+        lanes[f"chain D={depth} floor={floor}"] = line
         for nodes in NODES:
             tree = replace(base, depth=depth, nodes=nodes, min_log_prob=floor)
             lanes[f"entropy D={depth} n={nodes} floor={floor}"] = tree
@@ -88,8 +77,7 @@ def main(prompts: int = 16, slopes: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.
     base = DecodingConfig()
     here = pair.measured_costs
     fixed = {name: count(pair, asked[WARM_UP:], config) for name, config in tqdm(hand_set(base).items())}
-    table = Table("slope", "one more guess, % of a pass", "best chain", "best entropy tree", "cost-aware", "over chain")
-    rows = []
+    lines, rows = [], []
     for slope in slopes:
         costs = scaled(here, slope)
         aware = count(pair, asked, bench_lanes(base)["cost-aware"], _AsMeasured(costs), WARM_UP)
@@ -101,13 +89,14 @@ def main(prompts: int = 16, slopes: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.
         }
         over = speeds["cost-aware"] / speeds[best["chain"]]
         more = (costs.verify_seconds(8) - costs.verify_seconds(0)) / 8 / costs.verify_seconds(0)
-        cells = (f"{name}\n{speeds[name]:.2f}×, τ {lanes[name].tau:.2f}" for name in best.values())
-        table.add_row(f"{slope:g}", f"{100 * more:.1f}", *cells, f"{over:.2f}")
+        cells = (f"{name}: {speeds[name]:.2f}×, τ {lanes[name].tau:.2f}" for name in best.values())
+        lines.append((f"{slope:g}", f"{100 * more:.1f}", *cells, f"{over:.2f}"))
         found = {name: {"speedup": speeds[name], "tau": lanes[name].tau} for name in best.values()}
         rows.append({"slope": slope, "one_more": more, "best": found, "over_chain": over})
-    Console(width=130).print(table)
+    heads = ("slope", "one more guess, % of a pass", "best chain", "best entropy tree", "cost-aware", "over chain")
+    show_table(heads, lines)
     write_json(json, {"rows": rows, "costs": asdict(here), "setting": asdict(pair.info), "prompts": prompts})
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    run_command(main)

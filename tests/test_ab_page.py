@@ -24,9 +24,18 @@ from specllava.core.limits import Limits
 from specllava.core.question import Question
 from specllava.findings.comparison import PairedComparison
 from specllava.findings.comparison_tables import records, summary_lines, to_csv, to_markdown
-from visual.page.comparison_card import open_pair_row
+from visual.page.comparison import (
+    FILE,
+    KEPT,
+    LINES,
+    NAME,
+    SCENES,
+    ComparisonRequest,
+    Comparisons,
+    comparison_kind,
+    open_pair_row,
+)
 from visual.page.comparison_prompts import LIST, MAX_PROMPTS, file_prompts
-from visual.page.comparison_run import FILE, KEPT, LINES, NAME, SCENES, ComparisonRequest, Comparisons, comparison_kind
 from visual.page.dialogue import Dialogues
 from visual.page.lab import LabState
 from visual.page.pictures import Picture

@@ -28,8 +28,8 @@ from test_api import Site
 from specllava.core.limits import MIB, Limits
 from visual.page.admission import AT_ONCE, Admission
 from visual.page.app_state import AppState
-from visual.page.call_bodies import MAX_FILES, MAX_SESSION
 from visual.page.layout import build_page
+from visual.page.request_bodies import MAX_FILES, MAX_SESSION
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = {"path": "/tmp/gradio/a/a.png", "meta": {"_type": "gradio.FileData"}}

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 CHURN = """
 import threading, psutil, torch
-from visual.page.allocator import give_back_freed_memory
+from visual.page.serving import give_back_freed_memory
 assert give_back_freed_memory()
 kept = []
 def visit():

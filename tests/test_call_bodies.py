@@ -16,9 +16,9 @@ import httpx
 import pytest
 from test_api import Site
 
-from benchmarks.mutations import odd_call
+from benchmarks.visitors.mutations import odd_call
 from specllava.core.limits import Limits
-from visual.page.call_bodies import FOREIGN_FILE, CallBodies
+from visual.page.request_bodies import FOREIGN_FILE, CallBodies
 
 
 class Elsewhere(HTTPServer):

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
+from functools import cache
 
 import pytest
+from support.shipped_races import shipped_races, shown_traces
 from support.visual_traces import first_steps, retexted, synthetic_race
 
 from benchmarks import picture
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.metrics import judged_nodes, summarise
+from specllava.core.trace import DecodeTrace
 from visual.figures.chart import Chart
-from visual.figures.charts import charts
+from visual.figures.charts import FEWEST, NATS, OUTCOMES, UNSURE, charts
 from visual.figures.labels import FUNCTION_WORDS
 
 SEEDS = range(6)
+COUNTING = ("How far", "break", "time")  # words in the questions of charts whose places are counts
 
 
 def chart(seed: int, word: str) -> tuple[Chart, dict]:
@@ -100,3 +106,76 @@ def test_the_picture_of_a_benchmark_has_every_lane_and_marks_of_its_own_for_each
     assert sum(len(trace.x) for trace in drawn) == len(names) - 1
     marks = [(trace.marker.color, trace.marker.symbol) for trace in drawn]
     assert len(set(marks)) == len(marks) and set(marks) > {(i.colour, i.symbol) for i in RULE_INFOS.values()}
+
+
+@cache
+def shown_charts() -> tuple[tuple[DecodeTrace, list[Chart]], ...]:
+    """The shipped and synthetic traces with their charts, which take a while."""
+    return tuple((trace, charts(None, trace)) for trace in shown_traces())
+
+
+def shown(word: str) -> list[tuple[DecodeTrace, Chart]]:
+    """Every trace with its chart of that word."""
+    return [(trace, one) for trace, made in shown_charts() for one in made if word in one.question]
+
+
+def test_the_chart_of_doubt_stacks_what_came_of_it() -> None:
+    """It counted "some child was right", so that the tree's own success hid the doubt: 100/100/100/91/90."""
+    for trace, doubt in shown("doubt"):
+        judged = [each for step in trace.steps for each in judged_nodes(step) if each.entropy is not None]
+        bars = dict(zip(OUTCOMES, doubt.figures[0].data, strict=True))
+        assert doubt.figures[0].layout.barmode == "stack"
+        for place in range(len(NATS) + 1):
+            low, high = (*(-1.0, *NATS), 1e9)[place : place + 2]
+            counts = Counter(each.outcome for each in judged if low < (each.entropy or 0) <= high)
+            assert [bar.text[place] or "0" for bar in bars.values()] == [str(counts[name]) for name in OUTCOMES]
+            if counts:
+                assert sum(bar.y[place] for bar in bars.values()) == pytest.approx(1, abs=1e-3)
+        unsure = Counter(each.outcome for each in judged if (each.entropy or 0) > UNSURE)
+        told = f"{unsure['favourite']} of {unsure.total()}, another branch saved {unsure['saved']} and"
+        assert told in doubt.answer or not unsure
+
+
+def test_the_chart_of_doubt_of_the_opening_example_counts_seven_saved() -> None:
+    first = next(race for race in shipped_races() if race.name == "1-describe").lead
+    (doubt,) = [one for trace, one in shown("doubt") if trace is first]
+    assert "17 of 26, another branch saved 7 and 2 were missed" in doubt.answer
+
+
+def test_counting_axes_have_whole_ticks_and_a_least_width() -> None:
+    """One step was one bar as wide as the chart, on an axis from 0.6 to 1.4."""
+    short = [charts(None, first_steps(trace, count)) for trace in shown_traces()[::4] for count in (1, 2)]
+    for made in (*short, *(whole for _, whole in shown_charts())):
+        figures = [one.figures for one in made if any(word in one.question for word in COUNTING)]
+        assert len(figures) == len(COUNTING)
+        for figure in (figure for group in figures for figure in group):
+            axis = figure.layout.xaxis
+            assert isinstance(axis.dtick, int) and isinstance(axis.tick0, int)
+            assert axis.range[1] - axis.range[0] >= FEWEST
+
+
+def test_the_chart_of_hard_words_fills_its_card() -> None:
+    """It was two fat bars on half a card."""
+    for trace, words in shown("words"):
+        assert len(words.figures) == 2
+        places = sum(len(judged_nodes(step)) for step in trace.steps)
+        assert len(words.rows) == min(10, places)
+        low, high = words.figures[0].layout.yaxis.range
+        assert high - low >= FEWEST and all(bars.width <= 0.7 for bars in words.figures[0].data)
+
+
+def test_accepted_tokens_and_the_targets_own_make_tau() -> None:
+    """7.9 tokens a step stood beside a τ of 8.9, and nobody said how they belong together."""
+    for trace, how_far in shown("How far"):
+        answer = how_far.answer
+        mean = sum(len(step.emitted_nodes) for step in trace.steps) / len(trace.steps)
+        own = sum(len(step.emitted) - len(step.emitted_nodes) for step in trace.steps)
+        assert answer.startswith(f"On average {mean:.1f} of ") and f"on top in {own}:" in answer
+        assert f"τ = {summarise([trace]).tau:.1f} tokens per target pass" in answer
+        assert mean + own / len(trace.steps) == pytest.approx(summarise([trace]).tau)
+
+
+def test_no_chart_uses_a_second_name_for_a_ratio() -> None:
+    for _, made in shown_charts():
+        for one in made:
+            assert not re.search(r"\b(rest|prefill|tokens a (pass|step))\b", f"{one.answer} {one.columns}", re.I)

@@ -11,17 +11,15 @@ import torch
 from support import checkpoints
 from support.chats import check_last, columns_of
 from support.checkpoints import FAMILIES, FamilyName
+from support.family_proofs import check_generate, check_rest, said
 
 from specllava.chat import Chat
 from specllava.core.config import DecodingConfig
 from specllava.distill.make_draft import import_draft, init_draft
 from specllava.lab import Lab
-from specllava.lane import Lane
 from specllava.models.drafts.draft_classes import VisionSource
 from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
-from specllava.runtime.engine import Engine
-from specllava.runtime.prompt import Prompt
 from specllava.runtime.scoring import teacher_forced_log_probs
 
 PROMPTS = 50
@@ -66,16 +64,6 @@ def pairs(root: Path):
     return pair
 
 
-def ids(pair: Pair, prompt: Prompt, config: DecodingConfig) -> tuple[int, ...]:
-    return run(pair, prompt, config)[0]
-
-
-def run(pair: Pair, prompt: Prompt, config: DecodingConfig) -> tuple[tuple[int, ...], int]:
-    """Token ids of an answer, and the target's passes."""
-    trace = pair.run(Lane("x", config, prompt))
-    return trace.token_ids, len(trace.steps)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_speculation_changes_no_token_in_float32(pairs, family: FamilyName):
     """50 prompts, drafts in turn: none, one and three pictures of odd sizes, one and two turns."""
@@ -84,36 +72,18 @@ def test_speculation_changes_no_token_in_float32(pairs, family: FamilyName):
         turns = list(DRAFTS)[number % 2 :: 2]
         drafted = [pairs(family, made, "float32") for made in turns]
         prompts = [pair.prompt(None, checkpoints.messages(number)) for pair in drafted]
-        plain, passes = run(drafted[0], prompts[0], ALONE)
+        plain, passes = said(drafted[0], prompts[0], ALONE)
         for made, pair, prompt in zip(turns, drafted, prompts, strict=True):
             assert pair.draft_vision == DRAFTS[made]
-            fast, fewer = run(pair, prompt, FAST)
+            fast, fewer = said(pair, prompt, FAST)
             assert fast == plain
             accepted[made] += passes - fewer
     assert min(accepted.values()) > 0  # all drafts were right at times, so that there was something to keep
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@torch.inference_mode()
 def test_target_only_is_transformers_own_generate(pairs, family: FamilyName):
-    """In float64, from its own processor's inputs, made without the code under test."""
-    pair = pairs(family, "init", "float64")
-    shown = [number for number in range(10) if number % 5]
-    for number in shown:
-        chat, images = [], []
-        for message in checkpoints.messages(number):
-            parts = [{"type": "text", "text": message["content"]}] if isinstance(message["content"], str) else [
-                {"type": "image"} if part["type"] == "image" else part for part in message["content"]
-            ]  # fmt: skip
-            images += [p["image"] for p in message["content"] if not isinstance(p, str) and p["type"] == "image"]
-            chat.append({"role": message["role"], "content": parts})
-        text = pair.processor.apply_chat_template(chat, add_generation_prompt=True)
-        inputs = pair.processor(images=images, text=text, return_tensors="pt")
-        inputs["pixel_values"] = inputs["pixel_values"].double()
-        output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=ALONE.max_new_tokens)
-        prompt = pair.prompt(None, checkpoints.messages(number))
-        assert torch.equal(prompt.input_ids, inputs["input_ids"])
-        assert ids(pair, prompt, ALONE) == tuple(output[0, prompt.length :].tolist())
+    check_generate(pairs(family, "init", "float64"), [number for number in range(10) if number % 5])
 
 
 @pytest.mark.parametrize("made", DRAFTS)
@@ -145,32 +115,14 @@ def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, fami
             hook.remove()
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("family", FAMILIES)
 def test_reading_the_rest_is_reading_the_whole(pairs, family: FamilyName):
-    """Pictures of one prompt differ in their slots; a cache is cut between them, never within one."""
-    bundle = pairs(family, "init", "float64")
-
-    def prompt(*shown: int, text: str = "What?") -> Prompt:
-        parts = [{"type": "image", "image": checkpoints.picture(number)} for number in shown]
-        return bundle.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
-
-    first = prompt(1, 2, 4)
-    used = Engine(bundle.target, 1000)
-    for second in (prompt(1, 2, 6), prompt(1, 5), prompt(2, 1), prompt(1, 2, 4, text="Where?"), prompt(), prompt(1, 2)):
-        used.prefill(first.input_ids, first.features, first.image_keys)
-        reading = used.prefill(second.input_ids, second.features, second.image_keys)
-        whole = Engine(bundle.target, 1000).prefill(second.input_ids, second.features, second.image_keys)
-        torch.testing.assert_close(reading.logits, whole.logits, rtol=0, atol=1e-9)
-        marker = bundle.target.config.image_token_id
-        after = second.input_ids[0, reading.reused].item()
-        assert after != marker or second.input_ids[0, reading.reused - 1].item() != marker
-    counts = {family_size(bundle, one) for one in (prompt(1), prompt(2), prompt(4))}
-    assert len(counts) == (1 if family == "llava" else 3)
-
-
-def family_size(bundle: Pair, prompt: Prompt) -> int:
-    return int((prompt.input_ids == bundle.target.config.image_token_id).sum())
+    """Pictures of one prompt differ in their slots, but for llava's."""
+    pair = pairs(family, "init", "float64")
+    check_rest(pair)
+    shown = [pair.prompt(checkpoints.picture(number), "What?").input_ids for number in (1, 2, 4)]
+    slots = {int((ids == pair.target.config.image_token_id).sum()) for ids in shown}
+    assert len(slots) == (1 if family == "llava" else 3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -223,5 +175,5 @@ def test_the_lab_asks_every_draft_what_it_would_have_said(pairs, made: str):
     assert fork is not None
     log_probs = teacher_forced_log_probs(pair.draft, prompt.draft_prompt or prompt, fork.original.token_ids)
     guesses = log_probs.argmax(-1).tolist()
-    for said, guess, options in zip(fork.original.token_ids, guesses, fork.options, strict=True):
-        assert guess == said or guess in [option.token for option in options]
+    for token, guess, options in zip(fork.original.token_ids, guesses, fork.options, strict=True):
+        assert guess == token or guess in [option.token for option in options]

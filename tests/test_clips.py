@@ -10,20 +10,19 @@ import torch.nn.functional as F
 from accelerate.utils import set_seed
 from transformers import LlavaForConditionalGeneration
 
-from benchmarks.clip_pair import clip_draft_losses
+from benchmarks.clips.batches import ClipBatches
+from benchmarks.clips.clip import FRAMES, beside, sample_clip
+from benchmarks.clips.questions import CLIP_FAMILIES
+from benchmarks.clips.training import clip_draft_losses
 from specllava.distill.losses import IGNORE
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.families.interface import tower_features
 from specllava.runtime.vision import merge_features
 from specllava.toyworld.build import build_processor, special_ids
-from specllava.toyworld.clip import FRAMES, beside, sample_clip
-from specllava.toyworld.clip_batches import ClipBatches
-from specllava.toyworld.clip_questions import CLIP_FAMILIES
-from specllava.toyworld.corpus import encode_chat
+from specllava.toyworld.corpus import draw_pixels, encode_chat
 from specllava.toyworld.draw import draw_scene, shown_at
 from specllava.toyworld.hints import first_tokens
 from specllava.toyworld.packed_losses import packed_states
-from specllava.toyworld.packing import drawn
 from specllava.toyworld.phrases import NUMBERS
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene import CELLS, HELD_OUT, SPLITS
@@ -122,7 +121,7 @@ def test_a_packed_clip_teaches_what_its_talks_teach_alone(processor):
     states = packed_states(model, batch, model)[-1]  # [rows, length, hidden]
     for row, index in enumerate((2, 3)):
         clip = sample_clip(index)
-        features = tower_features(model, drawn(processor, clip.frames(2)).double())
+        features = tower_features(model, draw_pixels(processor.image_processor, clip.frames(2)).double())
         for segment, (name, family) in enumerate(CLIP_FAMILIES.items(), 1):
             turn = family.ask(clip, random.Random(f"specllava clip talk {index} {name}"))
             ids, _ = encode_chat(processor.tokenizer, (turn,), 4, pictures=2)

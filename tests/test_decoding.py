@@ -64,7 +64,7 @@ def test_speculative_is_target_only_is_the_reference(
 
 
 @pytest.mark.parametrize("kind", models.KINDS)
-@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6, 7, 8, 11, 16])
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 8, 16])
 def test_the_limit_is_met_exactly(kind: DraftKind, limit: int):
     config = DecodingConfig(max_new_tokens=limit, depth=6, min_log_prob=-50.0, entropy_threshold=2.0)
     trace = decode(models.pair(kind), models.prompt(0), config)
@@ -73,7 +73,7 @@ def test_the_limit_is_met_exactly(kind: DraftKind, limit: int):
 
 
 @pytest.mark.parametrize("rule", ["entropy", "chain"])
-@pytest.mark.parametrize("ending", range(10))
+@pytest.mark.parametrize("ending", [0, 1, 4, 9])
 def test_nothing_follows_the_end_of_the_answer(rule, ending: int):
     """The perfect draft guesses far beyond the end; none of that may get out."""
     eos = models.reference(1)[ending]
@@ -183,20 +183,6 @@ def test_closing_early_leaves_nothing_behind(tiny: Pair, kept: int):
     assert list(events) == []
     assert tuple(begun) == expected(0, 0, len(begun))
     assert decode(tiny, prompt, config).token_ids == expected(0, 0, 16)
-
-
-def test_two_runs_in_turn_do_not_mix(tiny: Pair):
-    config = DecodingConfig(max_new_tokens=12, depth=3)
-    one, other = models.events(tiny, models.prompt(0), config), models.events(tiny, models.prompt(1), config)
-    texts: list[list[Event]] = [[], []]
-    running = [(one, texts[0]), (other, texts[1])]
-    while running:
-        events, seen = running.pop(0)
-        if (event := next(events, None)) is not None:
-            seen.append(event)
-            running.append((events, seen))
-    assert tuple(tokens_of(texts[0])) == expected(0, 0, 12)
-    assert tuple(tokens_of(texts[1])) == expected(1, 0, 12)
 
 
 def test_a_trace_shows_each_step_as_it_was(tiny: Pair):

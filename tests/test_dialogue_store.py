@@ -15,8 +15,7 @@ from test_bad_input import complaint
 
 from specllava.core.config import DecodingConfig
 from specllava.models.media.media import Video
-from visual.page.dialogue import LOST, Dialogues
-from visual.page.dialogue_events import KEEP, OVER, edited
+from visual.page.dialogue import KEEP, LOST, OVER, Dialogues, edited
 from visual.page.pictures import Picture
 from visual.page.uploads import MediaList
 from visual.player.recorded import MAX_TURNS, Recorded

@@ -10,12 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
+from support.distilling import distillation_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from specllava.distill.config import LoopConfig, Objective
 from specllava.distill.loop import fit
-from specllava.distill.losses import IGNORE, chunked_cross_entropy, chunked_loss, distillation_loss
+from specllava.distill.losses import IGNORE, chunked_cross_entropy, chunked_loss
 
 
 class Allocations(TorchDispatchMode):

@@ -30,8 +30,7 @@ from specllava.pair import Pair
 from visual.figures.drafter_charts import COLUMNS, DEEPEST, drafters_chart
 from visual.page.app_state import AppState, Models
 from visual.page.controls import decoding_config, described_settings, settings_drawer
-from visual.page.experiments import EXPERIMENTS
-from visual.page.lab import LabState, experiment_kind
+from visual.page.lab import EXPERIMENTS, LabState, experiment_kind
 from visual.page.lab_views import drafters_view
 from visual.page.model_choice import DRAFT, OWN, PRECISION, Chosen, ModelChoices, chosen_models, read_models
 from visual.page.pictures import Picture

@@ -105,7 +105,7 @@ def test_import_drops_the_targets_tower_and_keeps_another_one(root: Path, tmp_pa
     assert all(same(ours[name], theirs[name]) for name in kept & set(ours))
     assert Pair.load(root / "target", made.directory, name="x", device="cpu").draft_vision == vision
     tensors = "tensors are not the target's, such as" if vision == "own" else "the tower equals the target's"
-    assert tensors in made.said[0]
+    assert tensors in made.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_import_keeps_a_tower_of_another_kind_and_says_why(
     from specllava.pair import Pair
 
     made = import_draft(root / source, root / target, tmp_path / "draft")
-    assert made.said == (f"the tower is kept, so each picture is encoded twice: {why}",)
+    assert made.notes == (f"the tower is kept, so each picture is encoded twice: {why}",)
     pair = Pair.load(root / target, made.directory, device="cpu", dtype="float64")
     question = checkpoints.messages(3)
     assert pair.generate(None, question, FAST).token_ids == pair.generate(None, question, ALONE).token_ids

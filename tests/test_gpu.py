@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gpu
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu.checks import check_bits
 from benchmarks.gpu_llava import ALONE
-from benchmarks.gpu_passes import check_bits
-from benchmarks.random_pair import build
+from benchmarks.shared.random_pair import build
 from specllava.runtime.padded_passes import ROWS
 
 

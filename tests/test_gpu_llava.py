@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.gpu_llava import ALONE, DRAFT_ROWS, LANES, TARGET_ROWS, TAUS, Cycle, main
-from benchmarks.random_pair import build, parameters, place_for, size_of
+from benchmarks.shared.random_pair import build, parameters, place_for, size_of
 
 
 def test_the_large_size_has_the_published_models_parameters():

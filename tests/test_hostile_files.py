@@ -66,8 +66,16 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
 # ------------------------------------------------------------------------------------------- configurations
 
 
-@pytest.mark.parametrize("part", ["text_config", "vision_config"])
-@pytest.mark.parametrize("layers", [-1, 0, 10**4, 10**6, 10**12])
+@pytest.mark.parametrize(
+    ("part", "layers"),
+    [
+        ("text_config", -1),
+        ("vision_config", 0),
+        ("text_config", 10**4),
+        ("vision_config", 10**6),
+        ("text_config", 10**12),
+    ],
+)
 def test_layers_that_no_model_has_are_refused_before_one_is_built(
     cli: ForkedCli, target: Path, usual: float, part: str, layers: int
 ):
@@ -76,18 +84,17 @@ def test_layers_that_no_model_has_are_refused_before_one_is_built(
 
 
 @pytest.mark.parametrize(
-    ("part", "name"),
+    ("part", "name", "size"),
     [
-        ("text_config", "hidden_size"),
-        ("text_config", "intermediate_size"),
-        ("text_config", "num_attention_heads"),
-        ("text_config", "vocab_size"),
-        ("vision_config", "hidden_size"),
-        ("vision_config", "image_size"),
-        ("vision_config", "num_labels"),
+        ("text_config", "hidden_size", 10**6),
+        ("text_config", "intermediate_size", 10**12),
+        ("text_config", "num_attention_heads", 10**6),
+        ("text_config", "vocab_size", 10**12),
+        ("vision_config", "hidden_size", 10**12),
+        ("vision_config", "image_size", 10**6),
+        ("vision_config", "num_labels", 10**12),
     ],
 )
-@pytest.mark.parametrize("size", [10**6, 10**12])
 def test_a_size_that_fits_nowhere_is_refused(
     cli: ForkedCli, target: Path, usual: float, part: str, name: str, size: int
 ):
@@ -217,8 +224,7 @@ def ask(cli: ForkedCli, data: Path) -> Ended:
     return cli("compare", "--data", data, "--b", "--rule chain", "--max-new-tokens", 3)
 
 
-@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
-@pytest.mark.parametrize("opened", ["[", '{"a":'])
+@pytest.mark.parametrize(("suffix", "opened"), [(".json", "["), (".jsonl", '{"a":'), (".jsonl", "[")])
 def test_a_file_of_nested_rows_is_refused(cli: ForkedCli, usual: float, tmp_path: Path, suffix: str, opened: str):
     data, closed = tmp_path / f"rows{suffix}", "]" if opened == "[" else "}"
     row = opened * 200_000 + "1" + closed * 200_000

@@ -13,8 +13,7 @@ from support.lab_traces import FakeLab
 from test_runs import Picture, said
 
 from specllava.core.limits import Limits
-from visual.page.experiments import EXPERIMENTS, Experiment
-from visual.page.lab import LabState, chosen, experiment_kind
+from visual.page.lab import EXPERIMENTS, Experiment, LabState, chosen_prefix, experiment_kind
 from visual.page.layout import build_page
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import Update, run_updates
@@ -56,7 +55,7 @@ def notes(run: Iterator[Update]) -> list[str]:
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
 def test_every_experiment_ends_with_a_view(experiment: Experiment):
-    more = {"knob": "depth", "seeing": Picture(), "fork": []}.get(experiment.name)
+    more = {"sweep": "depth", "image-ablation": Picture(), "forced-token": []}.get(experiment.name)
     *_, (view, note) = run(FakeLab(), experiment, more=more)
     assert note == "" and json.loads(view)["answer"]
 
@@ -104,7 +103,7 @@ def test_it_does_not_run_for_ever():
 
 
 def test_nothing_is_shown_until_something_is_found():
-    """A fork is found as a whole: its steps before yield nothing."""
+    """A forced token is found as a whole: its steps before yield nothing."""
 
     class Steps(FakeLab):
         def forced_token(self, *asked: Any) -> Generator[Any]:
@@ -116,11 +115,11 @@ def test_nothing_is_shown_until_something_is_found():
 
 
 def test_a_click_brings_whole_numbers_or_nothing():
-    assert chosen(gr.EventData(None, {"given": [3, 4]})) == [3, 4]
-    assert chosen(gr.EventData(None, {})) == chosen(gr.EventData(None, None)) == []
+    assert chosen_prefix(gr.EventData(None, {"given": [3, 4]})) == [3, 4]
+    assert chosen_prefix(gr.EventData(None, {})) == chosen_prefix(gr.EventData(None, None)) == []
     for bad in ("3", [True], [1.5], [["x"]], None):
         with pytest.raises(gr.Error):
-            chosen(gr.EventData(None, {"given": bad}))
+            chosen_prefix(gr.EventData(None, {"given": bad}))
 
 
 def test_the_page_can_do_without_a_lab():

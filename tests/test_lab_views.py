@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,11 +21,12 @@ from support.visual_traces import first_steps
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.metrics import drafted_tokens
+from specllava.core.trace import StepSeconds
 from specllava.findings.ablation import Ablation
-from specllava.findings.sweep import Sweep
+from specllava.findings.sweep import Point, Sweep
 from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
-from visual.figures.sweep_charts import rules_chart, sweep_chart
-from visual.page.experiments import EXPERIMENTS
+from visual.figures.sweep_charts import COUNTED, ONE_RUN, rules_chart, sweep_chart
+from visual.page.lab import EXPERIMENTS
 from visual.page.lab_views import distillation_view, forced_token_view, image_ablation_view, rules_view, sweep_view
 
 CONFIG = DecodingConfig()
@@ -133,12 +135,12 @@ def test_trees_of_one_place_are_drawn_for_every_side():
 def test_a_forced_token_shows_both_answers(end: int):
     opened = synthetic_forced_token(CONFIG)
     _, before = forced_token_view(opened)
-    assert "other" not in before["fork"] and "Choose a word" in before["answer"]
+    assert "other" not in before["forced_token"] and "Choose a word" in before["answer"]
     given = (*opened.original.token_ids[:4], opened.options[4][0].token)
     taken = synthetic_forced_token(CONFIG, given, end=end)
     _, view = forced_token_view(taken)
-    assert view["fork"]["place"] == 4 and view["fork"]["rejoined"] == taken.rejoined == end
-    assert len(view["fork"]["other"]) == 5 + end and len(view["rows"]) == 2
+    assert view["forced_token"]["position"] == 4 and view["forced_token"]["rejoined"] == taken.rejoined == end
+    assert len(view["forced_token"]["other"]) == 5 + end and len(view["rows"]) == 2
     assert "gave 0.20" in view["answer"] and "nan" not in view["answer"]
 
 
@@ -180,7 +182,8 @@ def test_progress_is_in_words():
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
 @pytest.mark.parametrize("tokens", [1, 2, 160])
 def test_every_finding_can_be_shown_however_short_the_answer(experiment, tokens: int):
-    more = {"knob": "nodes", "fork": (), "seeing": Blank(), "drafters": {"draft VLM": None}}.get(experiment.name)
+    own = {"sweep": "nodes", "forced-token": (), "image-ablation": Blank(), "drafters": {"draft VLM": None}}
+    more = own.get(experiment.name)
     found = experiment.start(FakeLab(HOSTILE), Blank().open(), "What?", more, replace(CONFIG, max_new_tokens=tokens))
     for one in found:
         _, view = experiment.view(one)
@@ -198,3 +201,44 @@ class Blank:
         return Image.new("RGB", (8, 8))
 
     preview = open
+
+
+def disturbed(found: Sweep, busy: str) -> Sweep:
+    """The sweep, if the machine had done something else whenever one rule ran."""
+    slow = StepSeconds(0.01, 0.1, 0.01)
+    runs = [
+        (value, replace(run, steps=tuple(replace(step, seconds=slow) for step in run.steps)) if value == busy else run)
+        for value, run in found.runs
+    ]
+    return replace(found, runs=tuple(runs))
+
+
+def value_of(points: tuple[Point, ...]) -> dict[object, float]:
+    return {point.value: point.worth for point in points}
+
+
+@pytest.mark.parametrize("busy", RULES)
+def test_a_busy_machine_changes_no_comparison_of_rules(busy: str) -> None:
+    """ "topk: 6.0 tokens a pass at 0.3x" was a machine that did something else meanwhile."""
+    quiet = swept("rule", RULES)
+    noisy = disturbed(quiet, busy)
+    assert value_of(noisy.points) == value_of(quiet.points)
+    assert rules_chart(noisy).answer == rules_chart(quiet).answer
+    clocks = [{row[0]: row[3] for row in rules_chart(found).rows} for found in (quiet, noisy)]
+    assert clocks[0] != clocks[1], "the clock's stands beside it"
+    assert COUNTED in rules_chart(noisy).answer
+    assert COUNTED in sweep_chart(swept("depth", (2, 4, 8))).answer
+
+
+def test_without_costs_a_sweep_compares_clocks_and_says_so() -> None:
+    found = replace(swept("rule", RULES), priced=())
+    assert all(point.worth == point.speedup and math.isnan(point.counted) for point in found.points)
+    assert ONE_RUN in rules_chart(found).answer
+
+
+def test_points_of_rules_are_labelled_beside_them() -> None:
+    """Six colours and shapes had to be looked up in a legend."""
+    figure = rules_chart(swept("rule", RULES)).figures[0]
+    assert not figure.layout.showlegend
+    assert [point.text[0].split()[0] for point in figure.data] == [*RULES, "target"]
+    assert all("text" in point.mode for point in figure.data)

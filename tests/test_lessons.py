@@ -11,7 +11,7 @@ from support.visual_traces import synthetic_race, synthetic_recorded
 
 from specllava.core.metrics import summarise
 from specllava.lane import SPECULATIVE
-from specllava.toyworld.lesson_races import OWN_READING, STATES
+from specllava.toyworld.lessons import OWN_READING, RACES
 from visual.figures.labels import token_label
 from visual.player.lessons import Lesson, load_lessons
 from visual.player.link import follow_link
@@ -91,7 +91,7 @@ def test_a_wrong_first_guess_is_found_with_all_that_was_lost_below_it_and_a_good
     found = 0
     for seed in range(300):
         race = synthetic_race(seed)
-        shown = STATES.find({SPECULATIVE: race["speculative"], OWN_READING: race["target-only"]})
+        shown = RACES["states"].find({SPECULATIVE: race["speculative"], OWN_READING: race["target-only"]})
         if shown is None:
             continue
         found += 1

@@ -27,12 +27,10 @@ from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.limits import Limits, highest
 from specllava.models.media.images import MAX_PIXELS, open_image
 from specllava.models.media.video_file import MAX_FRAMES
-from visual.page import run_rate
-from visual.page.admission import ENVELOPE, Admission
-from visual.page.call_bodies import CallBodies
-from visual.page.controls import FIELDS, decoding_config, described_settings
-from visual.page.option_limits import COUNTS, LISTS, OptionRefused, limit_option
-from visual.page.run_rate import RunRate, TooManyRuns
+from visual.page import admission
+from visual.page.admission import ENVELOPE, Admission, RunRate, TooManyRuns
+from visual.page.controls import COUNTS, FIELDS, LISTS, OptionRefused, decoding_config, described_settings, limit_option
+from visual.page.request_bodies import CallBodies
 from visual.page.run_requests import QueuePosition, RunRequest, RunRequests
 from visual.page.uploads import read_upload
 from visual.player import bounds, recorded
@@ -171,7 +169,7 @@ def test_a_request_that_is_too_large_or_of_unknown_length_is_not_read() -> None:
 
 def test_an_address_begins_so_many_runs_in_a_minute_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(run_rate, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=lambda: clock.now))
     page = client(Limits(runs_per_minute=3))
     for path in ("queue/join", "call/compare", "call/v2/compare"):
         assert page.post(f"/gradio_api/{path}", content=b"").status_code == 200
@@ -187,7 +185,7 @@ def test_an_address_begins_so_many_runs_in_a_minute_and_no_more(monkeypatch: pyt
 
 def test_addresses_do_not_share_what_they_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(run_rate, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=lambda: clock.now))
     rng, rate = random.Random(5), RunRate("runs", 4)
     begun: dict[str, list[float]] = {}
     for _ in range(2000):

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from support.browser import Server, Visitor
 
-from visual.page.link_preview import PICTURE, PICTURE_SIZE, LinkPreview
+from visual.page.middleware import PICTURE, PICTURE_SIZE, LinkPreview
 from visual.player import markup
 from visual.player.static_files import STATIC
 
@@ -35,7 +35,7 @@ def document(headers: dict[str, str], root_path: str = "") -> str:
     ({"host": "a.example", "x-forwarded-host": "b.example", "x-forwarded-proto": "https"}, "", "https://b.example"),
     ({"host": "a.example"}, "https://c.example/page", "https://c.example/page"),
 ])  # fmt: skip
-def test_d21_addresses_are_whole_and_those_of_the_request(headers: dict[str, str], root_path: str, root: str) -> None:
+def test_preview_addresses_are_absolute_and_of_the_request(headers: dict[str, str], root_path: str, root: str) -> None:
     tags = dict(re.findall(TAG, document(headers, root_path)))
     assert tags["og:url"] == f"{root}/"
     assert tags["og:image"].startswith(f"{root}/gradio_api/file=/") and PICTURE in tags["og:image"]
@@ -49,7 +49,7 @@ def test_a_host_that_is_no_host_becomes_no_markup() -> None:
     assert "<script>" not in document({"host": 'a"><script>alert(1)</script>'})
 
 
-def test_d21_the_page_that_is_served_has_one_set_of_tags_and_its_picture(server: Server, visit: Visitor) -> None:
+def test_the_served_page_has_one_set_of_tags_and_its_picture(server: Server, visit: Visitor) -> None:
     tab = visit()
     served = tab.page.request.get(server.address).text()
     names = [name for name, _ in re.findall(TAG, served) if name.startswith(("og:", "twitter:"))]
@@ -66,7 +66,7 @@ def test_the_picture_is_of_the_size_that_it_is_said_to_have_and_small() -> None:
     assert Image.open(file).size == PICTURE_SIZE and file.stat().st_size < 150_000
 
 
-def test_d21_links_open_elsewhere_and_ask_for_nothing(visit: Visitor) -> None:
+def test_links_open_in_a_new_tab(visit: Visitor) -> None:
     tab = visit()
     links = tab.page.locator("#links a, #foot a")
     for link in links.all():
@@ -81,7 +81,7 @@ def test_code_and_documentation_are_linked_where_their_address_is_known() -> Non
     assert "Code" not in markup.links()
 
 
-def test_d35_a_way_past_all_inputs_comes_first(visit: Visitor) -> None:
+def test_the_first_tab_stop_skips_to_the_player(visit: Visitor) -> None:
     tab = visit("?example=race-1&step=2")
     tab.page.evaluate("document.activeElement.blur()")
     tab.page.keyboard.press("Tab")

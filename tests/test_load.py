@@ -11,8 +11,9 @@ import pytest
 from support.visual_traces import FakeBackend, synthetic_recorded
 
 from benchmarks.fuzz import Fuzz, fuzz
-from benchmarks.load import CROWD, Load, load, overtaken
-from benchmarks.visitor import VisitorRun
+from benchmarks.load import Load, load, overtaken
+from benchmarks.visitors.server import CROWD
+from benchmarks.visitors.visitor import VisitorRun
 from visual.page.app_state import AppState
 from visual.page.layout import build_page
 from visual.page.run_requests import RunRequests

@@ -23,11 +23,10 @@ from specllava.lab import Lab
 from specllava.lab.comparison import sides
 from specllava.pair import Pair
 from visual.page.app_state import AppState, Models
-from visual.page.comparison_run import LINES, ComparisonRequest, Comparisons, comparison_kind
+from visual.page.comparison import LINES, ComparisonRequest, Comparisons, comparison_kind
 from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
-from visual.page.experiments import EXPERIMENTS
-from visual.page.lab import LabState, experiment_kind
+from visual.page.lab import EXPERIMENTS, LabState, experiment_kind
 from visual.page.model_choice import AS_STARTED, PRECISION, Chosen, ModelChoices, chosen_models, read_models
 from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind

@@ -27,9 +27,18 @@ from visual.page.app_state import AppState, Models
 from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
 from visual.page.lab import LabState
-from visual.page.model_choice import AS_STARTED, DRAFT, PAIR, PRECISION, Chosen, ModelChoices, read_models
+from visual.page.model_choice import (
+    AS_STARTED,
+    DRAFT,
+    PAIR,
+    PRECISION,
+    Chosen,
+    ModelChoices,
+    OtherPairs,
+    PairOffer,
+    read_models,
+)
 from visual.page.notices import NotYet, text_of
-from visual.page.other_pairs import OtherPairs, PairOffer
 from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
 from visual.page.run_requests import RunRequest, RunRequests

@@ -86,7 +86,7 @@ def held(engine: Engine) -> Tensor:
 
 
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_padded_passes_compute_what_others_do(dtype: torch.dtype, near: float, seed: int):
     plain = Engine(llama(dtype), CAPACITY, LAYERS)
     padded = PaddedEngine(llama(dtype), CAPACITY, EagerRunner(), LAYERS)
@@ -99,8 +99,7 @@ def test_padded_passes_compute_what_others_do(dtype: torch.dtype, near: float, s
     assert padded.cache.contents == plain.cache.contents
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("dtype", "seed"), [(torch.float64, 0), (torch.float64, 1), (torch.float32, 2)])
 def test_a_replayed_pass_is_the_called_one_bit_for_bit(dtype: torch.dtype, seed: int):
     """Logits, states and the whole slab, its scratch columns included."""
     recorder = Recorder()
@@ -113,7 +112,7 @@ def test_a_replayed_pass_is_the_called_one_bit_for_bit(dtype: torch.dtype, seed:
     assert recorder.replayed >= 12
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_lies_in_scratch_and_stale_columns_changes_nothing(seed: int):
     clean, poisoned = (PaddedEngine(llama(torch.float32), CAPACITY, EagerRunner(), LAYERS) for _ in range(2))
     trees = range(100 * seed, 100 * seed + 8)
@@ -173,8 +172,9 @@ def answer(pair: Pair, prompt: Any, config: DecodingConfig, engines: Engines) ->
     return [trace.prefill.first_token, *(token for step in trace.steps for token in step.emitted)]
 
 
-@pytest.mark.parametrize("kind", models.KINDS)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("kind", "rule"), [*(("mixed", rule) for rule in RULES), *((kind, "entropy") for kind in models.KINDS)]
+)
 def test_on_the_recorder_every_rule_says_what_the_target_says(kind: models.DraftKind, rule: str):
     """Against whole forward passes without a cache, in float64: over prompts, seeds and drafts."""
     engines, passes = recording()
@@ -358,7 +358,6 @@ def test_one_slab_serves_answer_after_answer_and_two_lanes_have_two():
 
 
 def test_engines_that_wait_for_another_text_are_few():
-    """The page drops dialogues to free their memory; their engines once waited without end."""
     engines, made = recording()
     held = [KVCaches(engines) for _ in range(9)]
     for caches in held:

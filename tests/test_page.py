@@ -178,14 +178,14 @@ def test_the_trace_on_show_can_be_saved(visit: Visitor, tmp_path: Path) -> None:
 def test_an_experiment_runs_when_asked_and_answers_in_words_picture_and_table(visit: Visitor) -> None:
     tab = visit()
     assert tab.page.locator(".lab-result:visible").count() == 0
-    tab.page.click("#lab-seeing .lab-run")
-    tab.wait("document.querySelectorAll('#lab-seeing .chart .main-svg').length >= 2")
-    tab.wait(LAB_READY.format(name="seeing"))
-    assert "tokens per target pass" in tab.text("#lab-seeing .answer")
-    words = tab.page.locator("#lab-seeing .gloss-word").count()
-    assert tab.page.locator("#lab-seeing .gloss-mark").count() == 3 * words > 30
-    tab.page.locator("#lab-seeing summary").click()
-    tab.wait(f"document.querySelectorAll('#lab-seeing tbody tr').length === {words}")
+    tab.page.click("#lab-image-ablation .lab-run")
+    tab.wait("document.querySelectorAll('#lab-image-ablation .chart .main-svg').length >= 2")
+    tab.wait(LAB_READY.format(name="image-ablation"))
+    assert "tokens per target pass" in tab.text("#lab-image-ablation .answer")
+    words = tab.page.locator("#lab-image-ablation .gloss-word").count()
+    assert tab.page.locator("#lab-image-ablation .gloss-mark").count() == 3 * words > 30
+    tab.page.locator("#lab-image-ablation summary").click()
+    tab.wait(f"document.querySelectorAll('#lab-image-ablation tbody tr').length === {words}")
     tab.page.fill("#question textarea", "  ")
     tab.page.click("#lab-rules .lab-run")
     tab.wait("document.querySelector('#lab-rules .notice').textContent.includes('prompt is empty')")
@@ -195,16 +195,16 @@ def test_a_word_can_be_forced_and_stays_text_on_a_phone(visit: Visitor, server: 
     server.backend.texts.update(HOSTILE)
     try:
         tab = visit(viewport={"width": 375, "height": 800})
-        tab.page.click("#lab-fork .lab-run")
-        tab.page.locator("#lab-fork .said").nth(5).click()
-        said = tab.text("#lab-fork .option b")
-        tab.page.locator("#lab-fork .option").first.click()
-        tab.page.wait_for_selector("#lab-fork .telling span.forced")
-        assert tab.text("#lab-fork .telling span.forced").strip() == said
-        assert "in place of" in tab.text("#lab-fork .answer")
-        assert "<img src=x" in tab.text("#lab-fork .tellings")
+        tab.page.click("#lab-forced-token .lab-run")
+        tab.page.locator("#lab-forced-token .said").nth(5).click()
+        said = tab.text("#lab-forced-token .option b")
+        tab.page.locator("#lab-forced-token .option").first.click()
+        tab.page.wait_for_selector("#lab-forced-token .telling span.forced")
+        assert tab.text("#lab-forced-token .telling span.forced").strip() == said
+        assert "in place of" in tab.text("#lab-forced-token .answer")
+        assert "<img src=x" in tab.text("#lab-forced-token .tellings")
         assert tab.page.evaluate("window.hacked") is None
-        assert tab.page.locator("#lab-fork img").count() == 0
+        assert tab.page.locator("#lab-forced-token img").count() == 0
         assert tab.page.evaluate("document.documentElement.scrollWidth") <= 375
     finally:
         server.backend.texts.clear()
@@ -253,3 +253,33 @@ def test_the_tree_is_drawn_once_the_library_can_be_had(server: Server, browser: 
     tab.page.click("[data-do=previous]")
     tab.page.wait_for_selector(".tree .main-svg")
     tab.page.close()
+
+
+# At every frame of the screen: a judged tree or its sentence, while not one block of the lane is past.
+WATCH = """() => {
+  window.tooEarly = 0;
+  window.waited = 0;
+  const look = () => {
+    const live = document.querySelector(".origin").textContent.includes("live");
+    const past = document.querySelector(".track[data-lane=speculative] .lap:not(.prefill):not(.later)");
+    const shown = document.querySelector(".step-name").textContent !== "Step";
+    const drawn = document.querySelector(".tree").style.visibility !== "hidden";
+    if (live && !past) window[shown || drawn ? "tooEarly" : "waited"] += 1;
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
+def test_a_live_run_shows_a_step_no_sooner_than_its_clock(visit: Visitor) -> None:
+    """On a slow machine the first tree and its verdict stood there while both lanes were empty."""
+    tab = visit()
+    tab.page.evaluate(WATCH)
+    tab.run("What is there?", speed="0.02")
+    tab.wait("document.querySelector('.origin').textContent.includes('live') && window.waited > 0")
+    tab.wait("document.querySelector('.step-name').textContent.startsWith('Step 1')")
+    assert tab.page.evaluate("window.tooEarly") == 0
+    assert tab.page.evaluate("document.querySelector('.tree').style.visibility") == ""
+    tab.page.click("[data-do=last]")
+    tab.wait(FINISHED)
+    assert tab.page.evaluate("window.tooEarly") == 0

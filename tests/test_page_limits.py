@@ -70,8 +70,8 @@ def test_a_rejected_guess_can_be_forced_from_its_card(visit: Visitor) -> None:
     assert tab.text(".node-verdict") == "rejected"
     word = tab.text(".node-word")
     tab.page.click(".node-go")
-    tab.page.wait_for_selector("#lab-fork .telling span.forced")
-    assert tab.text("#lab-fork .telling span.forced").strip() == word
+    tab.page.wait_for_selector("#lab-forced-token .telling span.forced")
+    assert tab.text("#lab-forced-token .telling span.forced").strip() == word
 
 
 def written_run(path: Path, count: int, show: int | None = None) -> Path:

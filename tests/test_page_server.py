@@ -23,13 +23,12 @@ from PIL import ExifTags, Image
 from support.lab_traces import FakeLab
 from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
-from benchmarks.visitor import Handlers, Visitor, VisitorRun
+from benchmarks.visitors.visitor import Handlers, Visitor, VisitorRun
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.drafters import DRAFTER_INFOS
 from visual.page import replays as replays_module
 from visual.page.app_state import AppState
-from visual.page.experiments import EXPERIMENTS
-from visual.page.lab import LabState, experiment_kind
+from visual.page.lab import EXPERIMENTS, LabState, experiment_kind
 from visual.page.layout import build_page
 from visual.page.pictures import Picture
 from visual.page.race import race_kind

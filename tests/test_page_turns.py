@@ -160,14 +160,15 @@ def test_an_experiment_behind_a_race_says_that_it_waits_and_starts_by_itself(
     first, second = visit(), visit()
     first.run("slowly, before what another finds")
     first.wait("document.querySelector('.asked').textContent.includes('another finds')")
-    second.page.click("#lab-seeing .lab-run")
-    second.wait("document.querySelector('#lab-seeing .notice').textContent.includes('1 other run before this one')")
+    second.page.click("#lab-image-ablation .lab-run")
+    notice = "document.querySelector('#lab-image-ablation .notice')"
+    second.wait(f"{notice}.textContent.includes('1 other run before this one')")
     second.run("What is there behind both?")
     second.wait("document.querySelector('#notice .notice').textContent.includes('2 other runs before this one')")
     first.page.click("#stop")
     second.wait(f"document.querySelector('.asked').textContent.includes('behind both') && {FINISHED}")
-    second.wait(LAB_READY.format(name="seeing"))
-    assert "tokens per target pass" in second.text("#lab-seeing .answer")
+    second.wait(LAB_READY.format(name="image-ablation"))
+    assert "tokens per target pass" in second.text("#lab-image-ablation .answer")
 
 
 def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:
@@ -184,17 +185,17 @@ def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:
 def test_an_experiment_stopped_before_its_turn_leaves_its_answer(visit: Visitor, server: Server) -> None:
     """Its answer once vanished when the turn came."""
     first, second = visit(), visit()
-    second.page.click("#lab-seeing .lab-run")
-    second.wait("document.querySelectorAll('#lab-seeing .chart .main-svg').length >= 2")
-    second.wait(LAB_READY.format(name="seeing"))
+    second.page.click("#lab-image-ablation .lab-run")
+    second.wait("document.querySelectorAll('#lab-image-ablation .chart .main-svg').length >= 2")
+    second.wait(LAB_READY.format(name="image-ablation"))
     first.run("slowly, before an experiment")
     first.wait("document.querySelector('.asked').textContent.includes('before an experiment')")
-    second.page.click("#lab-seeing .lab-run")
-    second.page.click("#lab-seeing .lab-stop")
-    stopped = "document.querySelector('#lab-seeing .notice').textContent.includes('Stopped')"
+    second.page.click("#lab-image-ablation .lab-run")
+    second.page.click("#lab-image-ablation .lab-stop")
+    stopped = "document.querySelector('#lab-image-ablation .notice').textContent.includes('Stopped')"
     second.wait(f"{stopped} && {LAB_READY.format(name='seeing')}")
     first.page.click("#stop")
     until(first, lambda: "slowly, before an experiment" in server.backend.closed)
     until(first, lambda: line(first, server.address) == 0)
     second.page.wait_for_timeout(1000)
-    assert second.page.evaluate(stopped) and "tokens per target pass" in second.text("#lab-seeing .answer")
+    assert second.page.evaluate(stopped) and "tokens per target pass" in second.text("#lab-image-ablation .answer")

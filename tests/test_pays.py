@@ -237,8 +237,10 @@ def test_a_report_of_bench_gives_costs_and_trees_and_a_bad_one_changes_nothing(
     runs: dict[str, list[TimedRun]] = {"target-only": [], "entropy": []}
     for seed in range(3):
         race = synthetic_race(seed)
-        runs["target-only"].append(TimedRun.of_trace(race["target-only"], 1.0))
-        runs["entropy"].append(TimedRun.of_trace(race["speculative"], 1.0))
+        for name, trace in (("target-only", race["target-only"]), ("entropy", race["speculative"])):
+            widths = [ReplayStep.of(step).widths for step in trace.steps]
+            tokens = trace.prefill.prompt_tokens
+            runs[name].append(TimedRun.of_events(trace.prefill, trace.steps, widths, tokens, 1.0))
     lanes = {name: lane.as_json() for name, lane in pool(runs, range(3)).items()}
     race = synthetic_race(9)
     tab = opened(saved_page, recorded_frames(race["target-only"], race["speculative"]))

@@ -96,7 +96,7 @@ def downloaded(tab: Visit, kind: str) -> bytes:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
-def test_d20_a_saved_tree_carries_title_sentence_and_legend_and_no_halo(
+def test_a_saved_tree_has_title_sentence_and_legend_and_no_halo(
     saved_page: SavedPages, width: int, scheme: str
 ) -> None:
     tab = opened(saved_page, viewport={"width": width, "height": 900}, color_scheme=scheme)

@@ -1,15 +1,19 @@
-"""Decoding is what it was when runs were recorded: token ids, trees and verdicts, whatever the code is called now."""
+"""Decoding is what it was when runs were recorded: token ids, trees and verdicts, whatever the code is called now.
+
+A sample of every rule, drafter and way to draw is replayed; ``SPECLLAVA_TESTS_ALL=1 python -m pytest
+tests/test_recorded_runs.py`` replays all of them.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support import recorded_runs
+from support.amount import sample
 
 from specllava.core.config import COMPARED_RULES
 from specllava.models.loading.load_options import DTypeName
@@ -17,42 +21,40 @@ from specllava.pair import Pair
 
 Load = Callable[[DTypeName], Pair]
 RECORD: dict[str, Any] = json.loads(recorded_runs.RECORD.read_text(encoding="utf-8"))
-BLOCK = 30
+EACH = 5  # runs of a kind
 
 
-def blocks(section: str) -> range:
-    return range(-(-len(RECORD[section]) // BLOCK))
+def kinds(section: str) -> dict[str, list[dict[str, Any]]]:
+    """A sample of the runs by rule or drafter and way to draw, as in ``entropy greedy``."""
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in RECORD[section]:
+        found[row["name"].rpartition(" ")[0]].append(row)
+    return {kind: list(sample(rows, EACH)) for kind, rows in found.items()}
 
 
-@cache
-def replayed(load: Load, section: str, block: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Record and outcome of every run of a block."""
-    pair, rows = load("float64"), RECORD[section][block * BLOCK : (block + 1) * BLOCK]
-    return [
-        (row, recorded_runs.outcome(recorded_runs.run(pair, RECORD["prompts"][row["prompt"]], row["config"]).to_json()))
-        for row in rows
-    ]
+def replayed(load: Load, rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Record and outcome of every run."""
+    for row in rows:
+        trace = recorded_runs.run(load("float64"), RECORD["prompts"][row["prompt"]], row["config"])
+        yield row, recorded_runs.outcome(trace.to_json())
 
 
-@pytest.mark.parametrize("block", blocks("runs"))
-def test_token_ids_trees_and_verdicts_are_the_recorded_ones(shipped: Load, block: int) -> None:
-    parted = [line for row, now in replayed(shipped, "runs", block) if (line := recorded_runs.difference(row, now))]
-    assert not parted, f"{len(parted)} of {BLOCK} runs part from their record, the first: {parted[0]}"
+@pytest.mark.parametrize("rows", [pytest.param(rows, id=kind) for kind, rows in kinds("runs").items()])
+def test_token_ids_trees_and_verdicts_are_the_recorded_ones(shipped: Load, rows: list[dict[str, Any]]) -> None:
+    parted = [line for row, now in replayed(shipped, rows) if (line := recorded_runs.difference(row, now))]
+    assert not parted, f"{len(parted)} of {len(rows)} runs part from their record, the first: {parted[0]}"
 
 
-@pytest.mark.parametrize("block", blocks("cost_aware"))
-def test_token_ids_under_the_cost_aware_rule_are_the_recorded_ones(shipped: Load, block: int) -> None:
-    """Whatever the rule learns: these must never be recorded anew."""
-    for row, now in replayed(shipped, "cost_aware", block):
+@pytest.mark.parametrize("rows", [pytest.param(rows, id=kind) for kind, rows in kinds("cost_aware").items()])
+def test_runs_of_the_cost_aware_rule_are_the_recorded_ones(shipped: Load, rows: list[dict[str, Any]]) -> None:
+    """Token ids must never be recorded anew; trees if the rule's learning changes on purpose.
+
+    That is ``python -m tests.support.recorded_runs cost-aware``.
+    """
+    for row, now in replayed(shipped, rows):
         same = [row[key] == now[key] for key in ("tokens", "finish")]
-        assert all(same), recorded_runs.difference(row, now)
-
-
-@pytest.mark.parametrize("block", blocks("cost_aware"))
-def test_trees_of_the_cost_aware_rule_are_the_recorded_ones(shipped: Load, block: int) -> None:
-    """If its learning changes on purpose: ``python -m tests.support.recorded_runs cost-aware``."""
-    for row, now in replayed(shipped, "cost_aware", block):
-        assert not recorded_runs.difference(row, now), recorded_runs.difference(row, now)
+        assert all(same), f"token ids: {recorded_runs.difference(row, now)}"
+        assert not recorded_runs.difference(row, now), f"trees: {recorded_runs.difference(row, now)}"
 
 
 def test_the_record_holds_every_way_to_decode() -> None:

@@ -243,7 +243,7 @@ def test_damage_that_the_prompt_does_not_touch_is_refused_where_it_shows(config:
 def test_compare_ends_with_a_line_and_not_with_identical(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path):
     models.picture(0).save(tmp_path / "picture.png")
     hurt = damaged("mixed", "target", all_nan)
-    monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *_, **__: hurt)
+    monkeypatch.setattr("specllava.pair.Pair.load", lambda *_, **__: hurt)
     arguments = ["compare", "--image", str(tmp_path / "picture.png"), "--prompt", "What?"]
     assert main(arguments) == 1
     told = capsys.readouterr()

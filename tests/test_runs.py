@@ -102,7 +102,7 @@ def test_the_latest_request_counts_and_is_on_until_it_is_stopped() -> None:
 def test_others_are_counted_across_kinds_while_they_are_on() -> None:
     """An experiment behind a race was once told of nobody, and a race behind an experiment neither."""
     requests = RunRequests()
-    for key in (("one", "race"), ("one", "fork"), ("two", "rules"), ("three", "race")):
+    for key in (("one", "race"), ("one", "forced-token"), ("two", "rules"), ("three", "race")):
         requests.request(key, ask())
     requests.stop(("three", "race"))
 
@@ -113,14 +113,14 @@ def test_others_are_counted_across_kinds_while_they_are_on() -> None:
         return position.before
 
     assert before(ME) == before(ME) == 3
-    assert before(("me", "fork")) == 4
+    assert before(("me", "forced-token")) == 4
     requests.cancel(("one", "race"))
     assert before(ME) == 3
 
 
 def test_who_is_gone_wants_no_run_any_more_and_others_are_never_touched() -> None:
     requests = RunRequests()
-    keys = [(session, kind) for session in ("me", "you") for kind in ("race", "rules", "fork")]
+    keys = [(session, kind) for session in ("me", "you") for kind in ("race", "rules", "forced-token")]
     for key in keys:
         requests.request(key, ask())
     requests.cancel_session("me")

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from benchmarks import mechanisms, turns
-from benchmarks.guessing import DifferError, Guessing, alone, guess, rates
+from benchmarks.clips.clip import sample_clip
 from benchmarks.quantised import SCHEMES, Scheme, quantised, rounded
+from benchmarks.shared.guessing import DifferError, Guessing, alone, guess, rates
 from benchmarks.video import DENSE, SPARSE, lane_name, lanes
 from specllava.core.config import DecodingConfig
-from specllava.toyworld.clip import sample_clip
 from visual.figures.intervals import Panel, interval_figure
 
 SHORT = DecodingConfig(max_new_tokens=12, nodes=8, depth=4)
@@ -102,7 +102,8 @@ def test_the_figure_draws_every_rate_with_its_interval():
 
 
 def test_turns_and_mechanisms_are_measured_from_end_to_end(tmp_path, monkeypatch, shipped, capsys):
-    monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *args, **options: shipped("float32"))
+    pair = shipped("float32")
+    monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *args, **options: pair)
     turns.main(turns.TurnsConfig(decoding=replace(SHORT, max_new_tokens=5), dialogues=1, json=tmp_path / "turns.json"))
     rows = json.loads((tmp_path / "turns.json").read_text())["rows"]
     assert [len(rows[lane]) for lane in (turns.ONE, turns.TWO)] == [turns.TURNS] * 2

@@ -12,7 +12,7 @@ import pytest
 from support.browser import FINISHED, LAB_READY, PATIENCE, Server, Visit, Visitor
 from test_files_page import saved
 
-from visual.page.security_headers import FILE_POLICY, page_policy
+from visual.page.middleware import FILE_POLICY, page_policy
 from visual.player.static_files import STATIC
 
 NOTE_VIOLATIONS = """
@@ -88,9 +88,9 @@ def test_a_walk_over_the_whole_page_violates_nothing(watched: Visit, browser: An
     tab.page.locator(".charts summary").click()
     for kind in ("race", "svg", "png", "film", "page"):
         saved(tab, kind, tmp_path)
-    tab.page.click("#lab-seeing .lab-run")
-    tab.wait("document.querySelectorAll('#lab-seeing .chart .main-svg').length >= 2")
-    tab.wait(LAB_READY.format(name="seeing"))
+    tab.page.click("#lab-image-ablation .lab-run")
+    tab.wait("document.querySelectorAll('#lab-image-ablation .chart .main-svg').length >= 2")
+    tab.wait(LAB_READY.format(name="image-ablation"))
     tab.page.emulate_media(color_scheme="dark")
     assert violations(tab) == []
     alone = browser.new_page()

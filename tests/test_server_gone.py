@@ -1,4 +1,4 @@
-"""D32: a server that goes away is said to be gone, and what it comes back as decides whether the page goes on."""
+"""A server that goes away and comes back: the page says so, and goes on or asks for a reload."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def killed(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def test_d32_who_reads_is_told_that_the_server_is_gone_and_that_another_one_needs_a_new_page(
+def test_a_page_says_that_its_server_is_gone_and_that_a_new_one_needs_a_reload(
     start: Start, port: int, tab: Visit
 ) -> None:
     """A page once went on with a server that had never heard of its picture, and asked it about another."""
@@ -99,7 +99,7 @@ def test_d32_who_reads_is_told_that_the_server_is_gone_and_that_another_one_need
     tab.wait(f"{FINISHED} && !({DEAD})")
 
 
-def test_d32_the_toast_of_a_run_that_broke_off_goes_and_the_page_comes_back(
+def test_the_toast_of_a_run_that_broke_off_goes_and_the_page_comes_back(
     start: Start, port: int, tab: Visit
 ) -> None:
     server = start()
@@ -116,7 +116,7 @@ def test_d32_the_toast_of_a_run_that_broke_off_goes_and_the_page_comes_back(
     tab.wait(f"{FINISHED} && !({DEAD})")
 
 
-def test_d32_a_line_that_was_down_for_a_while_changes_nothing(start: Start, port: int, tab: Visit) -> None:
+def test_a_connection_that_was_down_for_a_while_changes_nothing(start: Start, port: int, tab: Visit) -> None:
     start()
     visited(tab, port)
     tab.page.context.set_offline(True)

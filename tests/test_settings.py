@@ -44,7 +44,7 @@ def read(config: DecodingConfig) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("config", COMBINATIONS)
-def test_d10_a_summary_names_all_that_is_read_and_nothing_else(config: DecodingConfig) -> None:
+def test_a_summary_names_all_that_is_read_and_nothing_else(config: DecodingConfig) -> None:
     summary = settings_summary(config)
     for name, phrase in PHRASES.items():
         words = re.escape(phrase).replace(r"\{\}", "[-0-9., a-z]+")
@@ -117,7 +117,7 @@ def test_every_option_has_one_control_with_a_title_that_is_not_pythons(drawer: g
     assert all(titles) and len(set(titles)) == len(titles) and not any("_" in title for title in titles)
 
 
-def test_d29_usual_ranges_lie_within_the_bounds_hold_the_default_and_are_narrower(drawer: gr.HTML) -> None:
+def test_usual_ranges_lie_within_the_bounds_hold_the_default_and_are_narrower(drawer: gr.HTML) -> None:
     ranges = {option["name"]: option for option in options(drawer) if option.get("usual")}
     assert ranges["entropy_threshold"]["usual"][:2] == [0.0, 2.5]
     for name, option in ranges.items():

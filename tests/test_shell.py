@@ -46,7 +46,7 @@ def test_the_drawer_takes_the_focus_keeps_it_and_gives_it_back(visit: Visitor, w
         tab.wait(f"!{DRAWER} && document.activeElement.matches('.settings-open')")
 
 
-def test_d29_options_that_nothing_reads_are_not_shown(visit: Visitor) -> None:
+def test_options_that_nothing_reads_are_not_shown(visit: Visitor) -> None:
     tab = visit()
     opened(tab)
     shown = tab.page.evaluate(SHOWN_OPTIONS)
@@ -63,7 +63,7 @@ def test_d29_options_that_nothing_reads_are_not_shown(visit: Visitor) -> None:
     told(tab, "target alone · temperature 0.8 · seed 0")
 
 
-def test_d10_a_preset_is_what_runs_and_what_the_run_says(visit: Visitor) -> None:
+def test_a_preset_is_what_runs_and_what_the_run_says(visit: Visitor) -> None:
     tab = visit()
     tab.page.select_option(".speed", "1")
     opened(tab)
@@ -77,7 +77,7 @@ def test_d10_a_preset_is_what_runs_and_what_the_run_says(visit: Visitor) -> None
     assert "10 nodes a level · 8 levels · 59 guesses a pass" in summary and "0.3 nats" not in summary
 
 
-def test_d29_a_number_may_be_typed_beyond_the_slider_and_not_beyond_its_bounds(visit: Visitor) -> None:
+def test_a_number_may_be_typed_beyond_the_slider_and_not_beyond_its_bounds(visit: Visitor) -> None:
     tab = visit()
     opened(tab)
     slider = tab.page.locator(".option:has(#option-entropy_threshold) input[type=range]")
@@ -112,7 +112,7 @@ def test_axe_finds_no_serious_violation_in_the_open_drawer_and_menu(visit: Visit
 # --- picture and question -------------------------------------------------------------------------------------------
 
 
-def test_d11_a_race_is_never_beside_another_picture_without_saying_so(visit: Visitor, tmp_path: Path) -> None:
+def test_a_race_is_never_beside_another_picture_without_saying_so(visit: Visitor, tmp_path: Path) -> None:
     tab = visit()
     source = "document.querySelector('#picture img').src"
     assert not tab.page.evaluate(STALE)
@@ -134,7 +134,7 @@ def test_d11_a_race_is_never_beside_another_picture_without_saying_so(visit: Vis
     assert tab.page.locator(".learn-card button.teach").first.is_hidden()
 
 
-def test_d11_a_race_is_never_beside_another_question_without_saying_so(visit: Visitor) -> None:
+def test_a_race_is_never_beside_another_question_without_saying_so(visit: Visitor) -> None:
     tab = visit()
     tab.page.select_option(".speed", "1")
     assert not tab.page.evaluate(STALE)
@@ -161,7 +161,7 @@ def test_d11_a_race_is_never_beside_another_question_without_saying_so(visit: Vi
     tab.wait(f"{FINISHED} && document.querySelector('.asked').textContent.includes('What?') && !({STALE})")
 
 
-def test_d14_a_run_of_an_uploaded_picture_says_what_the_toy_pair_knows(visit: Visitor, tmp_path: Path) -> None:
+def test_a_run_of_an_uploaded_picture_says_what_the_toy_pair_knows(visit: Visitor, tmp_path: Path) -> None:
     tab = visit()
     said = "The toy pair knows only its own cartoon scenes"
     assert said in tab.text(".sources-card")
@@ -177,7 +177,7 @@ def test_d14_a_run_of_an_uploaded_picture_says_what_the_toy_pair_knows(visit: Vi
 
 
 @pytest.mark.parametrize("width", [375, 1280])
-def test_d31_a_file_that_is_no_picture_is_refused_beside_upload_and_in_view(
+def test_a_file_that_is_no_picture_is_refused_beside_upload_and_in_view(
     visit: Visitor, width: int, tmp_path: Path
 ) -> None:
     bad = tmp_path / "not-a-picture.png"
@@ -190,7 +190,7 @@ def test_d31_a_file_that_is_no_picture_is_refused_beside_upload_and_in_view(
     assert notice["y"] >= 0 and notice["y"] + notice["height"] <= 720
 
 
-def test_d31_run_waits_for_a_question(visit: Visitor) -> None:
+def test_run_waits_for_a_question(visit: Visitor) -> None:
     tab = visit()
     tab.page.fill("#question textarea", "   ")
     tab.wait("document.querySelector('#run').disabled && document.querySelector('#stop').disabled")

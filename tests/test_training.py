@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
+from support.distilling import distillation_loss
 from transformers import LlavaForConditionalGeneration
 
 from specllava.cli.main import main
 from specllava.distill.loop import LoopConfig, fit
-from specllava.distill.losses import IGNORE, distillation_loss
+from specllava.distill.losses import IGNORE
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.families.interface import tower_features
 from specllava.pair import Pair

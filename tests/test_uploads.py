@@ -22,8 +22,7 @@ from specllava.models.media.media import Video
 from specllava.models.media.video_file import read_video
 from specllava.models.media.video_process import VideoRequest, read_video_apart
 from visual.page import uploads
-from visual.page.contact_sheet import cells_of, contact_sheet
-from visual.page.pictures import PICTURE_PIXELS, Picture
+from visual.page.pictures import PICTURE_PIXELS, Picture, cells_of, contact_sheet
 from visual.page.uploads import QUESTION_PIXELS, MediaList, read_upload, upload_hint, upload_types
 from visual.player.picture import LONGEST_SIDE, data_address
 

@@ -24,9 +24,9 @@ from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
 from support.visual_traces import FakeBackend, synthetic_recorded
 
-from benchmarks.load import CROWD
 from benchmarks.soak import Page, Sample, Soak, visit
-from benchmarks.visitor import Visitor, VisitorRun
+from benchmarks.visitors.server import CROWD
+from benchmarks.visitors.visitor import Visitor, VisitorRun
 from specllava.models.media.media import Video
 from visual.page import run_requests
 from visual.page.app_state import AppState
@@ -34,12 +34,11 @@ from visual.page.comparison_prompts import PagePrompt
 from visual.page.dialogue import LOST as LOST_DIALOGUE
 from visual.page.dialogue import Dialogues
 from visual.page.layout import build_page
-from visual.page.pictures import Picture
+from visual.page.pictures import UNKNOWN, LostPicture, MediaList, Picture
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import LATE
 from visual.page.serving import SESSIONS, serve
-from visual.page.upload_store import ENTRY_BYTES, LOST, UNKNOWN, LostPicture, UploadStore
-from visual.page.uploads import MediaList
+from visual.page.uploads import ENTRY_BYTES, LOST, UploadStore
 
 COLOURS = ("red", "green", "blue", "white")
 SIDE = 1000
@@ -104,16 +103,16 @@ def test_who_left_makes_room_first_and_may_come_back_until_then() -> None:
     assert isinstance(store.picture(mine), Picture) and isinstance(store.picture(yours), LostPicture)
 
 
-def test_uploads_of_who_left_go_a_quarter_of_an_hour_after_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_of_who_left_go_five_minutes_after_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """They stayed until there was a gigabyte of them: an hour of visits made a page half a gigabyte larger."""
     clock = [0.0]
-    monkeypatch.setattr("visual.page.upload_store.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("visual.page.uploads.time.monotonic", lambda: clock[0])
     store = UploadStore()
     mine, yours = (store.reference(session, upload()) for session in ("me", "you"))
     store.leave("you")
-    for clock[0] in (899.0, 1798.0):
+    for clock[0] in (299.0, 598.0):
         assert isinstance(store.picture(yours), Picture), "a page that was loaded anew uses it"
-    clock[0] = 2699.0
+    clock[0] = 899.0
     store.leave("third")
     assert isinstance(store.picture(yours), LostPicture) and isinstance(store.picture(mine), Picture)
     assert store.nbytes == upload().nbytes + ENTRY_BYTES
@@ -259,7 +258,7 @@ def test_a_picture_that_made_room_for_others_is_missed_in_one_line_everywhere(si
             for colour in COLOURS[1:]:
                 await site.upload(site.visitor(client), colour, (SIDE, SIDE))
             made = [await me.run("What is it?", picture=picture)]
-            for name in ("lab-rules", "lab-seeing"):
+            for name in ("lab-rules", "lab-image-ablation"):
                 made.append(await me.run("What?", handlers=site.page.runs[name], picture=picture))
             lines = {"against-source": "Lines about the present picture", "against-lines": "What?"}
             made.append(await me.run("", handlers=site.page.runs["against"], picture=picture, **lines))
@@ -435,8 +434,8 @@ def test_the_page_holds_its_picture_when_the_server_forgot_the_session(
         tab.wait(FINISHED)
         document = saved(tab, "race", tmp_path)
         assert json.loads(document.read_text(encoding="utf-8"))["image"] == "60 x 20 pixels"
-        tab.page.click("#lab-seeing .lab-run")
-        tab.wait("document.querySelector('#lab-seeing .lab-result').hidden === false")
+        tab.page.click("#lab-image-ablation .lab-run")
+        tab.wait("document.querySelector('#lab-image-ablation .lab-result').hidden === false")
         with ThreadPoolExecutor(1) as thread:  # playwright's own loop runs in this one
             for _ in range(3):
                 thread.submit(asyncio.run, _upload(site)).result()

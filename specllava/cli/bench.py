@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 
 from specllava.bench.regressions import OldReport, SlowerError, check_comparable, slower_lanes
-from specllava.cli.options import DecodingOptions, PairOptions, Typed, check_outputs, load_pair, write_json
+from specllava.cli.options import (
+    DecodingOptions,
+    PairOptions,
+    Typed,
+    check_outputs,
+    load_pair,
+    print_line,
+    write_json,
+)
 from specllava.core.config import DecodingConfig
 from specllava.core.files import write_whole
 from specllava.toyworld.scene import Split
@@ -163,7 +171,7 @@ class Bench:
         for table in tables_of(title, results, categories):
             console.print(table)
         for line in notes_of(measured, fastest_alone(measured.runs)):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            print_line(console, line)
         for name, lane in results.items() if self.identity else ():
             for margin in lane.margins:
                 console.print(f"{name} differs: {'one answer goes on' if margin is None else f'margin {margin:.2g}'}")
@@ -175,7 +183,7 @@ class Bench:
             answers = first_answers(measured, judged, asked, self.decoding)
             report["diagnosis"] = (found := diagnose(measured, results, draft_quality(judged, answers))).as_json()
             for line in found.lines():
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+                print_line(console, line)
         write_json(self.json, report)
         if self.raw:
             write_whole(self.raw, measured.to_json())

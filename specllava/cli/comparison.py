@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +24,7 @@ from specllava.cli.options import (
     check_outputs,
     load_pair,
     picture_beside,
+    print_line,
     print_notice,
     typed_options,
     with_fallback_drafter,
@@ -36,7 +39,6 @@ from specllava.core.question import Question
 from specllava.core.race_file import write_zip
 from specllava.findings.comparison_tables import race_files, summary_lines, to_csv, to_json, to_markdown
 from specllava.models.drafts.draft_reading import DraftReading
-from specllava.models.loading.presets import preset_named
 from specllava.models.media.images import open_image, read_size
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ def run_comparison(
     """
     outputs = {"csv": options.csv, "markdown": options.markdown, "traces": options.traces}
     check_outputs(json=common.json, trace=common.trace, **outputs)
-    questions, count = _questions(options, image, prompt)
+    ask, count = _questions(options, image, prompt)
     if common.trace and count > 1:
         raise ValueError(f"--trace holds one race, and there are {count} questions: write them to --traces")
     chosen = side_options(common, options)
@@ -115,21 +117,19 @@ def run_comparison(
 
     from specllava.lab.comparison import compare_questions
 
-    pictures: list[tuple[str, bytes]] = []
-    asked = _noting(questions, pictures) if options.traces else questions
     found = None
     with tqdm(total=count, disable=None) as bar:
         try:
-            for found in compare_questions(asked, count, *sides, target_only=count == 1):
+            for found in compare_questions(ask(), count, *sides, target_only=count == 1):
                 bar.update(len(found.rows) - bar.n)
         except KeyboardInterrupt:
             if found is None or not found.rows:
                 raise
             bar.close()
-            _report(console, common, options, found, sides, pictures)
+            _report(console, common, options, found, sides, ask())
             raise
     assert found is not None, "a comparison yields its beginning"
-    _report(console, common, options, found, sides, pictures)
+    _report(console, common, options, found, sides, ask())
     if count == 1:
         race = json.loads(found.rows[0].race or "{}")
         for title, side in (("A", "a"), ("B", "b")):
@@ -140,8 +140,10 @@ def run_comparison(
             write_whole(common.trace, json.dumps(race | {"image": beside}, ensure_ascii=False) + "\n")
 
 
-def _questions(options: ComparisonOptions, image: Path | None, prompt: str | None) -> tuple[Iterable[Question], int]:
-    """Return the questions, and how many they are."""
+def _questions(
+    options: ComparisonOptions, image: Path | None, prompt: str | None
+) -> tuple[Callable[[], Iterable[Question]], int]:
+    """Return a function that yields the questions, and how many they are."""
     ways = {"--image and --prompt": image or prompt, "--data": options.data, "--scenes": options.scenes}
     given = [name for name, value in ways.items() if value is not None]
     if len(given) != 1:
@@ -149,18 +151,18 @@ def _questions(options: ComparisonOptions, image: Path | None, prompt: str | Non
     if options.data is None and (options.images or options.first is not None):
         raise ValueError("--images and --first belong to --data")
     if options.data is not None:
-        found = read_questions(options.data, options.images, first=options.first)
-        return found, len(found)
+        questions = read_questions(options.data, options.images, first=options.first)
+        return lambda: questions, len(questions)
     if options.scenes is not None:
         if not 1 <= options.scenes <= MAX_SCENES:
             raise ValueError(f"--scenes is {options.scenes}: 1 to {MAX_SCENES:,} are possible")
         from specllava.toyworld.scene_questions import scene_questions
 
-        return scene_questions("held-out", options.scenes), options.scenes
+        return partial(scene_questions, "held-out", options.scenes), options.scenes
     if image is None or prompt is None:
         raise ValueError("--image and --prompt belong together")
     read_size(image)
-    return [Question(prompt, image, image.name)], 1
+    return lambda: [Question(prompt, image, image.name)], 1
 
 
 def side_options(common: AnswerOptions, options: ComparisonOptions) -> tuple[SideOptions, SideOptions]:
@@ -190,11 +192,11 @@ def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:
         ValueError: as :func:`specllava.cli.options.load_pair`.
     """
     one = load_pair(a.pair)
-    target, draft, reading = _sources(b.pair)
+    target, draft, reading = b.pair.sources
     if b.pair == a.pair:
         other = one
-    elif draft is not None and (target, _machine(b.pair)) == (_sources(a.pair)[0], _machine(a.pair)):
-        announce_loading(draft)
+    elif draft is not None and (str(target), _machine(b.pair)) == (str(a.pair.sources[0]), _machine(a.pair)):
+        announce_loading(str(draft))
         other = one.with_draft(draft, tell=print_notice, **asdict(reading))
     else:
         other = load_pair(b.pair)
@@ -207,29 +209,18 @@ def _decoding(pair: Pair, side: SideOptions) -> DecodingConfig:
     return with_fallback_drafter(pair, side.decoding, fallback="prompt-lookup")
 
 
-def _sources(chosen: PairOptions) -> tuple[str, str | None, DraftReading]:
-    """Return where target and draft come from, and how the draft is read."""
-    if chosen.target is not None:
-        return chosen.target, chosen.draft, chosen.reading
-    preset = preset_named(chosen.preset)
-    draft, reading = preset.chosen(chosen.draft, chosen.reading)
-    return str(preset.target), None if draft is None else str(draft), reading
-
-
 def _machine(chosen: PairOptions) -> PairOptions:
     """Return the options but for those that name models."""
     return replace(chosen, preset="", target=None, draft=None, **asdict(DraftReading()))
 
 
-def _noting(questions: Iterable[Question], pictures: list[tuple[str, bytes]]) -> Iterator[Question]:
-    """Pass questions on and keep their pictures as files, under the names that their races know them by."""
+def _pictures(questions: Iterable[Question]) -> Iterator[tuple[str, bytes]]:
+    """Yield the pictures of questions as files, under the names that their races know them by."""
     from specllava.lab.comparison import picture_name
 
     for number, question in enumerate(questions, start=1):
-        name = picture_name(question, number)
-        if name is not None:
-            pictures.append((name, _picture_bytes(question)))
-        yield question
+        if name := picture_name(question, number):
+            yield name, _picture_bytes(question)
 
 
 def _picture_bytes(question: Question) -> bytes:
@@ -247,20 +238,20 @@ def _report(
     options: ComparisonOptions,
     found: PairedComparison,
     sides: tuple[Side, Side],
-    pictures: list[tuple[str, bytes]],
+    questions: Iterable[Question],
 ) -> None:
     """Print the totals, and write what the options ask for."""
     for letter, name in (("A", found.a), ("B", found.b)):
-        console.print(f"{letter}: {name}", markup=False, highlight=False, soft_wrap=True)
+        print_line(console, f"{letter}: {name}")
     for line in summary_lines(found):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, line)
     if options.csv:
         write_whole(options.csv, to_csv(found))
     if options.markdown:
         write_whole(options.markdown, to_markdown(found))
     if options.traces:
         archive = io.BytesIO()
-        write_zip(archive, [*race_files(found), *pictures[: len(found.rows)]])
+        write_zip(archive, [*race_files(found), *_pictures(islice(questions, len(found.rows)))])
         write_whole(options.traces, archive.getvalue())
     settings = {
         name: {"setting": asdict(side.pair.info), "config": asdict(side.config)}

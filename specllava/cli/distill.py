@@ -2,73 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from specllava.cli.options import announce_loading, hide_progress_bars
-from specllava.core.config import DecodingConfig
+from specllava.cli.options import announce_loading, hide_progress_bars, print_line
 from specllava.distill.config import DistillConfig
-from specllava.models.loading.load_options import DTypeName
+from specllava.distill.job import Job
 
 
-@dataclass(frozen=True)
-class Distill:
+@dataclass(frozen=True, kw_only=True)
+class Distill(Job):
     """Teach a draft to guess what its target says, on data in LLaVA's format; may be killed and repeated."""
 
-    target: str
-    """The target, of any family: an id of the hub, or a directory."""
-
-    data: Path
-    """Rows in LLaVA's instruction format: a JSON list, or a .jsonl."""
-
-    images: Path
-    """Directory in which the rows' image paths begin."""
-
-    output: Path
-    """Directory of the run: draft (the best by τ), last, report.json and curve.html appear in it."""
-
-    draft: Path | None = None
-    """Directory of the draft to begin with. --drafter eagle and eagle3 make a new one without it."""
-
-    features: Path | None = None
-    """Compute every picture's features once and keep them in this directory, which other runs may share."""
-
-    device: Literal["auto", "cpu"] = "auto"
-    """cpu, or auto for what accelerate finds."""
-
-    dtype: DTypeName = "auto"
-    """Precision of the target; auto is float32 on a CPU and bfloat16 elsewhere. The draft learns in float32."""
-
-    context: int | None = None
-    """Tokens that prompt and answer may have together; without it as many as the target can hold."""
-
     training: Annotated[DistillConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=DistillConfig)
-    decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    """How validation drafts."""
 
     def run(self, console: Console) -> None:
         announce_loading(self.target if self.draft is None else f"{self.target} and {self.draft}")
-        from specllava.distill.job import Job
         from specllava.distill.run import distil_files
         from visual.figures.distillation import write_page
 
         hide_progress_bars()
-        job = Job(**{part.name: getattr(self, part.name) for part in fields(Job)})
-
-        def print_line(line: str) -> None:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-        report = distil_files(job, print_line)
+        report = distil_files(self, partial(print_line, console))
         if report is None:  # another process prints it
             return
         write_page(report, self.output / "curve.html")
-        if report.best.step == 0:
-            print_line(
-                f"no validation was better than the first: {self.output / 'draft'} is the draft that it began with"
-            )
+        draft, step = self.output / "draft", report.best.step
+        if step == 0:
+            print_line(console, f"no validation was better than the first: {draft} is the draft that it began with")
         else:
-            print_line(f"{report.state}: {self.output / 'draft'} is the draft of step {report.best.step}")
+            print_line(console, f"{report.state}: {draft} is the draft of step {step}")

@@ -8,25 +8,30 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from specllava.cli.options import announce_loading, hide_progress_bars, print_notice
+from specllava.cli.options import announce_loading, hide_progress_bars, print_line, print_notice
 from specllava.models.drafts.draft_reading import LayoutName
 
 if TYPE_CHECKING:
     from specllava.distill.make_draft import MadeDraft
 
 
-@dataclass(frozen=True)
-class Init:
+@dataclass(frozen=True, kw_only=True)
+class _Make:
+    """What every command needs that writes a draft."""
+
+    target: str
+    """The model that it drafts for: an id of the hub, or a directory."""
+
+    output: Path
+    """Directory to write; it must not exist."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init(_Make):
     """Make an untrained draft of a plain language model: vocabulary aligned to the target's, a fresh projector."""
 
     llm: str
     """The language model, with the target's tokens: an id of the hub such as JackFram/llama-68m, or a directory."""
-
-    target: str
-    """The model that it will draft for: an id of the hub, or a directory."""
-
-    output: Path
-    """Directory to write; it must not exist."""
 
     text_only: bool = False
     """No projector: the draft never sees a picture; it can be used untrained."""
@@ -42,18 +47,12 @@ class Init:
         _print_draft(console, init_draft(self.llm, self.target, self.output, self.text_only, self.seed))
 
 
-@dataclass(frozen=True)
-class Import:
+@dataclass(frozen=True, kw_only=True)
+class Import(_Make):
     """Make a draft of somebody's stand-alone LLaVA; its tower is dropped if it is the target's."""
 
     source: str
     """The published draft: an id of the hub such as mjbooo/lvlm160m-bf16, or a directory."""
-
-    target: str
-    """The model that it will draft for: an id of the hub, or a directory."""
-
-    output: Path
-    """Directory to write; it must not exist."""
 
     def run(self, console: Console) -> None:
         announce_loading(f"{self.source} and {self.target}")
@@ -63,22 +62,16 @@ class Import:
         _print_draft(console, import_draft(self.source, self.target, self.output))
 
 
-@dataclass(frozen=True)
-class Export:
+@dataclass(frozen=True, kw_only=True)
+class Export(_Make):
     """Write a draft that reads the target's states in the layout of an inference engine, vLLM's or SGLang's."""
 
     draft: str
     """The draft: a directory, or an id of the hub."""
 
-    target: str
-    """The model that it drafts for: an id of the hub, or a directory."""
-
     format: LayoutName
     """eagle-sglang or eagle-vllm (text alone) for EAGLE-1 and EagleVLM; for EAGLE-3 eagle3, which both engines load, or
     speculators with its variants, for vLLM."""
-
-    output: Path
-    """Directory to write; it must not exist."""
 
     identity_layer: bool = False
     """For EAGLE-1: hold an input norm, which its first layer cannot have, behind a layer that changes nothing."""
@@ -95,5 +88,5 @@ class Export:
 
 
 def _print_draft(console: Console, made: MadeDraft) -> None:
-    for line in (*made.said, f"{made.directory}: a draft of {made.parameters / 1e6:.2f} million parameters"):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for line in (*made.notes, f"{made.directory}: a draft of {made.parameters / 1e6:.2f} million parameters"):
+        print_line(console, line)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+from rich.console import Console
 
 from specllava.core.config import DecodingConfig, DrafterName
 from specllava.core.files import write_whole
@@ -19,10 +20,12 @@ from specllava.models.loading.load_options import DTypeName, PassesName, Quantiz
 from specllava.models.loading.presets import Tree, draft_hint, preset_named
 
 if TYPE_CHECKING:
+    from specllava.models.checkpoints.checkpoint import Source
     from specllava.models.media.media import Pictures
     from specllava.pair import Pair
 
 DecodingOptions = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
+LOADING = ("device", "dtype", "device_map", "quantization", "context")  # options of a pair that Pair.load takes
 Typed = Annotated[frozenset[str], tyro.conf.Suppress]  # options of decoding that the command line names
 
 
@@ -39,12 +42,12 @@ class PairOptions:
     """Any model of a family that is known (docs/models.md) instead: an id of the hub, or a directory."""
 
     draft: str | None = None
-    """Any draft for it: an id of the hub, or a directory; specllava draft and distill make one. What kind it is, its
-    configuration and the names of its tensors tell."""
+    """Any draft for it: an id of the hub, or a directory; specllava draft and distill make one. Its configuration and
+    the names of its tensors determine its kind."""
 
     draft_format: DraftFormat | None = None
-    """Of a draft that reads the target's states, where its tensors do not tell: msd has the names of eagle. A preset
-    knows its draft's."""
+    """Of a draft that reads the target's states, where its tensors do not determine it: msd has the names of eagle. A
+    preset knows its draft's."""
 
     draft_state_layers: tuple[int, ...] | None = None
     """Hidden states of the target that such a draft was trained on, in place of those that its files name, such as
@@ -83,6 +86,14 @@ class PairOptions:
         return DraftReading(self.draft_format, self.draft_state_layers, self.draft_rope_theta)
 
     @property
+    def sources(self) -> tuple[Source, Source | None, DraftReading]:
+        """Where target and draft come from, and how the draft is read."""
+        if self.target is not None:
+            return self.target, self.draft, self.reading
+        preset = preset_named(self.preset)
+        return preset.target, *preset.chosen(self.draft, self.reading)
+
+    @property
     def tree(self) -> Tree:
         """Options of decoding with which others measured the preset's own draft; of any other none are known."""
         return {} if self.target is not None or self.draft is not None else preset_named(self.preset).tree
@@ -97,7 +108,7 @@ class MediaOptions:
     """Picture files, in the order in which they are shown."""
 
     video: Path | None = None
-    """Video file, of which some frames are shown, behind the pictures; it is read by PyAV."""
+    """Video file, of which some frames are shown, after the pictures; it is read by PyAV."""
 
     frames: int = 8
     """Frames of the video: the first of so many equal parts. A model without a way for videos sees them as pictures."""
@@ -195,20 +206,11 @@ def load_pair(chosen: PairOptions) -> Pair:
     from specllava.verification.answer_settings import settings_in_force
 
     hide_progress_bars()
-    options: dict[str, Any] = {
-        "device": chosen.device,
-        "dtype": chosen.dtype,
-        "device_map": chosen.device_map,
-        "quantization": chosen.quantization,
-        "context": chosen.context,
-        **asdict(chosen.reading),
-    }
+    target, draft, reading = chosen.sources
+    options: dict[str, Any] = {name: getattr(chosen, name) for name in LOADING} | asdict(reading)
     if preset is None or not preset.shipped:
         options["tell"] = print_notice
-    if chosen.target is not None:
-        pair = Pair.load(chosen.target, chosen.draft, **options)
-    else:
-        pair = Pair.from_preset(chosen.preset, draft=chosen.draft, **options)
+    pair = Pair.load(target, draft, None if preset is None else chosen.preset, **options)
     if asked := settings_in_force(pair.target.generation_config, sampling=True):
         print_notice(f"generation_config.json asks for {asked}")
     return pair.running(chosen.passes, chosen.exact)
@@ -222,6 +224,11 @@ def with_fallback_drafter(pair: Pair, decoding: DecodingConfig, fallback: Drafte
     hint = draft_hint(pair.target.config.name_or_path, pair.family.name)
     print_notice(f"{what} because {pair.name} has no draft: {hint}")
     return replace(decoding, drafter=fallback)
+
+
+def print_line(console: Console, line: str) -> None:
+    """Print a line of output as it is: no markup in it, no line breaks added."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_notice(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Options of the page: its command line, and the environment that stands in for one on a hosted Space. No torch."""
+"""Options of the page: its command line, and the environment that replaces it on a hosted Space. No torch."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _limits() -> Limits:
 
 
 def _pair_from_environment() -> PairOptions:
-    """Return the pair that a hosted page, which has no command line, is told to load."""
+    """Return the pair that a hosted page, which has no command line, loads."""
     target, draft = _from("SPECLLAVA_TARGET") or None, _from("SPECLLAVA_DRAFT") or None
     return PairOptions(_from("SPECLLAVA_PRESET") or PairOptions.preset, target, draft)
 

@@ -19,7 +19,7 @@ def parse(kind: Any, arguments: Sequence[str] | None, **options: Any) -> Any:
     """Parse arguments into a value of ``kind``; ``options`` as of ``tyro.cli``.
 
     Raises:
-        UsageError: in place of the box of lines that would be printed.
+        UsageError: instead of the box of lines that would be printed.
         SystemExit: help was asked for, and printed.
     """
     captured = io.StringIO()
@@ -37,10 +37,10 @@ def parse(kind: Any, arguments: Sequence[str] | None, **options: Any) -> Any:
 
 def join_arguments(arguments: Sequence[str]) -> list[str]:
     """Join ``--a`` and ``--b`` with what follows: their values are options themselves, and begin as such."""
-    found: list[str] = []
+    joined: list[str] = []
     for argument in arguments:
-        if found and found[-1] in ("--a", "--b"):
-            found[-1] += f"={argument}"
+        if joined and joined[-1] in ("--a", "--b"):
+            joined[-1] += f"={argument}"
         else:
-            found.append(argument)
-    return found
+            joined.append(argument)
+    return joined

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from specllava.cli.options import print_line
 from specllava.models.loading.memory import (
     ENOUGH,
     GB,
@@ -52,7 +53,7 @@ class Presets:
         else:
             lines = listing(this_machine())
         for line in lines:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            print_line(console, line)
         if not (self.markdown or self.json):
             for note in NOTES:
                 console.print(note, markup=False, highlight=False)
@@ -80,7 +81,7 @@ def listing(machine: Machine) -> list[str]:
 
 
 def preset_records(machine: Machine) -> list[dict[str, Any]]:
-    """Return what is known of each preset as data: fields in bytes, ``fits`` and ``options`` of this machine."""
+    """Return the facts of each preset as data: fields in bytes, ``fits`` and ``options`` of this machine."""
     from specllava.models.checkpoints.hub_cache import is_cached
 
     records = []
@@ -110,11 +111,11 @@ def markdown_table() -> list[str]:
     whole, small = (one for one in PRECISIONS if one.name in ("bfloat16", "int4"))
     for name, preset in presets().items():
         sizes = [preset_memory(preset, one) for one in (whole, small)]
-        told = ["" if one is None else f"{one.total / GB:.1f}" for one in sizes]
+        gigabytes = ["" if one is None else f"{one.total / GB:.1f}" for one in sizes]
         download = "ships" if preset.shipped else f"{download_bytes(preset) / GB:.1f}"
         target = f"`{_location(preset.target)}`"
         draft = "none" if preset.draft is None else f"`{_location(preset.draft)}`"
-        lines.append("| " + " | ".join((f"`{name}`", target, draft, download, *told, preset.measured)) + " |")
+        lines.append("| " + " | ".join((f"`{name}`", target, draft, download, *gigabytes, preset.measured)) + " |")
     return lines
 
 

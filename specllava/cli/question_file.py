@@ -36,18 +36,18 @@ def read_questions(
         raise ValueError(f"no images directory at {folder}: give the one that the rows' image paths begin in")
     if first is not None and not 1 <= first <= most:
         raise ValueError(f"the first {first} questions of {data.name} are asked for: 1 to {most:,} are possible")
-    found = []
+    questions = []
     with closing(raw_rows(data)) as rows:
         for number, raw in enumerate(islice(rows, first), start=1):
             if number > most:
                 raise ValueError(f"{data.name} has more than {most:,} questions: take a part of it")
             try:
-                found.append(_question(raw, folder))
+                questions.append(_question(raw, folder))
             except UnusableRowError as error:
                 raise ValueError(f"{data.name}, row {number}: {error}") from error
-    if not found:
+    if not questions:
         raise ValueError(f"{data.name} has no question")
-    return tuple(found)
+    return tuple(questions)
 
 
 def _question(raw: Any, folder: Path) -> Question:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from specllava.cli.options import print_notice
+from specllava.cli.options import print_line, print_notice
 from specllava.core.files import shipped, whole_directory
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class Site:
             site.write(folder)
         files = [file for file in self.output.rglob("*") if file.is_file()]
         size = sum(file.stat().st_size for file in files) / 1e6
-        told = f"{self.output}: {len(files)} files, {size:.1f} MB; {self.output / 'index.html'} is the page"
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        index = self.output / "index.html"
+        print_line(console, f"{self.output}: {len(files)} files, {size:.1f} MB; {index} is the page")
 
 
 def _own_races(folder: Path) -> list[Recorded]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from specllava.cli.options import check_outputs, picture_beside, print_notice
+from specllava.cli.options import check_outputs, picture_beside, print_line, print_notice
 from specllava.core.files import shipped, write_whole
 
 PAGE = shipped("app.py")
@@ -65,7 +65,7 @@ class Export:
         pictures = [data_address(open_image(file)) if file else None for file in files]
         write_whole(self.html, standalone_page(race_frames(race, "saved run", pictures[0], pictures=pictures)))
         steps = sum(len(turn.lead.steps) for turn in race.turns)
-        console.print(f"{self.html}: {steps} steps", markup=False, highlight=False, soft_wrap=True)
+        print_line(console, f"{self.html}: {steps} steps")
 
 
 @dataclass(frozen=True)
@@ -103,5 +103,4 @@ class Join:
         recorded_race(self.output.stem, document.encode())  # refuses what could not be opened
         write_whole(self.output, document)
         same = "the same tokens" if compare(one, two).identical else "different tokens"
-        told = f"{self.output}: A {sides[0].name}, B {sides[1].name}; {same}"
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, f"{self.output}: A {sides[0].name}, B {sides[1].name}; {same}")

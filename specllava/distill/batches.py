@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from torch import Tensor
 from specllava.distill.chats import ChatEncoder, Encoded
 from specllava.distill.loop import COUNT, Batch
 from specllava.distill.losses import IGNORE
-from specllava.distill.lru import lru_get
 from specllava.distill.pictures import batch_entries
 from specllava.distill.rows import Rows
 from specllava.models.families.interface import Picture, Size
@@ -21,9 +21,11 @@ from specllava.models.media.images import read_size
 
 GROUP = 16  # batches sorted by length together, to reduce padding
 TRIES = 100  # consecutive rows that may be unusable
+CACHED = 2  # windows: batches are requested in order, so the current one, and the next where one ends
 UNREADABLE, CUT, ANSWERLESS = "rows with an image that breaks off", "rows cut", "rows with no answer in their length"
 
 Sample = tuple[Encoded, list[Picture], list[Size]]
+Made = TypeVar("Made")
 
 
 def split(rows: Rows, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -77,13 +79,7 @@ class RowBatches:
         samples = [
             self._sample(position, counts) for position in lru_get(self._windows, window, self._make_window)[member]
         ]
-        longest = max(len(encoded.ids) for encoded, _, _ in samples)
-        input_ids = torch.full((len(samples), longest), self.encode.end)
-        labels = torch.full((len(samples), longest), IGNORE)
-        for row, (encoded, _, _) in enumerate(samples):
-            input_ids[row, : len(encoded.ids)] = torch.tensor(encoded.ids)
-            labels[row, : len(encoded.ids)] = torch.tensor(encoded.labels)
-        batch = {"input_ids": input_ids, "labels": labels}
+        batch = pad_texts([(encoded.ids, encoded.labels) for encoded, _, _ in samples], self.encode.end)
         if any(seen for _, seen, _ in samples):
             batch["images"] = torch.tensor([len(seen) for _, seen, _ in samples])
             batch["image_sizes"] = torch.tensor([size for _, _, sizes in samples for size in sizes])
@@ -91,7 +87,7 @@ class RowBatches:
         return batch | {f"{COUNT}{key}": torch.tensor(value) for key, value in counts.items()}
 
     def positions(self, batches: int) -> range:
-        """Return the positions that the first ``batches`` batches may read: whole windows, and rows that stand in."""
+        """Return the positions that the first ``batches`` batches may read: whole windows, and spare rows."""
         read = -(-batches // GROUP) * GROUP * self.batch
         return range(min(len(self.numbers), read + TRIES))
 
@@ -102,17 +98,17 @@ class RowBatches:
 
     def frequent_answers(self, count: int, most_rows: int) -> tuple[list[int], float]:
         """Return the ``count`` most frequent answer tokens of the first rows, and their share of all answer tokens."""
-        found: Counter[int] = Counter()
+        counted: Counter[int] = Counter()
         for position in range(min(most_rows, len(self.numbers))):
             row = self.rows[self.row_at(position)].without_images()
-            found.update(label for label in self.encode(row, []).labels if label != IGNORE)
-        chosen = found.most_common(count)
-        return [token for token, _ in chosen], sum(times for _, times in chosen) / found.total()
+            counted.update(label for label in self.encode(row, []).labels if label != IGNORE)
+        chosen = counted.most_common(count)
+        return [token for token, _ in chosen], sum(times for _, times in chosen) / counted.total()
 
     def _sample(self, position: int, counts: dict[str, int]) -> Sample:
         """Return the row at a position; an unusable one is counted and replaced by the next in order."""
-        for standing_in in range(position, position + TRIES):
-            row = self.rows[self.row_at(standing_in)]
+        for candidate in range(position, position + TRIES):
+            row = self.rows[self.row_at(candidate)]
             try:
                 sizes = [read_size(self.images / name) for name in row.images]
             except ValueError:
@@ -146,3 +142,26 @@ class RowBatches:
         batches = [by_length[start : start + self.batch] for start in range(0, size, self.batch)]
         random.Random(f"specllava window {self.seed} {window}").shuffle(batches)
         return batches
+
+
+def pad_texts(texts: Sequence[tuple[list[int], list[int]]], filler: int, step: int = 1) -> Batch:
+    """Return ids and labels of texts as ``input_ids`` and ``labels`` ``[texts, length]``, padded on the right.
+
+    Args:
+        step: the length is a multiple of it.
+    """
+    length = -(-max(len(ids) for ids, _ in texts) // step) * step
+    input_ids, labels = torch.full((len(texts), length), filler), torch.full((len(texts), length), IGNORE)
+    for row, (ids, wanted) in enumerate(texts):
+        input_ids[row, : len(ids)], labels[row, : len(ids)] = torch.tensor(ids), torch.tensor(wanted)
+    return {"input_ids": input_ids, "labels": labels}
+
+
+def lru_get(cache: dict[int, Made], number: int, make: Callable[[int], Made]) -> Made:
+    """Return the result for ``number`` from a plain dictionary, which can be pickled; make it if absent."""
+    if number not in cache:
+        made = make(number)
+        while len(cache) >= CACHED:
+            del cache[next(iter(cache))]
+        cache[number] = made
+    return cache[number]

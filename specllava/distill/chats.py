@@ -25,7 +25,7 @@ class Encoded:
     Args:
         ids: tokens, with the slots of each picture.
         labels: for each position the token to predict there, ``IGNORE`` outside of answers. It equals the token at that
-            position, except behind an answer whose template writes no end: there it is the end token.
+            position, except after an answer whose template writes no end: there it is the end token.
         images: number of the row's pictures whose slots are included.
         cut: whether the conversation was longer.
     """
@@ -127,8 +127,8 @@ class ChatEncoder:
             before = self._text(chat[:index], pictures, add_generation_prompt=True)
             if not text.startswith(before):
                 raise ValueError("the target's chat template writes a chat otherwise once it goes on: not supported")
-            said = chat[index]["content"][0]["text"]
-            answers.append((len(before), text.index(said, len(before)) + len(said)))
+            answer = chat[index]["content"][0]["text"]
+            answers.append((len(before), text.index(answer, len(before)) + len(answer)))
         return text, answers
 
     def _text(self, chat: list[dict[str, Any]], pictures: Sequence[str], add_generation_prompt: bool = False) -> str:

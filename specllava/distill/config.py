@@ -50,8 +50,8 @@ class LoopConfig:
 class Objective:
     """Training objective of a draft: ``(1 - kl_weight) CE + kl_weight T² KL(target || draft)`` over answer tokens.
 
-    Both distributions of the KL are softened by the temperature ``T``, and ``T²`` keeps its gradients as large as
-    those of the cross-entropy (Hinton et al., arXiv 1503.02531, section 2).
+    The temperature ``T`` softens both distributions of the KL. ``T²`` keeps its gradients as large as those of the
+    cross-entropy (Hinton et al., arXiv 1503.02531, section 2).
 
     Args:
         chunk: maximum answer positions whose logits are in memory at a time.
@@ -137,7 +137,7 @@ class DistillConfig:
     """Of the smooth L1 distance to the target's states, for --drafter eagle."""
 
     rollout: Annotated[int, Field(ge=1, le=16)] = 1
-    """Steps that eagle and eagle3 learn to draft in a row, those behind the first on states of their own."""
+    """Steps that eagle and eagle3 learn to draft in a row, those after the first on states of their own."""
 
     noise: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     """Width of uniform noise on the states that eagle and eagle3 learn from, at 512 tokens (EAGLE: 0.2)."""
@@ -203,6 +203,10 @@ class DistillConfig:
         if self.drafter == "vlm":
             return Objective(self.kl_weight, self.temperature, self.chunk)
         return FeatureObjective(self.ce_weight, self.feature_weight, self.rollout, self.noise, self.chunk)
+
+    def rows(self, processes: int) -> int:
+        """Count the rows that all steps of this many processes read, repeated ones again."""
+        return (self.projector_steps + self.steps) * self.accumulation * self.batch * processes
 
     def loop(self, projector: bool = False) -> LoopConfig:
         """Return the loop options of the main stage, or of the projector's own."""

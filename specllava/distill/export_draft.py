@@ -81,18 +81,18 @@ def export_draft(
     if layout != "speculators":
         settings["target_model_type"] = config.model_type
     _write(output, weights, settings)
-    said = [f"layout {layout}, {len(weights)} tensors: not tried on an engine yet (docs/drafters.md)"]
+    notes = [f"layout {layout}, {len(weights)} tensors: not tried on an engine yet (docs/drafters.md)"]
     if layout == "eagle-vllm":
-        said.append("vLLM's class for EAGLE-1 serves text models alone: with pictures take EAGLE-3")
+        notes.append("vLLM's class for EAGLE-1 serves text models alone: with pictures take EAGLE-3")
     if layout == "speculators" and large.local:
-        said.append(
+        notes.append(
             f"its config.json names {large.name_or_path} as the target: write the id of the hub there if it moves"
         )
-    return MadeDraft(output, "states", sum(one.numel() for one in weights.values()), tuple(said))
+    return MadeDraft(output, "states", sum(one.numel() for one in weights.values()), tuple(notes))
 
 
 def _missing_in(layout: LayoutName, draft: FeatureDraft, target: PretrainedConfig, identity_layer: bool) -> str | None:
-    """Return what of a draft a layout has no place for, and the way out; ``None`` if it holds all of it."""
+    """Name the part of a draft that a layout cannot hold, and the way out; ``None`` if it holds all of it."""
     config = draft.config
     kind = config.format
     if config.qkv_bias or config.attention_bias or config.mlp_bias:
@@ -122,7 +122,7 @@ def _missing_in(layout: LayoutName, draft: FeatureDraft, target: PretrainedConfi
 def _missing_in_eagle(
     layout: LayoutName, draft: FeatureDraft, target: PretrainedConfig, identity_layer: bool
 ) -> str | None:
-    """Return what of an EAGLE-1 draft :func:`_missing_in` finds no place for."""
+    """Name the part of an EAGLE-1 draft that a layout cannot hold, as :func:`_missing_in`."""
     config = draft.config
     if config.own_embeddings or config.hidden_size != target.get_text_config().hidden_size:
         return "engines give it the target's token embeddings, and it has its own: distil one with the target's"
@@ -199,8 +199,8 @@ def check_exportable(config: FeatureDraftConfig) -> None:
         "a bias of fc": config.fusion and config.fc_bias,
         "no head of its own": not config.own_head,
     }
-    if found := [what for what, there in parts.items() if there]:
-        raise ValueError(f"it has {' and '.join(found)}, which export does not write: hand on the files that it is of")
+    if extra := [part for part, present in parts.items() if present]:
+        raise ValueError(f"it has {' and '.join(extra)}, which export does not write: hand on the files that it is of")
 
 
 def _eagle3(draft: FeatureDraft, layer: str) -> dict[str, Tensor]:
@@ -233,12 +233,12 @@ def _llama(draft: FeatureDraft) -> dict[str, Any]:
 
 
 def _heads(config: FeatureDraftConfig) -> dict[str, Any]:
-    """Return what EAGLE-3 scores and reads; vLLM and speculators number hidden states as transformers does."""
+    """Return the fields of EAGLE-3's head and states, which vLLM and speculators number as transformers does."""
     return {"draft_vocab_size": config.draft_vocab_size, IDS: list(config.state_layers)}
 
 
 def _engines(config: FeatureDraftConfig) -> dict[str, Any]:
-    """Return what vLLM and SGLang read beside that; SGLang numbers the layers whose output the states are, one less."""
+    """Return the fields that vLLM and SGLang read besides; SGLang numbers the layers that give the states, one less."""
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "target_hidden_size": config.target_hidden_size,

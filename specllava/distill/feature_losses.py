@@ -8,14 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.checkpoint import checkpoint
 
 from specllava.distill.config import FeatureObjective
-from specllava.distill.losses import IGNORE
+from specllava.distill.losses import IGNORE, sum_in_chunks
 from specllava.models.drafts.feature_draft import FeatureDraft
 
 DECAY = 0.8  # weight of a step against the one before
-NOWHERE = -(2**20)  # in place of a token's number, for what is no token
+NOWHERE = -(2**20)  # token number of an entry that reads no token
 USUAL_LENGTH = 512  # tokens at which noise has its full width
 
 
@@ -39,7 +38,7 @@ class TaughtTexts:
 
 @dataclass(slots=True)
 class RolloutCache:
-    """Keys and values of all steps, in the place of a KV cache; gradients go through them."""
+    """Keys and values of all steps, used as a KV cache; gradients flow through them."""
 
     _held: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -53,9 +52,9 @@ class RolloutCache:
 
 
 def rollout_mask(roots: Tensor, entries: int, step: int) -> Tensor:
-    """Return which keys chains see in a step behind the first, ``[batch, 1, chains, entries + step * chains]``.
+    """Return the attention mask of chains in a later step, ``[batch, 1, chains, entries + step * chains]``.
 
-    Those of all entries up to the one that a chain begins with, and its own of each later step.
+    A chain sees the entries up to the one that it begins with, and its own of each later step.
 
     Args:
         roots: numbers of the entries that chains begin with, ``[batch, chains]``.
@@ -70,11 +69,11 @@ def feature_losses(draft: FeatureDraft, texts: TaughtTexts, objective: FeatureOb
 
     What the layers read in the first step comes from :meth:`FeatureDraft.entries`, as in decoding. An entry that reads
     token ``i`` predicts the target's state of that token, and token ``i + 1``. A later step reads the next true token
-    with the state that the step before made, and is taken only where it predicts an answer token.
+    with the state that the step before made; only steps that predict an answer token count.
 
     Returns:
-        ``loss``, and of the first step ``kl``, of the draft's distribution from the target's among the tokens that the
-        draft can guess, in nats per token, and ``features``, the smooth L1 distance; not for ``eagle3``.
+        ``loss``, and two values of the first step: ``kl`` is KL(target ‖ draft) among the tokens that the draft can
+        guess, in nats per token; ``features`` is the smooth L1 distance, not for ``eagle3``.
     """
     states = _noisy(texts.states, objective.noise)
     rows = [
@@ -115,7 +114,7 @@ def _questions(texts: TaughtTexts) -> Tensor:
 
 
 def _weights(rows: list[Tensor | None], inputs: Tensor) -> Tensor | None:
-    """Return what is added to the attention scores of entries, ``[batch, entries]``, zeros for a text without."""
+    """Stack the biases of attention scores ``[batch, entries]``, zeros for a text without."""
     if all(row is None for row in rows):
         return None
     none = inputs.new_zeros(inputs.shape[1])
@@ -137,7 +136,7 @@ def _weigh(seen: Tensor | None, bias: Tensor | None) -> Tensor | None:
 
 
 def _is_answer(labels: Tensor, read: Tensor) -> Tensor:
-    """Return where the token behind the one that is read is an answer token, as ``read``."""
+    """Return whether the token after the one that is read is an answer token, as ``read``."""
     there = (read >= 0) & (read + 1 < labels.shape[1])
     return there & (_at(labels, read + 1) != IGNORE)
 
@@ -160,9 +159,9 @@ def _step_losses(draft: FeatureDraft, ours: Tensor, theirs: Tensor, objective: F
 def soft_cross_entropy(draft: FeatureDraft, ours: Tensor, theirs: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
     """Return the mean cross-entropy with the target's distribution, and the mean KL(target ‖ draft).
 
-    The target's distribution is restricted to the tokens that the draft can guess, and positions where its likeliest
-    token is none of them do not count (EAGLE-3). The logits of ``chunk`` positions exist at a time, see
-    :func:`~specllava.distill.losses.chunked_loss`.
+    The target's distribution is restricted to the tokens that the draft can guess. Positions where its likeliest token
+    is none of them do not count (EAGLE-3). The logits of ``chunk`` positions exist at a time, see
+    :func:`~specllava.distill.losses.sum_in_chunks`.
 
     Args:
         ours, theirs: states ``[answers, hidden]`` of draft and target, before their heads.
@@ -180,13 +179,7 @@ def soft_cross_entropy(draft: FeatureDraft, ours: Tensor, theirs: Tensor, chunk:
         ce = -(wanted * torch.log_softmax(guesses, -1)).sum(-1)
         return (ce * counted).sum(), (torch.special.entr(wanted).sum(-1) * counted).sum(), counted.sum()
 
-    total = entropy = count = ours.new_zeros((), dtype=torch.float32)
-    for start in range(0, len(ours), chunk):
-        here = slice(start, start + chunk)
-        part: tuple[Tensor, Tensor, Tensor] = checkpoint(
-            sums, ours[here], theirs[here], use_reentrant=False, preserve_rng_state=False
-        )
-        total, entropy, count = total + part[0], entropy + part[1], count + part[2]
+    total, entropy, count = sum_in_chunks(sums, (ours, theirs), chunk, 3)
     count = count.clamp(min=1.0)
     return total / count, (total - entropy) / count
 
@@ -199,7 +192,7 @@ def _noisy(states: Tensor, width: float) -> Tensor:
 
 
 def _stack_images(images: list[Tensor | None]) -> Tensor | None:
-    """Return what pictures add to later entries, ``[batch, 1, hidden]``, zeros for a text without one."""
+    """Stack the vectors that pictures add to later entries, ``[batch, 1, hidden]``, zeros without a picture."""
     some = next((one for one in images if one is not None), None)
     if some is None:
         return None

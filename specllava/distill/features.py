@@ -33,7 +33,7 @@ from specllava.runtime.vision import to_device
 SHARD = 256 * 2**20  # bytes, approximately
 AT_ONCE = 16  # pictures per forward pass of the tower
 PART = "\n"  # between a picture's name and the name of a tensor
-AMONG = "/among others"  # behind the name of a picture that is one of several; no file has such a name
+AMONG = "/among others"  # after the name of a picture that is one of several; no file has such a name
 ELSEWHERE = ("text_config", "transformers_version")  # fields of a configuration that no feature depends on
 
 
@@ -59,13 +59,13 @@ class FeatureCache:
     @cached_property
     def parts(self) -> dict[str, dict[str, tuple[str, str]]]:
         """Shard and name of each tensor of each picture."""
-        found: dict[str, dict[str, tuple[str, str]]] = {}
+        parts: dict[str, dict[str, tuple[str, str]]] = {}
         for shard in sorted(self.directory.glob("features-?????.safetensors")):
             with safe_open(shard, framework="pt") as tensors:
                 for key in tensors.keys():  # noqa: SIM118
                     name, _, part = key.partition(PART)
-                    found.setdefault(name, {})[part or FEATURES] = shard.name, key
-        return found
+                    parts.setdefault(name, {})[part or FEATURES] = shard.name, key
+        return parts
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -162,7 +162,7 @@ def _sizes(target: PreTrainedModel, processor: ProcessorMixin, images: Path, nam
 @torch.inference_mode()
 def _compute(target: PreTrainedModel, names: Sequence[str], see: Pixels) -> dict[str, Tensor]:
     """Return features by name; a picture that cannot be decoded has none, and its rows are counted when read."""
-    family, found = family_of(target.config), dict[str, Tensor]()
+    family, kept = family_of(target.config), dict[str, Tensor]()
     for start in range(0, len(names), AT_ONCE):
         readable = {}
         for name in names[start : start + AT_ONCE]:
@@ -177,12 +177,12 @@ def _compute(target: PreTrainedModel, names: Sequence[str], see: Pixels) -> dict
             for name, seen in readable.items():
                 own: list[Any] = list(islice(features, len(seen)))
                 for part, tensor in family.store(own[0] if len(own) == 1 else torch.cat(own)).items():
-                    found[name if part == FEATURES else f"{name}{PART}{part}"] = tensor.cpu().clone()
-    return found
+                    kept[name if part == FEATURES else f"{name}{PART}{part}"] = tensor.cpu().clone()
+    return kept
 
 
 def fingerprint(target: PreTrainedModel) -> str:
-    """Return what features depend on: weights and settings of all that reads a picture before the decoder does."""
+    """Hash what features depend on: weights and settings of all that reads a picture before the decoder does."""
     family = family_of(target.config)
     if isinstance(family, SharedTower):
         weights = target.model.vision_tower.state_dict()

@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 
 from specllava.distill.batches import RowBatches
 from specllava.distill.config import DistillConfig
-from specllava.distill.job import Job
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.checkpoints.language_model import input_device
 from specllava.models.drafts.compressor_config import CompressorConfig
@@ -28,9 +27,8 @@ def check_teachable(pair: Pair, config: DistillConfig) -> None:
     """Refuse drafts that the loss does not support.
 
     Raises:
-        ValueError: a draft of another kind than the drafter, with a tower of its own or a sliding window, or that
-            rotates by its target's rows of positions, or options for a projector or a compressor that the draft cannot
-            have.
+        ValueError: a draft of another kind than the drafter; one with a tower of its own, a sliding window or rotations
+            by rows of positions; options of a projector or a compressor that it cannot have.
     """
     name = pair.draft_name
     kind = "vlm"
@@ -75,8 +73,9 @@ def _check_compressible(pair: Pair, config: DistillConfig) -> None:
 
 def make_fresh(
     directory: Path,
-    job: Job,
+    given: Path | None,
     pair: Pair,
+    config: DistillConfig,
     batches: RowBatches,
     rows: int,
     accelerator: Accelerator,
@@ -85,16 +84,16 @@ def make_fresh(
     """Write the draft that a run begins with, if it is a new one or gets a compressor; an earlier call may have.
 
     Args:
+        given: draft that gets the compressor; ``None`` for a new one.
         rows: that are read for the tokens of answers, where the draft cannot guess all.
     """
-    config, target = job.training, pair.target
     with accelerator.main_process_first():
         if directory.exists():
             return
-        if job.draft is not None:
-            draft = training_draft(job.draft, target)
+        if given is not None:
+            draft = training_draft(given, pair.target)
         else:
-            draft = _new_draft(target, config, batches, rows, tell)
+            draft = _new_draft(pair.target, config, batches, rows, tell)
         if config.compressor is not None:
             add_compressor(draft, CompressorConfig(config.compressor), config.seed)
         save(draft, saved_beside(draft, pair.processor), directory, torch.float32)

@@ -1,68 +1,50 @@
-"""The job of a distillation, and the identity of a run."""
+"""The job of a distillation: its inputs, its output and its options. No torch.
+
+The command line is made from these fields: the docstring under a field is its help text.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
-from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.loading.load_options import DTypeName
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
-    """Inputs, outputs and options of a distillation.
-
-    Args:
-        target: a directory, or an id of the hub.
-        draft: to begin with; ``None`` for a new one that reads the target's states.
-        data, images: rows in LLaVA's instruction format, and the directory that their image paths are relative to.
-        features: directory for the pictures' features, if they are computed once and kept.
-        context: tokens of prompt and answer; the target's maximum if not given.
-        decoding: options of validation; its token limit also bounds the target's own answers.
-
-    Raises:
-        ValueError: no draft, and one that cannot be made here.
-    """
+    """One distillation, from files to files."""
 
     target: str
-    draft: Path | None
+    """The target, of any family: an id of the hub, or a directory."""
+
     data: Path
+    """Rows in LLaVA's instruction format: a JSON list, or a .jsonl."""
+
     images: Path
+    """Directory in which the rows' image paths begin."""
+
     output: Path
-    features: Path | None
-    device: str
-    dtype: DTypeName
-    context: int | None
-    training: DistillConfig
-    decoding: DecodingConfig
+    """Directory of the run: draft (the best by τ), last, report.json and curve.html appear in it."""
 
-    def __post_init__(self) -> None:
-        if self.draft is None and self.training.drafter == "vlm":
-            raise ValueError(
-                "--draft is missing: name a directory (draft init makes one), or let --drafter eagle make a new one"
-            )
+    draft: Path | None = None
+    """Directory of the draft to begin with. --drafter eagle and eagle3 make a new one without it."""
 
-    @property
-    def makes_draft(self) -> bool:
-        """The run begins with a draft of its own making: a new one, or the given one with a compressor."""
-        return self.draft is None or self.training.compressor is not None
+    features: Path | None = None
+    """Compute every picture's features once and keep them in this directory, which other runs may share."""
 
-    def identity(self, processes: int) -> dict[str, Any]:
-        """Return everything that determines the result, as JSON data."""
-        target = Checkpoint.at(self.target)
-        given = {name: getattr(self, name) for name in ("draft", "data", "images")}
-        paths: dict[str, Any] = {name: None if path is None else str(path.resolve()) for name, path in given.items()}
-        paths["target"] = str(Path(target.name_or_path).resolve()) if target.local else target.name_or_path
-        training = {k: v for k, v in asdict(self.training).items() if k not in ("tensorboard", "workers")}
-        features = None if self.features is None else str(self.features.resolve())
-        decoding: dict[str, Any] = {f"decoding.{name}": value for name, value in asdict(self.decoding).items()}
-        if self.context is not None:
-            decoding["context"] = self.context
-        found = {**paths, "dtype": self.dtype, "features": features, "processes": processes, **training, **decoding}
-        plain: dict[str, Any] = json.loads(json.dumps(found))
-        return plain
+    device: Literal["auto", "cpu"] = "auto"
+    """cpu, or auto for what accelerate finds."""
+
+    dtype: DTypeName = "auto"
+    """Precision of the target; auto is float32 on a CPU and bfloat16 elsewhere. The draft learns in float32."""
+
+    context: int | None = None
+    """Tokens that prompt and answer may have together; without it as many as the target can hold."""
+
+    training: DistillConfig = field(default_factory=DistillConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    """How validation drafts. Its token limit also bounds the target's own answers."""

@@ -1,7 +1,7 @@
 """The training loop: one optimiser, warm-up and cosine, checkpoints, exact resume. Independent of model and data.
 
-Batch number ``k`` is a pure function of ``k``, so after a kill a run resumes with the first batch not
-yet used, and ends with the weights of an uninterrupted run. Several processes share the batches of a step:
+Batch number ``k`` is a pure function of ``k``. So after a kill a run resumes with the first batch not yet used, and
+ends with the weights of an uninterrupted run. Several processes share the batches of a step:
 two of them are equal to one with twice the accumulation.
 """
 

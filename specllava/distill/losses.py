@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,32 +15,12 @@ IGNORE = -100
 Head = Callable[[Tensor], Tensor]  # hidden states [n, hidden] to logits [n, vocab]
 
 
-def distillation_loss(
-    draft: Tensor, target: Tensor, labels: Tensor, kl_weight: float, temperature: float = 1.0
-) -> tuple[Tensor, Tensor]:
-    """Compute the loss of :class:`Objective` from given logits, and the KL at temperature 1 alone.
-
-    ``(1 - w) CE + w T² KL(target || draft)`` over answer tokens (Spec-LLaVA, arXiv 2509.11961).
-
-    Args:
-        draft, target: logits ``[batch, length, vocab]`` for the same tokens.
-        labels: ``[batch, length]`` token ids, ``IGNORE`` elsewhere.
-        kl_weight: ``w`` in [0, 1].
-    """
-    ours, tokens = answer_positions(draft, labels)  # [answers, vocab], [answers]
-    theirs, _ = answer_positions(target, labels)
-    objective = Objective(kl_weight, temperature, chunk=max(1, len(tokens)))
-    return chunked_loss(ours, torch.nn.Identity(), theirs, torch.nn.Identity(), tokens, objective)
-
-
 def chunked_loss(
     ours: Tensor, our_head: Head, theirs: Tensor, their_head: Head, tokens: Tensor, objective: Objective
 ) -> tuple[Tensor, Tensor]:
-    """Compute the same from hidden states, with the logits of at most ``objective.chunk`` answer tokens at a time.
+    """Compute the loss of :class:`Objective` from hidden states, in chunks.
 
-    A chunk's logits are computed from its states, used, freed, and recomputed in the backward pass
-    (``torch.utils.checkpoint``), so memory for them does not grow with the answers: about ``11 x 4 x chunk x vocab``
-    bytes at the peak, instead of that for all answers.
+    ``(1 - w) CE + w T² KL(target || draft)`` over answer tokens (Spec-LLaVA, arXiv 2509.11961).
 
     Args:
         ours, theirs: ``[answers, hidden]`` of draft and target, which predict ``tokens`` ``[answers]``.
@@ -48,34 +28,41 @@ def chunked_loss(
     Returns:
         The loss, and KL(target ‖ draft) at temperature 1 in nats per token, detached.
     """
-    ce = kl = plain_kl = tokens.new_zeros((), dtype=torch.float32)
-    for start in range(0, len(tokens), objective.chunk):
-        here = slice(start, start + objective.chunk)
 
-        def sums(ours: Tensor, theirs: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            return _sums(our_head(ours), their_head(theirs), tokens, objective.temperature)
+    def sums(ours: Tensor, theirs: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return _sums(our_head(ours), their_head(theirs), tokens, objective.temperature)
 
-        part: tuple[Tensor, Tensor, Tensor] = checkpoint(
-            sums, ours[here], theirs[here], tokens[here], use_reentrant=False, preserve_rng_state=False
-        )
-        ce, kl, plain_kl = ce + part[0], kl + part[1], plain_kl + part[2]
+    ce, kl, plain_kl = sum_in_chunks(sums, (ours, theirs, tokens), objective.chunk, 3)
     count = len(tokens)
     softened = objective.kl_weight * objective.temperature**2
     return ((1 - objective.kl_weight) * ce + softened * kl) / count, plain_kl.detach() / count
 
 
 def chunked_cross_entropy(ours: Tensor, our_head: Head, tokens: Tensor, chunk: int) -> Tensor:
-    """Compute the mean cross-entropy alone, without a target, in the same chunks."""
+    """Compute the mean cross-entropy alone, without a target, in chunks."""
 
-    def summed(ours: Tensor, tokens: Tensor) -> Tensor:
-        return F.cross_entropy(our_head(ours).float(), tokens, reduction="sum")
+    def sums(ours: Tensor, tokens: Tensor) -> tuple[Tensor]:
+        return (F.cross_entropy(our_head(ours).float(), tokens, reduction="sum"),)
 
-    total = tokens.new_zeros((), dtype=torch.float32)
-    for start in range(0, len(tokens), chunk):
-        here = slice(start, start + chunk)
-        part: Tensor = checkpoint(summed, ours[here], tokens[here], use_reentrant=False, preserve_rng_state=False)
-        total = total + part
+    (total,) = sum_in_chunks(sums, (ours, tokens), chunk, 1)
     return total / len(tokens)
+
+
+def sum_in_chunks(
+    sums: Callable[..., tuple[Tensor, ...]], rows: Sequence[Tensor], chunk: int, results: int
+) -> list[Tensor]:
+    """Add up the ``results`` that ``sums`` returns for at most ``chunk`` rows of all tensors at a time.
+
+    Logits of a chunk are computed from its states, used, freed, and recomputed in the backward pass
+    (``torch.utils.checkpoint``). Memory for them is about ``11 x 4 x chunk x vocab`` bytes, however many the answers.
+    """
+    totals = [rows[0].new_zeros((), dtype=torch.float32) for _ in range(results)]
+    for start in range(0, len(rows[0]), chunk):
+        part = checkpoint(
+            sums, *(one[start : start + chunk] for one in rows), use_reentrant=False, preserve_rng_state=False
+        )
+        totals = [total + one for total, one in zip(totals, part, strict=True)]
+    return totals
 
 
 def _sums(ours: Tensor, theirs: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Making of a draft for a target, from a plain language model or from a stand-alone LLaVA."""
+"""Drafts made for a target, from a plain language model or from a stand-alone LLaVA."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class MadeDraft:
     Args:
         vision: source of its picture features.
         parameters: their number.
-        said: notes for the user, line by line.
+        notes: notes for the user, line by line.
     """
 
     directory: Path
     vision: VisionSource
     parameters: int
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def init_draft(llm: Source, target: Source, output: Path, text_only: bool = False, seed: int = 0) -> MadeDraft:
@@ -53,8 +53,8 @@ def init_draft(llm: Source, target: Source, output: Path, text_only: bool = Fals
     check_free(output)
     small, large = Checkpoint.at(llm), Checkpoint.at(target)
     kind, config = small.config(), large.config()
-    speaks = language_model_class(kind)
-    if speaks is None:
+    model_class = language_model_class(kind)
+    if model_class is None:
         way = " (draft import takes it)" if isinstance(find_family(kind), SharedTower) else ""
         *plain, last = LANGUAGE_MODELS
         raise ValueError(
@@ -63,34 +63,34 @@ def init_draft(llm: Source, target: Source, output: Path, text_only: bool = Fals
     check_decoder(small.name, kind)
     family = family_of(config)
     processor = large.processor(family.processor)
-    speaker = small.load(speaks, dtype="auto")
-    before, size = speaker.config.vocab_size, config.text_config.vocab_size
-    _speak_alike(speaker, small, large.name, processor, config)
-    said = [f"vocabulary {before} of {small.name}, {size} of {large.name}: {max(0, size - before)} rows added"]
+    model = small.load(model_class, dtype="auto")
+    before, size = model.config.vocab_size, config.text_config.vocab_size
+    _align_vocabulary(model, small, large.name, processor, config)
+    notes = [f"vocabulary {before} of {small.name}, {size} of {large.name}: {max(0, size - before)} rows added"]
     if text_only:
-        save(speaker, processor.tokenizer, output, speaker.dtype, SHARD)
-        return MadeDraft(output, "none", speaker.num_parameters(), (*said, "it never sees a picture"))
+        save(model, processor.tokenizer, output, model.dtype, SHARD)
+        return MadeDraft(output, "none", model.num_parameters(), (*notes, "it never sees a picture"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        draft = _seeing(speaker, config)
-    draft.get_decoder().load_state_dict(speaker.model.state_dict())
-    draft.lm_head.load_state_dict(speaker.lm_head.state_dict())
-    save(draft, saved_beside(draft, processor), output, speaker.dtype, SHARD)
+        draft = _with_projector(model, config)
+    draft.get_decoder().load_state_dict(model.model.state_dict())
+    draft.lm_head.load_state_dict(model.lm_head.state_dict())
+    save(draft, saved_beside(draft, processor), output, model.dtype, SHARD)
     fresh = sum(one.numel() for one in projector_weights(draft))
-    said.append(f"the projector is new ({fresh} weights): distil the draft before use")
-    return MadeDraft(output, "shared", draft.num_parameters(), tuple(said))
+    notes.append(f"the projector is new ({fresh} weights): distil the draft before use")
+    return MadeDraft(output, "shared", draft.num_parameters(), tuple(notes))
 
 
-def _seeing(speaker: PreTrainedModel, target: PretrainedConfig) -> PreTrainedModel:
-    """Return a new draft of the speaker's sizes that reads the target's features."""
+def _with_projector(model: PreTrainedModel, target: PretrainedConfig) -> PreTrainedModel:
+    """Return a new draft of a language model's sizes that reads the target's features."""
     family = family_of(target)
     if isinstance(family, SharedTower):
-        seeing = copy.deepcopy(target)
-        seeing.text_config = speaker.config
-        return family.draft(seeing)
+        shared = copy.deepcopy(target)
+        shared.text_config = model.config
+        return family.draft(shared)
     return SlotDraft(
         SlotDraftConfig(
-            text_config=speaker.config,
+            text_config=model.config,
             target_type=target.model_type,
             slot_size=target.get_text_config().hidden_size,
             image_token_id=target.image_token_id,
@@ -121,13 +121,13 @@ def import_draft(source: Source, target: Source, output: Path) -> MadeDraft:
     processor = large.processor()
     model = small.load(family.target, dtype="auto")
     dtype = model.dtype
-    _speak_alike(model, small, large.name, processor, config)
+    _align_vocabulary(model, small, large.name, processor, config)
     model.config.image_token_index = config.image_token_id
     why = _other_vision(model, large, config)
     if why:
-        said = f"the tower is kept, so each picture is encoded twice: {why}"
+        notes = f"the tower is kept, so each picture is encoded twice: {why}"
         save(model, _own_processor(small.processor(), processor), output, dtype, SHARD)
-        return MadeDraft(output, "own", model.num_parameters(), (said,))
+        return MadeDraft(output, "own", model.num_parameters(), (notes,))
     draft = family.draft(model.config)
     draft.load_state_dict({name: one for name, one in model.state_dict().items() if ".vision_tower." not in name})
     save(draft, processor, output, dtype, SHARD)
@@ -140,10 +140,10 @@ def check_free(output: Path) -> None:
         raise ValueError(f"{output} exists already: name another --output, or remove it")
 
 
-def _speak_alike(
+def _align_vocabulary(
     model: PreTrainedModel, small: Checkpoint, target_name: str, processor: ProcessorMixin, config: PretrainedConfig
 ) -> None:
-    """Align a model's vocabulary: its ids mean what the target's mean, and it has as many rows."""
+    """Give a model the target's vocabulary: the same tokens by id, and as many rows."""
     tokenizer = small.tokenizer()
     check_tokens(small.name, tokenizer, target_name, processor.tokenizer)
     align(model, small.name, 1 + max(tokenizer.get_vocab().values()), config.text_config.vocab_size)
@@ -153,7 +153,7 @@ def _speak_alike(
 
 
 def _other_vision(model: PreTrainedModel, large: Checkpoint, config: PretrainedConfig) -> str | None:
-    """Return why a model cannot read the features of the target's tower; ``None`` if it can."""
+    """Explain why a model cannot read the features of the target's tower; ``None`` if it can."""
     if model.config.model_type != config.model_type:
         return f"it is a {model.config.model_type}, the target a {config.model_type}"
     for name, ours, theirs in differences(config, model.config):

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 
 from specllava.findings.distillation import Report
 
-WRITING = ".writing"  # of a file that a kill may leave behind
+WRITING = ".writing"  # of a file that a kill may leave
 CONFIG, REPORT = "run.json", "report.json"
 
 

@@ -1,4 +1,4 @@
-"""Pictures of rows: how a text writes them, what the target's tower reads of them, and their places in a batch."""
+"""Pictures of rows: how a text writes them, what the target's tower reads of them, and their entries in a batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENTRY: Final = "picture "  # and its number and the name of a tensor: an entry 
 
 
 def written_picture(processor: ProcessorMixin, size: Size, several: bool) -> str:
-    """Return the text of a picture of this size, its image slots and what stands around them: that of a blank one.
+    """Return the text of a picture of this size, its image slots and what is around them: that of a blank one.
 
     Args:
         several: it is one of several pictures of a prompt.
@@ -53,8 +53,8 @@ class Pixels:
         text = self.processor.image_token * len(opened)
         inputs = self.processor(images=[opened], text=text, return_tensors="pt")
         sizes = [(one.height, one.width) for one in opened]
-        found = family.pictures(ProcessedPrompt(self.config, self.processor, inputs, sizes))
-        return found[:shown] if family.several_differ else found
+        pictures = family.pictures(ProcessedPrompt(self.config, self.processor, inputs, sizes))
+        return pictures[:shown] if family.several_differ else pictures
 
 
 def batch_entries(pictures: Sequence[Picture]) -> Batch:
@@ -71,9 +71,9 @@ def batch_pictures(batch: Batch) -> list[Picture]:
     if "pixel_values" in batch:
         read = zip(batch["pixel_values"].split(1), batch["image_sizes"].split(1), strict=True)
         return [{"pixel_values": pixels, "image_sizes": size} for pixels, size in read]
-    found: dict[int, Picture] = {}
+    pictures: dict[int, Picture] = {}
     for entry, tensor in batch.items():
         if entry.startswith(_ENTRY):
             number, _, name = entry.removeprefix(_ENTRY).partition(" ")
-            found.setdefault(int(number), {})[name] = tensor
-    return [found[number] for number in sorted(found)]
+            pictures.setdefault(int(number), {})[name] = tensor
+    return [pictures[number] for number in sorted(pictures)]

@@ -66,8 +66,8 @@ class Reasons:
 
     def line(self) -> str:
         """Return all counts in one line; empty if there are none."""
-        told = sorted(self.counts.items(), key=lambda item: -item[1])
-        return ", ".join(f"{count} {reason} (first: row {self.first[reason]})" for reason, count in told)
+        commonest = sorted(self.counts.items(), key=lambda item: -item[1])
+        return ", ".join(f"{count} {reason} (first: row {self.first[reason]})" for reason, count in commonest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +146,10 @@ def index_rows(data: Path, images: Path, directory: Path) -> Rows:
     rows = write_rows(directory, (_usable(raw, images) for raw in bar))
     if not len(rows):
         (directory / "reasons.json").unlink()  # the file may be corrected
-        told = rows.reasons.line()
+        why = rows.reasons.line()
         if set(rows.reasons.counts) == {MISSING}:
             raise ValueError(f"no row's image is in {images}: give the directory that the rows' image paths begin in")
-        raise ValueError(f"{data} is not in LLaVA's format: no row can be used: {told}" if told else f"{data} is empty")
+        raise ValueError(f"{data} is not in LLaVA's format: no row can be used: {why}" if why else f"{data} is empty")
     return rows
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -13,35 +16,28 @@ from accelerate.utils import InitProcessGroupKwargs, is_tensorboard_available
 from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
+from specllava.core.config import DecodingConfig
 from specllava.distill.batches import RowBatches, split
 from specllava.distill.chats import ChatEncoder
-from specllava.distill.features import kept_names, make_features
+from specllava.distill.config import DistillConfig
+from specllava.distill.features import FeatureCache, kept_names, make_features
 from specllava.distill.initial_draft import check_teachable, make_fresh, training_draft
 from specllava.distill.job import Job
 from specllava.distill.loop import TrainingLog
 from specllava.distill.output import Output
 from specllava.distill.pictures import Pixels
-from specllava.distill.rows import Rows, index_rows
+from specllava.distill.rows import Row, Rows, index_rows
 from specllava.distill.self_generated import self_generated_answers
 from specllava.distill.stage import distil
 from specllava.distill.validation import UNASKED, Validation, first_questions, replace_draft
 from specllava.findings.distillation import SCHEMA_VERSION, Report, ReportState, ValidationResult
+from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.draft_classes import save, saved_beside
 from specllava.pair import Pair
 from specllava.runtime.vision import projector_weights
 
 MOST_POINTS = 2000  # of the curve in the report; a longer one is averaged
 LONGEST_WAIT = timedelta(hours=12)  # wait of one process for another, which may be answering or encoding
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Job, processes, output directory and models of a run."""
-
-    job: Job
-    accelerator: Accelerator
-    output: Output
-    pair: Pair
 
 
 def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
@@ -57,30 +53,59 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
         ValueError, OSError: bad input, or an output directory of another run; one line.
         FloatingPointError: the loss is not finite; the last checkpoint and the best draft are kept.
     """
-    accelerator = _accelerator(job)
+    config, output = job.training, Output(job.output)
+    if job.draft is None and config.drafter == "vlm":
+        raise ValueError(
+            "--draft is missing: name a directory (draft init makes one), or let --drafter eagle make a new one"
+        )
+    accelerator = _accelerator(job.output, job.device, config)
     if not accelerator.is_main_process:
         disable_progress_bar()
         tell = _print_nothing
-    output = Output(job.output)
-    output.claim(job.identity(accelerator.num_processes), accelerator)
+    identity = _identity(job, accelerator.num_processes)
+    output.claim(identity, accelerator)
     if (done := output.finished()) is not None:
         tell(f"already done: {job.output}")
         return done if accelerator.is_main_process else None
     device = str(accelerator.device)
-    target = Pair.load(job.target, name="distillation", device=device, dtype=job.dtype, context=job.context)
-    run = _Run(job, accelerator, output, target if job.draft is None else target.with_draft(job.draft))
-    check_teachable(run.pair, job.training)
-    if job.training.tensorboard:
+    pair = Pair.load(job.target, name="distillation", device=device, dtype=job.dtype, context=job.context)
+    pair = pair if job.draft is None else pair.with_draft(job.draft)
+    check_teachable(pair, config)
+    if config.tensorboard:
         accelerator.init_trackers("tensorboard")
-    rows, batches, held_out = _data(run, tell)
-    if job.makes_draft:
-        make_fresh(output.fresh, job, run.pair, batches, _rows_needed(run), accelerator, tell)
-        run = replace(run, pair=run.pair.with_draft(output.fresh))
+    with accelerator.main_process_first():
+        rows = index_rows(job.data, job.images, output.rows)
+    if rows.reasons.counts:
+        tell(f"left out of {job.data.name}: {rows.reasons.line()}")
+    learnt, held_out = split(rows, config.validation_prompts, config.seed)
+    encode = _encoder(pair, config.length, rows[int(learnt[0])])
+    needed = config.rows(accelerator.num_processes)
+    source, numbers = rows, learnt
+    if config.answers == "target":
+        chosen = learnt[:needed].tolist()
+        source = _answered(pair, rows, chosen, job.images, job.decoding, output.answers, accelerator, tell)
+        numbers = torch.arange(len(source))
+    make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
+    batches = make(see=Pixels(pair.processor, pair.target.config, job.images))
+    if job.features is not None:
+        batches = make(see=_features(pair, batches, needed, job.images, job.features, accelerator))
+    begin = job.draft
+    if begin is None or config.compressor is not None:
+        make_fresh(output.fresh, begin, pair, config, batches, needed, accelerator, tell)
+        begin, pair = output.fresh, pair.with_draft(output.fresh)
+    new_tokens = job.decoding.max_new_tokens
+    prompts, readable = first_questions(pair, rows, held_out.tolist(), job.images, new_tokens, accelerator)
+    left_out = rows.reasons.counts | (source.reasons.counts if source is not rows else {})
+    if readable < len(held_out):
+        left_out = {**left_out, UNASKED: len(held_out) - readable}
+    blank = _blank_report(pair, identity, accelerator.num_processes, len(numbers), left_out, readable)
+    writer = _ReportWriter(blank, output, accelerator.is_main_process, tell)
+    callback = Validation(pair, prompts, job.decoding, output.draft, config.patience, accelerator, writer.log)
     try:
-        report = _learn(run, rows, batches, held_out, tell)
+        report = _learn(begin, pair, batches, config, output, accelerator, callback, writer)
     except FloatingPointError as error:
         raise FloatingPointError(f"{error}: try a smaller --learning-rate, with another --output") from error
-    if job.training.tensorboard:
+    if config.tensorboard:
         accelerator.get_tracker("tensorboard").finish()
     return report if accelerator.is_main_process else None
 
@@ -89,76 +114,102 @@ def _print_nothing(_line: str) -> None:
     pass
 
 
-def _accelerator(job: Job) -> Accelerator:
-    if job.training.tensorboard and not is_tensorboard_available():
+def _accelerator(output: Path, device: str, config: DistillConfig) -> Accelerator:
+    if config.tensorboard and not is_tensorboard_available():
         raise ValueError(
             'tensorboard is not installed: pip install "specllava[tensorboard]", or leave --tensorboard out'
         )
     return Accelerator(
-        cpu=job.device == "cpu",
-        mixed_precision=job.training.precision,
-        log_with="tensorboard" if job.training.tensorboard else None,
-        project_dir=job.output,
+        cpu=device == "cpu",
+        mixed_precision=config.precision,
+        log_with="tensorboard" if config.tensorboard else None,
+        project_dir=output,
         kwargs_handlers=[InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
     )
 
 
-def _data(run: _Run, tell: Callable[[str], None]) -> tuple[Rows, RowBatches, Sequence[int]]:
-    """Return all rows of the file, batches of those to train on, and the numbers of those held out."""
-    job, config, accelerator = run.job, run.job.training, run.accelerator
-    with accelerator.main_process_first():
-        rows = index_rows(job.data, job.images, run.output.rows)
-    if rows.reasons.counts:
-        tell(f"left out of {job.data.name}: {rows.reasons.line()}")
-    learnt, held_out = split(rows, config.validation_prompts, config.seed)
-    target, processor = run.pair.target, run.pair.processor
-    length, slot = min(config.length, run.pair.context), target.config.image_token_id
-    encode = ChatEncoder(processor, length, run.pair.eos_token_ids, slot)
-    encode(rows[int(learnt[0])].without_images(), [])  # raises for a template that cannot be used
-    needed = _rows_needed(run)
-    source, numbers = rows, learnt
-    if config.answers == "target":
-        chosen = learnt[:needed].tolist()
-        decoding = job.decoding if run.pair.draft is not None else replace(job.decoding, drafter="prompt-lookup")
-        source = self_generated_answers(run.pair, rows, chosen, job.images, decoding, run.output.answers, accelerator)
-        numbers = torch.arange(len(source))
-        if source.reasons.counts:
-            tell(f"left out, without an answer of the target: {source.reasons.line()}")
-        if not len(source):
-            raise ValueError(f"the target answers none of {len(chosen)} rows")
-    make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
-    batches = make(see=Pixels(processor, target.config, job.images))
-    if job.features is not None:
-        met = batches.positions(needed // config.batch)
-        shown = (source[batches.row_at(position)].images for position in met)
-        names = [name for row in shown for name in kept_names(row, run.pair.family.several_differ)]
-        cache = make_features(job.features, target, processor, job.images, names, accelerator)
-        batches = make(see=cache)
-    return rows, batches, held_out.tolist()
+def _identity(job: Job, processes: int) -> dict[str, Any]:
+    """Return everything that determines the result, as JSON data."""
+    target = Checkpoint.at(job.target)
+
+    def resolved(path: Path | None) -> str | None:
+        return None if path is None else str(path.resolve())
+
+    values: dict[str, Any] = {
+        "draft": resolved(job.draft),
+        "data": resolved(job.data),
+        "images": resolved(job.images),
+        "target": resolved(Path(target.name_or_path)) if target.local else target.name_or_path,
+        "dtype": job.dtype,
+        "features": resolved(job.features),
+        "processes": processes,
+    }
+    values |= {name: value for name, value in asdict(job.training).items() if name not in ("tensorboard", "workers")}
+    values |= {f"decoding.{name}": value for name, value in asdict(job.decoding).items()}
+    if job.context is not None:
+        values["context"] = job.context
+    plain: dict[str, Any] = json.loads(json.dumps(values))
+    return plain
 
 
-def _rows_needed(run: _Run) -> int:
-    """Return the number of rows that all steps read, repeated ones counted again."""
-    config = run.job.training
-    steps = config.projector_steps + config.steps
-    return steps * config.accumulation * config.batch * int(run.accelerator.num_processes)
+def _encoder(pair: Pair, length: int, row: Row) -> ChatEncoder:
+    """Return the encoder of rows for a target, tried on one of them.
+
+    Raises:
+        ValueError: a chat template that cannot be used.
+    """
+    length, slot = min(length, pair.context), pair.target.config.image_token_id
+    encode = ChatEncoder(pair.processor, length, pair.eos_token_ids, slot)
+    encode(row.without_images(), [])
+    return encode
 
 
-def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], tell: Callable[[str], None]) -> Report:
-    """Run both stages with validation, and return the report."""
-    job, config, accelerator, output = run.job, run.job.training, run.accelerator, run.output
-    room = job.decoding.max_new_tokens
-    prompts, readable = first_questions(run.pair, rows, held_out, job.images, room, accelerator)
-    left_out = rows.reasons.counts | (batches.rows.reasons.counts if batches.rows is not rows else {})
-    if readable < len(held_out):
-        left_out = {**left_out, UNASKED: len(held_out) - readable}
-    writer = _ReportWriter(run, len(batches.numbers), left_out, readable, tell)
-    callback = Validation(run.pair, prompts, job.decoding, output.draft, config.patience, accelerator, writer.log)
-    teach = partial(
-        distil, target=run.pair.target, objective=config.objective, accelerator=accelerator, callback=callback
-    )
-    begin = output.fresh if job.draft is None or job.makes_draft else job.draft
-    draft = training_draft(begin, run.pair.target)
+def _answered(
+    pair: Pair,
+    rows: Rows,
+    numbers: Sequence[int],
+    images: Path,
+    decoding: DecodingConfig,
+    directory: Path,
+    accelerator: Accelerator,
+    tell: Callable[[str], None],
+) -> Rows:
+    """Return the rows ``numbers`` with the target's own answers.
+
+    Raises:
+        ValueError: it answers none of them.
+    """
+    decoding = decoding if pair.draft is not None else replace(decoding, drafter="prompt-lookup")
+    source = self_generated_answers(pair, rows, numbers, images, decoding, directory, accelerator)
+    if source.reasons.counts:
+        tell(f"left out, without an answer of the target: {source.reasons.line()}")
+    if not len(source):
+        raise ValueError(f"the target answers none of {len(numbers)} rows")
+    return source
+
+
+def _features(
+    pair: Pair, batches: RowBatches, rows: int, images: Path, directory: Path, accelerator: Accelerator
+) -> FeatureCache:
+    """Compute the features of all pictures that the first ``rows`` rows of the batches may show."""
+    read = (batches.rows[batches.row_at(position)].images for position in batches.positions(rows // batches.batch))
+    names = [name for row in read for name in kept_names(row, pair.family.several_differ)]
+    return make_features(directory, pair.target, pair.processor, images, names, accelerator)
+
+
+def _learn(
+    begin: Path,
+    pair: Pair,
+    batches: RowBatches,
+    config: DistillConfig,
+    output: Output,
+    accelerator: Accelerator,
+    callback: Validation,
+    writer: _ReportWriter,
+) -> Report:
+    """Train the draft at ``begin`` in both stages with validation, and return the report."""
+    teach = partial(distil, target=pair.target, objective=config.objective, accelerator=accelerator, callback=callback)
+    draft = training_draft(begin, pair.target)
     if config.projector_steps:
         if not output.aligned.exists():
             draft.requires_grad_(False)
@@ -167,14 +218,14 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
             log = teach("projector", draft, batches=batches, loop=loop, directory=output.checkpoints("projector"))
             if accelerator.is_main_process:
                 output.write_stage({**log.state_dict(), **callback.state_dict()})
-                save(draft, saved_beside(draft, run.pair.processor), output.aligned, torch.float32)
+                save(draft, saved_beside(draft, pair.processor), output.aligned, torch.float32)
                 output.remove_checkpoints("projector")
             accelerator.wait_for_everyone()
         stage = output.read_stage()
         callback.load_state_dict({"checks": stage.pop("checks")})
         writer.before.load_state_dict(stage)
         callback.offset = config.projector_steps
-        draft = training_draft(output.aligned, run.pair.target)
+        draft = training_draft(output.aligned, pair.target)
     if config.freeze_projector:
         _set_trainable(projector_weights(draft), False)
     if config.gradient_checkpointing:
@@ -183,11 +234,30 @@ def _learn(run: _Run, rows: Rows, batches: RowBatches, held_out: Sequence[int], 
     numbered = partial(_shift, batches, config.projector_steps * config.accumulation * accelerator.num_processes)
     log = teach("draft", draft, batches=numbered, loop=config.loop(), directory=output.checkpoints("draft"))
     if accelerator.is_main_process:
-        replace_draft(draft, run.pair.processor, output.last)
+        replace_draft(draft, pair.processor, output.last)
     report = writer.report(callback.checks, log, "stopped" if log.stopped else "finished")
     if accelerator.is_main_process:
         output.remove_checkpoints("draft")
     return report
+
+
+def _blank_report(
+    pair: Pair, identity: dict[str, Any], processes: int, rows: int, left_out: dict[str, int], prompts: int
+) -> Report:
+    """Make the report of a run before its first validation."""
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        target=pair.target_name,
+        draft=pair.draft_name,
+        rows=rows,
+        left_out=left_out,
+        prompts=prompts,
+        config=identity,
+        setting=asdict(pair.info) | {"processes": processes},
+        checks=(),
+        curve=(),
+        state="running",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +265,14 @@ class _ReportWriter:
     """Writer of the validation log and the report.
 
     Args:
-        rows, prompts: numbers of training rows and of validation prompts.
+        blank: the report before the first validation.
+        writes: whether this process writes it.
         before: log of the stage before the current one.
     """
 
-    run: _Run
-    rows: int
-    left_out: dict[str, int]
-    prompts: int
+    blank: Report
+    output: Output
+    writes: bool
     tell: Callable[[str], None]
     before: TrainingLog = field(default_factory=TrainingLog)
 
@@ -215,22 +285,11 @@ class _ReportWriter:
 
     def report(self, checks: Sequence[ValidationResult], log: TrainingLog, state: ReportState) -> Report:
         """Make the report, and write it in the main process."""
-        processes, pair = self.run.accelerator.num_processes, self.run.pair
-        made = Report(
-            schema_version=SCHEMA_VERSION,
-            target=pair.target_name,
-            draft=pair.draft_name,
-            rows=self.rows,
-            left_out={**self.left_out, **_left_out_in_training(self.before, log)},
-            prompts=self.prompts,
-            config=self.run.job.identity(processes),
-            setting=asdict(pair.info) | {"processes": processes},
-            checks=tuple(checks),
-            curve=_joined_curve(self.before, log),
-            state=state,
-        )
-        if self.run.accelerator.is_main_process:
-            self.run.output.write(made)
+        left_out = {**self.blank.left_out, **_left_out_in_training(self.before, log)}
+        curve = _joined_curve(self.before, log)
+        made = replace(self.blank, left_out=left_out, checks=tuple(checks), curve=curve, state=state)
+        if self.writes:
+            self.output.write(made)
         return made
 
 

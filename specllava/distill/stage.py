@@ -37,15 +37,15 @@ def distil(
     accelerator: Accelerator,
     callback: TrainingCallback | None = None,
 ) -> TrainingLog:
-    """Train ``draft`` in place, as :func:`fit` does; parameters that need no gradient are unchanged.
+    """Train ``draft``, as :func:`fit` does; parameters that need no gradient are unchanged.
 
     Args:
         draft: takes the target's features, or no picture at all; with a :class:`FeatureObjective`, the target's states.
         target: in evaluation mode, on the accelerator's device.
-        batches: batch number to ``input_ids`` and ``labels`` ``[batch, length]`` and, of the pictures in the order of
-            their slots, ``image_sizes`` ``[images, 2]`` and either :func:`batch_entries` or, where each is one square,
-            ``pixel_values`` ``[images, 3, height, width]``; none of them if no row of the batch has a picture.
-            ``images`` ``[batch]`` says how many are each row's, where the target reads rows one by one.
+        batches: batch number to ``input_ids`` and ``labels`` ``[batch, length]``. With pictures, in the order of their
+            slots, also ``image_sizes`` ``[images, 2]`` and either :func:`batch_entries` or, where each is one square,
+            ``pixel_values`` ``[images, 3, height, width]``. ``images`` ``[batch]`` counts those of each row, where the
+            target reads rows one by one.
 
     Raises:
         FloatingPointError: the loss is not finite; the last checkpoint is kept.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class _Sums:
     passes: int = 0
 
     def __add__(self, other: _Sums) -> _Sums:
-        return _Sums(*(getattr(self, name) + getattr(other, name) for name in _Sums.__slots__))
+        return _Sums(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 def first_questions(
@@ -134,13 +134,9 @@ class Validation:
         for prompt in bar:
             sums += _measure(pair, prompt, self.config)
         model.train(training)
-        total = sum((_Sums(*each) for each in gather_object([_numbers(sums)])), start=_Sums())
+        total = sum((_Sums(*each) for each in gather_object([astuple(sums)])), start=_Sums())
         tau = total.tokens / total.passes if total.passes else None
         return ValidationResult(step, total.kl / total.read, total.agreed / total.read, tau, total.tokens, total.passes)
-
-
-def _numbers(sums: _Sums) -> tuple[float, ...]:
-    return sums.kl, sums.agreed, sums.read, sums.tokens, sums.passes
 
 
 @torch.inference_mode()
@@ -164,7 +160,7 @@ def _cast(draft: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def replace_draft(draft: PreTrainedModel, processor: ProcessorMixin, directory: Path) -> None:
-    """Save a draft in place of another; at every moment one of the two is there or beside it as ``.old``.
+    """Replace a saved draft; at every moment one of the two is there or beside it as ``.old``.
 
     Args:
         draft: is moved and cast.

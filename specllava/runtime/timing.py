@@ -115,9 +115,11 @@ def normalise_by_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
     return dict(zip(taken, (shares * rounds.min()).tolist(), strict=True))
 
 
-def pass_seconds(engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: int) -> list[dict[int, list[float]]]:
+def pass_seconds(
+    engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: int, context: int = CONTEXT
+) -> list[dict[int, list[float]]]:
     """Return the seconds of :func:`timed_passes`, without a pause."""
-    passes = timed_passes(engines, ladder, repeats)
+    passes = timed_passes(engines, ladder, repeats, context)
     while True:
         try:
             next(passes)
@@ -128,26 +130,26 @@ def pass_seconds(engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: i
 
 @torch.inference_mode()
 def timed_passes(
-    engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: int
+    engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: int, context: int = CONTEXT
 ) -> Generator[None, None, list[dict[int, list[float]]]]:
-    """Measure seconds of every pass of each engine, by its number of tokens, in a context of :data:`CONTEXT` tokens.
+    """Measure seconds of every pass of each engine, by its number of tokens, after ``context`` tokens.
 
     It may pause after each number of tokens. Engines and numbers of tokens take turns, so that whatever else the
     machine does falls on all of them.
     """
     for engine in engines:
-        engine.forward(PassInput([0] * CONTEXT, last=1))
+        engine.forward(PassInput([0] * context, last=1))
     seconds: list[dict[int, list[float]]] = [{rows: [] for rows in ladder} for _ in engines]
     for repeat in range(WARM_UP + repeats):
         for rows in ladder:
-            visible = np.ones((rows, CONTEXT + rows), dtype=np.bool_)
-            visible[:, CONTEXT:] = np.tril(visible[:, CONTEXT:])
+            visible = np.ones((rows, context + rows), dtype=np.bool_)
+            visible[:, context:] = np.tril(visible[:, context:])
             for engine, taken in zip(engines, seconds, strict=True):
                 started = now(engine.device)
                 engine.forward(PassInput([0] * rows, visible if rows > 1 else None)).logits.argmax(-1).tolist()
                 if repeat >= WARM_UP:
                     taken[rows].append(now(engine.device) - started)
-                engine.keep(CONTEXT, [])
+                engine.keep(context, [])
             yield
     return seconds
 

@@ -7,14 +7,14 @@ that little is padded.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from specllava.distill.batches import lru_get, pad_texts
 from specllava.distill.losses import IGNORE
-from specllava.distill.lru import lru_get
 from specllava.toyworld.dialogue import converse
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.hints import first_tokens
@@ -102,20 +102,12 @@ class ChatBatches:
     def __call__(self, number: int) -> dict[str, Tensor]:
         group, member = divmod(self.first + number, GROUP)
         samples = lru_get(self._groups, group, self._make_group)[member]
-        longest = max(len(ids) for _, ids, _ in samples)
-        length = -(-longest // LENGTH_STEP) * LENGTH_STEP
         pad = self.processor.tokenizer.pad_token_id
-        input_ids = torch.full((len(samples), length), pad)
-        labels = torch.full((len(samples), length), IGNORE)
-        for row, (_, ids, wanted) in enumerate(samples):
-            input_ids[row, : len(ids)] = torch.tensor(ids)
-            labels[row, : len(ids)] = torch.tensor(wanted)
-        size = self.processor.image_processor.crop_size["height"]
-        pixels = self.processor.image_processor(
-            [draw_scene(scene, size) for scene, _, _ in samples], return_tensors="pt"
-        )["pixel_values"]
-        sizes = torch.full((len(samples), 2), size)
-        return {"pixel_values": pixels, "image_sizes": sizes, "input_ids": input_ids, "labels": labels}
+        images = self.processor.image_processor
+        pixels = draw_pixels(images, [scene for scene, _, _ in samples])
+        sizes = torch.full((len(samples), 2), images.crop_size["height"])
+        texts = pad_texts([(ids, labels) for _, ids, labels in samples], pad, LENGTH_STEP)
+        return {"pixel_values": pixels, "image_sizes": sizes, **texts}
 
     def _make_group(self, group: int) -> list[list[tuple[Scene, list[int], list[int]]]]:
         size = GROUP * self.batch
@@ -129,6 +121,13 @@ class ChatBatches:
         """Return scene, token ids and labels of one conversation."""
         scene, turns = conversation(index)
         return scene, *encode_chat(self.processor.tokenizer, turns, self.image_tokens)
+
+
+def draw_pixels(images: Any, scenes: Sequence[Scene]) -> Tensor:
+    """Draw scenes as an image processor gives them to a model, ``[scenes, 3, height, width]``."""
+    size = images.crop_size["height"]
+    pixels: Tensor = images([draw_scene(scene, size) for scene in scenes], return_tensors="pt")["pixel_values"]
+    return pixels
 
 
 def encode_chat(

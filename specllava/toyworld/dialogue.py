@@ -8,9 +8,16 @@ import random
 from typing import Final
 
 from specllava.toyworld import phrases
-from specllava.toyworld.exchange import Exchange, each, worded
-from specllava.toyworld.language import DETAIL_PROMPTS, QuestionAnswer, caption, describe, polish, where
-from specllava.toyworld.questions import FAMILIES
+from specllava.toyworld.language import (
+    DETAIL_PROMPTS,
+    QuestionAnswer,
+    caption,
+    describe,
+    enumerate_words,
+    polish,
+    where,
+)
+from specllava.toyworld.questions import FAMILIES, Exchange, worded
 from specllava.toyworld.scene import Scene, Thing
 
 __all__ = ["DETAIL_PROMPTS", "SUGGESTIONS", "QuestionAnswer", "ask", "converse"]
@@ -69,12 +76,12 @@ def _ask(scene: Scene, rng: random.Random, asked: frozenset[str]) -> Exchange:
 
 def _follow_up(scene: Scene, rng: random.Random, last: Exchange) -> Exchange | None:
     """Return a question about the subject of the last turn, of a kind not answered there."""
-    options = [sort for sort in ("colour", "where", "size") if sort not in last.told]
+    options = [sort for sort in ("colour", "where", "size") if sort not in last.stated]
     if not last.focus or not options:
         return None
     sort = rng.choice(options)
     asker = _ask_it if len(last.focus) == 1 else _ask_they
-    return Exchange(asker(rng, last.focus, sort), last.focus, last.told | {sort})
+    return Exchange(asker(rng, last.focus, sort), last.focus, last.stated | {sort})
 
 
 def _ask_it(rng: random.Random, focus: tuple[Thing, ...], sort: str) -> QuestionAnswer:
@@ -99,4 +106,13 @@ def _ask_they(rng: random.Random, focus: tuple[Thing, ...], sort: str) -> Questi
         values = [where(thing, rng) for thing in focus]
     else:
         values = [thing.colour if sort == "colour" else thing.size for thing in focus]
-    return QuestionAnswer(rng.choice(question), polish(each(values)))
+    return QuestionAnswer(rng.choice(question), polish(_each(values)))
+
+
+def _each(values: list[str]) -> str:
+    """Word the values of two objects or more, one after the other: "one is red and the other is blue"."""
+    if len(set(values)) == 1:
+        return f"{'both' if len(values) == 2 else 'all of them'} are {values[0]}"
+    if len(values) == 2:
+        return f"one is {values[0]} and the other is {values[1]}"
+    return enumerate_words([f"one is {value}" for value in values])

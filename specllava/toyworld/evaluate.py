@@ -53,8 +53,8 @@ class Tally:
 def score_answer(scene: Scene, text: str) -> Tally:
     """Score one description against the scene.
 
-    An object introduced twice must stand there twice; whatever is named again later ("the red cat", "the cat")
-    must be there too.
+    An object introduced twice must be in the scene twice; what is named again later ("the red cat", "the cat") must be
+    in it too.
     """
     parsed = parse_text(text)
     there = Counter(thing.combination for thing in scene.things)
@@ -70,7 +70,7 @@ def score_answer(scene: Scene, text: str) -> Tally:
         count=parsed.count == len(scene.things),
         objects=len(scene.things),
         objects_named=right.total(),
-        new_objects=sum(n for combination, n in there.items() if combination in HELD_OUT),
+        new_objects=len(scene.held_out_things),
         new_objects_named=sum(n for combination, n in right.items() if combination in HELD_OUT),
         no_invention=not invented,
     )

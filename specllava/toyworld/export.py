@@ -33,24 +33,24 @@ def export(directory: Path, count: int, start: int = EXPORT_START, size: int = 1
     images.mkdir(parents=True, exist_ok=True)
     beside = data.with_suffix(".writing")
     with beside.open("w", encoding="utf-8") as file:
-        for place in tqdm(range(count), desc="scenes", unit="row", mininterval=2.0):
-            scene, turns = conversation(start + place)
-            name = f"{place:06d}.png"
+        for number in tqdm(range(count), desc="scenes", unit="row", mininterval=2.0):
+            scene, turns = conversation(start + number)
+            name = f"{number:06d}.png"
             draw_scene(scene, size).save(images / name, format="PNG")
-            row = {"id": f"scene-{start + place}", "image": name, "conversations": conversations(turns, place)}
-            file.write(("[\n" if place == 0 else ",\n") + json.dumps(row, ensure_ascii=False))
+            row = {"id": f"scene-{start + number}", "image": name, "conversations": conversations(turns, number)}
+            file.write(("[\n" if number == 0 else ",\n") + json.dumps(row, ensure_ascii=False))
         file.write("\n]\n")
     beside.replace(data)
     return data
 
 
 def conversations(turns: Sequence[QuestionAnswer], seed: int) -> list[dict[str, Any]]:
-    """Return the messages of a row; the picture is before the first question or, as often, behind it, as in LLaVA."""
-    said: list[dict[str, Any]] = []
+    """Return the messages of a row; the picture is before the first question or, as often, after it, as in LLaVA."""
+    messages: list[dict[str, Any]] = []
     for number, turn in enumerate(turns):
         question = turn.question
         if number == 0:
             before = random.Random(seed).random() < 0.5
             question = f"<image>\n{question}" if before else f"{question}\n<image>"
-        said += [{"from": "human", "value": question}, {"from": "gpt", "value": turn.answer}]
-    return said
+        messages += [{"from": "human", "value": question}, {"from": "gpt", "value": turn.answer}]
+    return messages

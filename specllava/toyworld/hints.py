@@ -64,7 +64,7 @@ class Hints:
     def name_cells(self, scene: Scene, labels: Sequence[int]) -> list[int]:
         """Return the cell of the object referred to, where its colour or kind is next; ``IGNORE`` elsewhere.
 
-        That is the object whose position was named last; or, behind "the", the only one that the name fits.
+        That is the object whose position was named last; or, after "the", the only one that the name fits.
 
         Args:
             labels: of one conversation; the entry at ``i`` is the token at ``i``, as in training.

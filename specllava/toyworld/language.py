@@ -1,10 +1,9 @@
 """Descriptions and captions of toy scenes: grammatical English, every statement true of the scene.
 
-A description names the place, the weather, the time of day, the total number of objects, and introduces every
-object exactly once in indefinite form with its colour; later mentions are definite ("the red cat"), so that
-``parsed_text`` can count. Everything is a function of (scene, rng). Wording depends mostly on the content of the scene
-(the style on place and time, the way to an object on that object's own appearance, ...), so that a model of the whole
-scene can predict it; the rest is random.
+A description names place, weather, time of day and the number of objects. It introduces every object once in indefinite
+form with its colour; later mentions are definite ("the red cat"), so that ``parsed_text`` can count. Everything is a
+function of (scene, rng). Wording depends mostly on the content of the scene, so that a model of the scene can predict
+it; the rest is random.
 """
 
 from __future__ import annotations
@@ -228,7 +227,7 @@ class _Writer:
         template = _lean(self.rng, templates, looks.family)
         column = _lean(self.rng, phrases.COLUMN_PHRASES[thing.column], looks.warmth)
         row = _lean(self.rng, phrases.ROW_PHRASES[thing.row], looks.half)
-        spot = f"{phrases.ROW_ADJECTIVES[thing.row]} {thing.column}"
+        spot = f"{thing.row} {thing.column}"
         position = _lean(self.rng, (f"{column} {row}", f"{row} {column}"), self.place)
         a = self.noun_phrase(thing)
         return polish(template.format(a=a, verb=verb, ving=ving, where=position, spot=spot, step=step))
@@ -268,14 +267,14 @@ class _Writer:
     def overview(self) -> list[str]:
         """Write statements about the whole picture."""
         things = self.scene.things
-        found: list[str] = []
+        statements: list[str] = []
         for column in COLUMNS:
             if all(thing.column != column for thing in things):
-                found.append(f"the {column} side stays empty" if column != "middle" else "the middle stays empty")
+                statements.append(f"the {column} side stays empty" if column != "middle" else "the middle stays empty")
         for row in ROWS:
             if all(thing.row != row for thing in things):
-                found.append(f"the {row} row is free")
+                statements.append(f"the {row} row is free")
         colours = Counter(thing.colour for thing in things)
-        found += [f"{colour} appears {'twice' if colours[colour] == 2 else 'again and again'}"
+        statements += [f"{colour} appears {'twice' if colours[colour] == 2 else 'again and again'}"
                   for colour in COLOURS if colours[colour] > 1]  # fmt: skip
-        return found
+        return statements

@@ -4,19 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specllava.toyworld.lesson_races import (
-    AFTER_DISTILLATION,
-    BEFORE_DISTILLATION,
-    BLANK,
-    CHAINED,
-    COIN,
-    EASY_RUN,
-    SAVED,
-    STATES,
-    WRONG,
-    LessonRace,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class LessonTemplate:
@@ -24,6 +11,7 @@ class LessonTemplate:
 
     Args:
         question, answer: texts with the fields that the race's ``find`` fills.
+        race: its name in ``lessons.RACES``.
         place, phase: as of ``visual.player.lessons.LessonText``, which reads them.
     """
 
@@ -31,7 +19,7 @@ class LessonTemplate:
     title: str
     question: str
     answer: str
-    race: LessonRace
+    race: str
     place: str = "tree"
     phase: str | None = None
 
@@ -45,7 +33,7 @@ LESSONS = (
         " so passes cannot run side by side. Reading picture and question gave the first token, and {passes} passes"
         " gave the others. In the lower bar a small model, the draft, guesses ahead, and the target checks many guesses"
         " in one pass: {fast} passes for the same text.",
-        SAVED, "timeline",
+        "saved", "timeline",
     ),
     LessonTemplate(
         "chain", "A chain of guesses",
@@ -53,7 +41,7 @@ LESSONS = (
         "{accepted}: “{said}”. Then it guessed “{guess}” ({guess_prob}) where the target says “{wanted}”. The"
         " {lost} guesses behind the wrong one are lost however good they were, since they were guesses about a text"
         " that will never be. “{wanted}” comes out of the same pass, so the step still brought {emitted} tokens.",
-        CHAINED,
+        "chain",
     ),
     LessonTemplate(
         "wrong", "A wrong guess",
@@ -62,7 +50,7 @@ LESSONS = (
         "It does not. The target looks at the same picture and wants “{wanted}” ({wanted_prob}), so “{guess}” and"
         " everything behind it is dropped, and the answer goes on with the target's own word. A wrong guess costs a"
         " little time and never a word: the text is the same as the target's alone.",
-        WRONG,
+        "wrong",
     ),
     LessonTemplate(
         "doubt", "Doubt",
@@ -72,7 +60,7 @@ LESSONS = (
         " likely. A dark node means that the draft sees one word only. It is also a bar in the ribbon under the"
         " speculative words. Doubt is known before the target is asked, so it can decide where guesses are spent: above"
         " {threshold} nats the tree branches.",
-        SAVED,
+        "saved",
     ),
     LessonTemplate(
         "tree", "A tree",
@@ -80,7 +68,7 @@ LESSONS = (
         "It tried {tried} words. The target wants “{second}”, which was not the draft's favourite; but it is in the"
         " tree, so this step still brought {behind} tokens from there on. With a chain every such place is a gamble."
         " This is the paper's second point: spend guesses where the draft has doubts.",
-        SAVED,
+        "saved",
     ),
     LessonTemplate(
         "pass", "One pass and its mask",
@@ -89,7 +77,7 @@ LESSONS = (
         "By what each guess may look at, the attention mask: it sees the text so far, its own ancestors and itself."
         " “{second}” does not see “{first}”, so each is judged as if it alone followed, and both stand at the same"
         " position. Every row of the mask is one guess; the filled fields are what it sees.",
-        SAVED, "mask", "check",
+        "saved", "mask", "check",
     ),
     LessonTemplate(
         "cache", "What the cache keeps",
@@ -98,7 +86,7 @@ LESSONS = (
         "Those of the accepted branch, the root included: {kept} of {columns}. They move together, and the rest is"
         " overwritten, so the next pass finds exactly the cache that the target would have had alone. “{bonus}”, which"
         " the target said itself, has no column yet: it is the next root.",
-        SAVED, "cache", "keep",
+        "saved", "cache", "keep",
     ),
     LessonTemplate(
         "coin", "The coin",
@@ -108,7 +96,7 @@ LESSONS = (
         " that, so “{guess}” is refused. The target then draws from what it wants beyond the draft's offer,"
         " (p − q)₊ scaled to one, and this fell on “{said}”. Kept guesses and new draws together come out as p, for"
         " every word. Toss it 2,000 times, beside a verifier that draws from p again: that one misses.",
-        COIN, "coin", "accept",
+        "coin", "coin", "accept",
     ),
     LessonTemplate(
         "pays", "Does it pay?",
@@ -117,7 +105,7 @@ LESSONS = (
         "Into drafting, which is small but not free; into passes over many tokens, which take longer than a pass over"
         " one; and reading picture and question is not made faster at all. What that leaves depends on your models and"
         " your machine: put their times into the card further down that asks whether it pays for you, and see.",
-        SAVED, "pays",
+        "saved", "pays",
     ),
     LessonTemplate(
         "easy", "An easy sentence",
@@ -126,7 +114,7 @@ LESSONS = (
         "Look at the fill: the nodes are dark, so the draft was sure of itself. “{said}” is mostly a matter of habit:"
         " each word follows from the words before it, and habits are what a small model learns well. The target needed"
         " one pass for {emitted} tokens that would have taken it {emitted}.",
-        EASY_RUN,
+        "easy",
     ),
     LessonTemplate(
         "blank", "A draft that sees nothing",
@@ -136,7 +124,7 @@ LESSONS = (
         " “{guess}” where the target, which sees, wants “{wanted}”. It gets {tau} tokens out of a target pass; run the"
         " same question with the picture and compare. This is the paper's first point: draft and target look through"
         " the same eyes. The answer itself has not changed by a token.",
-        BLANK,
+        "blank",
     ),
     LessonTemplate(
         "before", "Before distillation",
@@ -145,7 +133,7 @@ LESSONS = (
         "The draft's guess may be good English, but only the target's wording counts, and this draft has not learnt"
         " what the target prefers. It gets {tau} tokens out of a target pass. The next lesson runs the same question on"
         " the same picture after distillation.",
-        BEFORE_DISTILLATION,
+        "before",
     ),
     LessonTemplate(
         "after", "After distillation",
@@ -155,7 +143,7 @@ LESSONS = (
         " {accepted} right in a row. That is the paper's third point. This picture shows it clearly; in others the gain"
         " is smaller, because all that our toy models ever say is in the texts that both drafts have read. The lab"
         " below measures it for any picture, word by word.",
-        AFTER_DISTILLATION,
+        "after",
     ),
     LessonTemplate(
         "states", "A draft that reads the target's state",
@@ -168,6 +156,6 @@ LESSONS = (
         " text that will never be, and are lost. The pass that refused them gives the draft a true state to go on from,"
         " and the next step gets {again} guesses right. Over the whole answer it is {tau} tokens out of a target pass;"
         " the draft VLM, which reads everything for itself, gets {other} here. The lab compares them on any picture.",
-        STATES,
+        "states",
     ),
 )

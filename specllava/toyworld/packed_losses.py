@@ -33,8 +33,8 @@ def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
 
     def losses(model: LlavaForConditionalGeneration, batch: Batch) -> Losses:
         layers = packed_states(model, batch, model)
-        said, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
-        answers = F.cross_entropy(model.lm_head(said).float(), words, weight.to(words.device))
+        predicting, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
+        answers = F.cross_entropy(model.lm_head(predicting).float(), words, weight.to(words.device))
         slots = batch["input_ids"].eq(model.config.image_token_id)
         names = batch["patch_names"].flatten(0, 1)
         naming = naming_loss(model.lm_head(layers[-1][slots]), names, recipe.scenery_weight)
@@ -61,8 +61,8 @@ def drafting_losses(
         scenery: weight of a slot without an object.
     """
     layers = packed_states(draft, batch, tower_model)
-    said, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
-    answers = F.cross_entropy(draft.lm_head(said).float(), words)
+    predicting, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
+    answers = F.cross_entropy(draft.lm_head(predicting).float(), words)
     slots = batch["input_ids"].eq(draft.config.image_token_id)
     read = draft.model.language_model.norm(layers[0][slots])  # [slots, hidden]
     naming = naming_loss(draft.lm_head(read), batch["patch_names"].flatten(0, 1), scenery)
@@ -72,7 +72,7 @@ def drafting_losses(
 def packed_states(
     model: LlavaForConditionalGeneration | DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration
 ) -> tuple[Tensor, ...]:
-    """Return hidden states ``[batch, length, hidden]`` of packed rows: the embeddings, then behind each layer.
+    """Return hidden states ``[batch, length, hidden]`` of packed rows: the embeddings, then after each layer.
 
     Args:
         tower_model: the model whose vision tower encodes the pictures.

@@ -1,7 +1,7 @@
 """Several conversations about one picture in one row: the picture is encoded once, and more of a row has labels.
 
-Each conversation attends to the picture and itself only, at the positions that it would have alone, so a packed row
-is equivalent to its conversations one by one.
+Each conversation attends to the picture and itself only, at the positions that it would have alone. So a packed row is
+equivalent to its conversations one by one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from specllava.distill.losses import IGNORE
-from specllava.toyworld.corpus import encode_chat
-from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.corpus import draw_pixels, encode_chat
 from specllava.toyworld.hints import Hints
 from specllava.toyworld.language import QuestionAnswer
 from specllava.toyworld.scene import Scene, sample_scene
@@ -42,7 +41,7 @@ class PackedBatches:
         start = self.first + number * self.batch
         scenes = [sample_scene(index) for index in range(start, start + self.batch)]
         batch = padded([self.row(scene, index) for index, scene in enumerate(scenes, start)], self.processor.tokenizer)
-        batch["pixel_values"] = drawn(self.processor, scenes)
+        batch["pixel_values"] = draw_pixels(self.processor.image_processor, scenes)
         batch["patch_names"] = torch.stack([self.hints.name_patches(scene) for scene in scenes])
         return batch
 
@@ -68,7 +67,7 @@ def packed_row(
     for segment, turns in enumerate(talks, 1):
         ids, labels = encode_chat(tokenizer, turns, image_tokens, pictures)
         image = tokenizer.convert_tokens_to_ids("<image>")
-        shared = ids.index(image) + pictures * (image_tokens + 1)  # with the line break behind each picture
+        shared = ids.index(image) + pictures * (image_tokens + 1)  # with the line break after each picture
         start = shared if row["input_ids"] else 0
         row["input_ids"] += ids[start:]
         row["labels"] += labels[start:]
@@ -86,14 +85,6 @@ def padded(rows: Sequence[dict[str, list[int]]], tokenizer: Any) -> dict[str, Te
         name: torch.tensor([row[name] + [filler] * (length - len(row[name])) for row in rows])
         for name, filler in fillers.items()
     }
-
-
-def drawn(processor: Any, scenes: Sequence[Scene]) -> Tensor:
-    """Draw scenes as a model reads them, ``[scenes, 3, height, width]``."""
-    size = processor.image_processor.crop_size["height"]
-    pictures = [draw_scene(scene, size) for scene in scenes]
-    pixels: Tensor = processor.image_processor(pictures, return_tensors="pt")["pixel_values"]
-    return pixels
 
 
 def packed_mask(segments: Tensor) -> Tensor:

@@ -57,7 +57,6 @@ COLUMN_WORDS: Final[dict[Column, tuple[str, ...]]] = {
     "left": ("left",), "middle": ("middle", "centre"), "right": ("right",),
 }  # fmt: skip
 ROW_WORDS: Final[dict[Row, tuple[str, ...]]] = {"front": ("front", "foreground"), "back": ("back", "background")}
-ROW_ADJECTIVES: Final[dict[Row, str]] = {"front": "front", "back": "back"}
 
 # Where a new object is, relative to the one named just before it.
 STEPS: Final[dict[str, tuple[str, ...]]] = {

@@ -6,16 +6,31 @@ A question never names a held-out combination that the scene does not hold.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from specllava.toyworld import phrases
-from specllava.toyworld.exchange import Exchange, Family, worded
-from specllava.toyworld.language import enumerate_words, where
+from specllava.toyworld.language import QuestionAnswer, enumerate_words, polish, where
 from specllava.toyworld.phrases import NUMBERS, PLURALS
 from specllava.toyworld.relations import name, step_between
-from specllava.toyworld.scene import COLOURS, COLUMNS, HELD_OUT, KINDS, Scene, Thing
-from specllava.toyworld.scenery import place, time, weather
+from specllava.toyworld.scene import COLOURS, COLUMNS, HELD_OUT, KINDS, PLACES, TIMES, WEATHERS, Scene, Thing
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A turn, with the referent of "it" or "they" after it and the properties already stated of that referent."""
+
+    turn: QuestionAnswer
+    focus: tuple[Thing, ...] = ()
+    stated: frozenset[str] = frozenset()  # what is known of the focus: colour, where, size
+
+
+Family = Callable[[Scene, random.Random], Exchange | None]
+
+
+def worded(rng: random.Random, questions: Sequence[str], answers: Sequence[str]) -> QuestionAnswer:
+    return QuestionAnswer(polish(rng.choice(questions)), polish(rng.choice(answers)))
 
 
 def _seen(rng: random.Random, things: list[Thing]) -> str:
@@ -104,8 +119,8 @@ def _side(scene: Scene, rng: random.Random) -> Exchange:
     else:
         answers = (f"there is nothing {spot}", "nothing, that part of the picture is empty", f"nothing stands {spot}")
     focus = tuple(things) if len(things) == 1 else ()
-    told = frozenset({"colour", "where"})
-    return Exchange(worded(rng, questions, answers), focus, told)
+    stated = frozenset({"colour", "where"})
+    return Exchange(worded(rng, questions, answers), focus, stated)
 
 
 _NEIGHBOURS: Final[dict[str, frozenset[str]]] = {
@@ -121,7 +136,7 @@ def _neighbour(scene: Scene, rng: random.Random) -> Exchange:
     known = name(scene, thing)
     others = {way: [other for other in scene.things if other != thing and step_between(other, thing) in steps]
               for way, steps in _NEIGHBOURS.items()}  # fmt: skip
-    taken = [way for way, found in others.items() if found]
+    taken = [way for way, things in others.items() if things]
     way = rng.choice(taken) if taken and rng.random() < 0.8 else rng.choice(tuple(_NEIGHBOURS))
     questions = (f"What is {way} {known}?", f"What stands {way} {known}?", f"Can you see anything {way} {known}?")
     if others[way]:
@@ -157,8 +172,8 @@ def _exists(scene: Scene, rng: random.Random) -> Exchange:
         )
     questions = (f"Is there a {kind}?", f"Can you see a {kind}?", f"Is there a {kind} in this picture?")
     turn = worded(rng, questions, answers)
-    told = frozenset({"colour"} if things and things[0].colour in turn.answer else ())
-    return Exchange(turn, tuple(things), told)
+    stated = frozenset({"colour"} if things and things[0].colour in turn.answer else ())
+    return Exchange(turn, tuple(things), stated)
 
 
 def _exists_coloured(scene: Scene, rng: random.Random) -> Exchange:
@@ -235,7 +250,67 @@ def _same_colour(scene: Scene, rng: random.Random) -> Exchange | None:
     return Exchange(worded(rng, questions, answers))
 
 
+def _weather(scene: Scene, rng: random.Random) -> Exchange:
+    named = rng.choice(phrases.WEATHER_NAMES[scene.weather])
+    sky = rng.choice(phrases.SKIES[scene.weather, scene.time])
+    if rng.random() < 0.5:
+        questions: Sequence[str] = ("What is the weather like?", "How is the weather?", "Describe the weather.")
+        return Exchange(worded(rng, questions, (f"the weather is {named}", f"it is {named}", sky)))
+    asked = scene.weather if rng.random() < 0.5 else rng.choice(WEATHERS)
+    questions = {
+        "clear": ("Is the sky clear?", "Is the weather clear?"),
+        "cloudy": ("Is it cloudy?", "Is the sky cloudy?"),
+        "rainy": ("Is it raining?", "Is there any rain?"),
+        "snowy": ("Is it snowing?", "Is there any snow?"),
+    }[asked]
+    word = "yes" if asked == scene.weather else "no"
+    return Exchange(
+        worded(rng, questions, (f"{word}, the weather is {named}", f"{word}, {sky}", f"{word}, it is {named}"))
+    )
+
+
+def _time(scene: Scene, rng: random.Random) -> Exchange:
+    hour = phrases.HOURS[scene.time]
+    phrase = rng.choice(phrases.TIME_PHRASES[scene.time])
+    if rng.random() < 0.6:
+        questions: Sequence[str] = (
+            "What time of day is it?",
+            "At what time of day is the scene set?",
+            "Is it day, evening or night?",
+        )
+        return Exchange(worded(rng, questions, (f"it is {hour}", f"the scene is set {phrase}")))
+    asked = scene.time if rng.random() < 0.5 else rng.choice(TIMES)
+    word = "yes" if asked == scene.time else "no"
+    questions = (f"Is it {phrases.HOURS[asked]}?", f"Is the scene set {rng.choice(phrases.TIME_PHRASES[asked])}?")
+    return Exchange(worded(rng, questions, (f"{word}, it is {hour}", f"{word}, the scene is set {phrase}")))
+
+
+def _place(scene: Scene, rng: random.Random) -> Exchange:
+    named = rng.choice(phrases.PLACE_NAMES[scene.place])
+    mood = rng.choice(phrases.WEATHER_MOODS[scene.weather])
+    in_place = rng.choice(phrases.PLACE_PHRASES[scene.place]).format(mood=mood)
+    if rng.random() < 0.6:
+        questions: Sequence[str] = (
+            "Where are we?",
+            "What kind of place is this?",
+            "What place does this picture show?",
+        )
+        answers = (f"this picture shows {named}", f"the scene is set {in_place}", f"we are {in_place}")
+        return Exchange(worded(rng, questions, answers))
+    asked = scene.place if rng.random() < 0.5 else rng.choice(PLACES)
+    word = "yes" if asked == scene.place else "no"
+    questions = (f"Does the picture show {phrases.PLACE_NAMES[asked][0]}?", f"Is this {phrases.PLACE_NAMES[asked][0]}?")
+    if asked == "mountains":
+        questions = ("Does the picture show the mountains?", "Are we in the mountains?")
+    answers = (
+        f"{word}, the picture shows {named}",
+        f"{word}, we are {in_place}",
+        f"{word}, the scene is set {in_place}",
+    )
+    return Exchange(worded(rng, questions, answers))
+
+
 FAMILIES: Final[tuple[Family, ...]] = (
     _colour, _colour, _total, _count_kind, _where, _side, _neighbour, _exists, _exists_coloured, _which_colour,
-    _larger, _same_colour, weather, time, place,
+    _larger, _same_colour, _weather, _time, _place,
 )  # fmt: skip

@@ -1,9 +1,8 @@
-"""The recipe of the toy pair: every size, step count and seed in one place."""
+"""The recipe of the toy pair: every size, step count and seed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
 
@@ -111,51 +110,3 @@ class ToyRecipe:
             vision_feature_select_strategy="default",
             tie_word_embeddings=tied,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """Directories of the parts of a training run; a stage whose part exists is done."""
-
-    root: Path
-
-    @property
-    def processor(self) -> Path:
-        return self.root / "work" / "processor"
-
-    @property
-    def tower(self) -> Path:
-        return self.root / "work" / "tower"
-
-    @property
-    def aligned(self) -> Path:
-        return self.root / "work" / "aligned"
-
-    @property
-    def target(self) -> Path:
-        return self.root / "target"
-
-    @property
-    def draft(self) -> Path:
-        return self.root / "draft"
-
-    @property
-    def draft_before(self) -> Path:
-        return self.root / "draft-before"
-
-    @property
-    def eagle_short(self) -> Path:
-        """The EagleVLM that has learnt short rollouts."""
-        return self.root / "work" / "eagle-short"
-
-    @property
-    def eagle(self) -> Path:
-        return self.root / "eagle"
-
-    @property
-    def eagle_compressed(self) -> Path:
-        """The EagleVLM that reads fewer entries of a picture."""
-        return self.root / "eagle-compressed"
-
-    def checkpoints(self, stage: str) -> Path:
-        return self.root / "work" / "checkpoints" / stage.replace(" ", "-")

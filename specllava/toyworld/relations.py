@@ -26,21 +26,21 @@ def name(scene: Scene, thing: Thing) -> str:
 
 def relation(thing: Thing, other: Thing) -> tuple[str, ...]:
     """Return every true relation of the first object to the second, as verb phrases before its name."""
-    found: list[str] = []
+    relations: list[str] = []
     step = COLUMNS.index(thing.column) - COLUMNS.index(other.column)
     if step:
-        found.append("is to the left of" if step < 0 else "is to the right of")
+        relations.append("is to the left of" if step < 0 else "is to the right of")
         if abs(step) == 1 and thing.row == other.row:
-            found += ["is next to", "is right beside"]
+            relations += ["is next to", "is right beside"]
     elif thing.row == "front":
-        found += ["is in front of", "stands in front of"]
+        relations += ["is in front of", "stands in front of"]
     else:
-        found += ["is behind", "is hidden a little behind"]
+        relations += ["is behind", "is hidden a little behind"]
     if thing.size != other.size:
-        found.append("is larger than" if thing.size == "large" else "is smaller than")
+        relations.append("is larger than" if thing.size == "large" else "is smaller than")
     if thing.colour == other.colour:
-        found += ["has the same colour as", "shares its colour with"]
-    return tuple(found)
+        relations += ["has the same colour as", "shares its colour with"]
+    return tuple(relations)
 
 
 def step_between(thing: Thing, before: Thing) -> str:

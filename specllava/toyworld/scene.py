@@ -1,6 +1,6 @@
 """Content of a toy scene, and sampling of scenes, without pixels or words.
 
-A scene is a place with weather and a time of day, and one to four objects. Objects stand in the
+A scene is a place with weather and a time of day, and one to four objects. Objects are in the
 cells of a 3 x 2 grid (column: left, middle, right; row: back, front), so that every statement
 about position is either true or false.
 

@@ -32,22 +32,28 @@ from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.corpus import LOOKING, TALKING, ChatBatches, content_ids
 from specllava.toyworld.packed_losses import drafting_losses, looking_losses
 from specllava.toyworld.packing import PackedBatches, Questioner
-from specllava.toyworld.recipe import ToyRecipe, Workspace
+from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.vision import SceneBatches, ToyVisionTower, seeing_accuracy, seeing_losses
 
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
 TALKING_START = 200_000  # sample numbers that alignment does not reach
+# Directories of the parts below the output directory; a stage whose part exists is done.
+PROCESSOR, TOWER, ALIGNED, EAGLE_SHORT = "work/processor", "work/tower", "work/aligned", "work/eagle-short"
+TARGET, DRAFT_BEFORE, DRAFT, EAGLE, EAGLE_COMPRESSED = "target", "draft-before", "draft", "eagle", "eagle-compressed"
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Recipe, processes and directories of every training stage."""
+    """Recipe, processes and output directory of every training stage."""
 
-    workspace: Workspace
+    root: Path
     recipe: ToyRecipe
     processor: LlavaProcessor
     accelerator: Accelerator
     compiled: bool
+
+    def checkpoints(self, stage: str) -> Path:
+        return self.root / "work" / "checkpoints" / stage.replace(" ", "-")
 
     def packed(self, batch: int, talks: Sequence[Questioner], first: int = 0) -> PackedBatches:
         return PackedBatches(self.processor, batch, self.recipe.image_tokens, talks, first)
@@ -57,7 +63,7 @@ class _Run:
 
     def teacher(self) -> LlavaForConditionalGeneration:
         """Load the finished target."""
-        target = LlavaForConditionalGeneration.from_pretrained(self.workspace.target, dtype=torch.float32)
+        target = LlavaForConditionalGeneration.from_pretrained(self.root / TARGET, dtype=torch.float32)
         return target.to(self.accelerator.device).eval()
 
 
@@ -71,26 +77,28 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
             compiler is found or on a GPU.
     """
     recipe = recipe or ToyRecipe()
-    workspace = Workspace(output)
     accelerator = Accelerator(mixed_precision="bf16" if _bfloat16_is_fast() else "no")
     if compiled is None:
         compiled = accelerator.device.type != "cpu" or shutil.which("g++") is not None
-    if not workspace.processor.exists():
-        _log(output, "tokenizer", _timed(lambda: build_processor(recipe).save_pretrained(workspace.processor)))
-    run = _Run(workspace, recipe, AutoProcessor.from_pretrained(workspace.processor), accelerator, compiled)
+    processor = output / PROCESSOR
+    if not processor.exists():
+        _log(output, "tokenizer", _timed(lambda: build_processor(recipe).save_pretrained(processor)))
+    run = _Run(output, recipe, AutoProcessor.from_pretrained(processor), accelerator, compiled)
     stages = (
-        ("vision tower", workspace.tower, _train_tower),
-        ("aligned target", workspace.aligned, _align),
-        ("target", workspace.target, _talk),
-        ("draft", workspace.draft_before, _train_draft),
-        ("distilled draft", workspace.draft, _distil),
-        ("eagle, short rollouts", workspace.eagle_short, _train_short_eagle),
-        ("eagle", workspace.eagle, _train_eagle),
-        ("eagle, compressed", workspace.eagle_compressed, _compress_eagle),
+        ("vision tower", TOWER, _train_tower),
+        ("aligned target", ALIGNED, _align),
+        ("target", TARGET, _talk),
+        ("draft", DRAFT_BEFORE, _train_draft),
+        ("distilled draft", DRAFT, _distil),
+        ("eagle, short rollouts", EAGLE_SHORT, _train_short_eagle),
+        ("eagle", EAGLE, _train_eagle),
+        ("eagle, compressed", EAGLE_COMPRESSED, _compress_eagle),
     )
     for name, part, stage in stages:
-        if not part.exists():
-            _done(workspace, name, _timed(partial(stage, run)))
+        if not (output / part).exists():
+            seconds = _timed(partial(stage, run, output / part))
+            shutil.rmtree(run.checkpoints(name), ignore_errors=True)  # the part is saved
+            _log(output, name, seconds)
 
 
 def _bfloat16_is_fast() -> bool:
@@ -98,44 +106,44 @@ def _bfloat16_is_fast() -> bool:
     return torch.cuda.is_available() or bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
-def _train_tower(run: _Run) -> None:
+def _train_tower(run: _Run, part: Path) -> None:
     set_seed(run.recipe.vision.seed)
     seer = ToyVisionTower(CLIPVisionModel(run.recipe.vision_config()))
     if run.compiled:
         seer.tower.compile()
     images = run.processor.image_processor
     batches = SceneBatches(images, run.recipe.vision_batch, run.recipe.image_tokens)
-    checkpoints = run.workspace.checkpoints("vision tower")
+    checkpoints = run.checkpoints("vision tower")
     fit("vision tower", seer, seeing_losses, batches, run.recipe.vision, checkpoints, run.accelerator)
     seer.eval()
     unseen = SceneBatches(images, run.recipe.vision_batch, run.recipe.image_tokens, VALIDATION_START)
     accuracy = seeing_accuracy(seer, unseen, 8)
-    _log(run.workspace.root, "vision accuracy", {name: round(value, 4) for name, value in accuracy.items()})
-    seer.tower.save_pretrained(run.workspace.tower)
+    _log(run.root, "vision accuracy", {name: round(value, 4) for name, value in accuracy.items()})
+    seer.tower.save_pretrained(part)
 
 
-def _align(run: _Run) -> None:
+def _align(run: _Run, part: Path) -> None:
     """Train the first layers of a target on bare lists of objects and positions, with the tower frozen."""
     set_seed(run.recipe.align.seed)
     config = run.llava(run.recipe.aligned_layers, run.recipe.target_hidden, tied=True)
     target = LlavaForConditionalGeneration(config)
-    target.model.vision_tower = CLIPVisionModel.from_pretrained(run.workspace.tower)
+    target.model.vision_tower = CLIPVisionModel.from_pretrained(run.root / TOWER)
     _fit_packed("aligned target", target, run.packed(run.recipe.align_batch, LOOKING), run.recipe.align, run)
-    save(target, run.processor, run.workspace.aligned, torch.float32)
+    save(target, run.processor, part, torch.float32)
 
 
-def _talk(run: _Run) -> None:
+def _talk(run: _Run, part: Path) -> None:
     """Add layers to the aligned target and train it on free conversations."""
     set_seed(run.recipe.target.seed)
-    target = LlavaForConditionalGeneration.from_pretrained(run.workspace.aligned, dtype=torch.float32)
+    target = LlavaForConditionalGeneration.from_pretrained(run.root / ALIGNED, dtype=torch.float32)
     target = deepened(target, run.llava(run.recipe.target_layers, run.recipe.target_hidden, tied=True))
     batches = run.packed(run.recipe.target_batch, TALKING, TALKING_START)
     _fit_packed("target", target, batches, run.recipe.target, run)
-    save(target, run.processor, run.workspace.target)
+    save(target, run.processor, part)
 
 
 def deepened(model: LlavaForConditionalGeneration, config: LlavaConfig) -> LlavaForConditionalGeneration:
-    """Return the model with the layers of ``config``: new ones are behind the old, and at first add nothing.
+    """Add the layers of ``config`` that a model lacks, after its own; at first they change nothing.
 
     They are copies of the old layers, in their order, whose last projections are zero; so the logits are the same.
     """
@@ -153,34 +161,34 @@ def deepened(model: LlavaForConditionalGeneration, config: LlavaConfig) -> Llava
     return deeper
 
 
-def _train_draft(run: _Run) -> None:
+def _train_draft(run: _Run, part: Path) -> None:
     """Train the first draft on the corpus alone, in the same packed rows, with only the tower of the target."""
     set_seed(run.recipe.draft.seed)
     draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden, tied=True))
     batches = run.packed(run.recipe.draft_batch, TALKING, TALKING_START)
     losses = partial(drafting_losses, tower_model=run.teacher(), scenery=run.recipe.scenery_weight)
-    fit("draft", draft, losses, batches, run.recipe.draft, run.workspace.checkpoints("draft"), run.accelerator)
-    save(draft, run.processor, run.workspace.draft_before)
+    fit("draft", draft, losses, batches, run.recipe.draft, run.checkpoints("draft"), run.accelerator)
+    save(draft, run.processor, part)
 
 
-def _distil(run: _Run) -> None:
+def _distil(run: _Run, part: Path) -> None:
     """Train the second draft from the first, on the target's distributions as well as the corpus.
 
     The stage is the one of the ``distill`` command.
     """
     set_seed(run.recipe.distill.seed)
-    draft = DraftLlava.from_pretrained(run.workspace.draft_before, dtype=torch.float32)
+    draft = DraftLlava.from_pretrained(run.root / DRAFT_BEFORE, dtype=torch.float32)
     target = run.teacher()
     if run.compiled:
         for model in (target, draft):
             model.model.language_model.compile()
     batches = ChatBatches(run.processor, run.recipe.distill_batch, run.recipe.image_tokens)
-    objective, checkpoints = Objective(run.recipe.kl_weight), run.workspace.checkpoints("distilled draft")
+    objective, checkpoints = Objective(run.recipe.kl_weight), run.checkpoints("distilled draft")
     distil("distilled draft", draft, target, batches, objective, run.recipe.distill, checkpoints, run.accelerator)
-    save(draft, run.processor, run.workspace.draft)
+    save(draft, run.processor, part)
 
 
-def _train_short_eagle(run: _Run) -> None:
+def _train_short_eagle(run: _Run, part: Path) -> None:
     """Train a draft of one layer that reads the target's states on short rollouts, from nothing."""
     target = run.teacher()
     recipe = run.recipe
@@ -188,27 +196,27 @@ def _train_short_eagle(run: _Run) -> None:
         target, seed=recipe.eagle_short.seed, heads=recipe.eagle_heads, intermediate_size=recipe.eagle_intermediate
     )
     _teach_eagle("eagle, short rollouts", draft, target, recipe.short_rollout, recipe.eagle_short, 0, run)
-    save(draft, None, run.workspace.eagle_short, torch.float32)
+    save(draft, None, part, torch.float32)
 
 
-def _train_eagle(run: _Run) -> None:
-    """Train it further on long rollouts: behind the last step that it has learnt, its states drift apart."""
+def _train_eagle(run: _Run, part: Path) -> None:
+    """Train it further on long rollouts: its states drift apart after the last step that it has learnt."""
     target, done = run.teacher(), run.recipe.eagle_short.steps
-    draft = training_draft(run.workspace.eagle_short, target)
+    draft = training_draft(run.root / EAGLE_SHORT, target)
     assert isinstance(draft, FeatureDraft)
     _teach_eagle("eagle", draft, target, run.recipe.long_rollout, run.recipe.eagle, done, run)
-    save(draft, None, run.workspace.eagle)
+    save(draft, None, part)
 
 
-def _compress_eagle(run: _Run) -> None:
+def _compress_eagle(run: _Run, part: Path) -> None:
     """Train it, begun as it is, to read fewer entries of the picture."""
     target, recipe = run.teacher(), run.recipe
-    draft = training_draft(run.workspace.eagle, target)
+    draft = training_draft(run.root / EAGLE, target)
     assert isinstance(draft, FeatureDraft)
     add_compressor(draft, CompressorConfig(recipe.eagle_compressor), recipe.eagle_compressed.seed)
     done = recipe.eagle_short.steps + recipe.eagle.steps
     _teach_eagle("eagle, compressed", draft, target, recipe.long_rollout, recipe.eagle_compressed, done, run)
-    save(draft, None, run.workspace.eagle_compressed)
+    save(draft, None, part)
 
 
 def _teach_eagle(
@@ -224,7 +232,7 @@ def _teach_eagle(
     if run.compiled:
         target.model.language_model.compile()
     batches = ChatBatches(run.processor, run.recipe.eagle_batch, run.recipe.image_tokens, first)
-    distil(name, draft, target, batches, objective, loop, run.workspace.checkpoints(name), run.accelerator)
+    distil(name, draft, target, batches, objective, loop, run.checkpoints(name), run.accelerator)
 
 
 def _fit_packed(
@@ -233,19 +241,13 @@ def _fit_packed(
     """Train on packed rows, never compiled: rows of many lengths gain little by it."""
     model.model.vision_tower.requires_grad_(False)
     losses = looking_losses(run.recipe, content_ids(run.processor.tokenizer))
-    fit(name, model, losses, batches, loop, run.workspace.checkpoints(name), run.accelerator)
+    fit(name, model, losses, batches, loop, run.checkpoints(name), run.accelerator)
 
 
 def _timed(stage: Callable[[], object]) -> dict[str, float]:
     start = time.perf_counter()
     stage()
     return {"seconds": round(time.perf_counter() - start, 1)}
-
-
-def _done(workspace: Workspace, stage: str, facts: dict[str, float]) -> None:
-    """Log a finished stage and remove its checkpoints: its part is saved."""
-    shutil.rmtree(workspace.checkpoints(stage), ignore_errors=True)
-    _log(workspace.root, stage, facts)
 
 
 def _log(output: Path, stage: str, facts: dict[str, float]) -> None:

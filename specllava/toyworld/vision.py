@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers import CLIPVisionModel
 from transformers.image_processing_utils import BaseImageProcessor
 
-from specllava.toyworld.draw import draw_scene, shown_at
+from specllava.toyworld.corpus import draw_pixels
+from specllava.toyworld.draw import shown_at
 from specllava.toyworld.scene import CELLS, COLOURS, KINDS, PLACES, SIZES, TIMES, WEATHERS, Scene, sample_any_scene
 
 ABSENT = -100  # label of an attribute that a patch does not have: no loss
@@ -51,13 +52,13 @@ def patch_labels(scene: Scene, patches: int) -> dict[str, Tensor]:
         "count": len(scene.things) - 1,
     }
     for patch, thing in enumerate(shown_at(scene, math.isqrt(patches))):
-        found = whole if thing is None else {
+        classes = whole if thing is None else {
             "kind": KINDS.index(thing.kind),
             "colour": COLOURS.index(thing.colour),
             "size": SIZES.index(thing.size),
             "cell": CELLS.index((thing.column, thing.row)),
         }  # fmt: skip
-        for name, value in found.items():
+        for name, value in classes.items():
             labels[name][patch] = value
     return labels
 
@@ -71,9 +72,8 @@ class SceneBatches:
     def __call__(self, number: int) -> dict[str, Tensor]:
         first = self.first_sample + number * self.batch
         scenes = [sample_any_scene(index) for index in range(first, first + self.batch)]
-        size = self.images.crop_size["height"]
-        pixels = self.images([draw_scene(scene, size) for scene in scenes], return_tensors="pt")["pixel_values"]
         labels = [patch_labels(scene, self.patches) for scene in scenes]
+        pixels = draw_pixels(self.images, scenes)
         return {"pixel_values": pixels} | {name: torch.stack([row[name] for row in labels]) for name in labels[0]}
 
 

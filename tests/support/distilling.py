@@ -8,13 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from specllava.distill.config import Objective
+from specllava.distill.losses import answer_positions, chunked_loss
 from specllava.models.drafts.draft_classes import save
 from specllava.toyworld.corpus import conversation
 from specllava.toyworld.export import conversations
 from support import models
 
 TEXT_ONLY = 3  # every third row shows no picture
+
+
+def distillation_loss(draft: Tensor, target: Tensor, labels: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+    """Loss and KL of logits ``[batch, length, vocab]``, in one chunk."""
+    ours, tokens = answer_positions(draft, labels)
+    theirs, _ = answer_positions(target, labels)
+    heads = torch.nn.Identity()
+    return chunked_loss(ours, heads, theirs, heads, tokens, Objective(weight, chunk=max(1, len(tokens))))
 
 
 def write_pair(root: Path) -> None:

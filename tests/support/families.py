@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedModel
 
 from specllava.models.families.family import family_of
-from support.checkpoints import TEXT, spelling, weights_of, write
+from support.checkpoints import TEXT, spelling, write
 from support.family_configs import ASPECT, SPEAKER, Layout, config_fields, grid, slots, text_fields
 from support.family_kinds import CONTEXT, KINDS, QWEN3S, WORDS, FamilyName, token_ids
 from support.models import seeded
@@ -250,8 +250,3 @@ def resemble(model: PreTrainedModel, near: Path, noise: float, seed: int) -> Non
         whole = theirs[name]
         shared = min(len(weight), len(whole))
         weight[:shared].copy_(whole[:shared] + noise * torch.randn(whole[:shared].shape, generator=source))
-
-
-def names_of(directory: Path) -> set[str]:
-    """Names of all weights on disk."""
-    return set(weights_of(directory))

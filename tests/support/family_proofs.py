@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.random_settings import random_settings
+from benchmarks.shared.random_settings import random_settings
 from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
 from specllava.core.config import DecodingConfig

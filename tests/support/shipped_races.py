@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from specllava.core.trace import DecodeTrace
+from specllava.core.trace import DecodeTrace, StepTrace
+from support.visual_traces import synthetic_race
 from visual.player.recorded import Recorded, read_recorded
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -22,3 +24,15 @@ def shipped_races() -> tuple[Recorded, ...]:
 def shipped_traces() -> tuple[DecodeTrace, ...]:
     """The speculative lane of each of them."""
     return tuple(race.speculative for race in shipped_races() if race.speculative is not None)
+
+
+def shown_traces(seeds: int = 6) -> list[DecodeTrace]:
+    """The shipped speculative lanes and synthetic ones."""
+    return [*shipped_traces(), *(synthetic_race(seed)["speculative"] for seed in range(seeds))]
+
+
+def shown_steps() -> Iterator[tuple[DecodeTrace, StepTrace]]:
+    """Every step of them, with its run."""
+    for trace in shown_traces():
+        for step in trace.steps:
+            yield trace, step

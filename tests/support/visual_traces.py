@@ -6,6 +6,7 @@ Both lanes say the same text unless a test asks for a difference.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -27,6 +28,7 @@ from specllava.core.trace import (
     Verification,
 )
 from specllava.core.tree import DraftTree, Pruned
+from specllava.decoding import clip
 from specllava.models.media.media import Pictures, all_frames, open_media
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
@@ -43,6 +45,7 @@ LURES = (
     "view", "there", "near", "bus", "tree", "also", "but", "which", "cold", "old",
 )  # fmt: skip
 END = 2
+WORDS = {0: "", 1: " left", 2: " side", 3: " of", 4: " and", 5: " big", 6: " ", 7: "\n", 8: " a"}
 SETTING = RunInfo("synthetic pair", "target 8 x 384", "draft 1 x 256", "cpu", "float32", 2)
 
 
@@ -166,6 +169,23 @@ def synthetic_race(
         "target-only": _lane("target-only", ids, alone, rng, image),
         "speculative": _lane("speculative", ids, config, rng, image),
     }
+
+
+def hand_made(
+    tree: DraftTree, accepted: tuple[int, ...], next_token: int, choice_prob: float = 0.97, room: int = 99
+) -> DecodeTrace:
+    """A run of one step, with the words of ``WORDS`` and an end token 0, that may emit ``room`` tokens."""
+    path, nodes = (0, *accepted), len(tree)
+    choices = [next_token] * nodes
+    for parent, child in itertools.pairwise(path):
+        choices[parent] = tree.tokens[child]
+    view = TargetView(tuple(choices), (choice_prob,) * nodes, (3.0,) * nodes, (0.02,) * nodes, (1,) * nodes)
+    emitted = clip([*(tree.tokens[n] for n in accepted), next_token], room, frozenset({0}))
+    step = StepTrace(tree, Verification(accepted, next_token), emitted, view, StepSeconds(0.001, 0.004, 0.0005))
+    prefill = Prefill(10, tree.tokens[0], 1.0)
+    return DecodeTrace(
+        "speculative", SETTING, DecodingConfig(), "?", None, prefill, (step,), "eos", "", WORDS, (0,), schema_version=1
+    )
 
 
 def synthetic_steps(rng: random.Random, config: DecodingConfig, count: int, least: int) -> tuple[StepTrace, ...]:

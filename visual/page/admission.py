@@ -7,15 +7,22 @@ before any handler of the page runs. What would keep that loop, the memory or th
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import math
 import re
+import time
+import traceback
+from collections import deque
 from contextlib import AbstractAsyncContextManager, nullcontext
 from textwrap import shorten
+from threading import Lock
 from typing import Any, Final
 from urllib.parse import parse_qs
 from weakref import WeakValueDictionary
 
 import gradio as gr
+from gradio.route_utils import FnIndexInferError
 from gradio.server_messages import UnexpectedErrorMessage
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -24,11 +31,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specllava.core.limits import MIB, Limits
-from visual.page.call_bodies import FOREIGN_FILE, CallBodies, check_session, check_values
-from visual.page.odd_calls import answer_failure, describe_failure
-from visual.page.run_rate import RunRate, TooManyRuns
-from visual.page.upload_bodies import UploadBody, remove_partial_files
-from visual.page.waiting_calls import is_awaited
+from visual.page.request_bodies import (
+    FOREIGN_FILE,
+    CallBodies,
+    UploadBody,
+    check_session,
+    check_values,
+    remove_partial_files,
+)
+from visual.page.runs import is_awaited
 
 ENVELOPE: Final = MIB  # bytes of an upload around its files
 AT_ONCE: Final = 2  # calls of one address that open uploaded files; further ones wait
@@ -37,7 +48,57 @@ FORWARDED: Final = (b"x-forwarded-host", b"x-forwarded-proto", b"x-gradio-server
 FETCHES: Final = re.compile(r"/(file=|file/|proxy=)\s*https?:", re.IGNORECASE)  # what gradio fetches for a GET
 HEARTBEAT: Final = re.compile(r"/heartbeat/([^/]*)$")
 CALL: Final = re.compile(r"/call/(?:v2/)?[^/]+/([^/]+)$")
+FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+WRONG_CALL: Final = (KeyError, TypeError, FnIndexInferError)
+WINDOW: Final = 60.0  # seconds, in which runs of an address are counted
 log = logging.getLogger("specllava.page")
+
+
+class TooManyRuns(ValueError):
+    """Error of an address that begins more runs than it may; ``wait`` is how many seconds until it may again."""
+
+    def __init__(self, what: str, most: int, wait: int) -> None:
+        super().__init__(
+            f"{most:,} {what} came from your address within a minute, the most that are allowed:"
+            f" try again in {wait} second{'' if wait == 1 else 's'}"
+        )
+        self.wait = wait
+
+
+class RunRate:
+    """Runs that addresses began within the last minute. Handlers share it across threads.
+
+    Args:
+        what: is counted, in a refusal.
+        most: of each address.
+    """
+
+    def __init__(self, what: str, most: int) -> None:
+        self._what, self._most = what, most
+        self._begun: dict[str, deque[float]] = {}
+        self._lock = Lock()
+
+    def begin(self, address: str) -> None:
+        """Count a run of an address.
+
+        Raises:
+            TooManyRuns: it has begun as many as it may; this one does not count.
+        """
+        now = time.monotonic()
+        with self._lock:
+            self._forget(now - WINDOW)
+            begun = self._begun.setdefault(address, deque())
+            if len(begun) >= self._most:
+                raise TooManyRuns(self._what, self._most, math.ceil(begun[0] + WINDOW - now))
+            begun.append(now)
+
+    def _forget(self, before: float) -> None:
+        """Forget runs of longer ago, and addresses of which none is left."""
+        for address, begun in list(self._begun.items()):
+            while begun and begun[0] <= before:
+                begun.popleft()
+            if not begun:
+                del self._begun[address]
 
 
 class Refusal(Exception):
@@ -235,3 +296,28 @@ def _again(body: bytes, receive: Receive) -> Receive:
         return first.pop() if first else await receive()
 
     return again
+
+
+def answer_failure(path: str, error: Exception) -> tuple[int, str]:
+    """Return the status and the line that answer a request which failed; 500 is a defect, of here or of gradio."""
+    if isinstance(error, OSError) and error.errno in FULL_DISK:
+        return 507, "the server's disk is full: try again later"
+    if "/call/" in path and isinstance(error, WRONG_CALL):
+        return 400, shorten(f"there is no endpoint {error}" if isinstance(error, KeyError) else str(error), 200)
+    return 500, "the server failed at this"
+
+
+def describe_failure(error: Exception) -> str:
+    """Return an error's type, words and position in one line of bounded length, for the log."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return f"{shorten(f'{type(error).__name__}: {error}', 200)} ({last.filename}:{last.lineno})"
+
+
+def check_early(page: gr.Blocks, endpoint: int) -> None:
+    """Let gradio check a call's number of values and its files before the call waits; it answers 400 to odd ones.
+
+    Args:
+        endpoint: number of the handler, whose own checks come later.
+    """
+    handler = page.fns[endpoint]
+    handler.validator = lambda *values: [None] * len(values)  # each of them may pass

@@ -7,9 +7,11 @@ names, types and defaults are those of the command line; what they mean becomes 
 
 from __future__ import annotations
 
+import json
+import math
 import time
 import uuid
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -22,29 +24,28 @@ from pydantic import ValidationError
 
 from specllava.core.config import DecodingConfig, one_line, short
 from specllava.core.limits import Limits
-from specllava.core.metrics import RunTotals, summarise
+from specllava.core.metrics import RunTotals, compare, speedup, summarise
+from specllava.core.race_file import race_json
+from specllava.core.trace import DecodeTrace
+from visual.page.admission import RunRate, check_early
 from visual.page.app_state import AppState, Backend
-from visual.page.call_answers import Answer, Compared, Traces, answer_both, answer_one
-from visual.page.controls import FIELDS
+from visual.page.controls import FIELDS, check_options, limit_option
 from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PRECISION, ModelChoices, chosen_models, read_models
 from visual.page.notices import text_of
-from visual.page.odd_calls import check_early
-from visual.page.option_limits import check_options, limit_option
-from visual.page.picture_source import PictureSource
+from visual.page.pictures import PictureSource
 from visual.page.race import SECONDS_PER_UPDATE, speculation_off
-from visual.page.run_rate import RunRate
 from visual.page.run_requests import RunRequest, RunRequests
-from visual.page.runs import RunInputs, RunKind, Update, prepared, run_updates, session_of
+from visual.page.runs import COMPUTE, RunInputs, RunKind, Update, prepared, run_updates, session_of, watch_call
 from visual.page.uploads import uploaded_pictures
-from visual.page.waiting_calls import COMPUTE, watch_call
-from visual.player.frames import Ending
+from visual.player.frames import SPECULATIVE, TARGET_ONLY, Ending
 from visual.player.question import shorten_question
 
 KINDS: Final = "a PNG, JPEG, WebP, BMP or GIF file"
 IMAGE: Final = f"the picture: {KINDS} that was uploaded to this server"
 QUESTION: Final = "what is asked about the picture"
 MORE: Final = "more_images"
-MORE_IMAGES: Final = "further pictures of the question, behind image and in their order, uploaded likewise"
+MORE_IMAGES: Final = "further pictures of the question, after image and in their order, uploaded likewise"
+Traces = Mapping[str, DecodeTrace]
 
 
 class FileMark(TypedDict):
@@ -56,6 +57,74 @@ class PictureFile(TypedDict):
 
     path: str
     meta: FileMark
+
+
+class Answer(TypedDict):
+    """An answer of one lane, of ``/generate``.
+
+    ``seconds`` is decoding on the lane's own clock, the prompt's pass apart; ``tau`` is tokens per target pass.
+    """
+
+    answer: str
+    tokens: int
+    passes: int
+    tau: float | None
+    seconds: float
+    ended: str | None
+
+
+class Compared(TypedDict):
+    """Both answers to one question, of ``/compare`` and ``/compare_stream``.
+
+    ``ended`` is null while the lanes run, then ``finished``, ``deadline`` or ``stopped``; ``equal`` is null unless both
+    lanes finished, and ``trace`` is the race file as JSON, there at the end.
+    """
+
+    target_only: Answer | None
+    speculative: Answer | None
+    equal: bool | None
+    first_difference: int | None
+    tau: float | None
+    passes: int
+    speed_up: float | None
+    ended: str | None
+    trace: dict[str, Any] | None
+
+
+def answer_of(trace: DecodeTrace, ended: Ending | None) -> Answer:
+    """Return what one lane said and what it took; ``ended`` is ``None`` while it runs."""
+    totals = summarise([trace])
+    return Answer(
+        answer=trace.text, tokens=totals.tokens, passes=totals.target_passes, tau=_number(totals.tau),
+        seconds=totals.decode_seconds, ended=ended,
+    )  # fmt: skip
+
+
+def answer_one(traces: Traces, ended: Ending | None) -> Answer | None:
+    """Return the answer of the only lane; ``None`` before it has begun."""
+    return next((answer_of(trace, ended) for trace in traces.values()), None)
+
+
+def answer_both(traces: Traces, ended: Ending | None) -> Compared:
+    """Return both lanes' answers, and how they compare."""
+    alone, together = traces.get(TARGET_ONLY), traces.get(SPECULATIVE)
+    found = compare(alone, together) if alone and together and ended == "finished" else None
+    lead = answer_of(together, ended) if together else None
+    return Compared(
+        target_only=answer_of(alone, ended) if alone else None,
+        speculative=lead,
+        equal=found.identical if found else None,
+        first_difference=found.position if found else None,
+        tau=lead["tau"] if lead else None,
+        passes=lead["passes"] if lead else 0,
+        speed_up=_number(speedup(summarise([alone]), summarise([together]))) if alone and together else None,
+        ended=ended,
+        trace=json.loads(race_json(alone, together)) if ended else None,
+    )
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from specllava.models.media.media import Pictures
 from visual.page.dialogue import Dialogues, TurnParts
 from visual.page.model_choice import Chosen, ModelChoices
 from visual.page.run_requests import RunRequests
-from visual.page.upload_store import UploadStore
+from visual.page.uploads import UploadStore
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 

@@ -24,8 +24,7 @@ from specllava.core.limits import highest
 from specllava.core.question import Question
 from specllava.models.media.images import EncodedImage, read_size
 from specllava.toyworld.scene_questions import START, scene_questions
-from visual.page.picture_source import PictureSource
-from visual.page.pictures import Picture
+from visual.page.pictures import Picture, PictureSource
 from visual.player.question import check_question
 
 MAX_PROMPTS: Final = highest("prompts")

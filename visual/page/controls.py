@@ -6,7 +6,8 @@ change the server says which options count, what they come to, and what it refus
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_origin
 
@@ -21,7 +22,6 @@ from specllava.core.growth.rules.topk import eagle2_tree
 from specllava.core.limits import Limits
 from specllava.drafters import DRAFTER_INFOS
 from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PAIR, PRECISION, ModelChoices, read_models
-from visual.page.option_limits import OptionRefused, check_options, limit_option
 from visual.player.component import component_arguments
 from visual.player.summary import settings_summary
 
@@ -38,6 +38,10 @@ CHOICES: Final = {
     "children": {"best": "the draft's best", "drawn": "drawn from the draft without replacement"},
     "verifier": {"token": "token by token from the root (Sequoia)", "traversal": "branch by branch from the leaves"},
 }
+COUNTS: Final = {  # by option that is a number: the limit that holds for it
+    "max_new_tokens": "new_tokens", "depth": "depth", "nodes": "nodes", "width": "width", "max_branches": "branches",
+}  # fmt: skip
+LISTS: Final = {"branching": "list_items", "rank_acceptance": "list_items", "shape": "nodes"}
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,46 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
         return {"summary": str(refusal), "read": [], "refused": {"": str(refusal)}}
     read = {*_read(settings), PAIR} | ({PRECISION} if read_models(settings).pair == AS_STARTED else set())
     return {"summary": summary, "read": sorted(read), "refused": refused}
+
+
+class OptionRefused(ValueError):
+    """Error of an option beyond a limit: one line with the value, the limit and the way out.
+
+    Args:
+        option: name of the option.
+        what: what of it is too large, "" for its value.
+    """
+
+    def __init__(self, option: str, what: str, value: int, most: int) -> None:
+        super().__init__(f"{what}{option} is {value:,}, and at most {most:,} are allowed here: choose fewer")
+        self.option = option
+
+
+def limit_option(name: str, value: Any, limits: Limits) -> Any:
+    """Return a number of an option as this page offers it: the limit, where that is smaller."""
+    return min(value, getattr(limits, COUNTS[name])) if name in COUNTS else value
+
+
+def check_options(config: DecodingConfig, limits: Limits) -> None:
+    """Refuse options beyond a limit of the page; those that decoding would not read do not count.
+
+    Raises:
+        OptionRefused: the first such option.
+    """
+    read = options_read(config.drafter, config.rule, config.temperature, config.children)
+    for option, what, value, most in _sizes(config, limits):
+        if option in read and value > most:
+            raise OptionRefused(option, what, value, most)
+
+
+def _sizes(config: DecodingConfig, limits: Limits) -> Iterator[tuple[str, str, int, int]]:
+    """Yield each option that has a limit: its name, what is counted, how much that is, and the limit."""
+    for name, limit in COUNTS.items():
+        yield name, "", getattr(config, name), getattr(limits, limit)
+    for name, limit in LISTS.items():
+        yield name, "the length of ", len(getattr(config, name)), getattr(limits, limit)
+    yield "branching", "the largest of ", max(config.branching), limits.branches
+    yield "shape", "the most children in ", max(Counter(config.shape).values()), limits.branches
 
 
 def _check_mapping(settings: Settings | None) -> Settings:

@@ -16,13 +16,18 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
+import gradio as gr
+
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace
 from specllava.models.media.images import open_image
 from specllava.models.media.media import Media, all_frames, open_media
-from visual.page.picture_source import PictureSource
-from visual.page.pictures import Picture, image_bytes
+from visual.page.notices import refusal_notice
+from visual.page.pictures import Picture, PictureSource, image_bytes
+from visual.page.runs import QUICK
+from visual.page.uploads import UploadStore
 from visual.player.frames import TARGET_ONLY
+from visual.player.picture import data_address
 from visual.player.recorded import MAX_TURNS, Recorded
 from visual.player.turns import DialoguePosition, DialogueTurn, dialogue_id, recorded_turns
 
@@ -35,6 +40,7 @@ DIALOGUE_BYTES: Final = 4096  # of a dialogue besides its turns
 STEP_BYTES, NODE_BYTES = 1200, 300  # of a trace in memory, measured on the shipped examples
 LOST: Final = "your dialogue is no longer kept: press Run to begin another"
 NONE_YET: Final = "there is no dialogue to go on with: press Run the race first"
+KEEP, OVER = -1, -2  # instead of a turn's number: give the edit up, begin a new dialogue
 
 TurnParts = tuple[str, tuple[Media, ...], DecodeTrace, DecodeTrace | None]
 
@@ -294,3 +300,35 @@ def _to_dialogue_turn(turn: Turn) -> DialogueTurn:
     if turn.trace.lane == TARGET_ONLY:
         return DialogueTurn(turn.trace, None, image)
     return DialogueTurn(turn.alone, turn.trace, image)
+
+
+def connect_dialogue(dialogues: Dialogues, uploads: UploadStore, player: gr.HTML, page: Sequence[Any]) -> None:
+    """Connect the player's ``edit`` event.
+
+    Args:
+        page: the page's reference of its picture, picture, question and notice.
+    """
+
+    def edit(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
+        values = edited(dialogues, request.session_hash or "", (event._data or {}).get("turn"))
+        return uploads.with_reference(request.session_hash, values)
+
+    player.edit(edit, None, list(page), **QUICK)
+
+
+def edited(dialogues: Dialogues, session: str, turn: Any) -> tuple[Any, ...]:
+    """Return picture source, image, question and notice for a turn to edit; a refusal changes only the notice."""
+    same = (gr.skip(), gr.skip(), gr.skip())
+    if turn == OVER:
+        dialogues.show(session, None)
+        return *same, ""
+    try:
+        if not isinstance(turn, int):
+            raise ValueError("the turn to edit must be a number")
+        question, picture = dialogues.edit(session, None if turn == KEEP else turn)
+    except ValueError as refusal:
+        return *same, refusal_notice(refusal)
+    if turn == KEEP:
+        return *same, ""
+    shown = (picture, data_address(picture.preview())) if picture else same[:2]
+    return *shown, question, ""

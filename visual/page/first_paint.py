@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specllava.core.race_file import race_json
 from visual.figures.labels import strip_bidi
 from visual.page.app_state import AppState
-from visual.page.link_preview import LinkPreview
+from visual.page.middleware import LinkPreview
 from visual.player import markup
 from visual.player.component import MODULES
 from visual.player.frames import instructive_step

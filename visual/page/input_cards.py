@@ -19,8 +19,7 @@ from visual.page.model_choice import ModelChoices
 from visual.page.notices import info, notice_arguments
 from visual.page.pictures import TOY_KNOWS, Picture, new_scene
 from visual.page.runs import QUICK
-from visual.page.upload_store import UploadStore
-from visual.page.uploads import read_upload, upload_hint, upload_types
+from visual.page.uploads import UploadStore, read_upload, upload_hint, upload_types
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 

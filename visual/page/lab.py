@@ -1,4 +1,4 @@
-"""The lab below the player: a card per experiment, its handlers and its run."""
+"""The lab below the player: its experiments, a card and a run of each."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
+from specllava.core.config import DecodingConfig
 from specllava.findings.sweep import SWEEP_VALUES
+from specllava.models.media.media import Pictures
 from visual.page import widgets
 from visual.page.controls import Settings
-from visual.page.experiments import EXPERIMENTS, Experiment
+from visual.page.lab_views import (
+    View,
+    distillation_view,
+    drafters_view,
+    forced_token_view,
+    image_ablation_view,
+    rules_view,
+    sweep_view,
+)
 from visual.page.model_choice import AS_STARTED, Chosen, ModelChoices, chosen_models
 from visual.page.notices import info, notice_arguments
-from visual.page.picture_source import PictureSource
+from visual.page.pictures import UNKNOWN, LostPicture, PictureSource
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
-from visual.page.upload_store import UNKNOWN, LostPicture, UploadStore
+from visual.page.uploads import UploadStore
 from visual.player.component import component_arguments
 from visual.player.frames import Ending
 from visual.player.picture import data_address
@@ -72,6 +82,121 @@ class LabState:
         return {name: self.on(replace(models, draft=draft)) for name, draft in drafts}
 
 
+@dataclass(frozen=True)
+class Experiment:
+    """One card of the lab.
+
+    Args:
+        start: runs it on a picture, a question and the settings, with one input more that only some need.
+        view: returns the progress in words and the view of a finding.
+        control: builds the control that only this card has, and returns what holds its value.
+        read: returns that input as a click requests it, of the control's value.
+        prepare: returns that input as the run takes it; a ``ValueError`` says what the visitor can change.
+        on_token: a click on a token of the player or of the result starts it too.
+    """
+
+    name: str
+    title: str
+    about: str
+    button: str
+    start: Callable[[Lab, Pictures, str, Any, DecodingConfig], Generator[Any]]
+    view: Callable[[Any], tuple[str, View]]
+    control: Callable[[LabState], Any] = lambda lab: gr.State([])
+    read: Callable[[LabState, gr.EventData, Any], Any] = lambda lab, event, value: value
+    prepare: Callable[[LabState, RunInputs], Any] = lambda lab, inputs: inputs.more
+    on_token: bool = False
+
+
+# --- controls and inputs of single experiments ----------------------------------------------------------------------
+
+
+def _swept_option(lab: LabState) -> gr.Radio:
+    fields = [(name.replace("_", " "), name) for name in SWEEP_VALUES]
+    return gr.Radio(fields, value=fields[0][1], show_label=False, container=False, label="Option", elem_id="swept")
+
+
+def _other_picture(lab: LabState) -> gr.HTML:
+    """Build the other picture with a button that draws another one. Return its reference."""
+    other = lab.another()
+    reference = gr.HTML(**widgets.held_arguments(lab.uploads.reference("", other)))
+    about = "The other picture, which only the draft sees"
+    shown = gr.HTML(**widgets.picture_arguments(data_address(other.preview()), about), elem_id="other")
+    button = gr.Button("Another one", size="sm", elem_classes="pill")
+
+    def draw(request: gr.Request) -> tuple[Any, ...]:
+        drawn = lab.another()
+        return lab.uploads.with_reference(request.session_hash, (drawn, data_address(drawn.preview())))
+
+    button.click(draw, None, [reference, shown], **QUICK)
+    return reference
+
+
+def _read_picture(lab: LabState, event: gr.EventData, reference: Any) -> PictureSource:
+    return lab.uploads.picture(reference) or LostPicture(UNKNOWN)
+
+
+def chosen_prefix(event: gr.EventData) -> list[int]:
+    """Return the prefix of token ids that a click on the player or view chose; none for the button.
+
+    Raises:
+        gr.Error: what came is no list of whole numbers.
+    """
+    tokens = (event._data or {}).get("given", [])
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        raise gr.Error("tokens to go on from must be whole numbers")
+    return tokens
+
+
+def _check_prefix(lab: LabState, inputs: RunInputs) -> list[int]:
+    tokens, most = list[int](inputs.more), lab.requests.limits.new_tokens
+    if len(tokens) > most:
+        raise ValueError(f"{len(tokens):,} tokens to go on from, and at most {most:,} are read: click earlier")
+    return tokens
+
+
+EXPERIMENTS = (
+    Experiment(
+        "rules", "Rules side by side",
+        "The same question with every way to grow a tree: what a rule guesses right, and what that saves.",
+        "Compare the rules", lambda lab, image, question, _, config: lab.rules(image, question, config), rules_view,
+    ),
+    Experiment(
+        "drafters", "Who guesses best?",
+        "The same question, guessed by every draft of the large model, and by looking up what the text said before.",
+        "Compare the drafters",
+        lambda lab, image, question, others, config: lab.drafters(image, question, others, config), drafters_view,
+        prepare=lambda lab, inputs: lab.drafts(inputs.models),
+    ),
+    Experiment(
+        "image-ablation", "Does seeing help? (image ablation)",
+        "The large model always looks at your picture, so the answer stays the same. The small one guesses it three"
+        " times: with your picture, with a grey one, and with this other one.",
+        "Blindfold the draft",
+        lambda lab, image, question, other, config: lab.image_ablation(image, question, other.open(), config),
+        image_ablation_view, control=_other_picture, read=_read_picture,
+    ),
+    Experiment(
+        "distillation", "Does distillation help?",
+        "The small model learnt first from texts and then from the large one. Both stages guess the same answer.",
+        "Compare before and after",
+        lambda lab, image, question, _, config: lab.distillation(image, question, config), distillation_view,
+    ),
+    Experiment(
+        "sweep", "Turn the knob (sweep)",
+        "One number of your settings, turned from one end to the other while all else stays.",
+        "Turn it", lambda lab, image, question, field, config: lab.sweep(image, question, field, config), sweep_view,
+        control=_swept_option,
+    ),
+    Experiment(
+        "forced-token", "Force a token",
+        "Put another word into the answer: what comes before it stays, and the large model goes on from there.",
+        "Show the answer",
+        lambda lab, image, question, tokens, config: lab.forced_token(image, question, tokens, config),
+        forced_token_view, read=lambda lab, event, _: chosen_prefix(event), prepare=_check_prefix, on_token=True,
+    ),
+)  # fmt: skip
+
+
 # --- runs of experiments --------------------------------------------------------------------------------------------
 
 
@@ -107,36 +232,18 @@ class ExperimentRun:
 
 
 def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
-    """Make the kind of run of an experiment. ``more`` is its card's own control; for forks, a click's tokens."""
+    """Make the kind of run of an experiment; ``more`` of its requests is the input that only it needs."""
 
     def request(event: gr.EventData, reference: Any, question: str | None, more: Any, settings: Settings) -> RunRequest:
-        own = chosen(event) if experiment.name == "fork" else more
-        if experiment.name == "seeing":
-            own = lab.uploads.picture(more) or LostPicture(UNKNOWN)
+        own = experiment.read(lab, event, more)
         return RunRequest(lab.uploads.picture(reference), shorten_question(question), settings, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
-        most = lab.requests.limits.new_tokens
-        if experiment.name == "fork" and len(inputs.more) > most:
-            raise ValueError(f"{len(inputs.more):,} tokens to go on from, and at most {most:,} are read: click earlier")
-        image, experiments = inputs.picture.open(), lab.on(inputs.models)
-        more = lab.drafts(inputs.models) if experiment.name == "drafters" else inputs.more
-        findings = experiment.start(experiments, image, inputs.question, more, inputs.config)
+        image, more = inputs.picture.open(), experiment.prepare(lab, inputs)
+        findings = experiment.start(lab.on(inputs.models), image, inputs.question, more, inputs.config)
         return ExperimentRun(experiment, findings)
 
     return RunKind(experiment.name, "the experiment", "What was found so far stays here.", request, start)
-
-
-def chosen(event: gr.EventData) -> list[int]:
-    """Return the prefix of token ids that a click on the player or view chose; none for the button.
-
-    Raises:
-        gr.Error: what came is no list of whole numbers.
-    """
-    tokens = (event._data or {}).get("given", [])
-    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-        raise gr.Error("tokens to go on from must be whole numbers")
-    return tokens
 
 
 # --- layout -------------------------------------------------------------------------------------------
@@ -170,35 +277,14 @@ def _card(lab: LabState, experiment: Experiment, inputs: Inputs) -> None:
     with gr.Column(elem_classes="card experiment", elem_id=f"lab-{experiment.name}"):
         gr.HTML(**widgets.constant_arguments(title), elem_classes="about")
         with gr.Row(elem_classes="lab-controls"):
-            more = _more(lab, experiment)
+            more = experiment.control(lab)
             run = gr.Button(experiment.button, size="sm", elem_classes="lab-run")
             stop = gr.Button("Stop", size="sm", interactive=False, elem_classes="lab-stop")
         note = gr.HTML(**notice_arguments(), elem_classes="lab-said")
         result = gr.HTML(**result_arguments(), elem_classes="lab-said")
-    clicks = [run.click, *([result.select, inputs.player.select] if experiment.name == "fork" else [])]
+    clicks = [run.click, *([result.select, inputs.player.select] if experiment.on_token else [])]
     values = [inputs.picture, inputs.question, more, inputs.settings]
     connect_run(lab.requests, experiment_kind(lab, experiment), RunControls(run, stop, note, result), clicks, values)
-
-
-def _more(lab: LabState, experiment: Experiment) -> Any:
-    """Build the control that only this experiment has; an empty state where there is none."""
-    if experiment.name == "knob":
-        fields = [(name.replace("_", " "), name) for name in SWEEP_VALUES]
-        return gr.Radio(fields, value=fields[0][1], show_label=False, container=False, label="Knob", elem_id="knob")
-    if experiment.name != "seeing":
-        return gr.State([])
-    other = lab.another()
-    reference = gr.HTML(**widgets.held_arguments(lab.uploads.reference("", other)))
-    about = "The other picture, which only the draft sees"
-    shown = gr.HTML(**widgets.picture_arguments(data_address(other.preview()), about), elem_id="other")
-    button = gr.Button("Another one", size="sm", elem_classes="pill")
-
-    def draw(request: gr.Request) -> tuple[Any, ...]:
-        drawn = lab.another()
-        return lab.uploads.with_reference(request.session_hash, (drawn, data_address(drawn.preview())))
-
-    button.click(draw, None, [reference, shown], **QUICK)
-    return reference
 
 
 def result_arguments() -> dict[str, Any]:

@@ -115,10 +115,10 @@ def forced_token_view(found: ForcedToken) -> tuple[str, View]:
         {"text": "■" if t in original.eos_token_ids else original.texts[t], "options": [_option(o) for o in options]}
         for t, options in zip(original.token_ids, found.options, strict=True)
     ]
-    fork: View = {"ids": list(original.token_ids), "words": words}
+    answers: View = {"ids": list(original.token_ids), "words": words}
     if found.forced is not None:
-        fork |= {"place": found.position, "rejoined": found.rejoined, "other": _words(found.forced, found.whole)}
-    return "", {**_forced_token_chart(found).as_json(), "fork": fork}
+        answers |= {"position": found.position, "rejoined": found.rejoined, "other": _words(found.forced, found.whole)}
+    return "", {**_forced_token_chart(found).as_json(), "forced_token": answers}
 
 
 def _option(option: Option) -> View:

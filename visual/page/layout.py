@@ -1,21 +1,22 @@
-"""The whole page: what stands where, and which event calls which handler."""
+"""The whole page: the position of each card, and the handler of each event."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import gradio as gr
 
+from specllava.core.trace import RunInfo
 from specllava.toyworld.dialogue import SUGGESTIONS
 from visual.page import widgets
 from visual.page.api import connect_api
 from visual.page.app_state import AppState
-from visual.page.chip import connect_chip
-from visual.page.comparison_card import comparison_card
-from visual.page.dialogue_events import connect_dialogue
+from visual.page.comparison import comparison_card
+from visual.page.dialogue import connect_dialogue
 from visual.page.input_cards import PictureCard, QuestionCard, lessons_card, picture_card, question_card
 from visual.page.lab import Inputs, LabState, lab_section
 from visual.page.notices import notice_arguments
@@ -37,8 +38,7 @@ SUGGESTED = {  # by what the button says
     "Count": "How many objects are there?",
     "On the left?": "What is on the left?",
 }
-
-
+SECONDS_BETWEEN_POLLS = 1.0  # of whether the models are loaded
 # Gradio gives a button's picture a name of its own beside the button's.
 NAMED_ONCE = "() => document.querySelectorAll('.example img').forEach((image) => { image.alt = ''; })"
 
@@ -149,3 +149,28 @@ def _replay(
         return *state.uploads.with_reference(session, replays.show(recorded, step, words)), "", ""
 
     return show
+
+
+def connect_chip(page: gr.Blocks, chip: gr.HTML, loading: Future[RunInfo]) -> None:
+    """Fill the chip for every visitor, also for one who finds the queue full: each poll answers at once.
+
+    Args:
+        page: that is being built.
+        chip: says that the models are loading until ``loading`` is done; a visitor's page polls until then.
+        loading: what runs, once it is loaded.
+    """
+    timer = gr.Timer(SECONDS_BETWEEN_POLLS, active=False)
+
+    def poll() -> tuple[Any, gr.Timer]:
+        return (loaded(loading), gr.Timer(active=False)) if loading.done() else (gr.skip(), gr.Timer(active=True))
+
+    page.load(poll, None, [chip, timer], **QUICK)
+    timer.tick(poll, None, [chip, timer], **QUICK)
+
+
+def loaded(loading: Future[RunInfo]) -> str:
+    """Return the chip's value, once loading is done."""
+    if loading.exception():
+        return widgets.chip_value("failed", "recorded races only: the models could not be loaded")
+    info = loading.result()
+    return widgets.chip_value("ready", f"{info.pair} · {info.device.upper()} · {info.dtype}")

@@ -1,16 +1,24 @@
 """Which models run for a visitor: the page's pair, with another draft, or in another precision; or another pair.
 
-The form's setting ``drafter`` names a drafter, or another draft behind :data:`DRAFT`; ``precision`` names a precision,
+The form's setting ``drafter`` names a drafter, or another draft after :data:`DRAFT`; ``precision`` names a precision,
 ``pair`` another pair, which has neither.
+
+Another pair is loaded when it is first chosen. That takes minutes and may begin with a download, so it runs on a thread
+of its own: runs on loaded models go on, and the visitor sees the progress. Whoever serves the page loads and weighs
+pairs; no models are imported here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from threading import Lock
 from typing import Any, Final, TypeVar
 
 from specllava.core.config import short
+from visual.page.notices import NotYet
 
 PRECISION: Final = "precision"  # the setting that is no option of decoding
 PAIR: Final = "pair"  # likewise
@@ -42,7 +50,7 @@ class ModelChoices:
         own: name of the draft that it was started with; "" where there is none.
         about: what that draft is.
         drafts, precisions: the others by name, and what they are.
-        pairs: says which other pairs there are, as :meth:`visual.page.other_pairs.OtherPairs.offers`; not without any.
+        pairs: says which other pairs there are, as :meth:`visual.page.model_choice.OtherPairs.offers`; not without any.
         tree: options of decoding with which others measured its own pair, which form and calls begin with.
     """
 
@@ -81,3 +89,107 @@ def chosen_models(others: Mapping[Chosen, Item], chosen: Chosen) -> Item | None:
         names = "; ".join(map(str, (Chosen(), *others)))
         raise ValueError(f"there are no models {short(str(chosen))}: choose {names}")
     return others[chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class PairOffer:
+    """A pair as it can be chosen.
+
+    Args:
+        about: its models, the memory that they take and what is downloaded.
+        why: why it cannot be loaded here; "" if it can.
+        tree: options of decoding with which others measured it, which choosing it sets.
+    """
+
+    name: str
+    about: str
+    why: str = ""
+    tree: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A pair that is there, or being loaded since a moment of ``time.monotonic``."""
+
+    pair: Future[Any]
+    since: float
+
+    @property
+    def failed(self) -> bool:
+        return self.pair.done() and self.pair.exception() is not None
+
+    def progress_line(self, name: str) -> str:
+        """Tell for how long it has been loading."""
+        seconds = time.monotonic() - self.since
+        return f"{name} is being loaded, for {seconds:.0f} seconds by now; runs on other models go on meanwhile."
+
+
+class OtherPairs:
+    """The pairs beside the page's own. Handlers share it across threads.
+
+    Args:
+        names: of the pairs that may be loaded.
+        load: loads one of them; a ``ValueError`` says what is wrong.
+        weigh: describes them with the memory that is free by now, and that pairs it is given would make free.
+        drop: lets go of whatever else holds a pair; a pair that was chosen before then makes room for the next. Without
+            it all stay: others may be using them.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        load: Callable[[str], Any],
+        weigh: Callable[[Sequence[str]], list[PairOffer]],
+        drop: Callable[[str], None] | None = None,
+    ) -> None:
+        self.names = tuple(names)
+        self._load, self._weigh, self._drop = load, weigh, drop
+        self._held: dict[str, _Held] = {}
+        self._lock = Lock()
+        self._thread = ThreadPoolExecutor(1, "pairs")
+
+    def get(self, name: str) -> Any:
+        """Return a pair that is loaded; of one that is not, loading begins.
+
+        Raises:
+            NotYet: it is being loaded.
+            ValueError: it cannot be, or another one is at the moment.
+            Exception: whatever else loading failed with, such as too little memory.
+        """
+        with self._lock:
+            held = self._held.get(name) or self._begin(name)
+        if not held.pair.done():
+            raise NotYet(held.progress_line(name), lambda: self._progress(name))
+        if held.failed:
+            with self._lock:
+                if self._held.get(name) is held:
+                    del self._held[name]  # the next choice tries again
+        try:
+            return held.pair.result()
+        except ValueError as refusal:
+            raise ValueError(f"{name} cannot be loaded: {refusal}") from refusal
+
+    def offers(self) -> list[dict[str, Any]]:
+        """Return all pairs as data for ``static/pair_choice.js``, those that are there or on their way first."""
+        with self._lock:
+            held = {name: one.pair.done() for name, one in self._held.items() if not one.failed}
+        states = {name: "is loaded" if done else "is being loaded" for name, done in held.items()}
+        given = self._weigh([name for name, done in held.items() if done] if self._drop else [])
+        offers = [asdict(offer) | {"state": states.get(offer.name, "")} for offer in given]
+        return sorted(offers, key=lambda offer: (not offer["state"], bool(offer["why"])))
+
+    def _begin(self, name: str) -> _Held:
+        busy = next((other for other, one in self._held.items() if not one.pair.done()), None)
+        if busy is not None:
+            raise ValueError(f"{busy} is being loaded, and pairs are loaded one at a time: try again in a minute")
+        if self._drop is not None:
+            for other in tuple(self._held):
+                del self._held[other]
+                self._drop(other)
+        self._held[name] = _Held(self._thread.submit(self._load, name), time.monotonic())
+        return self._held[name]
+
+    def _progress(self, name: str) -> str | None:
+        """Tell how loading stands; ``None`` once it is over."""
+        held = self._held.get(name)
+        return None if held is None or held.pair.done() else held.progress_line(name)

@@ -1,22 +1,34 @@
-"""Pictures that visitors ask about: an example's file, an upload, or a scene of the toy world."""
+"""What a question is about: a picture, a toy scene, several pictures or a video, which a contact sheet shows."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Final
 
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from specllava.models.media.images import EncodedImage, open_image
+from specllava.models.media.media import Media, Video, all_frames, evenly
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Split, sample_scene
 from visual.page.notices import info
-from visual.player.picture import data_address
+from visual.player.picture import LONGEST_SIDE, data_address
 
 TOY_KNOWS = "The toy pair knows only its own cartoon scenes."
 STRANGE = "This scene has a thing in a colour in which training never showed it."
 SCENE_PIXELS = 384  # of a scene on the page
 PICTURE_PIXELS = 1344  # on the longer side: no family of models looks at more
+UNKNOWN = "this picture is no longer kept: choose another one"
+SHOWN_FRAMES: Final = 8  # of a video, on a contact sheet
+GAP: Final = 8
+GROUND, LABEL, INK = "#3a4047", "#121417", "#ffffff"  # the ground stands out from a light and from a dark page
+TEXT: Final = 38  # pixels, legible where the page shows the sheet at a quarter of its size
+RATIOS: Final = (0.5, 2.0)  # width over height of a cell, at least and at most
+Cell = tuple[Image.Image, str]  # a picture and its label, "" without
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +75,52 @@ class Picture:
         return open_image(self.file) if self.file else self.upload
 
 
+@dataclass(frozen=True, eq=False)
+class MediaList:
+    """Several pictures, or a video, of one question. Visitors see a contact sheet of them.
+
+    Two are equal only if they are the same object, as with :class:`Picture`.
+    """
+
+    parts: tuple[Media, ...]
+    uploaded = True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pictures and frames, and of the contact sheet."""
+        return sum(map(image_bytes, (*all_frames(self.parts), self._sheet)))
+
+    def open(self) -> tuple[Media, ...]:
+        """Return the pictures and videos as the models get them."""
+        return self.parts
+
+    def preview(self) -> Image.Image:
+        """Return the contact sheet."""
+        return self._sheet
+
+    @cached_property
+    def _sheet(self) -> Image.Image:
+        return contact_sheet(self.parts)
+
+
+@dataclass(frozen=True, eq=False)
+class LostPicture:
+    """A picture that is no longer kept. Whoever opens it gets a ``ValueError`` with the line that says so."""
+
+    line: str
+    uploaded = True
+    nbytes = 0
+
+    def open(self) -> Image.Image:
+        raise ValueError(self.line)
+
+    preview = open
+
+
+# ``open`` returns the models' input, ``preview`` the picture on the page.
+PictureSource = Picture | MediaList | LostPicture
+
+
 def image_bytes(image: Image.Image) -> int:
     """Return the bytes of a decoded picture."""
     return image.width * image.height * len(image.getbands())
@@ -72,3 +130,59 @@ def new_scene(split: Split) -> tuple[Picture, str, str]:
     """Draw a random scene. Returns state, image and notice; ``held-out`` ones hold a mix that training never had."""
     picture = Picture(seed=random.randrange(10**9), split=split)
     return picture, picture.address, info(STRANGE) if split == "held-out" else ""
+
+
+def contact_sheet(media: Sequence[Media]) -> Image.Image:
+    """Draw pictures and frames in rows, on a sheet that is not higher than wide, sides at most ``LONGEST_SIDE``."""
+    cells = cells_of(media)
+    ratio = min(max(median(picture.width / picture.height for picture, _ in cells), RATIOS[0]), RATIOS[1])
+    width, columns = max((_cell_width(len(cells), count, ratio), count) for count in range(1, len(cells) + 1))
+    height = int(width / ratio)
+    rows = -(-len(cells) // columns)
+    used, high = (count * (side + GAP) + GAP for count, side in ((columns, width), (rows, height)))
+    sheet = Image.new("RGB", (max(used, high), high), GROUND)
+    left = (sheet.width - used) // 2 + GAP
+    for number, cell in enumerate(cells):
+        row, column = divmod(number, columns)
+        _draw(sheet, cell, (left + column * (width + GAP), GAP + row * (height + GAP)), (width, height))
+    return sheet
+
+
+def cells_of(media: Sequence[Media]) -> list[Cell]:
+    """Return the cells of a sheet. Pictures are numbered where something else stands beside them; frames bear times."""
+    cells = list[Cell]()
+    for number, one in enumerate(media, start=1):
+        name = str(number) if len(media) > 1 else ""
+        if not isinstance(one, Video):
+            cells.append((one, name))
+            continue
+        chosen = evenly(len(one.frames), min(SHOWN_FRAMES, len(one.frames)))
+        cells += [(one.frames[place], _time(one.seconds[place])) for place in chosen]
+    return cells
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02}" if minutes else f"{seconds:.1f} s"
+
+
+def _cell_width(cells: int, columns: int, ratio: float) -> int:
+    """Return the width of a cell with which all cells fit a square of ``LONGEST_SIDE``."""
+    rows = -(-cells // columns)
+    wide, high = ((LONGEST_SIDE - GAP) // count - GAP for count in (columns, rows))
+    return int(min(wide, high * ratio))
+
+
+def _draw(sheet: Image.Image, cell: Cell, place: tuple[int, int], size: tuple[int, int]) -> None:
+    """Draw a cell: the whole picture in its middle, the label in the picture's corner."""
+    (picture, label), (left, top), (width, height) = cell, place, size
+    small = ImageOps.contain(picture.convert("RGB"), size)
+    x, y = left + (width - small.width) // 2, top + (height - small.height) // 2
+    sheet.paste(small, (x, y))
+    if not label:
+        return
+    text = min(TEXT, width // 3, height // 3)
+    pen, font, edge = ImageDraw.Draw(sheet), ImageFont.load_default(text), text // 5
+    right, bottom = x + int(pen.textlength(label, font)) + 2 * edge, y + text + edge
+    pen.rounded_rectangle((x, y, right, bottom), edge, LABEL)
+    pen.text((x + edge, (y + bottom) / 2), label, INK, font, anchor="lm")

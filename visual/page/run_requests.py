@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from specllava.core.limits import Limits
 from visual.page.controls import Settings
-from visual.page.picture_source import PictureSource
+from visual.page.pictures import PictureSource
 
 RunState = Literal["on", "stopped", "left", "closed"]
 RunKey = tuple[str, str]  # a session and the name of a kind of run

@@ -28,9 +28,11 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 
 import gradio as gr
+from gradio.context import LocalContext
 
 from specllava.core.config import DecodingConfig
 from specllava.core.errors import is_out_of_memory
@@ -39,14 +41,14 @@ from specllava.core.metrics import RunTotals
 from visual.page.controls import decoding_config
 from visual.page.model_choice import Chosen, read_models
 from visual.page.notices import NotYet, error, failure, info, refusal_notice, warning
-from visual.page.picture_source import PictureSource
-from visual.page.run_log import Outcome, log_run
+from visual.page.pictures import PictureSource
 from visual.page.run_requests import QueuePosition, RunKey, RunRequest, RunRequests
-from visual.page.waiting_calls import COMPUTE, joined_sessions, waiting_calls
 from visual.player.frames import Ending
 from visual.player.question import check_question
 
 log = logging.getLogger("specllava.page")
+RUN_LOG = logging.getLogger("specllava.runs")
+COMPUTE: Final = "compute"  # concurrency id of whatever computes: one such event runs at a time
 QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 # A visitor who asks again before the handler has ended gets another run behind it, not none.
 COMPUTES: dict[str, Any] = {
@@ -63,6 +65,8 @@ OUT_OF_MEMORY = (
 )
 UNBEGUN = error("This did not start: a setting may be outside its bounds. Please check the settings and try again.")
 
+# ``left``: for something else, or by a visitor who is gone. ``refused``: for what the visitor can change.
+Outcome = Literal["finished", "stopped", "deadline", "closed", "left", "refused", "failed"]
 Update = tuple[Any, str]  # a value for what shows the run, ``None`` to leave it, and a notice
 
 
@@ -177,6 +181,21 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
     finally:
         requests.remove(key, request)
         log_run(kind.name, outcome, time.monotonic() - began, None if run is None else run.summary())
+
+
+def log_run(kind: str, outcome: Outcome, seconds: float, summary: RunTotals | None) -> None:
+    """Log how a run ended: a line of JSON, without a word of what was asked or answered.
+
+    Args:
+        kind: name of the kind of run.
+        seconds: from when it left the waiting line.
+        summary: of the lane that answered; ``None`` where there is none, as of an experiment.
+    """
+    ended = datetime.now(UTC).isoformat(timespec="seconds")
+    line: dict[str, Any] = {"run": kind, "outcome": outcome, "ended": ended, "seconds": round(seconds, 3)}
+    if summary is not None:
+        line |= {"tokens": summary.tokens, "tau": None if math.isnan(summary.tau) else round(summary.tau, 3)}
+    RUN_LOG.info(json.dumps(line))
 
 
 def _show_events(
@@ -308,3 +327,40 @@ def connect_run(
     computed.failure(refuse, None, [*pressed, controls.notice], **QUICK)  # a full queue: only the browser is told
     controls.stop.click(halt, None, [*pressed, controls.notice], **QUICK)
     return lambda event: event.then(buttons, None, pressed, **QUICK)
+
+
+# --- gradio's own queue: a call enters it before any code of the page runs. It has no public interface for these
+# --- questions; tests/test_api.py notices if the one that is used here changes.
+
+
+def waiting_calls() -> list[float]:
+    """Return when each call of the API that waits was made, on the clock of ``time.monotonic``. Within a handler."""
+    blocks = LocalContext.blocks.get(None)
+    line = blocks._queue.event_queue_per_concurrency_id.get(COMPUTE) if blocks else None
+    return [event.enqueue_time for event in list(line.queue) if event.fn.api_visibility == "public"] if line else []
+
+
+def joined_sessions() -> set[str]:
+    """Return the sessions that have a call of what computes in the queue, waiting or running. Within a handler."""
+    blocks = LocalContext.blocks.get(None)
+    events = list(blocks._queue.event_ids_to_events.values()) if blocks else []
+    return {event.session_hash for event in events if event.concurrency_id == COMPUTE}
+
+
+def watch_call() -> Callable[[], bool]:
+    """Return what tells whether the client of this call still waits for its answer. Within the call's handler."""
+    blocks, call = LocalContext.blocks.get(None), LocalContext.event_id.get(None)
+
+    def is_wanted() -> bool:
+        event = blocks._queue.event_ids_to_events.get(call) if blocks and call else None
+        return event is not None and event.alive
+
+    return is_wanted
+
+
+def is_awaited(page: gr.Blocks, name: str) -> bool:
+    """Return whether answers go to a session or a call of this name. Gradio logs a stack trace for any other."""
+    queue = page._queue
+    if name in queue.event_ids_to_events or name in queue.pending_messages_per_session:
+        return True
+    return any(name in calls for calls in list(queue.pending_event_ids_session.values()))

@@ -21,7 +21,7 @@ export function mount({ element, props, watch, charts, player, compared, choose 
     find(".answer").textContent = view.answer;
     section(".gloss", view.gloss, showGloss);
     section(".closeups", view.closeups, showCloseups);
-    section(".fork", view.fork, (fork) => showFork(find, fork, choose));
+    section(".forced-token", view.forced_token, (answers) => showForcedToken(find, answers, choose));
     fillTable();
     charts.drawPlots(await plotly(), find(".plots"), view.figures);
   }
@@ -70,12 +70,12 @@ function verdictMark({ share, verdict, title }) {
   return { share, sign: verdict === "target" ? "×" : "", title: `${title}; ${VERDICTS[verdict]}` };
 }
 
-// Two answers beside each other. A word of the original opens what else could stand there; choosing that goes on from it.
-function showFork(find, { ids, words, place, rejoined, other }, choose) {
+// Two answers beside each other. A word of the original opens its alternatives; choosing one goes on from it.
+function showForcedToken(find, { ids, words, position, rejoined, other }, choose) {
   const options = find(".options");
   options.replaceChildren();
   const buttons = words.map(({ text }, number) => {
-    const button = make("button", number === place ? "said forced" : "said", text.trimStart() || "␣", { type: "button" });
+    const button = make("button", number === position ? "said forced" : "said", text.trimStart() || "␣", { type: "button" });
     button.addEventListener("click", () => open(number));
     return button;
   });
@@ -89,8 +89,8 @@ function showFork(find, { ids, words, place, rejoined, other }, choose) {
   find(".tellings").replaceChildren(...tellings);
 
   function kind(number) {
-    if (number === place) return "forced";
-    return number < place || number >= other.length - rejoined ? "same" : "new";
+    if (number === position) return "forced";
+    return number < position || number >= other.length - rejoined ? "same" : "new";
   }
 
   function open(number) {

@@ -25,7 +25,7 @@ export function mount({ element, props, watch, server, plotly, page, fork, edit,
   }
   function goOn(tail) {
     fork([...player.said(), ...tail]);
-    document.getElementById("lab-fork")?.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
+    document.getElementById("lab-forced-token")?.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
   }
   const pictures = modules.pictures.createPictures(root, { modules, plotly: ready, shown: () => ({ frame: player.told.frame, run: player.run }) });
   const { whole, turn } = part("dialogue");

@@ -14,6 +14,7 @@ from huggingface_hub.dataclasses import strict
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModel,
     LlavaConfig,
@@ -26,7 +27,6 @@ from transformers import (
     ProcessorMixin,
 )
 from transformers.activations import ACT2FN
-from transformers.configuration_utils import SubConfigSpec
 
 from specllava.core.files import whole_directory
 from specllava.models.checkpoints.checkpoint import Checkpoint
@@ -50,9 +50,7 @@ class SlotDraftConfig(PretrainedConfig):
     """
 
     model_type = "slot_draft"
-    sub_configs_defaults: ClassVar[dict[str, SubConfigSpec]] = {
-        "text_config": SubConfigSpec(config_class=AutoConfig, model_type="llama")
-    }
+    sub_configs: ClassVar[dict[str, type]] = {"text_config": AutoConfig}
 
     text_config: dict[str, Any] | PretrainedConfig | None = None
     target_type: str = ""
@@ -62,6 +60,12 @@ class SlotDraftConfig(PretrainedConfig):
     projector_hidden_act: str = "gelu"
     compressor: dict[str, Any] | None = None
     tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if not isinstance(self.text_config, PretrainedConfig):
+            options = {"model_type": "llama", **(self.text_config or {})}
+            self.text_config = CONFIG_MAPPING[options["model_type"]](**options)
+        super().__post_init__(**kwargs)
 
 
 class SlotProjector(nn.Module):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel, ProcessorMixin
+from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel
 
 from specllava.models.media.media import Video
 
@@ -63,12 +63,13 @@ class ProcessedPrompt:
 
     Args:
         config: of the model.
+        processor: of the model; ``None`` where only its output is at hand.
         inputs: as the processor gives them, ``input_ids`` among them.
         sizes: of the pictures as given, in their order.
     """
 
     config: PretrainedConfig
-    processor: ProcessorMixin
+    processor: Any
     inputs: Mapping[str, Tensor]
     sizes: Sequence[Size]
 

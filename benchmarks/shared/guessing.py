@@ -1,0 +1,174 @@
+"""What a draft's guesses were worth on one answer, and pooled over many with intervals: what every experiment reports.
+
+Each answer is decoded twice, speculatively and by the target alone, and has to be the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks.shared.pictures import write_svg
+from specllava.bench.draft_quality import draft_scores
+from specllava.cli.options import write_json
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import compare, summarise
+from specllava.core.trace import DecodeTrace
+from specllava.findings.bootstrap import Ratio, pooled_rate, pooled_ratio
+from specllava.lane import Lane
+from specllava.pair import Pair
+from specllava.runtime.prompt import Prompt
+from visual.figures.intervals import Panel, interval_figure
+
+
+class DifferError(AssertionError):
+    """Error of an answer that speculation changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guessing:
+    """Counts of one answer and the draft's guesses for it.
+
+    Args:
+        tokens: of the answer.
+        emitted, passes: tokens that steps emitted, and target passes.
+        drafted, accepted: tokens guessed, and those accepted.
+        entropy, divergence: sums over the answer's tokens, in nats: of the draft, and KL(target ‖ draft).
+        agreed: tokens that are the draft's likeliest.
+        right: whether the answer is true; of questions whose answer is not judged, 0.
+    """
+
+    tokens: int
+    emitted: int
+    passes: int
+    drafted: int
+    accepted: int
+    entropy: float
+    divergence: float
+    agreed: int
+    right: int = 0
+
+
+# Numerator and denominator of every rate, by its name in results.
+RATES: Final[dict[str, Callable[[Guessing], tuple[float, float]]]] = {
+    "tau": lambda one: (one.emitted, one.passes),
+    "acceptance": lambda one: (one.accepted, one.drafted),
+    "entropy": lambda one: (one.entropy, one.tokens),
+    "kl": lambda one: (one.divergence, one.tokens),
+    "agreement": lambda one: (one.agreed, one.tokens),
+    "right": lambda one: (one.right, 1),
+    "length": lambda one: (one.tokens, 1),
+}
+TITLES: Final = {
+    "tau": "τ, tokens per target pass", "entropy": "entropy of the draft, nats",
+    "kl": "KL(target ‖ draft), nats per token", "acceptance": "acceptance, share of guesses",
+    "right": "true answers of the target, share",
+}  # fmt: skip
+
+
+def alone(pair: Pair, prompt: Prompt, config: DecodingConfig) -> DecodeTrace:
+    """Return the target's own answer."""
+    return pair.run(Lane("target-only", replace(config, drafter="none"), prompt))
+
+
+@torch.inference_mode()
+def guess(
+    pair: Pair, prompt: Prompt, config: DecodingConfig, own: DecodeTrace, right: bool = False
+) -> Guessing:
+    """Answer a prompt speculatively, and score the draft on the answer.
+
+    Args:
+        own: the target's own answer, see :func:`alone`.
+
+    Raises:
+        DifferError: other tokens than the target's own.
+    """
+    trace = pair.run(Lane("speculative", config, prompt))
+    same = compare(own, trace)
+    if not same.identical:
+        raise DifferError(f"token {same.position} is not the target's own, at a margin of {same.margin}: {trace.text}")
+    answer = trace.token_ids
+    scores = draft_scores(pair, prompt, answer)
+    counts = summarise([trace])
+    agreed = sum(one == token for one, token in zip(scores.guesses, answer, strict=True))
+    entropy, divergence = math.fsum(scores.entropies), math.fsum(scores.divergences)
+    return Guessing(
+        len(answer), counts.step_tokens, counts.target_passes, counts.drafted, counts.accepted, entropy, divergence,
+        agreed, int(right),
+    )  # fmt: skip
+
+
+def rates(clusters: Sequence[Sequence[Guessing]], names: Sequence[str] = tuple(RATES)) -> dict[str, Any]:
+    """Pool answers, and give each rate its 95 % interval of the bootstrap over clusters, drawn whole.
+
+    Args:
+        clusters: answers that belong together, such as those about one scene.
+    """
+    found: dict[str, Any] = {"answers": sum(map(len, clusters)), "clusters": len(clusters)}
+    for name in names:
+        parts = [[RATES[name](one) for one in cluster] for cluster in clusters]
+        totals = [(math.fsum(n for n, _ in one), math.fsum(d for _, d in one)) for one in parts]
+        found[name] = interval(pooled_rate(totals))
+    return found
+
+
+def over(rate: str, base: Sequence[Guessing], own: Sequence[Guessing]) -> dict[str, float]:
+    """Return a rate as a multiple of that of other answers to the same prompts, with its interval."""
+    return interval(pooled_ratio([RATES[rate](one) for one in base], [RATES[rate](one) for one in own]))
+
+
+def interval(ratio: Ratio) -> dict[str, float]:
+    """Return value and ends for a file of results."""
+    return {name: round(value, 5) for name, value in asdict(ratio).items()}
+
+
+def cells(row: Mapping[str, Any], *names: str, digits: int = 2) -> tuple[str, ...]:
+    """Return rates with their intervals as cells of a table."""
+    return tuple(_cell(row[name], digits) for name in names)
+
+
+def _cell(rate: Mapping[str, float], digits: int) -> str:
+    return f"{rate['value']:.{digits}f} ({rate['low']:.{digits}f} to {rate['high']:.{digits}f})"
+
+
+def write_rates(path: Path | None, pair: Pair, options: Any, rows: Any) -> None:
+    """Write the rates of an experiment with its setting and date."""
+    facts = {"setting": asdict(pair.info), "date": datetime.now(UTC).date().isoformat()}
+    write_json(path, {"rows": rows, "options": _without_files(asdict(options)), **facts})
+
+
+def draw_rates(
+    path: Path | None, series: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[str], places: Sequence[str],
+    across: str, joined: bool = True,
+) -> None:  # fmt: skip
+    """Draw a panel of intervals for each rate.
+
+    Args:
+        series: rows of rates, one for each of ``places``; a row without a rate has no mark.
+        names: rates.
+        across: title of the horizontal axis.
+        joined: join a series by lines.
+    """
+    if path is not None:
+        panels = [Panel(TITLES[name], _points(series, name)) for name in names]
+        write_svg(interval_figure(panels, places, across, joined=joined), path)
+
+
+def _points(series: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> dict[str, list[Any]]:
+    found = {line: [row.get(name) for row in rows] for line, rows in series.items()}
+    return {line: points for line, points in found.items() if any(points)}
+
+
+def _without_files(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out paths, on which no result depends."""
+    return {
+        name: _without_files(value) if isinstance(value, dict) else value
+        for name, value in options.items()
+        if not isinstance(value, Path) and value is not None
+    }
