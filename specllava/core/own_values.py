@@ -55,9 +55,9 @@ def listed(values: Any, about: str) -> Sequence[Any]:
     Raises:
         ValueError: another value, such as a generator, which need not end.
     """
-    found = values.tolist() if hasattr(values, "tolist") else values
-    if isinstance(found, Sequence) and not isinstance(found, str | bytes):
-        return found
+    plain = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(plain, Sequence) and not isinstance(plain, str | bytes):
+        return plain
     raise ValueError(f"{about} {short_repr(values)}, not a list")
 
 

@@ -136,16 +136,16 @@ def check_pruned(name: str, pruned: Sequence[Pruned], nodes: int, vocabulary: in
     Raises:
         ValueError: guesses below no node, or as :func:`check_proposal`; one line.
     """
-    about, found = f"the drafter {name} prunes", list[Pruned]()
+    about, guesses = f"the drafter {name} prunes", list[Pruned]()
     for guess in listed(pruned, about):
         if not isinstance(guess, Pruned):
             raise ValueError(f"{about} {short_repr(guess)}, not a Pruned")
         parent, token = integer(guess.parent, f"{about} a guess of parent"), integer(guess.token, f"{about} token")
         if not 0 <= parent < nodes:
             raise ValueError(f"{about} a guess of parent {parent}, of a tree of {nodes} nodes")
-        found.append(Pruned(parent, token, finite(guess.log_prob, f"{about} a guess of log-probability")))
-    _check_known(about, [guess.token for guess in found], vocabulary)
-    return tuple(found)
+        guesses.append(Pruned(parent, token, finite(guess.log_prob, f"{about} a guess of log-probability")))
+    _check_known(about, [guess.token for guess in guesses], vocabulary)
+    return tuple(guesses)
 
 
 def _check_known(about: str, tokens: Sequence[int], vocabulary: int) -> None:

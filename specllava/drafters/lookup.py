@@ -45,8 +45,8 @@ class LookupSession(DraftSession):
         self._tree = DraftTree.only_root(0)
 
     def propose(self, root: int, depth: int) -> DraftTree:
-        found = continuations([*self._history, root], self._config.ngram, depth, self._opaque)
-        self._tree = merge(root, found, self._config.nodes)
+        paths = continuations([*self._history, root], self._config.ngram, depth, self._opaque)
+        self._tree = merge(root, paths, self._config.nodes)
         return self._tree
 
     def keep(self, path: Sequence[int], states: Tensor | None = None) -> None:
@@ -79,10 +79,10 @@ def _until(tokens: list[int], opaque: frozenset[int]) -> tuple[int, ...]:
     return tuple(tokens[:end])
 
 
-def merge(root: int, found: Sequence[tuple[int, ...]], nodes: int) -> DraftTree:
+def merge(root: int, paths: Sequence[tuple[int, ...]], nodes: int) -> DraftTree:
     """Merge continuations into a tree; a guess's probability is its share among those that reached its parent."""
-    counts: Counter[tuple[int, ...]] = Counter(path[:end] for path in found for end in range(1, len(path) + 1))
-    scores = {path: math.log(count / len(found)) for path, count in counts.items()}
+    counts: Counter[tuple[int, ...]] = Counter(path[:end] for path in paths for end in range(1, len(path) + 1))
+    scores = {path: math.log(count / len(paths)) for path, count in counts.items()}
     best = sorted(counts, key=lambda path: (-scores[path], len(path)))[:nodes]  # a stable sort: the latest goes first
     kept: list[tuple[int, ...]] = [(), *sorted(best, key=len)]
     node_of = {path: node for node, path in enumerate(kept)}

@@ -98,8 +98,8 @@ class TopTokensReduction:
         """
         if any(math.isnan(row[0]) for row in numbers):
             check_finite(logits, "draft")
-        found = []
+        tops = []
         for entropy, *rest in numbers:
             values = [value for value in rest[: self.count] if value > -math.inf]
-            found.append(TopTokens([int(token) for token in rest[self.count :][: len(values)]], values, entropy))
-        return found
+            tops.append(TopTokens([int(token) for token in rest[self.count :][: len(values)]], values, entropy))
+        return tops

@@ -50,11 +50,11 @@ def pooled_ratio(a: Sequence[Part], b: Sequence[Part], seed: int = 0) -> Ratio:
     if len(a) < 2:
         return Ratio(value, math.nan, math.nan)
     drawn = np.random.default_rng(seed).integers(len(a), size=(RESAMPLES, len(a)))
-    found = _ratios(np.stack([column[drawn].sum(axis=1) for column in parts.T], axis=-1))
-    found = found[np.isfinite(found)]  # draws of prompts without a step have no rate
-    if not found.size:
+    ratios = _ratios(np.stack([column[drawn].sum(axis=1) for column in parts.T], axis=-1))
+    ratios = ratios[np.isfinite(ratios)]  # draws of prompts without a step have no rate
+    if not ratios.size:
         return Ratio(value, math.nan, math.nan)
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Ratio(value, float(low), float(high))
 
 

@@ -23,9 +23,9 @@ ACTIVE: Final = re.compile(r"[\\`*_{}\[\]()<>#+\-.!|~&:@=$]")  # Markdown's own 
 MAX_SHOWN_PROMPT: Final = 80  # characters in Markdown; the other formats hold it whole
 
 
-def records(found: PairedComparison) -> list[dict[str, Cell]]:
+def records(result: PairedComparison) -> list[dict[str, Cell]]:
     """Return a record per row: the columns of every format. ``first_difference`` counts tokens from 0."""
-    return [_record(number, row) for number, row in enumerate(found.rows, start=1)]
+    return [_record(number, row) for number, row in enumerate(result.rows, start=1)]
 
 
 def _record(number: int, row: PromptResult) -> dict[str, Cell]:
@@ -58,10 +58,10 @@ def sameness_word(sameness: Comparison | None) -> str:
     return "identical" if sameness.identical else "near-tie" if sameness.near_tie else "different"
 
 
-def to_csv(found: PairedComparison) -> str:
+def to_csv(result: PairedComparison) -> str:
     """Write the rows as CSV; what is not known is empty, and no text is a formula."""
     text = io.StringIO()
-    rows = [{name: inert_cell(value) for name, value in record.items()} for record in records(found)]
+    rows = [{name: inert_cell(value) for name, value in record.items()} for record in records(result)]
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -79,50 +79,51 @@ def inert_markdown(text: str) -> str:
     return ACTIVE.sub(r"\\\g<0>", " ".join(text.split()))
 
 
-def to_json(found: PairedComparison) -> dict[str, Any]:
+def to_json(result: PairedComparison) -> dict[str, Any]:
     """Return rows and totals as JSON data; what is not known is ``null``."""
-    a, b = found.totals
-    ratios = {"tau": found.tau, "speed": found.speed, "end_to_end": found.end_to_end, "counted": found.counted}
+    a, b = result.totals
+    ratios = {"tau": result.tau, "speed": result.speed, "end_to_end": result.end_to_end, "counted": result.counted}
     return {
-        "a": {"name": found.a, "tau": _finite(a.tau), "tokens_per_second": _finite(a.tokens_per_second)},
-        "b": {"name": found.b, "tau": _finite(b.tau), "tokens_per_second": _finite(b.tokens_per_second)},
-        "prompts": len(found.rows),
-        "identical": found.same,
-        "comparable": found.comparable,
+        "a": {"name": result.a, "tau": _finite(a.tau), "tokens_per_second": _finite(a.tokens_per_second)},
+        "b": {"name": result.b, "tau": _finite(b.tau), "tokens_per_second": _finite(b.tokens_per_second)},
+        "prompts": len(result.rows),
+        "identical": result.same,
+        "comparable": result.comparable,
         "ratios": {
             name: None if one is None else {key: _finite(getattr(one, key)) for key in ("value", "low", "high")}
             for name, one in ratios.items()
         },
-        "rows": records(found),
+        "rows": records(result),
     }
 
 
-def to_markdown(found: PairedComparison) -> str:
+def to_markdown(result: PairedComparison) -> str:
     """Write names, totals and a table of the rows as Markdown."""
     columns = dict(SHOWN)
-    if found.counted is None:
+    if result.counted is None:
         del columns["by passes B/A"]
-    lines = [f"A: {inert_markdown(found.a)}  ", f"B: {inert_markdown(found.b)}", ""]
-    lines += [f"- {line}" for line in summary_lines(found)]
+    lines = [f"A: {inert_markdown(result.a)}  ", f"B: {inert_markdown(result.b)}", ""]
+    lines += [f"- {line}" for line in summary_lines(result)]
     lines += ["", f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
-    for record in records(found):
+    for record in records(result):
         lines.append(f"| {' | '.join(_markdown(record[key]) for key in columns.values())} |")
     return "\n".join(lines) + "\n"
 
 
-def summary_lines(found: PairedComparison) -> list[str]:
+def summary_lines(result: PairedComparison) -> list[str]:
     """Say what came out, a line per ratio; ratios are B's rate over A's."""
-    a, b = found.totals
-    done = f"{len(found.rows)} of {found.prompts}" if len(found.rows) < found.prompts else f"{found.prompts}"
-    words = f"{found.same} of {found.comparable} answers identical" if found.comparable else "answers drawn by chance"
+    a, b = result.totals
+    done, same = len(result.rows), result.comparable
+    prompts = f"{done} of {result.prompts}" if done < result.prompts else f"{result.prompts}"
+    words = f"{result.same} of {same} answers identical" if same else "answers drawn by chance"
     lines = [
-        f"{done} prompt{'' if found.prompts == 1 else 's'}, {words}",
-        f"tokens per target pass: A {_number(a.tau)}, B {_number(b.tau)}; {ratio_words(found.tau)}",
+        f"{prompts} prompt{'' if result.prompts == 1 else 's'}, {words}",
+        f"tokens per target pass: A {_number(a.tau)}, B {_number(b.tau)}; {ratio_words(result.tau)}",
     ]
-    if found.counted is not None:
-        lines.append(f"speed by counted passes at measured costs: {ratio_words(found.counted)}")
-    in_all = _number(found.end_to_end.value)
-    lines.append(f"speed by the clock: {ratio_words(found.speed)} while answering, {in_all} in all")
+    if result.counted is not None:
+        lines.append(f"speed by counted passes at measured costs: {ratio_words(result.counted)}")
+    in_all = _number(result.end_to_end.value)
+    lines.append(f"speed by the clock: {ratio_words(result.speed)} while answering, {in_all} in all")
     return lines
 
 
@@ -133,9 +134,9 @@ def ratio_words(ratio: Ratio) -> str:
     return f"B/A {_number(ratio.value)} (95 % interval {_number(ratio.low)} to {_number(ratio.high)})"
 
 
-def race_files(found: PairedComparison) -> Iterator[tuple[str, str]]:
+def race_files(result: PairedComparison) -> Iterator[tuple[str, str]]:
     """Yield name and document of every race file that was kept, for :func:`specllava.core.race_file.write_zip`."""
-    for number, row in enumerate(found.rows, start=1):
+    for number, row in enumerate(result.rows, start=1):
         document = row.race
         if document is not None:
             yield f"{number:03}.json", document

@@ -76,7 +76,7 @@ class Sweep:
         if self.alone is None or not self.alone.steps:
             return ()
         reference, done = summarise([self.alone]), {value: run for value, run in self.runs if run.steps}
-        counted = {value: found.speedup for value, found in self.priced}
+        counted = {value: cost.speedup for value, cost in self.priced}
         points = []
         for value in self.values:
             if value in done:

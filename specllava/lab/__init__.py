@@ -143,10 +143,10 @@ class Lab:
 
 
 def _ablate_closely(variants: Sequence[Variant], config: DecodingConfig) -> Generator[Ablation]:
-    found = Ablation(())
-    for found in ablate(variants, config):
-        yield found
-    yield from with_tree_comparisons(found, variants, config)
+    finding = Ablation(())
+    for finding in ablate(variants, config):
+        yield finding
+    yield from with_tree_comparisons(finding, variants, config)
 
 
 def _replace_each(media: Sequence[Media], by: Callable[[Image.Image], Image.Image]) -> tuple[Media, ...]:

@@ -95,19 +95,19 @@ def compare_questions(
     Raises:
         ValueError: bad input, as :meth:`specllava.pair.Pair.prompt`; names the question.
     """
-    found = PairedComparison(*side_names(a.config, b.config, a.pair.info, b.pair.info), count)
-    yield found
+    finding = PairedComparison(*side_names(a.config, b.config, a.pair.info, b.pair.info), count)
+    yield finding
     for number, question in enumerate(questions, start=1):
         try:
-            row = yield from _row(question, number, a, b, found, target_only)
+            row = yield from _row(question, number, a, b, finding, target_only)
         except ValueError as error:
             raise ValueError(f"question {number}: {error}") from error
-        found = replace(found, rows=(*found.rows, row))
-        yield found
+        finding = replace(finding, rows=(*finding.rows, row))
+        yield finding
 
 
 def _row(
-    question: Question, number: int, a: Side, b: Side, found: PairedComparison, target_only: bool
+    question: Question, number: int, a: Side, b: Side, finding: PairedComparison, target_only: bool
 ) -> Generator[PairedComparison, None, PromptResult]:
     lanes = {SIDES[0]: _Lane(a), SIDES[1]: _Lane(b), TARGET_ONLY: _Lane(a)}
     other = None if b.pair is a.pair else b.pair
@@ -115,10 +115,10 @@ def _row(
     with closing(a.pair.race_sides(*asked)) as events:
         for event in events:
             lanes[event.lane.name].add(event)
-            yield found
+            yield finding
     ours, theirs, alone = lanes.values()
     one, two = ours.trace(), theirs.trace()
-    named = NamedTrace(found.a, one), NamedTrace(found.b, two), alone.trace() if target_only else None
+    named = NamedTrace(finding.a, one), NamedTrace(finding.b, two), alone.trace() if target_only else None
     return PromptResult(
         prompt=question.text,
         image=question.name,

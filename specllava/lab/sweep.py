@@ -58,18 +58,18 @@ def sweep(pair: Pair, prompt: Prompt, config: DecodingConfig, field: str, values
     Raises:
         ValueError: a pair without a draft.
     """
-    found = Sweep(field, tuple(values), getattr(config, field))
+    finding = Sweep(field, tuple(values), getattr(config, field))
     for _ in pair.measuring():
-        yield found
+        yield finding
     varied: list[dict[str, Any]] = [{field: value} for value in values]
     runs = [
         SweepRun(value, pair, prompt, replace(config, **change), pair.expected_costs)
         for value, change in zip(values, varied, strict=True)
     ]
-    yield from sweep_runs(found, runs)
+    yield from sweep_runs(finding, runs)
 
 
-def sweep_runs(found: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
+def sweep_runs(finding: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
     """Decode every run and, by the first one's target alone, the same; how far all have come, after each decode step.
 
     A new finding comes every :data:`TICK` seconds; in between, the last one is yielded unchanged. The runs take turns
@@ -97,9 +97,9 @@ def sweep_runs(found: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
             for run, name in named
             if (passes := sum(len(step.widths) for step in counted.get(name, ())))
         )
-        return replace(found, alone=traces.get(TARGET_ONLY), runs=ran, priced=worth, draft_pass=clock)
+        return replace(finding, alone=traces.get(TARGET_ONLY), runs=ran, priced=worth, draft_pass=clock)
 
-    yield found
+    yield finding
     shown = time.monotonic()
     with closing(race([pairs[lane.name].request(lane) for lane in (alone, *lanes)])) as events:
         for event in events:
@@ -108,9 +108,9 @@ def sweep_runs(found: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
                 step = ReplayStep.counted(event.item, event.draft_widths)
                 counted.setdefault(event.lane.name, []).append(step)
             if time.monotonic() - shown >= TICK:
-                found = so_far()
+                finding = so_far()
                 shown = time.monotonic()
-            yield found
+            yield finding
     yield so_far()
 
 
@@ -137,11 +137,11 @@ def compare_drafters(
 
 
 def _measured_and_run(
-    found: Sweep, pairs: Mapping[str, Pair], first: Pair, prompts: Sequence[Prompt], config: DecodingConfig
+    finding: Sweep, pairs: Mapping[str, Pair], first: Pair, prompts: Sequence[Prompt], config: DecodingConfig
 ) -> Generator[Sweep]:
     for pair in pairs.values():
         for _ in measuring(first, pair):
-            yield found
+            yield finding
     costs = _costs([first, *pairs.values()])[1:]
     runs = [
         SweepRun(name, pair, prompt, config, of_pair)
@@ -149,7 +149,7 @@ def _measured_and_run(
     ]
     own = next(run for run in runs if run.pair is first)
     runs.append(replace(own, value=LOOKUP, config=replace(config, drafter="prompt-lookup")))
-    yield from sweep_runs(found, runs)
+    yield from sweep_runs(finding, runs)
 
 
 def _costs(pairs: Sequence[Pair]) -> list[Costs]:

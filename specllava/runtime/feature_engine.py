@@ -142,8 +142,8 @@ class FeatureEngine:
         self.cache.contents += contents
         if self._masks.window is not None:
             self.cache.positions += positions
-        found: Tensor = states[0]
-        return found
+        own: Tensor = states[0]
+        return own
 
 
 def prompt_entries(

@@ -65,8 +65,8 @@ class Download:
         if self._copied is not None:
             self._copied.record(torch.cuda.current_stream(self.device.device))
             self._copied.synchronize()
-        found: list[list[float]] = self._host[rows].tolist()
-        return found
+        numbers: list[list[float]] = self._host[rows].tolist()
+        return numbers
 
 
 class WriteSlots(NamedTuple):

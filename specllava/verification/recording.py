@@ -107,8 +107,8 @@ def _drawn(node: int, token: int, uniform: float, target: Tensor) -> Draw:
 
 def _likeliest(token: int, *distributions: Tensor) -> tuple[int, ...]:
     """Return ``token`` and the likeliest tokens of each distribution ``[vocab]``, by id."""
-    found = {token}
+    tokens = {token}
     for probs in distributions:
         top = probs.topk(min(LIKELY, len(probs)))
-        found.update(index for index, prob in zip(top.indices.tolist(), top.values.tolist(), strict=True) if prob > 0)
-    return tuple(sorted(found))
+        tokens.update(index for index, prob in zip(top.indices.tolist(), top.values.tolist(), strict=True) if prob > 0)
+    return tuple(sorted(tokens))

@@ -61,8 +61,8 @@ def check_parents(parents: tuple[int, ...], max_children: int) -> tuple[int, ...
     children = [0] * (len(parents) + 1)
     for node, parent in enumerate(parents, start=1):
         if not 0 <= parent < node:
-            found = f"node {node} is below node {parent}"
-            raise ValueError(f"{found}, but a parent comes first: 0, the root, to {node - 1}")
+            edge = f"node {node} is below node {parent}"
+            raise ValueError(f"{edge}, but a parent comes first: 0, the root, to {node - 1}")
         children[parent] += 1
         if children[parent] > max_children:
             raise ValueError(f"node {parent} has more than {max_children} children: put some below another node")
