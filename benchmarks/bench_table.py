@@ -16,7 +16,7 @@ from benchmarks.shared.pictures import write_png
 from specllava.bench.measured import Measured
 from specllava.bench.report import category_results, report_of
 from specllava.bench.results import fastest_alone, results_of
-from specllava.bench.tables import SPEED_HEADS, TIME_HEADS, category_row, notes_of, speed_row, time_row
+from specllava.bench.tables import notes_of, table_rows
 from specllava.cli.options import write_json
 
 ROW_HEIGHT, MARGIN = 34, 130
@@ -64,13 +64,10 @@ def main(raw: Path, json: Path | None = None, picture: Path | None = None) -> No
     """
     measured = Measured.read(raw)
     results, categories = results_of(measured), category_results(measured)
-    rows = {name: lane.as_json() for name, lane in results.items()}
     tables = [
-        markdown(SPEED_HEADS, [speed_row(name, row) for name, row in rows.items()]),
-        markdown([head.replace("-\n", "").replace("\n", " ") for head in TIME_HEADS],
-                 [time_row(name, row) for name, row in rows.items()]),
-        markdown(["speed-up", *categories], [category_row(name, categories) for name in rows]),
-    ]  # fmt: skip
+        markdown([head.replace("-\n", "").replace("\n", " ") for head in heads], rows)
+        for heads, rows in table_rows(results, categories)
+    ]
     show("\n\n".join([*tables, *notes_of(measured, fastest_alone(measured.runs))]))
     write_json(json, report_of(measured, results, categories))
     if picture:

@@ -27,7 +27,7 @@ from specllava.core.metrics import Comparison, compare, compare_ids, summarise
 from specllava.core.trace import DecodeTrace
 from specllava.lane import lane_of
 from specllava.pair import Pair
-from specllava.runtime.chat_format import Message
+from specllava.runtime.prompt_builder import Message
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import scenes
 
@@ -45,7 +45,7 @@ MUST_AGREE = ("float32", "float64")
 
 @dataclass
 class Lane:
-    """What one way of decoding said, against the target alone."""
+    """Answers of one way of decoding, compared with the target alone."""
 
     runs: int = 0
     comparisons: list[Comparison] = field(default_factory=list)
@@ -125,7 +125,7 @@ def picture(number: int) -> Image.Image:
 
 
 def chat_turns(pair: Pair, number: int, config: DecodingConfig) -> Iterator[tuple[DecodeTrace, DecodeTrace]]:
-    """Three turns with kept caches; each beside the target alone on the whole dialogue, read afresh."""
+    """Three turns with kept caches; each with the target alone on the whole dialogue, prefilled anew."""
     chat = Chat(pair)
     for turn, shown in enumerate(((number,), (), (number + 1, number))):
         said = chat.ask(QUESTIONS[(number + turn) % len(QUESTIONS)], [picture(one) for one in shown], config)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlamaForCausalLM, LlavaConfig
 
-from benchmarks.shared.command import markdown, run_command, show
+from benchmarks.shared.command import run_command, show_table
 from specllava.cli.options import write_json
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind
 from specllava.models.drafts.draft_classes import DraftLlava
@@ -37,30 +37,6 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """Costs of one draft with one compressor, medians.
-
-    Args:
-        draft: kind of draft.
-        compressor: its name; ``none`` without one.
-        operator: that ran: of a gate, what its random weights chose.
-        slots: image slots of the prompt.
-        columns: of the draft's KV cache once the prompt is read.
-        megabytes: of keys and values in those columns, float32.
-        prefill_ms, pass_ms: reading the prompt; one pass over a level of :data:`LEVEL` nodes behind it.
-    """
-
-    draft: str
-    compressor: str
-    operator: str
-    slots: int
-    columns: int
-    megabytes: float
-    prefill_ms: float
-    pass_ms: float
-
-
-@dataclass(slots=True)
 class Subject:
     """A draft whose prefill and passes are timed.
 
@@ -88,7 +64,7 @@ def llama(hidden: int, layers: int) -> dict[str, Any]:
 
 
 def eagle_subject(kind: CompressorKind | None, slots: int, hidden: int, target: LlamaForCausalLM) -> Subject:
-    """Return an EagleVLM that is given states and merged embeddings, as behind the target's prefill."""
+    """Return an EagleVLM that is given states and merged embeddings, as after the target's prefill."""
     compressor = None if kind is None else CompressorConfig(kind).settings()
     config = FeatureDraftConfig(**llama(hidden, 1), input_norm=True, compressor=compressor)
     draft = FeatureDraft(config).eval().bind(target)
@@ -130,46 +106,49 @@ def vlm_subject(kind: CompressorKind | None, slots: int, hidden: int, layers: in
 
 
 @torch.inference_mode()
-def measure(subjects: list[Subject], repeats: int) -> list[Cost]:
-    """Measure subjects in rotation, so that whatever else the machine does falls on all; the first round warms up."""
-    prefills: list[list[float]] = [[] for _ in subjects]
-    passes: list[list[float]] = [[] for _ in subjects]
-    found: list[Cost] = []
+def measure(subjects: list[Subject], repeats: int) -> list[dict[str, Any]]:
+    """Time subjects in rotation, so that other work on the machine affects all alike; the first round warms up.
+
+    Returns:
+        For each the compressor and the operator that ran (of a gate, its random weights' choice), columns of the
+        draft's KV cache after the prefill, their megabytes in float32, and median milliseconds of the prefill and of a
+        pass over a level of :data:`LEVEL` nodes.
+    """
+    rows: list[dict[str, Any]] = []
+    taken: list[tuple[list[float], list[float]]] = [([], []) for _ in subjects]
     for repeat in range(1 + repeats):
-        for number, subject in enumerate(subjects):
+        for subject, (prefills, passes) in zip(subjects, taken, strict=True):
             started = now(CPU)
-            engine, name = subject.prefill()
+            engine, operator = subject.prefill()
             read = now(CPU)
             columns = engine.cache.length
             engine.forward(PassInput([5] * LEVEL))
             if repeat:
-                prefills[number].append(read - started)
-                passes[number].append(now(CPU) - read)
-            else:
-                megabytes = engine.cache.nbytes * columns / engine.cache.capacity / 1e6
-                names = (subject.draft, subject.compressor, name)
-                found.append(Cost(*names, subject.slots, columns, round(megabytes, 2), 0.0, 0.0))
-    return [
-        replace(cost, prefill_ms=_milliseconds(one), pass_ms=_milliseconds(other))
-        for cost, one, other in zip(found, prefills, passes, strict=True)
-    ]
+                prefills.append(read - started)
+                passes.append(now(CPU) - read)
+                continue
+            megabytes = round(engine.cache.nbytes * columns / engine.cache.capacity / 1e6, 2)
+            rows.append({
+                "draft": subject.draft, "compressor": subject.compressor, "operator": operator,
+                "slots": subject.slots, "columns": columns, "megabytes": megabytes,
+            })  # fmt: skip
+    for row, (prefills, passes) in zip(rows, taken, strict=True):
+        row["prefill_ms"], row["pass_ms"] = (round(1e3 * statistics.median(one), 2) for one in (prefills, passes))
+    return rows
 
 
-def _milliseconds(seconds: list[float]) -> float:
-    return round(1e3 * statistics.median(seconds), 2)
-
-
-def table(costs: list[Cost]) -> str:
-    """Return a table for the documentation: a row per draft and compressor, and columns for each number of slots."""
+def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return heads and lines: a line per draft and compressor, and columns for each number of slots."""
     heads = ["draft", "compressor"]
     lines: dict[tuple[str, str], list[str]] = {}
     for model, slots in MODELS.items():
         heads += [f"{model}, {slots} slots: columns", "MB", "prefill, ms", "pass, ms"]
-        for cost in costs:
-            if cost.slots == slots:
-                figures = [str(cost.columns), f"{cost.megabytes:.2f}", f"{cost.prefill_ms:.0f}", f"{cost.pass_ms:.1f}"]
-                lines.setdefault((cost.draft, cost.compressor), []).extend(figures)
-    return markdown(heads, [(*names, *figures) for names, figures in lines.items()])
+        for row in rows:
+            if row["slots"] == slots:
+                figures = [str(row["columns"]), f"{row['megabytes']:.2f}"]
+                figures += [f"{row['prefill_ms']:.0f}", f"{row['pass_ms']:.1f}"]
+                lines.setdefault((row["draft"], row["compressor"]), []).extend(figures)
+    return heads, [(*names, *figures) for names, figures in lines.items()]
 
 
 def main(
@@ -186,15 +165,14 @@ def main(
     torch.manual_seed(0)
     target = LlamaForCausalLM(LlamaConfig(**llama(eagle_hidden, 1), image_token_id=MARKER)).eval()
     kinds: list[CompressorKind | None] = [None, *KINDS]
-    costs: list[Cost] = []
+    rows: list[dict[str, Any]] = []
     for slots in MODELS.values():
-        costs += measure([eagle_subject(kind, slots, eagle_hidden, target) for kind in kinds], repeats)
+        rows += measure([eagle_subject(kind, slots, eagle_hidden, target) for kind in kinds], repeats)
         vlms = [vlm_subject(kind, slots, vlm_hidden, vlm_layers) for kind in kinds if kind != "gate"]
-        costs += measure(vlms, repeats)
-    show(table(costs))
+        rows += measure(vlms, repeats)
+    show_table(*table(rows))
     shapes = {"eagle_hidden": eagle_hidden, "vlm_hidden": vlm_hidden, "vlm_layers": vlm_layers, "text": TEXT}
     setting = asdict(run_info("random", target, "random", "random", "none"))
-    rows = [asdict(cost) for cost in costs]
     write_json(json, {"rows": rows, "shapes": shapes, "level": LEVEL, "repeats": repeats, "setting": setting})
 
 

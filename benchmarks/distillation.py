@@ -28,7 +28,7 @@ WIDTH, HEIGHT = 900, 520
 
 
 def main(output: Path, picture: Path, report: Path | None = None, rows: int = 1500, steps: int = 150) -> None:
-    """Teach a draft of the toy draft's size, from random weights, and draw what its validations found.
+    """Teach a draft of the toy draft's size, from random weights, and draw its validations.
 
     Args:
         output: directory for data, drafts and the run.

@@ -19,7 +19,8 @@ import torch
 from accelerate import Accelerator
 from tqdm.auto import tqdm
 
-from benchmarks.shared.command import markdown, run_command, show
+from benchmarks.shared.command import run_command, show_table
+from specllava.bench.draft_quality import draft_scores
 from specllava.bench.lanes import REFERENCE, run_timed
 from specllava.bench.results import LaneResult, pool
 from specllava.bench.rounds import margins_of
@@ -40,19 +41,18 @@ from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import prompt_entries
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
 from specllava.toyworld.corpus import ChatBatches
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene_questions import scene_questions
 
 VLM, EAGLE = "draft VLM", "EagleVLM"
 WARM_UP = 2  # prompts before the measured ones
-FIRST_BATCH = 5_000  # of the toy corpus, behind those that the toy recipe reads
+FIRST_BATCH = 5_000  # of the toy corpus, after those that the toy recipe reads
 
 
 @dataclass(slots=True)
 class Found:
-    """What is measured of a drafter beside its runs, summed over prompts.
+    """Measurements of a drafter in addition to its runs, summed over prompts.
 
     Args:
         divergence, tokens: KL(target ‖ draft) in nats over the target's answers, and their tokens.
@@ -124,10 +124,7 @@ def _stored(rows: torch.Tensor) -> torch.Tensor:
 def look(pair: Pair, prompt: Prompt, answer: Sequence[int], found: Found) -> None:
     """Add what a draft makes of a prompt and of the target's answer to it."""
     draft = pair.draft
-    assert draft is not None
-    ours = draft_log_probs(pair.target, draft, prompt, answer)
-    theirs = teacher_forced_log_probs(pair.target, prompt, answer)
-    found.divergence += sum(score_draft(ours, theirs, answer).divergences)
+    found.divergence += sum(draft_scores(pair, prompt, answer).divergences)
     found.tokens += len(answer)
     if not isinstance(draft, FeatureDraft):
         found.columns += (prompt.draft_prompt or prompt).length
@@ -180,17 +177,6 @@ def row_of(result: LaneResult, found: Found, pair: Pair, prompts: int) -> dict[s
     }
 
 
-def table(rows: dict[str, dict[str, Any]]) -> str:
-    """Return the rows as a table for the documentation."""
-    heads = ("drafter", "τ", "speed-up", "KL, nats", "draft, ms a pass", "draft prefill, ms", "columns", "M weights")
-    lines = []
-    for name, row in rows.items():
-        figures = (f"{row['tau']:.2f}", f"{row['speedup']:.2f}", f"{row['kl']:.3f}", f"{row['ms_draft']:.1f}")
-        sizes = (f"{row['ms_draft_prefill']:.1f}", f"{row['columns']:.0f}", f"{row['weights'] / 1e6:.2f}")
-        lines.append((name, *figures, *sizes))
-    return markdown(heads, lines)
-
-
 def main(
     begin: Path,
     work: Path,
@@ -216,7 +202,13 @@ def main(
     pairs = {VLM: pair, **{name: pair.with_draft(place) for name, place in places.items()}}
     results, found = measure(pairs, prompts, DecodingConfig())
     rows = {name: row_of(results[name], found[name], each, prompts) for name, each in pairs.items()}
-    show(table(rows))
+    heads = ("drafter", "τ", "speed-up", "KL, nats", "draft, ms a pass", "draft prefill, ms", "columns", "M weights")
+    lines = [
+        (name, f"{row['tau']:.2f}", f"{row['speedup']:.2f}", f"{row['kl']:.3f}", f"{row['ms_draft']:.1f}",
+         f"{row['ms_draft_prefill']:.1f}", f"{row['columns']:.0f}", f"{row['weights'] / 1e6:.2f}")
+        for name, row in rows.items()
+    ]  # fmt: skip
+    show_table(heads, lines)
     training = {"steps": steps, "batches": batches, "learning_rate": rate}
     write_json(json, {"rows": rows, "prompts": prompts, "training": training, "setting": asdict(pair.info)})
 

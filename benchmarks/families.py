@@ -39,7 +39,7 @@ FAILURES: Final = (AssertionError, LookupError, RuntimeError, TypeError, ValueEr
 
 @dataclass(slots=True)
 class Proofs:
-    """What became of the proofs of one family.
+    """Proofs of one family.
 
     Args:
         layouts: checkpoints of a target, each with two drafts.

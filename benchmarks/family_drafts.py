@@ -40,7 +40,7 @@ FAMILIES: tuple[AnyFamily, ...] = tuple(name for part in get_args(AnyFamily) for
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """What became of one draft.
+    """Result of teaching one draft.
 
     Args:
         losses, kl: mean loss of the first and last fifth of the steps, and KL before and after, in nats per token.
@@ -67,7 +67,7 @@ def main(
         steps: of training.
         families: of the targets.
         kinds: of the drafts.
-        json: write what was found to this file.
+        json: write the results to this file.
     """
     known: dict[str, Any] = {}
     if json is not None and json.is_file():

@@ -39,7 +39,7 @@ CHECK_EVERY: Final = 250  # between two runs of a normal visitor
 
 @dataclass(slots=True)
 class Fuzz:
-    """What became of broken files and odd calls.
+    """Answers to broken files and odd calls.
 
     Args:
         answers: how many by kind of answer: a status, or what the stream of a queued call ended with.
@@ -179,7 +179,7 @@ def main(
         files: broken race files.
         calls: odd calls.
         seed: of what is broken how.
-        json: write what was found to this file.
+        json: write the results to this file.
     """
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(TemporaryFile("w+", encoding="utf-8", errors="replace"))

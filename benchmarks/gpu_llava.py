@@ -14,7 +14,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,6 +25,7 @@ from PIL import Image
 
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.random_pair import SizeName, build, place_for, size_of
+from specllava.bench.raw_passes import pass_medians
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules.topk import eagle2_tree
@@ -32,7 +33,7 @@ from specllava.core.trace import Prefill, StepTrace
 from specllava.decoding import stream
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
+from specllava.runtime.timing import CONTEXT
 
 TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 DRAFT_ROWS = (1, 2, 4, 8, 16)
@@ -82,7 +83,7 @@ class Measured:
     """Everything in seconds, medians.
 
     Args:
-        prompt_tokens: in the cycles; passes are timed behind :data:`CONTEXT` tokens.
+        prompt_tokens: in the cycles; passes are timed after :data:`CONTEXT` tokens.
         vision, target_prefill, draft_prefill: from pixels to features, and reading the prompt.
         target_pass, draft_pass: by the number of tokens in it.
         cycles: by lane.
@@ -95,21 +96,6 @@ class Measured:
     target_pass: dict[int, float]
     draft_pass: dict[int, float]
     cycles: dict[str, Cycle]
-
-
-def pass_medians(pair: Pair, ladders: Mapping[str, Sequence[int]], repeats: int) -> dict[str, dict[int, float]]:
-    """Return the median seconds of passes of target and draft by their number of tokens.
-
-    Args:
-        ladders: numbers of tokens, by ``target`` and ``draft``.
-    """
-    found = {}
-    for name, rows in ladders.items():
-        engine = engine_of(getattr(pair, name), CONTEXT + max(rows), pair.engines)
-        taken = pass_seconds([engine], rows, repeats)[0]
-        found[name] = {count: statistics.median(seconds) for count, seconds in taken.items()}
-        pair.engines.give_back([engine])
-    return found
 
 
 def measure(pair: Pair, repeats: int) -> Measured:

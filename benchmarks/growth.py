@@ -49,7 +49,7 @@ TREE = 16  # tokens of the wide pass
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A pass: of which model, over how many tokens, behind how many columns."""
+    """A pass: of which model, over how many tokens, after how many columns."""
 
     hidden: int
     layers: int

@@ -1,4 +1,4 @@
-"""Does any drafter ever change a token? Random targets, and drafts of every format beside them.
+"""Does any drafter ever change a token? Random targets with drafts of every format.
 
     python -m benchmarks.identity --runs 3000 --json benchmarks/results/identity.json
     python -m benchmarks.identity --runs 1000 --settings --json benchmarks/results/identity_settings.json

@@ -36,11 +36,11 @@ ALLOWED_GROWTH = 0.10  # of resident memory
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a load found.
+    """Result of a load.
 
     Args:
-        visitors, runs: visitors, and runs of each behind its first.
-        failed: runs without both answers, with what the page said.
+        visitors, runs: visitors, and runs of each after its first.
+        failed: runs without both answers, with the page's notices.
         differing: runs whose tokens are not those of the same question asked alone.
         overtaken: pairs of runs of which the later click had its turn first.
         waits: seconds from click to turn: median and longest.
@@ -135,7 +135,7 @@ def main(
         address: of a page that is served already, with a slash at its end; its memory is not read.
         visitors: at once.
         runs: of each.
-        json: write what was found to this file.
+        json: write the results to this file.
         hostile: send requests that nobody's browser sends in place of visitors, to a server of its own.
     """
     if hostile:

@@ -37,7 +37,7 @@ NAMES: Final = ("tau", "acceptance", "entropy", "kl", "agreement")
 
 @dataclass(frozen=True, slots=True)
 class MechanismConfig:
-    """What is measured.
+    """Options of the experiment.
 
     Args:
         prompts: held-out ones, most of them for a description.
@@ -55,7 +55,7 @@ class Variant:
     """One way to guess for the same target.
 
     Args:
-        series, place: where it stands in the figure.
+        series, place: its line and position in the figure.
         base: number of the variant whose τ its own is compared with.
         picture: what the draft sees in place of a question's own picture and the next question's; its own without it.
     """

@@ -91,7 +91,7 @@ def main(address: str, run: Path | None = None, visits: int = 5, rounds: int = 5
     Args:
         address: where the page is served.
         run: HTML file of a run with more than ``20 * rounds`` steps, to time stepping with.
-        visits: visits that are timed, behind one that is not.
+        visits: visits that are timed, after one that is not.
         rounds: of 20 steps each.
         json: write the seconds to this file.
     """

@@ -46,7 +46,7 @@ SCHEMES: Final[dict[str, Scheme | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class QuantisedConfig:
-    """What is measured.
+    """Options of the experiment.
 
     Args:
         prompts: held-out ones, most of them for a description.

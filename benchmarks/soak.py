@@ -43,6 +43,7 @@ LEAST_SAMPLES: Final = 24  # of a short soak
 ALLOWED_SPREAD: Final = 0.05  # of resident memory in the last half
 ALLOWED_MORE: Final = 5  # threads or files: pools grow with the crowd that they happened to see
 SETTLING: Final = 20.0  # seconds for closed connections to end on the server
+LIMITS: Final = httpx.Limits(keepalive_expiry=2.0)  # seconds; the server closes connections after 5
 SIZES: Final = ((48, 64), (320, 240), (640, 480), (1344, 1344), (2400, 1800))
 SHORT: Final = {"max_new_tokens": 16}
 FAILURES: Final = (AssertionError, LookupError, TypeError, ValueError, httpx.HTTPError)  # odd answers too
@@ -83,10 +84,10 @@ class Sample:
 
 @dataclass(slots=True)
 class Soak:
-    """What a soak found.
+    """Result of a soak.
 
     Args:
-        warm, end: the server when all visitors had left, behind the warm-up and at the end.
+        warm, end: the server when all visitors had left, after the warm-up and at the end.
         samples: at equal distances.
         operations, failures: by kind.
     """
@@ -274,7 +275,7 @@ async def visit(soak: Soak, page: Page, address: str, number: int) -> None:
     """Make a visit of three acts, and count what was done and what failed."""
     chosen = random.Random(f"{soak.seed}/{number}")
     acts = chosen.sample(sorted(ACTS), 3)
-    async with httpx.AsyncClient(timeout=STARTING) as client:
+    async with httpx.AsyncClient(timeout=STARTING, limits=LIMITS) as client:
         one = Visit(page, Visitor(address, client, page.run), chosen)
         async with _heartbeat(one.visitor):
             for name, act in [("visit", Visit.open), *((name, ACTS[name]) for name in acts)]:
@@ -296,7 +297,7 @@ async def visits(soak: Soak, page: Page, address: str, numbers: Iterator[int], u
 
 
 async def soak_page(soak: Soak, address: str, process: psutil.Process, temporary: Path) -> None:
-    """Soak a page that is served or about to be, and enter into ``soak`` what was found."""
+    """Soak a page that is served or about to be, and record the results in ``soak``."""
     async with httpx.AsyncClient(timeout=STARTING) as client:
         page = Page.of(await config_of(client, address))
     began, seconds, numbers = time.monotonic(), 60 * soak.minutes, itertools.count()
@@ -354,7 +355,7 @@ def main(minutes: float = 60.0, seed: int = 1, json: Path | None = None) -> int:
     Args:
         minutes: of page life.
         seed: of what visitors do.
-        json: write what was found to this file.
+        json: write the results to this file.
     """
     soak = Soak(minutes, seed)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, server(temporary=Path(folder)) as (address, process):

@@ -46,7 +46,7 @@ def main(
     rows: int = 4000,
     steps: tuple[int, ...] = (50, 150, 500),
 ) -> None:
-    """Teach each drafter for each number of steps, and tell what its last validation found.
+    """Teach each drafter for each number of steps, and report its last validation.
 
     Args:
         output: directory for data, drafts and runs.

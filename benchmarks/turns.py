@@ -36,7 +36,7 @@ Turns = list[list[Guessing]]  # by turn, one answer for each dialogue
 
 @dataclass(frozen=True, slots=True)
 class TurnsConfig:
-    """What is measured.
+    """Options of the experiment.
 
     Args:
         dialogues: of four turns each.
@@ -80,7 +80,7 @@ def ask(
     """Ask the questions of some turns of a dialogue, one answer after the other.
 
     Args:
-        chat: what was said before; it grows.
+        chat: messages so far; it grows.
         changed: whether turn :data:`CHANGED` shows another picture, which it and later turns are then about.
     """
     answers = []

@@ -34,7 +34,7 @@ ALL = "all questions"
 
 @dataclass(frozen=True, slots=True)
 class VideoConfig:
-    """What is measured.
+    """Options of the experiment.
 
     Args:
         clips: held-out ones; each is asked about once by every family of questions.

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from specllava.chat import Chat
     from specllava.core.config import DecodingConfig
     from specllava.core.trace import DecodeTrace, StepTrace
+    from specllava.custom_generate import speculative_generate
     from specllava.pair import Pair
 
 __version__ = "0.1.0"
-__all__ = ["Chat", "DecodeTrace", "DecodingConfig", "Pair", "StepTrace", "__version__"]
+__all__ = ["Chat", "DecodeTrace", "DecodingConfig", "Pair", "StepTrace", "__version__", "speculative_generate"]
 
 _HOMES = {
     "Chat": "specllava.chat",
@@ -23,6 +24,7 @@ _HOMES = {
     "DecodeTrace": "specllava.core.trace",
     "StepTrace": "specllava.core.trace",
     "Pair": "specllava.pair",
+    "speculative_generate": "specllava.custom_generate",
 }
 
 

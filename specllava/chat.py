@@ -1,4 +1,4 @@
-"""A dialogue: what was read and said before is not read again."""
+"""A dialogue, whose earlier turns are not read again."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from specllava.models.checkpoints.tokens import escape_special_tokens, special_t
 from specllava.models.families.interface import ImageFeatures
 from specllava.models.media.media import Media, Pictures, Video, open_media
 from specllava.pair import Pair
-from specllava.runtime.chat_format import Message
 from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.prompt_builder import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,20 @@ class Turn:
 
 
 class Chat:
-    """A dialogue with a pair. Every answer is what ``pair.generate(None, chat.messages)`` would give, without reading
-    everything again: both caches go on from where the new prompt differs from what they hold, and a picture's features
-    are kept.
+    """A dialogue with a pair. Every answer is that of ``pair.generate(None, chat.messages)``, without a whole prefill:
+    caches and features of pictures are reused as far as the new prompt equals the last one.
 
     A turn that fails, or is refused, leaves the chat as it was. One that is stopped (its generator closed) is kept
-    with what was said so far; a new question stops the answer before it. Earlier answers are read back as text, so a
-    chat can be written down and taken up again: where the text has other tokens than were said, reading starts there.
+    with its text so far; a new question stops the answer before it. Earlier answers are read back as text, so a chat
+    can be saved and resumed: where the text has other tokens than were emitted, the prefill starts there.
 
-    A turn may be a race (:meth:`race`). The target alone then has KV caches of its own, so each lane goes on from what
-    it has read and said itself, and both read anew only what is new. The dialogue goes on with the answer of the lane
-    that ``config`` describes.
+    A turn may be a race (:meth:`race`). The target alone then has KV caches of its own, so each lane reuses its own
+    text. The dialogue goes on with the answer of the lane that ``config`` describes.
 
     For the memory that caches take see :class:`~specllava.runtime.kv_caches.KVCaches`. Not for two threads.
 
     Args:
-        turns: of a dialogue that was written down; the next question reads them again.
+        turns: of a saved dialogue; the next question reads them again.
     """
 
     def __init__(self, pair: Pair, turns: Sequence[Turn] = ()) -> None:
@@ -72,7 +70,7 @@ class Chat:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """What was asked and answered, a turn that is still running left out."""
+        """Finished turns."""
         return self._turns
 
     @property
@@ -86,7 +84,7 @@ class Chat:
         return self._caches.nbytes + self._beside.nbytes
 
     def forget(self) -> None:
-        """Let go of all that was read; what was said stays. The next question reads the dialogue again."""
+        """Free the caches and keep the turns: the next question reads the dialogue again."""
         self._caches = KVCaches(self._pair.engines)
         self._beside = KVCaches(self._pair.engines)  # of the target alone beside the lane that answers
         self._features: dict[str, ImageFeatures] = {}  # of the last prompt's pictures, by key
@@ -94,7 +92,7 @@ class Chat:
     def ask(
         self, text: str, image: Pictures = None, config: DecodingConfig | None = None
     ) -> DecodeTrace:
-        """Say something and get an answer; ``.text`` is what was said.
+        """Ask a question and return the answer's trace; ``.text`` is the answer.
 
         Raises:
             ValueError: the chat and ``config.max_new_tokens`` do not fit the context, or bad input; in one line, before
@@ -110,9 +108,9 @@ class Chat:
         return _items(self._begin(len(self._turns), text, open_media(image), config, alone=False))
 
     def edit(self, turn: int, text: str, config: DecodingConfig | None = None) -> DecodeTrace:
-        """Say something else, with the same pictures, in place of message number ``turn`` (from 0), and get an answer.
+        """Replace message number ``turn`` (from 0), with the same pictures, and return the new answer's trace.
 
-        That message and everything after it is dropped as soon as the new answer is there.
+        That message and everything after it is dropped once the new answer is finished.
 
         Raises:
             ValueError: as ``ask``, or there is no such turn.
@@ -137,7 +135,7 @@ class Chat:
         prompt leaves the chat as it was.
 
         Args:
-            turn: number of the message, from 0, in place of which this is said; by default it comes behind the last.
+            turn: number of the message that this replaces, from 0; by default it is a new one.
 
         Raises:
             ValueError: as ``ask``, or there is no such turn.
@@ -166,30 +164,30 @@ class Chat:
 
     def _messages(self, turns: Sequence[Turn]) -> list[Message]:
         special = special_tokens(self._pair.processor.tokenizer)
-        found: list[Message] = []
+        messages: list[Message] = []
         for turn in turns:
-            # A model that spells a special token must not make a place for a picture, or end its turn.
+            # A model that spells a special token must not open an image slot, or end its turn.
             answer = escape_special_tokens(turn.answer, special)
-            found += [_message(turn.text, turn.media), {"role": "assistant", "content": answer}]
-        return found
+            messages += [_message(turn.text, turn.media), {"role": "assistant", "content": answer}]
+        return messages
 
     def _answer(self, lanes: Sequence[Lane], media: tuple[Media, ...]) -> Generator[RaceEvent]:
         """Run the lanes of a turn, the last of which answers it."""
-        said: list[RaceEvent] = []
+        past: list[RaceEvent] = []
         caches = [self._beside, self._caches][-len(lanes) :]
         requests = [self._pair.request(*one) for one in zip(lanes, caches, strict=True)]
         with closing(race(requests)) as events:
             try:
                 for event in events:
-                    said.append(event)
+                    past.append(event)
                     yield event
             except GeneratorExit:
-                self._keep(lanes, media, said)
+                self._keep(lanes, media, past)
                 raise
-        self._keep(lanes, media, said)
+        self._keep(lanes, media, past)
 
-    def _keep(self, lanes: Sequence[Lane], media: tuple[Media, ...], said: Sequence[RaceEvent]) -> None:
-        *alone, trace = (self._pair.collect_race(said).get(lane.name) for lane in lanes)
+    def _keep(self, lanes: Sequence[Lane], media: tuple[Media, ...], events: Sequence[RaceEvent]) -> None:
+        *alone, trace = (self._pair.collect_race(events).get(lane.name) for lane in lanes)
         if trace is not None:
             prompt = lanes[-1].prompt
             self._turns = (*self._turns[: prompt.turn], Turn(prompt.text, media, trace, *alone))

@@ -46,8 +46,8 @@ class RaceEvent:
     """What just happened in a race: names and numbers, so that another process may collect the traces.
 
     Args:
-        lane: what a trace says of the lane that moved.
-        item: its prefill or step; ``item.finished`` says why it was the last.
+        lane: facts of the lane that moved.
+        item: its prefill or step; ``item.finished`` is the reason if it was the last.
         clock: seconds on that lane's own clock, which counts only that lane's compute.
         draft_widths: tokens of each pass that the draft made for the step; none of a prefill.
     """
@@ -61,14 +61,10 @@ class RaceEvent:
 class Request:
     """One answer in the making: ``prefill``, then ``propose`` and ``verify`` in turn until it is ``finished``.
 
-    Its state is in its fields, so that whoever schedules several of them may stand between any two phases.
+    A scheduler of several requests may pause each between any two phases.
 
     Args:
-        lane: what is answered, and how.
-        target, draft: the pair's models.
-        eos_token_ids: ids that end an answer.
         settings: what else the checkpoint asks of the answer.
-        drafter: who proposes.
         rule: how trees grow, for a drafter that grows them.
         caches: KV caches to go on with; what the prompt shares with them is not read again.
         length: tokens of prompt and answer that the caches are for.
@@ -131,7 +127,7 @@ class Request:
         device = prompt.input_ids.device
         started = now(device)
         columns = target_columns(self._length, config)
-        self._engine = self.caches.verifying_engine(self._target, columns, state_layers, config.nodes + 1)
+        self._engine = self.caches.engine(self._target, columns, state_layers, config.nodes + 1)
         output = self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
         logits, processing = output.logits, self._settings.processing
         if processing:
@@ -160,7 +156,7 @@ class Request:
 
     @torch.inference_mode()
     def propose(self) -> DraftTree:
-        """Let the drafter grow a tree below the root; deeper than the room that is left would be wasted.
+        """Let the drafter grow a tree below the root; no deeper than tokens may still be emitted.
 
         Raises:
             ValueError: not the moment for it; a rule, or a drafter of the caller's own, that breaks its limits; the
@@ -191,7 +187,7 @@ class Request:
         """Verify the proposed tree in one target pass, and keep the accepted branch in both caches.
 
         Each node attends to the context and to its own ancestors. The longest branch that the target agrees with is
-        accepted, and its own bonus token behind it becomes the new root, which is in neither cache.
+        accepted. The target's bonus token after it becomes the new root, which is in neither cache.
 
         Raises:
             ValueError: not the moment for it, or the target's logits are no numbers.
@@ -230,7 +226,7 @@ class Request:
         )
 
     def _running(self) -> DraftSession:
-        """Return the session of an answer that has begun and not ended.
+        """Return the session of an unfinished answer.
 
         Raises:
             ValueError: it has not begun, or has ended.
@@ -242,7 +238,7 @@ class Request:
         return self._session
 
     def _emit(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """Emit what may be emitted of ``tokens``, and decide whether that was the last."""
+        """Emit tokens up to the end of the answer, and set why it is finished if it is."""
         emitted, stops = clip(tokens, self.room, self._eos), self._settings.stops
         end = stops.end(emitted) if stops else None
         emitted = emitted[:end]
@@ -258,7 +254,7 @@ class Request:
 
 
 def clip(tokens: Sequence[int], room: int, eos: frozenset[int]) -> tuple[int, ...]:
-    """Return what may be emitted: up to the end of the answer, ``room`` tokens at most. The stop rule of every lane."""
+    """Cut tokens at the end of the answer, to ``room`` at most: the stop rule of every lane."""
     end = next((number for number, token in enumerate(tokens[:room], start=1) if token in eos), room)
     return tuple(tokens[:end])
 
@@ -279,7 +275,7 @@ def stream(request: Request) -> Generator[Event]:
 
 
 def race(requests: Sequence[Request]) -> Generator[RaceEvent]:
-    """Run requests in turn on one device: always the one whose clock is behind, so that texts grow in true proportion.
+    """Run requests in turn on one device: always the one with the earliest clock, so that texts grow in proportion.
 
     Two lanes that computed at once would disturb each other's timing; a clock per lane that counts only that
     lane's compute makes taking turns invisible.

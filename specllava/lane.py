@@ -23,11 +23,11 @@ class LaneOverrides(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class LaneFacts:
-    """What a trace says of a lane: names and numbers, no tensors, so that it may cross to another process.
+    """Facts of a lane for its trace: names and numbers, no tensors, so that they may cross to another process.
 
     Args:
         text, image_sizes, turn, forced_prefix: of its prompt.
-        rule, drafter: names of the objects that stood in place of those of ``config``, if any did.
+        rule, drafter: names of the objects that replace those of ``config``, if any do.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Lane:
     """One way to answer a prompt.
 
     Args:
-        rule, drafter: objects in place of those that ``config`` names; a rule serves one answer.
+        rule, drafter: objects that replace those of ``config``; a rule serves one answer.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Lane:
 
     @property
     def facts(self) -> LaneFacts:
-        """What a trace says of it."""
+        """Facts for its trace."""
         prompt = self.prompt
         return LaneFacts(
             self.name, self.config, prompt.text, prompt.image_sizes, prompt.turn, prompt.forced_prefix,

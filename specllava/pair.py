@@ -16,7 +16,6 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.cost_model import CostModel, Costs
-from specllava.core.growth.rule import GrowthRule
 from specllava.core.growth.rules import RULE_INFOS, build_rule
 from specllava.core.trace import NO_DRAFT, DecodeTrace, RunInfo
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
@@ -34,11 +33,10 @@ from specllava.models.loading.loading import load_draft, load_target
 from specllava.models.loading.memory_estimate import checked_context
 from specllava.models.loading.presets import draft_hint, preset_named, presets
 from specllava.models.media.media import Pictures, open_media
-from specllava.runtime.chat_format import Messages
 from specllava.runtime.engines import Engines, engines_for
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.prompt_builder import PromptBuilder, check_room
+from specllava.runtime.prompt_builder import Messages, PromptBuilder, check_room
 from specllava.runtime.timing import CostMeasurement, costs_key, costs_of_before, kept_costs
 from specllava.verification.answer_settings import answer_settings, check_settings, settings_in_force
 
@@ -50,7 +48,6 @@ class Pair:
     """A target and a draft that guesses for it. Every answer is the target's own, token for token.
 
     Args:
-        name: display name of the pair.
         draft: ``None`` where there is no draft model.
         draft_processor: of a draft with a tower of its own, which it then reads pictures with.
         quantization: how the target's weights are stored.
@@ -78,8 +75,8 @@ class Pair:
         """Load a pair by its name; ``toy`` ships with the project and needs no network.
 
         Args:
-            draft: a directory, or an id of the hub, in place of the preset's own draft; a preset may have none.
-            options: as :meth:`load`; what they say of the draft wins over what the preset knows of its own.
+            draft: a directory, or an id of the hub, that replaces the preset's own draft, if any.
+            options: as :meth:`load`; those about the draft win over the preset's.
 
         Raises:
             ValueError: unknown preset, or a device or files that are not there.
@@ -177,15 +174,11 @@ class Pair:
 
     @cached_property
     def measured_costs(self) -> Costs:
-        """Costs of passes on this machine, measured on first use unless they were given.
-
-        Raises:
-            ValueError: the pair has no draft.
-        """
+        """Costs of passes on this machine, measured on first use unless they were given."""
         return self.costs or self._measurement.finish()
 
     def measuring(self) -> Generator[None]:
-        """Measure what :attr:`expected_costs` lack, a pass at a time. Who stops leaves the rest to the next caller."""
+        """Measure the missing part of :attr:`expected_costs`, a pass at a time; a later call goes on after the last."""
         known = self.costs is not None or not {"measured_costs", "expected_costs"}.isdisjoint(vars(self))
         if known or self.draft is None or costs_of_before(self._costs_key) is not None:
             return
@@ -202,7 +195,7 @@ class Pair:
 
     @cached_property
     def expected_costs(self) -> Costs:
-        """Costs that a cost model begins with and passes are priced at: given, measured by now, or here before.
+        """Costs that a cost model begins with and passes are priced at: given, measured, or kept from an earlier run.
 
         Raises:
             ValueError: the pair has no draft.
@@ -218,11 +211,7 @@ class Pair:
         return self.draft
 
     def cost_model(self, sampling: bool) -> CostModel:
-        """Return the cost model, learnt since the pair was loaded and separate for greedy and for sampled answers.
-
-        Raises:
-            ValueError: the pair has no draft.
-        """
+        """Return the cost model, learnt since the pair was loaded and separate for greedy and for sampled answers."""
         return self._cost_models[sampling]
 
     @cached_property
@@ -250,7 +239,7 @@ class Pair:
         return replace(self, target=self.target.to(device), draft=draft, costs=None)
 
     def running(self, passes: PassesName, exact: bool = False) -> Pair:
-        """Return the same models with passes that run another way, see :class:`Pair`; the pair itself if none.
+        """Return the same models with passes that run another way, see :class:`Pair`.
 
         Raises:
             ValueError: the device cannot run them.
@@ -300,8 +289,8 @@ class Pair:
             learn: the pair's cost model learns from this answer; not where the draft reads another prompt.
 
         Raises:
-            ValueError: prompt and limit do not fit the context, no draft to draft with, a rule for a drafter that grows
-                no trees, or drawn children for a rule that drops guesses by their tokens.
+            ValueError: prompt and limit do not fit the context, there is no draft to draft with, or a rule does not fit
+                its drafter or drawn children.
         """
         config, prompt = lane.config, lane.prompt
         check_room(self.context, prompt.length, config.max_new_tokens, prompt.turn)
@@ -316,7 +305,10 @@ class Pair:
                 f"the rule {lane.rule.name} is not drawable: set children to best, or drawable if its trees do not"
                 " depend on which tokens are guessed"
             )
-        rule = self._rule(config, learn) if drafter.grows and lane.rule is None else lane.rule
+        rule = lane.rule
+        if drafter.grows and rule is None:
+            cost_model = self.cost_model(config.temperature > 0) if RULE_INFOS[config.rule].costed else None
+            rule = build_rule(config, cost_model if learn else deepcopy(cost_model))
         length = prompt.length + config.max_new_tokens
         if caches is not None:
             length = min(self.context, -(-length // CHAT_TOKENS) * CHAT_TOKENS)
@@ -328,11 +320,6 @@ class Pair:
         """Measure the costs that a configuration goes by, a pass at a time, before a run; nothing if they are known."""
         if config.drafter == "model" and RULE_INFOS[config.rule].costed:
             yield from self.measuring()
-
-    def _rule(self, config: DecodingConfig, learn: bool) -> GrowthRule:
-        """Build the rule that a configuration names; costs that it lacks are measured here, outside every clock."""
-        cost_model = self.cost_model(config.temperature > 0) if RULE_INFOS[config.rule].costed else None
-        return build_rule(config, cost_model if learn else deepcopy(cost_model))
 
     def lane(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
@@ -347,7 +334,7 @@ class Pair:
         """Decode step by step: a ``Prefill``, then a ``StepTrace`` per target pass.
 
         Args:
-            own: ``rule=`` and ``drafter=``: objects in place of those that ``config`` names (``docs/extending.md``).
+            own: ``rule=`` and ``drafter=``: objects that replace those of ``config`` (``docs/extending.md``).
         """
         return stream(self.request(self.lane(image, messages, config, **own)))
 

@@ -55,7 +55,7 @@ def test_figures_follow_from_the_passes():
     assert found.one == 1.0 and found.level == pytest.approx(0.1)
     assert found.wider == pytest.approx({width: 1 + 0.05 * (width - 1) for width in (2, 4, 8, 16, 32)})
     cycle = 3 * 0.1 + 1.15
-    assert found.without["bare passes"] == pytest.approx(4 / cycle)
+    assert found.without["passes alone"] == pytest.approx(4 / cycle)
     assert found.without["drafting at half its cost"] == pytest.approx(4 / (cycle - 0.15))
     assert found.without["drafting for nothing"] == pytest.approx(4 / 1.15)
     assert found.without["wide passes for nothing"] == pytest.approx(4 / 1.3)
@@ -112,7 +112,7 @@ def test_the_quality_of_a_draft_that_is_the_target_is_perfect():
         draft_quality(models.pair(None), answers)
 
 
-def test_bare_passes_are_timed_at_all_widths_behind_the_contexts_of_lanes():
+def test_passes_are_timed_at_all_widths_after_the_contexts_of_lanes():
     pair = models.pair("mixed")
     seen = BenchDialogue("one", "any", ("Describe this.",), (models.picture(0),))
     dialogues = [seen, BenchDialogue("two", "any", ("Why?",))]

@@ -18,8 +18,8 @@ from test_bad_input import complaint
 from specllava.chat import Chat, Turn
 from specllava.core.config import DecodingConfig
 from specllava.pair import Pair
-from specllava.runtime.chat_format import Message
 from specllava.runtime.prompt import Prompt
+from specllava.runtime.prompt_builder import Message
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 
@@ -198,7 +198,7 @@ def test_caches_grow_with_the_chat_and_keep_what_was_read(step: int, monkeypatch
         turn = ask(chat, "Where? " * 12, 0 if number == 0 else None, SHORT)
         sizes.append(chat.nbytes)
         assert (turn.trace.prefill.reused_tokens > 0) == (number > 0)
-        verifying = chat._caches.verifying_engine(chat._pair.target, 1, (), 1)
+        verifying = chat._caches.engine(chat._pair.target, 1, rows=1)
         assert verifying.cache.capacity <= chat._pair.context + SHORT.nodes + 1
     assert sizes == sorted(sizes)
     assert (sizes[0] < sizes[-1]) == (step < chat._pair.context)

@@ -21,8 +21,8 @@ from specllava.cli.options import PairOptions
 from specllava.cli.page_options import PageOptions
 from specllava.core.config import DecodingConfig, DrafterName
 from specllava.core.metrics import acceptance_by_depth, summarise
-from specllava.lab import Lab, drafters
-from specllava.lab.drafters import LOOKUP
+from specllava.lab import Lab
+from specllava.lab.sweep import LOOKUP, _costs
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading.presets import Preset, presets
@@ -173,7 +173,7 @@ def test_all_drafts_of_a_target_race_for_the_same_tokens(present: str, drafter: 
     assert [runs[name].config.drafter for name in found.values] == ["model", "model", "prompt-lookup"]
     assert [name for name, _ in found.draft_pass] == ["draft VLM", EAGLE]
     assert all(seconds > 0 for _, seconds in found.draft_pass)
-    costs = dict(zip(labs, drafters._costs([lab.pair for lab in labs.values()]), strict=True))
+    costs = dict(zip(labs, _costs([lab.pair for lab in labs.values()]), strict=True))
     assert costs["draft VLM"].verify == costs[EAGLE].verify, "one target, timed once"
     assert not any(math.isnan(point.counted) for point in found.points)
     assert len(findings) >= 1 + sum(len(run.steps) for run in (found.alone, *runs.values())), "it can be closed"

@@ -169,7 +169,7 @@ def test_caches_count_their_states(name: str):
     request = pair.request(lane_of(BEAM, pair.prompt(None, QUESTIONS[0])), caches)
     request.prefill()
     target, draft = pair.target.config.text_config, pair.draft.config
-    engine = caches.verifying_engine(pair.target, 0, draft.state_layers, 1)
+    engine = caches.engine(pair.target, 0, draft.state_layers, rows=1)
     width = 2 * 8 * target.hidden_size
     reading = caches.feature_engine(pair.draft, 0).cache.capacity
     rows = engine.cache.capacity * len(draft.state_layers) * target.hidden_size * 8
@@ -185,7 +185,7 @@ def test_the_target_alone_hands_out_no_states(drafter: str):
         for _ in stream(request):
             pass
     assert asked and not any(asked)
-    engine = caches.verifying_engine(pair.target, 0, (), 1)
+    engine = caches.engine(pair.target, 0, rows=1)
     assert engine.state_layers == () and caches.nbytes == engine.cache.nbytes
 
 

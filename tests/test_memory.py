@@ -147,4 +147,4 @@ def test_larger_trees_get_larger_caches_and_nothing_is_read_anew():
     larger = replace(SHORT, nodes=40)
     reused = [next(models.events(pair, prompt, c, memory)).reused_tokens for c in (SHORT, SHORT, larger, larger, SHORT)]
     assert reused == [0, *[prompt.length - 1] * 4]
-    assert memory.verifying_engine(pair.target, 0, (), 1).cache.capacity == pair.context + larger.nodes + 1
+    assert memory.engine(pair.target, 0, (), 1).cache.capacity == pair.context + larger.nodes + 1

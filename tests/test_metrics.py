@@ -16,7 +16,6 @@ from specllava.core.metrics import (
     accepted_lengths,
     calibration_error,
     compare,
-    efficiency,
     end_to_end_speedup,
     judged_nodes,
     outcomes_by_entropy,
@@ -128,7 +127,6 @@ def test_a_run_that_ends_with_its_first_token_has_no_tau():
 def test_speedup_is_seconds_per_token_over_seconds_per_token():
     plain, speculative = summarise([PLAIN]), summarise([SPECULATIVE])
     assert speedup(plain, speculative) == pytest.approx((2.0 / 5) / (0.8 / 5))
-    assert efficiency(plain, speculative) == pytest.approx(2.5 / (5 / 3))
     assert speedup(plain, plain) == 1.0
     assert math.isnan(speedup(plain, summarise([])))
 

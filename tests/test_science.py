@@ -102,7 +102,8 @@ def test_the_figure_draws_every_rate_with_its_interval():
 
 
 def test_turns_and_mechanisms_are_measured_from_end_to_end(tmp_path, monkeypatch, shipped, capsys):
-    monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *args, **options: shipped("float32"))
+    pair = shipped("float32")
+    monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *args, **options: pair)
     turns.main(turns.TurnsConfig(decoding=replace(SHORT, max_new_tokens=5), dialogues=1, json=tmp_path / "turns.json"))
     rows = json.loads((tmp_path / "turns.json").read_text())["rows"]
     assert [len(rows[lane]) for lane in (turns.ONE, turns.TWO)] == [turns.TURNS] * 2

@@ -30,7 +30,7 @@ from specllava.distill.pictures import Pixels
 from specllava.distill.rows import Rows, index_rows
 from specllava.distill.stage import state_losses, taught_losses
 from specllava.findings.distillation import Report
-from specllava.models.drafts.slot_draft import SlotDraft
+from specllava.models.drafts.draft_classes import SlotDraft
 from specllava.models.families.family import family_of
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt

@@ -20,9 +20,10 @@ import torch
 
 from benchmarks.gpu.checks import Check, Watch, check_bits, check_memory, check_waits, read_bandwidth
 from benchmarks.gpu.page_race import page_race
-from benchmarks.gpu_llava import ALONE, DRAFT_ROWS, LANES, PICTURE, QUESTION, hardware, pass_medians
+from benchmarks.gpu_llava import ALONE, DRAFT_ROWS, LANES, PICTURE, QUESTION, hardware
 from benchmarks.shared.command import markdown, run_command, show
 from benchmarks.shared.random_pair import SizeName, build, feature_draft, place_for, size_of
+from specllava.bench.raw_passes import pass_medians
 from specllava.cli.options import write_json
 from specllava.core.files import write_whole
 from specllava.core.trace import Prefill, StepTrace
@@ -36,7 +37,7 @@ from specllava.runtime.padded_passes import ROWS
 
 FORMATS: tuple[DraftFormat, ...] = ("eagle", "msd", "vispec", "eagle3")
 RESULTS = Path(__file__).parents[1] / "results"
-STEPS = 12  # of each lane that are timed, behind two that capture
+STEPS = 12  # of each lane that are timed, after two that capture
 GOALS = {"target-only": 1.25, "t(32)": 1.15, "level": 0.06, "overhead": 0.10}
 LONGEST = 96
 

@@ -29,7 +29,7 @@ LANE = "top 10, EAGLE-2"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a check found."""
+    """Result of a check."""
 
     passed: bool
     told: str
@@ -87,7 +87,7 @@ class Watch:
 def engine_in(caches: KVCaches, model: PreTrainedModel, verifies: bool) -> AnyEngine:
     """The engine that served a model in an answer, or a small new one if none did."""
     if verifies:
-        return caches.verifying_engine(model, 1, (), 1)
+        return caches.engine(model, 1, rows=1)
     return caches.feature_engine(model, 1) if isinstance(model, FeatureDraft) else caches.engine(model, 1)
 
 

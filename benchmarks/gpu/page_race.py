@@ -23,7 +23,7 @@ TOKENS = 64
 def page_race(pair: Pair, way: PassesName) -> Check:
     """Serve the page over a pair and let it race twice, since passes are captured in the first race.
 
-    It passes if both lanes of the second end; whether they say the same in half precision is told.
+    It passes if both lanes of the second end; equality in half precision is only reported.
     """
     running = pair.running(way)
     state = AppState(lambda: running, toy=False)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 
 from benchmarks.shared.pictures import write_svg
+from specllava.bench.draft_quality import draft_scores
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import compare, summarise
@@ -23,7 +24,6 @@ from specllava.findings.bootstrap import Ratio, pooled_rate, pooled_ratio
 from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
 from visual.figures.intervals import Panel, interval_figure
 
 
@@ -38,7 +38,7 @@ class Guessing:
     Args:
         tokens: of the answer.
         emitted, passes: tokens that steps emitted, and target passes.
-        drafted, accepted: tokens guessed, and those of them that stand.
+        drafted, accepted: tokens guessed, and those accepted.
         entropy, divergence: sums over the answer's tokens, in nats: of the draft, and KL(target ‖ draft).
         agreed: tokens that are the draft's likeliest.
         right: whether the answer is true; of questions whose answer is not judged, 0.
@@ -89,14 +89,12 @@ def guess(
     Raises:
         DifferError: other tokens than the target's own.
     """
-    assert pair.draft is not None
     trace = pair.run(Lane("speculative", config, prompt))
     same = compare(own, trace)
     if not same.identical:
         raise DifferError(f"token {same.position} is not the target's own, at a margin of {same.margin}: {trace.text}")
     answer = trace.token_ids
-    ours = draft_log_probs(pair.target, pair.draft, prompt, answer)
-    scores = score_draft(ours, teacher_forced_log_probs(pair.target, prompt, answer), answer)
+    scores = draft_scores(pair, prompt, answer)
     counts = summarise([trace])
     agreed = sum(one == token for one, token in zip(scores.guesses, answer, strict=True))
     entropy, divergence = math.fsum(scores.entropies), math.fsum(scores.divergences)
@@ -140,7 +138,7 @@ def _cell(rate: Mapping[str, float], digits: int) -> str:
 
 
 def write_rates(path: Path | None, pair: Pair, options: Any, rows: Any) -> None:
-    """Write the rates that an experiment found, what it ran on and when."""
+    """Write the rates of an experiment with its setting and date."""
     facts = {"setting": asdict(pair.info), "date": datetime.now(UTC).date().isoformat()}
     write_json(path, {"rows": rows, "options": _without_files(asdict(options)), **facts})
 

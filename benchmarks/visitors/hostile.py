@@ -96,7 +96,7 @@ class Hostile:
 
 
 def hostile(address: str, process: psutil.Process, log: Path) -> list[Cost]:
-    """Send every request to a page whose models are loaded. Return what each cost."""
+    """Send every request to a page whose models are loaded. Return the cost of each."""
     config = httpx.get(f"{address}config", timeout=PATIENCE).json()
     ids = {part["props"].get("elem_id"): part["id"] for part in config["components"]}
     calls = [call for call in config["dependencies"] if call["backend_fn"]]

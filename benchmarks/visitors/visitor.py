@@ -22,11 +22,11 @@ FULL = "the waiting line is full"
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """Numbers of the page's handlers behind a button that requests a run, and what they take.
+    """Numbers of the page's handlers of a button that requests a run, and their inputs.
 
     Args:
         begin: enters the request into the waiting line.
-        compute: draws the run's events, behind ``begin``.
+        compute: draws the run's events, after ``begin``.
         button: the component that is clicked.
         taken: components whose values ``begin`` takes.
         values: of components, as the page is sent out.
@@ -71,11 +71,11 @@ class Handlers:
 
 @dataclass(frozen=True, slots=True)
 class VisitorRun:
-    """What became of one click on Run.
+    """Result of one click on Run.
 
     Args:
         clicked, started: seconds of a monotonic clock; ``started`` when the run had its turn, if it had one.
-        notices: what the page said meanwhile.
+        notices: of the page meanwhile.
         shown: the last value of what shows the run: frames of the player, or a view as JSON; ``None`` if none came.
         refused: the last notice, if it is an error.
     """
@@ -185,7 +185,7 @@ class Visitor:
     async def follow(self, clicked: float, event: str) -> VisitorRun:
         """Read what the page says and shows of a run until it is over."""
         started: float | None = None
-        outputs: list[Any] = []  # of the last message; those that follow are told as what differs
+        outputs: list[Any] = []  # of the last message; later ones hold differences only
         shown: Any = None
         notices: list[dict[str, str]] = []
         async with aclosing(self._messages(event)) as messages:

@@ -1,4 +1,4 @@
-"""Why drafting is not faster here: measured costs and acceptance in words, and what would change it. No torch."""
+"""Why drafting is not faster here: measured costs and acceptance in words, and what would change it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Answers, in seconds of bare passes where nothing else is said.
+    """What drafting costs and brings; seconds are of passes.
 
     Args:
-        context: columns of the KV cache that passes are told behind, the median of the runs.
+        context: columns of the KV cache before the passes, the median of the runs.
         one: seconds of a target pass over one token.
         wider: passes over more tokens against that, by their number of tokens.
         level: share of ``one`` that a draft pass over one token takes.
@@ -39,7 +39,7 @@ class Diagnosis:
         perfect: the chain that is best if every guess is right; a tree brings no more.
         chain: the chain that is best at the draft's own agreement.
         lane: the fastest lane of this project that guesses, and ``speedup`` as measured.
-        without: speed-ups of its steps at the costs of bare passes: as they were, and with drafting at half its
+        without: speed-ups of its steps at the costs of passes alone: as they were, and with drafting at half its
             cost, with drafting for nothing, with wide passes at the cost of one token.
     """
 
@@ -64,7 +64,7 @@ class Diagnosis:
         wider = ", ".join(f"{ratio:.2f} over {width}" for width, ratio in self.wider.items())
         steps, quality = self.without, self.quality
         found = [
-            f"a target pass over one token takes {1e3 * self.one:.2f} ms behind {self.context} columns; times as long: "
+            f"a target pass over one token takes {1e3 * self.one:.2f} ms after {self.context} columns; times as long: "
             f"{wider} tokens",
             f"a draft level costs {self.level:.3f} of a target pass",
             f"the draft is {quality.divergence:.2f} nats from the target (KL) and guesses "
@@ -72,7 +72,7 @@ class Diagnosis:
             f"a perfect draft of this cost would bring {self.perfect.speedup:.2f}× by chains of {self.perfect.depth}; "
             f"as it agrees, a chain of {self.chain.depth} brings about {self.chain.speedup:.2f}×",
             f"the fastest lane is {self.lane} with {self.speedup:.2f}× over target-only; its passes alone would give "
-            f"{steps['bare passes']:.2f}×, so what runs around them costs {100 * self.overhead:.0f} %",
+            f"{steps['passes alone']:.2f}×, so what runs around them costs {100 * self.overhead:.0f} %",
             f"the same steps would give {steps['drafting at half its cost']:.2f}× with drafting at half its cost, "
             f"{steps['drafting for nothing']:.2f}× for nothing, {steps['wide passes for nothing']:.2f}× if wide passes "
             "cost no more than one token",
@@ -80,12 +80,12 @@ class Diagnosis:
         return [*found, *self._advice()]
 
     def _advice(self) -> list[str]:
-        """Return what would help most."""
+        """Return the change that would help most."""
         if self.speedup <= 1.0 and self.perfect.speedup <= 1.0:
             return ["no draft of this cost can pay here: decode with --drafter none, or take a smaller draft"]
         if self.speedup <= 1.0:
             return ["drafting does not pay here: decode with --drafter none, or with a draft that agrees more often"]
-        base = self.without["bare passes"]
+        base = self.without["passes alone"]
         gains = {
             "a cheaper draft (fewer layers, a smaller vocabulary, specllava draft init)":
                 self.without["drafting for nothing"] / base,
@@ -103,7 +103,7 @@ def diagnose(measured: Measured, results: Mapping[str, LaneResult], quality: Dra
     """Answer why drafting is not faster, from what was measured.
 
     Raises:
-        ValueError: no lane that guesses with the draft, or no bare passes of it.
+        ValueError: no lane that guesses with the draft, or no times of its passes.
     """
     own = {name: lane for name, lane in results.items() if lane.totals.draft_passes and "transformers" not in name}
     if not own or not any(one.model == "draft" for one in measured.raw_passes):
@@ -115,7 +115,7 @@ def diagnose(measured: Measured, results: Mapping[str, LaneResult], quality: Dra
     one = floor.seconds("target", 1, context)
 
     def chain(rate: float) -> Chain:
-        """Return the best chain if a guess behind an accepted one is accepted with that probability."""
+        """Return the best chain if a guess after an accepted one is accepted with that probability."""
         chains = (_chain(floor, context, depth, rate) for depth in range(1, DEEPEST + 1))
         return max(chains, key=lambda found: found.speedup)
 
@@ -143,7 +143,7 @@ def _chain(floor: FloorTime, context: int, depth: int, rate: float) -> Chain:
 
 
 def _what_ifs(runs: tuple[TimedRun, ...], floor: FloorTime) -> dict[str, float]:
-    """Return the speed-ups of some runs' steps over single tokens, at the costs of bare passes and at others."""
+    """Return the speed-ups of some runs' steps over single tokens, at the costs of passes alone and at others."""
 
     def speedup(price: Price) -> float:
         alone = taken = 0.0
@@ -159,7 +159,7 @@ def _what_ifs(runs: tuple[TimedRun, ...], floor: FloorTime) -> dict[str, float]:
         return floor.seconds(model, 1, context)
 
     return {
-        "bare passes": speedup(floor.seconds),
+        "passes alone": speedup(floor.seconds),
         "drafting at half its cost": speedup(drafting_at(0.5)),
         "drafting for nothing": speedup(drafting_at(0.0)),
         "wide passes for nothing": speedup(narrow),

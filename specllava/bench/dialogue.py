@@ -1,4 +1,4 @@
-"""What a benchmark asks: dialogues about pictures, and the prompts of their turns."""
+"""Dialogues about pictures that a benchmark asks, and the prompts of their turns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BenchDialogue:
 
 
 def prompts_of(pair: Pair, dialogue: BenchDialogue, config: DecodingConfig) -> Iterator[Prompt]:
-    """Yield the prompt of every turn. Between two of them stands the answer of the target alone, for every lane.
+    """Yield the prompt of every turn. Between two of them is the answer of the target alone, for every lane.
 
     Each prompt is whole: no lane reuses what it read for the turn before. A dialogue that outgrows the context ends.
 

@@ -1,4 +1,4 @@
-"""Prices of passes by the bare ones that were timed. No torch."""
+"""Prices of passes, from those that were timed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Price = Callable[[str, int, int], float]  # model, width and context of a pass t
 
 
 class FloorTime:
-    """Prices of passes by the bare ones that were timed: straight lines between widths, and between contexts."""
+    """Prices of passes by those that were timed: straight lines between widths, and between contexts."""
 
     def __init__(self, passes: Sequence[RawPass]) -> None:
         table: defaultdict[str, defaultdict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
@@ -26,7 +26,7 @@ class FloorTime:
         }
 
     def seconds(self, model: str, width: int, context: int) -> float:
-        """Return the seconds of a bare pass of ``width`` tokens behind ``context`` columns."""
+        """Return the seconds of a pass of ``width`` tokens after ``context`` columns."""
         columns = sorted(self._table[model])
         return _between(columns, [self._at_width(model, column, width) for column in columns], context)
 
@@ -36,7 +36,7 @@ class FloorTime:
         return math.fsum(price(*shape) for shapes in run.passes() for shape in shapes)
 
     def alone(self, run: TimedRun) -> float:
-        """Return the seconds in which the target alone says what the steps of a run said."""
+        """Return the seconds of the target alone for the tokens of a run's steps."""
         behind = run.prompt_tokens + run.first_tokens - 1
         return math.fsum(self.seconds("target", 1, behind + number) for number in range(run.step_tokens))
 

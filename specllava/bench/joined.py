@@ -54,7 +54,7 @@ def joined(parts: Sequence[Measured]) -> Measured:
 
 
 def _mean_passes(parts: Sequence[Measured]) -> tuple[RawPass, ...]:
-    """Return the mean of each bare pass over the parts that timed it."""
+    """Return the mean of each pass over the parts that timed it."""
     taken: defaultdict[tuple[str, int, int], list[RawPass]] = defaultdict(list)
     for one in chain.from_iterable(part.raw_passes for part in parts):
         taken[one.model, one.width, one.context].append(one)

@@ -46,7 +46,7 @@ def bench_lanes(config: DecodingConfig, tree: Tree | None = None) -> dict[str, D
 
 
 def own_runners(pair: Pair, lanes: Mapping[str, DecodingConfig]) -> dict[str, Runner]:
-    """Return what runs each of this project's lanes."""
+    """Return a runner for each of this project's lanes."""
     return {name: partial(_run_config, pair, name, config) for name, config in lanes.items()}
 
 
@@ -57,13 +57,13 @@ def runners_of(
     with_transformers: bool = True,
     tree: Tree | None = None,
 ) -> dict[str, Runner]:
-    """Return what runs each lane of a benchmark, the reference first.
+    """Return a runner for each lane of a benchmark, the reference first.
 
     Lanes that this pair or device cannot have are left out unless they are named. With a temperature those of
     ``transformers`` are: it draws from another random stream.
 
     Args:
-        only: names of lanes to run beside the reference; none means all.
+        only: names of lanes to run in addition to the reference; none means all.
         tree: as in :func:`bench_lanes`.
 
     Raises:

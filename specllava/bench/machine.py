@@ -1,4 +1,4 @@
-"""The machine that a benchmark ran on: what it is, how busy and how fast it was, and what it copies per second."""
+"""The machine that a benchmark ran on: hardware, load, clocks and copy rate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPU_CONDITIONS: Final = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.dr
 
 
 def machine_of(device: torch.device, command: str) -> dict[str, Any]:
-    """Return what a report says of the machine, its present conditions as ``before``."""
+    """Return facts of the machine for a report, its present conditions as ``before``."""
     found: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "command": command,
@@ -77,7 +77,7 @@ def commit() -> str | None:
 
 
 def _cpu_name() -> str:
-    """Return the processor's name as Linux tells it, else as Python does."""
+    """Return the processor's name from Linux, else from Python."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -87,7 +87,7 @@ def _cpu_name() -> str:
 
 
 def _asked_of_gpu(device: torch.device, facts: tuple[str, ...]) -> dict[str, str | None]:
-    """Return what the driver says of a GPU; every fact is ``None`` where it does not answer."""
+    """Return facts of a GPU from its driver; each is ``None`` where it does not answer."""
     index = str(device.index or 0)
     said = _command_output("nvidia-smi", f"--query-gpu={','.join(facts)}", "--format=csv,noheader", f"--id={index}")
     values = [value.strip() for value in said.split(",")] if said else []
@@ -96,7 +96,7 @@ def _asked_of_gpu(device: torch.device, facts: tuple[str, ...]) -> dict[str, str
 
 
 def _command_output(*command: str) -> str | None:
-    """Return what a program prints; ``None`` if it is not there or fails."""
+    """Return the output of a program; ``None`` if there is none or it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

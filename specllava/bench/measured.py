@@ -1,4 +1,4 @@
-"""All that a benchmark measured, step by step, and its file: tables and comparisons are made of it alone. No torch."""
+"""All measurements of a benchmark, step by step, and their file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class WarmUp(Record):
 
 @dataclass(frozen=True, slots=True)
 class RawPass(Record):
-    """Mean seconds of a bare pass.
+    """Seconds of a pass.
 
     Args:
         model: whose.
@@ -76,7 +76,7 @@ class Measured(Record):
         seed: of the order in which lanes took turns.
         prompts: in order.
         runs: by lane, those of the first round over all prompts, then those of the next round.
-        margins: the target's, as ``(prompt, position, margin)``, where a lane said something else.
+        margins: the target's, as ``(prompt, position, margin)``, where a lane's token differs.
         failures: lanes that failed, and why.
         raw_passes: see :class:`RawPass`.
     """

@@ -29,7 +29,7 @@ class Processes:
 
     @classmethod
     def launched(cls) -> Processes:
-        """Return what ``accelerate launch``, or another launcher with its variables, says; one process without."""
+        """Return the processes of ``accelerate launch`` or a launcher with its variables; one without."""
         rank, count, local = (int(os.environ.get(name) or 0) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
         return cls(rank, max(1, count), local)
 
@@ -52,7 +52,7 @@ class Processes:
         return items[self.rank :: self.count]
 
     def join(self, measured: Measured) -> Measured | None:
-        """Return what all processes measured to the one that reports, ``None`` to the others."""
+        """Return all processes' measurements to the one that reports, ``None`` to the others."""
         if self.count == 1:
             return measured
         import torch

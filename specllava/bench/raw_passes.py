@@ -1,77 +1,49 @@
-"""Mean times of bare passes over ever more tokens: what *t(n)* and a draft level cost."""
+"""Times of passes over more and more tokens: *t(n)* and the cost of a draft level."""
 
 from __future__ import annotations
 
-import random
 import statistics
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-import torch
-from transformers import PreTrainedModel
-
-from specllava.bench.bare_passes import BarePasses
 from specllava.bench.measured import RawPass
 from specllava.bench.timed_run import Model
 from specllava.pair import Pair
-from specllava.runtime.timing import now
+from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
 
-Key = tuple[Model, int, int]  # model, width, context
 WIDTHS: Final[Mapping[Model, tuple[int, ...]]] = MappingProxyType(
     {"target": (1, 2, 4, 8, 16, 32), "draft": (1, 2, 4, 8)}
 )
-AT_ONCE: Final = 12  # passes that are timed between two prompts
-LEAST: Final = 3  # times that each is timed, the first, which warms up, left out
+REPEATS: Final = 5
 
 
-class RawPasses:
-    """Seconds of bare passes of a pair's models.
+def raw_passes(pair: Pair, contexts: Sequence[int]) -> tuple[RawPass, ...]:
+    """Return the median seconds of passes of both models after each number of columns."""
+    return tuple(
+        RawPass(model, width, context, seconds)
+        for context in dict.fromkeys(contexts)
+        for model, row in pass_medians(pair, WIDTHS, REPEATS, context).items()
+        for width, seconds in row.items()
+    )
 
-    A few are timed between prompts, in an order that is drawn: other work on the machine affects them as it does lanes.
+
+def pass_medians(
+    pair: Pair, ladders: Mapping[Model, Sequence[int]], repeats: int, context: int = CONTEXT
+) -> dict[Model, dict[int, float]]:
+    """Return the median seconds of passes of the pair's models by their number of tokens.
 
     Args:
-        contexts: columns of the KV cache before a pass, the fewest and the most that lanes will have.
+        ladders: numbers of tokens, by model.
+        repeats: times that each is timed.
+        context: columns of the KV cache before a pass.
     """
-
-    def __init__(self, pair: Pair, contexts: tuple[int, int]) -> None:
-        models: dict[Model, PreTrainedModel | None] = {"target": pair.target, "draft": pair.draft}
-        self._passes = {
-            (name, context): BarePasses(model)
-            for name, model in models.items()
-            for context in dict.fromkeys(contexts)
-            if model is not None
-        }
-        self._keys: list[Key] = [(name, width, context) for name, context in self._passes for width in WIDTHS[name]]
-        self._taken: defaultdict[Key, list[float]] = defaultdict(list)
-        self._waiting: list[Key] = []
-        self._order = random.Random(0)
-
-    def sample(self) -> None:
-        """Time a few passes once."""
-        for _ in range(AT_ONCE):
-            if not self._waiting:
-                self._waiting = self._order.sample(self._keys, len(self._keys))
-            self._time(self._waiting.pop())
-
-    def means(self) -> tuple[RawPass, ...]:
-        """Return the mean of each pass; those that were timed too seldom are timed now."""
-        for _ in range(1 + LEAST):
-            for key in self._keys:
-                if len(self._taken[key]) <= LEAST:
-                    self._time(key)
-        return tuple(RawPass(*key, statistics.fmean(taken[1:])) for key, taken in sorted(self._taken.items()))
-
-    @torch.inference_mode()
-    def _time(self, key: Key) -> None:
-        """Time a pass after one like it, so that the processor's caches are warm."""
-        name, width, context = key
-        bare = self._passes[name, context]
-        for _ in range(2):
-            bare.hold(context, max(WIDTHS[name]))
-            run_pass = bare.ready(width, context)
-            started = now(bare.device)
-            run_pass()
-            seconds = now(bare.device) - started
-        self._taken[key].append(seconds)
+    found = {}
+    for name, rows in ladders.items():
+        model = pair.target if name == "target" else pair.draft
+        if model is not None:
+            engine = engine_of(model, context + max(rows), pair.engines)
+            taken = pass_seconds([engine], rows, repeats, context)[0]
+            found[name] = {count: statistics.median(seconds) for count, seconds in taken.items()}
+            pair.engines.give_back([engine])
+    return found

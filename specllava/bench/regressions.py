@@ -1,4 +1,4 @@
-"""Which lanes of a benchmark got slower than an earlier report of it says. No torch."""
+"""Which lanes of a benchmark got slower than an earlier report of it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a benchmark: what ``bench --json`` writes, made of what was measured alone. No torch."""
+"""The report of a benchmark, which ``bench --json`` writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from specllava.bench.measured import Measured
 from specllava.bench.results import LaneResult, categories_of, fastest_alone, results_of
 
-TOKEN_FIELDS: Final = ("runs", "tokens", "mismatches", "ties", "margins")  # what a report about tokens alone tells
+TOKEN_FIELDS: Final = ("runs", "tokens", "mismatches", "ties", "margins")  # of a report about tokens alone
 
 
 def category_results(measured: Measured) -> dict[str, dict[str, LaneResult]]:
@@ -26,16 +26,16 @@ def report_of(
     """Return the report.
 
     Args:
-        tokens_alone: nothing about time, which means nothing on a machine that is busy with other work.
+        tokens_alone: leave out times.
     """
 
     def rows(lanes: Mapping[str, LaneResult]) -> dict[str, Any]:
-        told = {name: lane.as_json() for name, lane in lanes.items()}
+        found = {name: lane.as_json() for name, lane in lanes.items()}
         if tokens_alone:
-            return {name: {key: row[key] for key in TOKEN_FIELDS} for name, row in told.items()}
-        return told
+            return {name: {key: row[key] for key in TOKEN_FIELDS} for name, row in found.items()}
+        return found
 
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "lanes": rows(results),
         "categories": {name: rows(own) for name, own in categories.items()},
         "failures": measured.failures,
@@ -48,5 +48,5 @@ def report_of(
         "machine": measured.machine,
     }
     if not tokens_alone:
-        found |= {"reference": fastest_alone(measured.runs), "warm_up": asdict(measured.warm_up)}
-    return found
+        report |= {"reference": fastest_alone(measured.runs), "warm_up": asdict(measured.warm_up)}
+    return report

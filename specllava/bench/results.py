@@ -1,4 +1,4 @@
-"""What the lanes of a benchmark were worth: totals, ratios of totals and their intervals. No torch.
+"""Results of a benchmark's lanes: totals, ratios of totals and their intervals.
 
 Ratios are total over total, never a mean of ratios; intervals are of the bootstrap over dialogues.
 """
@@ -71,9 +71,9 @@ class LaneResult:
     """A lane, compared with the fastest lane of the target alone.
 
     Args:
-        speedup: tokens per second behind the prompt's reading, over that lane's.
+        speedup: tokens per second after the prefill, over that lane's.
         end_to_end: tokens per second of whole runs, over that lane's.
-        per_token: seconds per token behind the prompt's reading.
+        per_token: seconds per token after the prefill.
         mismatches, ties: runs whose tokens differ from target-only's, by whether the target's margin at the first
             difference is that of a near-tie.
         margins: the target's margins there, ``None`` where one answer is the beginning of the other.
@@ -139,7 +139,7 @@ def pool(
     Args:
         runs: by lane, the reference ``target-only`` among them; of all lanes the same prompts, round after round.
         dialogues: for each prompt the number of its dialogue.
-        margins: the target's, where a lane said something else; a difference without one is no near-tie.
+        margins: the target's, where a lane's token differs; a difference without one is no near-tie.
         base: lane that speed-ups are over; the fastest of the target alone without it.
     """
     fastest = runs[base or fastest_alone(runs)]

@@ -15,7 +15,7 @@ from specllava.bench.dialogue import BenchDialogue, prompts_of
 from specllava.bench.lanes import REFERENCE, Runner
 from specllava.bench.machine import conditions, machine_of
 from specllava.bench.measured import Asked, Measured, WarmUp
-from specllava.bench.raw_passes import RawPasses
+from specllava.bench.raw_passes import raw_passes
 from specllava.bench.results import differences
 from specllava.bench.timed_run import TimedRun
 from specllava.bench.transformers_lanes import LaneFailedError
@@ -39,7 +39,7 @@ class Plan:
         rounds: over all prompts.
         seed: of the order of lanes.
         within: share within which two warm-up rounds must agree in every lane; ``None``: no warm-up.
-        floor: bare passes are timed, too, and in the first round those of every run once more.
+        floor: time passes at the end, and repeat those of every run of the first round bare.
         command: that was given, for the report.
     """
 
@@ -93,8 +93,7 @@ class _Bench:
         self._order = random.Random(plan.seed)
         self._warm_up = WarmUp(0, None, plan.within or 0.0, False)
         lengths = [prompt.length for prompt in self._prompts]
-        contexts = min(lengths), max(lengths) + config.max_new_tokens
-        self._raw_passes = RawPasses(pair, contexts) if plan.floor else None
+        self._contexts = min(lengths), max(lengths) + config.max_new_tokens
         self._bare_steps = BareSteps(pair)
 
     def measure(self) -> Measured:
@@ -106,8 +105,6 @@ class _Bench:
                 try:
                     for prompt in self._prompts:
                         self._turns(prompt, self._runs, bare=self._plan.floor and number == 0)
-                        if self._raw_passes:
-                            self._raw_passes.sample()
                         bar.update()
                 except KeyboardInterrupt:
                     done = min(map(len, self._runs.values()))
@@ -134,7 +131,7 @@ class _Bench:
             before = taken
 
     def _turns(self, prompt: Prompt, runs: dict[str, list[TimedRun]], bare: bool = False) -> None:
-        """Run all lanes on one prompt, in an order that is drawn; ``bare``: each run's passes once more behind it."""
+        """Run all lanes on one prompt, in an order that is drawn; ``bare``: repeat each run's passes after it."""
         names = list(self._runners)
         self._order.shuffle(names)
         timed = with_vision_time(self._pair, prompt)
@@ -149,7 +146,7 @@ class _Bench:
                 runs[name].append(replace(run, bare_seconds=self._bare_steps.seconds(run)) if bare else run)
 
     def _result(self, done: int) -> Measured:
-        """Return what was measured in the first ``done`` runs of every lane; a round that was stopped does not count,
+        """Return the measurements of the first ``done`` runs of every lane; a round that was stopped does not count,
         the first one up to where it was."""
         total = len(self._prompts)
         rounds = max(1, done // total)
@@ -168,7 +165,7 @@ class _Bench:
             runs=runs,
             margins=tuple((prompt, position, margin) for (prompt, position), margin in margins.items()),
             failures=self._failures,
-            raw_passes=self._raw_passes.means() if self._raw_passes else (),
+            raw_passes=raw_passes(self._pair, self._contexts) if self._plan.floor else (),
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from specllava.models.drafts.slot_draft import SlotDraft
+from specllava.models.drafts.draft_classes import SlotDraft
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.vision import compressor_of, merge_features
@@ -43,7 +43,7 @@ class SightedAssistant:
 
     @torch.inference_mode()
     def generate(self, **arguments: Any) -> Any:
-        """Guess as the draft does, behind a prompt that it has seen."""
+        """Guess as the draft does, after a prompt that it has seen."""
         if arguments.get("past_key_values") is None:
             arguments["past_key_values"] = self._read()
         arguments.pop("mm_encoder_outputs", None)

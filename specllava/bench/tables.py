@@ -1,8 +1,8 @@
-"""The tables of a benchmark, for the terminal and as markdown. No torch."""
+"""The tables of a benchmark, for the terminal and as markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.box import SIMPLE
@@ -18,40 +18,48 @@ TIME_HEADS: Final = (
 )  # fmt: skip
 
 
-def speed_row(name: str, row: Row) -> tuple[str, ...]:
-    """Return the cells of :data:`SPEED_HEADS`."""
-    figures = (_figure(row["tau"]), _figure(row["ms_per_token"]), _figure(row["speedup"]))
-    return (name, *figures, _interval(row["interval"]), str(row["mismatches"]), str(row["ties"]))
-
-
-def time_row(name: str, row: Row) -> tuple[str, ...]:
-    """Return the cells of :data:`TIME_HEADS`."""
-    times = (_figure(row["ms_vision"], 1), _figure(row["ms_prefill"], 1), _figure(row["ms_per_token_wall"]))
-    return (name, *times, _figure(row["speedup_end_to_end"]), _figure(row["efficiency"]), _percent(row["overhead"]))
+def table_rows(
+    results: Mapping[str, LaneResult], categories: Mapping[str, Mapping[str, LaneResult]]
+) -> list[tuple[Sequence[str], list[tuple[str, ...]]]]:
+    """Return heads and rows of each table: speed, times, and speed-ups by category if there are several."""
+    rows = {name: lane.as_json() for name, lane in results.items()}
+    tables: list[tuple[Sequence[str], list[tuple[str, ...]]]] = [
+        (SPEED_HEADS, [_speed_row(name, row) for name, row in rows.items()]),
+        (TIME_HEADS, [_time_row(name, row) for name, row in rows.items()]),
+    ]
+    if len(categories) > 1:
+        speedups = {name: [own[name].as_json()["speedup"] for own in categories.values()] for name in results}
+        tables.append((("speed-up", *categories), [(name, *map(_figure, own)) for name, own in speedups.items()]))
+    return tables
 
 
 def tables_of(
     title: str, results: Mapping[str, LaneResult], categories: Mapping[str, Mapping[str, LaneResult]]
 ) -> list[Table]:
-    """Return the tables of a benchmark for a terminal: speed, times, and speed-ups by category if there are several."""
-    rows = {name: lane.as_json() for name, lane in results.items()}
-    tables = [
-        _table(SPEED_HEADS, (speed_row(name, row) for name, row in rows.items()), title),
-        _table(TIME_HEADS, (time_row(name, row) for name, row in rows.items())),
-    ]
-    if len(categories) > 1:
-        lines = (category_row(name, categories) for name in results)
-        tables.append(_table(("speed-up", *categories), lines))
+    """Return the tables for a terminal, the first with a title."""
+    tables: list[Table] = []
+    for heads, rows in table_rows(results, categories):
+        table = Table(box=SIMPLE, padding=0, title=None if tables else title)
+        for head in heads:
+            table.add_column(head, no_wrap=True)  # a heading that is cut off cannot be read
+        for row in rows:
+            table.add_row(*row)
+        tables.append(table)
     return tables
 
 
-def category_row(name: str, categories: Mapping[str, Mapping[str, LaneResult]]) -> tuple[str, ...]:
-    """Return a lane's speed-up in every category."""
-    return (name, *(_figure(own[name].as_json()["speedup"]) for own in categories.values()))
+def _speed_row(name: str, row: Row) -> tuple[str, ...]:
+    figures = (_figure(row["tau"]), _figure(row["ms_per_token"]), _figure(row["speedup"]))
+    return (name, *figures, _interval(row["interval"]), str(row["mismatches"]), str(row["ties"]))
+
+
+def _time_row(name: str, row: Row) -> tuple[str, ...]:
+    times = (_figure(row["ms_vision"], 1), _figure(row["ms_prefill"], 1), _figure(row["ms_per_token_wall"]))
+    return (name, *times, _figure(row["speedup_end_to_end"]), _figure(row["efficiency"]), _percent(row["overhead"]))
 
 
 def notes_of(measured: Measured, fastest: str) -> list[str]:
-    """Return what a reader must know beside the tables, a line each."""
+    """Return notes to the tables, one line each."""
     warm, machine = measured.warm_up, measured.machine
     lines = [f"speed-ups are over {fastest}, the fastest lane of the target alone", f"order seed {measured.seed}"]
     if warm.rounds:
@@ -60,20 +68,11 @@ def notes_of(measured: Measured, fastest: str) -> list[str]:
         lines.append(f"warm-up: {warm.rounds} rounds {ended}{change} (within {100 * warm.within:g} %)")
     rate = machine.get("copy_gb_per_second")
     load = [(machine.get(when) or {}).get("load") for when in ("before", "after")]
-    told = " and ".join("?" if each is None else f"{each[0]:.1f}" for each in load)
+    loads = " and ".join("?" if each is None else f"{each[0]:.1f}" for each in load)
     copied = "" if rate is None else f", copies {rate:.0f} GB/s"
-    lines.append(f"{machine.get('gpu') or machine.get('cpu')}{copied}, load {told} before and after")
+    lines.append(f"{machine.get('gpu') or machine.get('cpu')}{copied}, load {loads} before and after")
     lines += [f"{name} failed: {why}" for name, why in (measured.failures or {}).items()]
     return lines
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
-    table = Table(box=SIMPLE, padding=0, title=title)
-    for head in heads:
-        table.add_column(head, no_wrap=True)  # a heading that is cut off cannot be read
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def _figure(value: float | None, digits: int = 2) -> str:

@@ -1,4 +1,4 @@
-"""One run of one lane on one prompt: what was said, in which passes, and what it took. No torch."""
+"""One run of one lane on one prompt: its tokens, passes and seconds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TimedStep(Record):
 
 
 class PassShape(NamedTuple):
-    """A pass of ``width`` tokens behind ``context`` columns of the KV cache."""
+    """A pass of ``width`` tokens after ``context`` columns of the KV cache."""
 
     model: Model
     width: int
@@ -50,15 +50,15 @@ class TimedRun(Record):
     """One run.
 
     Args:
-        token_ids: of the answer, nothing behind its end.
-        first_tokens: those that came with the reading of the prompt; assisted generation of ``transformers`` verifies
+        token_ids: of the answer up to its end.
+        first_tokens: those of the prefill; assisted generation of ``transformers`` verifies
             its first guesses there.
         prompt_tokens, draft_prompt_tokens: that target and draft read.
         vision_seconds: of the vision towers.
         read_seconds: of reading the prompt, with both models.
         draft_read_seconds: the draft's part of that, where it is known.
         bare_seconds: that the passes of the steps took once more, bare and in their order; ``None`` if not timed.
-        steps: what came behind the first tokens.
+        steps: steps after the first tokens.
         wall_seconds: of the whole run, all bookkeeping in it.
     """
 

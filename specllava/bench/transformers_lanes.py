@@ -42,7 +42,7 @@ class TransformersLane:
     """One way to call ``generate``.
 
     Args:
-        arguments: beside the prompt's.
+        arguments: in addition to the prompt's.
         why_not: why a pair cannot have the lane, ``None`` if it can.
         needs_draft: it drafts with the pair's draft.
         alone: the target decodes without any guesses.
@@ -92,7 +92,7 @@ TRANSFORMERS_LANES: Final[Mapping[str, TransformersLane]] = MappingProxyType(
 
 
 def transformers_lane(pair: Pair, name: str, config: DecodingConfig) -> Callable[[Prompt], TimedRun]:
-    """Return what runs a lane of ``transformers``."""
+    """Return a runner of a lane of ``transformers``."""
     return partial(run_transformers, pair, TRANSFORMERS_LANES[name], config)
 
 
@@ -100,7 +100,7 @@ def transformers_lane(pair: Pair, name: str, config: DecodingConfig) -> Callable
 def run_transformers(pair: Pair, lane: TransformersLane, config: DecodingConfig, prompt: Prompt) -> TimedRun:
     """Run greedy ``generate`` on a prompt. What comes at once is a step; the first of them is the prompt's reading.
 
-    Tokens behind the end of the answer are dropped, and the time that they took is not: the library computed them.
+    Tokens after the end of the answer are dropped, and the time that they took is not: the library computed them.
 
     Raises:
         LaneFailedError: whatever ``generate`` raised.

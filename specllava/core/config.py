@@ -1,7 +1,7 @@
 """Options of decoding: frozen, validated, documented. The only source of defaults and bounds.
 
-The command line and the page are made from these fields: the docstring under a field is its help
-text, its title what the page calls it, its usual range the page's slider, and its bounds what may be typed.
+The command line and the page are made from these fields: a field's docstring is its help text, its title the page's
+label, its usual range the page's slider, and its bounds what may be typed.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def one_line(error: ValidationError, most: int = 3, where: str = "") -> str:
     """Format a validation error as one readable line: field, value and bound of its first ``most`` complaints.
 
     Args:
-        where: stands before each field, such as ``speculative.``.
+        where: prefix of each field, such as ``speculative.``.
     """
     items = few_errors(error)
     if not items:
@@ -201,10 +201,10 @@ def one_line(error: ValidationError, most: int = 3, where: str = "") -> str:
     parts = []
     for item in items[:most]:
         field = where + ".".join(str(step)[:60] for step in item["loc"]) or "value"
-        told = item["type"] != "missing" and not isinstance(item["input"], dict)
-        given = f" = {short(item['input'])}" if told else ""
-        said = item["msg"].removeprefix("Value error, ")
-        parts.append(f"{_cut(field.rstrip('.'), 120)}{given}: {said[:1].lower()}{_cut(said[1:], 200)}")
+        shown = item["type"] != "missing" and not isinstance(item["input"], dict)
+        given = f" = {short(item['input'])}" if shown else ""
+        message = item["msg"].removeprefix("Value error, ")
+        parts.append(f"{_cut(field.rstrip('.'), 120)}{given}: {message[:1].lower()}{_cut(message[1:], 200)}")
     more = len(items) - most
     line = _cut("; ".join(parts), 360) + (f"; and {more} more" if more > 0 else "")
     return "".join(character if character.isprintable() else " " for character in line)

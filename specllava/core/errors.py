@@ -14,7 +14,7 @@ def is_panic(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Check whether an error says that a device has no memory left; torch's of a CPU are plain runtime errors."""
+    """Check for an error of a device without free memory; torch's of a CPU are plain runtime errors."""
     if isinstance(error, MemoryError) or type(error).__name__ in CLASSES:
         return True
     text = str(error).lower()

@@ -33,7 +33,7 @@ def write_whole(path: Path, data: str | bytes) -> None:
         if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
             path.write_bytes(content)
             return
-        goal = path.resolve()  # behind a link, which stays
+        goal = path.resolve()  # a link stays
         beside = goal.with_name(goal.name + ".writing")
         try:
             beside.write_bytes(content)

@@ -1,7 +1,7 @@
-"""Limits on what one visitor, or one call, may ask of a page. The only place for these numbers.
+"""Limits on what one visitor, or one call, may ask of a page. The only source of these numbers.
 
-Bounds of options and of files are made of the same numbers (``config.py``, ``visual.player.bounds``), so a page
-may be given smaller ones of those, but not larger. The command line names them as ``python app.py --help`` shows.
+Bounds of options and of files use the same numbers (``config.py``, ``visual.player.bounds``), so a page can only have
+smaller ones. ``python app.py --help`` lists the options that set them.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class RunTotals:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Whether two lanes said the same, and if not, where they part.
+    """Whether two lanes emitted the same tokens, and if not, where they part.
 
     ``margin`` is the reference lane's logit distance between its first and second choice at the first
     difference; ``position`` counts emitted tokens from 0. Both are ``None`` for identical outputs.
@@ -147,11 +147,6 @@ def pass_ratio(reference: RunTotals, candidate: RunTotals) -> float:
     return _ratio(candidate.seconds_per_pass, reference.seconds_per_pass)
 
 
-def efficiency(reference: RunTotals, candidate: RunTotals) -> float:
-    """Speed-up over tau: 1.0 means that drafting and tree verification cost nothing."""
-    return _ratio(speedup(reference, candidate), candidate.tau)
-
-
 def compare(reference: DecodeTrace, candidate: DecodeTrace) -> Comparison:
     """Compare the tokens of two lanes; the margin at a difference is the reference's."""
     return compare_ids(reference, candidate.token_ids)
@@ -188,7 +183,6 @@ class JudgedNode:
     """A node of the accepted path whose children the target judged, and what came of it.
 
     Args:
-        node: its id in the tree.
         position: of the token after it among those that the step emitted.
         entropy: of the draft's distribution after it, in nats, if it was recorded.
         children: guesses that the tree tried after it.
@@ -204,7 +198,7 @@ class JudgedNode:
 
 
 def judged_nodes(step: StepTrace) -> tuple[JudgedNode, ...]:
-    """List the nodes of the accepted path that have children, in order; behind the answer's end nothing counts."""
+    """List the nodes of the accepted path that have children, in order; nothing after the answer's end counts."""
     children, ranks = step.tree.children(), step.tree.sibling_ranks()
     taken, judged = step.emitted_nodes, []
     for position, node in enumerate(step.verification.path[: len(step.emitted)]):
@@ -231,7 +225,7 @@ def acceptance_by_depth(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, i
 
 
 def acceptance_by_rank(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, int]]:
-    """``rank -> (accepted, tested)``: a guess is tested when its parent stands; rank 0 is the draft's best sibling."""
+    """``rank -> (accepted, tested)``: a guess is tested if its parent was accepted; rank 0 is the best sibling."""
     counts: dict[int, tuple[int, int]] = {}
     for trace in traces:
         for step in trace.steps:
@@ -265,8 +259,8 @@ class Bin:
     """Guesses to which the draft gave about the same probability.
 
     Args:
-        tested: guesses whose parent stands.
-        accepted: those of them that stand too.
+        tested: guesses whose parent was accepted.
+        accepted: those of them that were accepted too.
         promised: the draft's probabilities of all tested ones, added up.
     """
 
@@ -303,7 +297,7 @@ def _margin_at(trace: DecodeTrace, position: int) -> float:
         if position < seen + len(step.emitted):
             return step.view.margins[step.verification.path[position - seen]]
         seen += len(step.emitted)
-    raise IndexError(f"position {position} lies behind the {seen} emitted tokens")
+    raise IndexError(f"position {position} is after the {seen} emitted tokens")
 
 
 def _ratio(numerator: float, denominator: float) -> float:

@@ -29,6 +29,10 @@ from specllava.core.trace_fields import (
 from specllava.core.tree import DraftTree, Pruned
 
 MAX_NAME: Final = 100  # characters of a rule's name
+SCHEMA_VERSION: Final = 1
+NO_DRAFT: Final = "none"  # the name of a draft that is not there
+MAX_FILE_BYTES = 32 * 2**20
+MAX_SETTINGS = 2000  # characters
 
 
 def _any_rule(value: object, read: ValidatorFunctionWrapHandler) -> DecodingConfig:
@@ -73,7 +77,6 @@ class TargetView(Record):
 
     Args:
         choices: the target's most likely token after each node.
-        choice_probs: its probability.
         margins: logit of the choice minus the logit of the runner-up: how near a tie was.
         token_probs: the target's probability of each node's own token given its path (1.0 for the root).
         token_ranks: rank of that token in the target's distribution, from 0 (0 for the root).
@@ -94,7 +97,7 @@ class Draw(Record):
     of that moment: after guesses were refused at ``node``, of the residual distributions.
 
     Args:
-        node: the node after which the token stands.
+        node: the node before the token.
         token: the guessed token, or the one that the target drew.
         uniform: the number, from 0 up to but not including 1.
         acceptance: the guess was accepted if ``uniform`` was below it; ``None`` where the target drew its own.
@@ -120,7 +123,7 @@ class Draw(Record):
 
     @property
     def accepted(self) -> bool:
-        """Whether the token stands: a guess that was accepted, or what the target drew."""
+        """Whether the token was accepted: a guess below its acceptance, or any token that the target drew."""
         return self.acceptance is None or self.uniform < self.acceptance
 
     def __post_init__(self) -> None:
@@ -132,11 +135,6 @@ class Draw(Record):
         if self.token not in self.tokens:
             raise ValueError(f"token {self.token} is not among those that its draw names")
 
-
-SCHEMA_VERSION: Final = 1
-NO_DRAFT: Final = "none"  # the name of a draft that is not there
-MAX_FILE_BYTES = 32 * 2**20
-MAX_SETTINGS = 2000  # characters
 
 FinishReason = Literal["eos", "stop_string", "length", "stopped"]
 # Name of an object of the caller; a file without one reads as it did before there were any.
@@ -167,7 +165,6 @@ class Prefill(Record):
     """The prompt's pass: the target's first token, and the time that it took.
 
     Args:
-        prompt_tokens: length of the whole prompt.
         reused_tokens: those at its start that the target's cache held from an earlier turn, so that no pass was needed.
     """
 
@@ -223,7 +220,7 @@ class StepTrace(Record):
 
     @property
     def bonus_unused(self) -> bool:
-        """Whether the answer ended or reached its limit before the bonus token, so that nobody said it."""
+        """Whether the answer ended or reached its limit before the bonus token."""
         return len(self.emitted) <= len(self.verification.accepted)
 
     def __post_init__(self) -> None:
@@ -273,11 +270,10 @@ class DecodeTrace(Record):
         prompt: the last user message; ``image`` names where the picture came from, if anywhere.
         text: the answer, forced tokens included, special tokens left out.
         texts: text of every token id that occurs in the trace.
-        eos_token_ids: ids that end an answer.
         turn: messages of the user before the one that is answered.
         forced_prefix: tokens at the start of the answer that were read with the prompt; ``token_ids`` are those after
             them.
-        rule, drafter: names of objects that served in place of what ``config`` names.
+        rule, drafter: names of objects that replaced those of ``config``.
     """
 
     lane: str
@@ -336,7 +332,7 @@ def read_trace(document: object, where: str = "") -> DecodeTrace:
     """Validate a trace that was parsed from JSON.
 
     Args:
-        where: name of the lane that it stands under, for the refusal.
+        where: name of its lane, for the message.
 
     Raises:
         ValueError: another schema version, inconsistent, or what no run can be; one line.
@@ -386,8 +382,8 @@ def _check_possible(trace: DecodeTrace, prefix: str) -> None:
         verdict = step.verification
         if step.target is None:
             continue
-        said = (*(step.tree.tokens[node] for node in verdict.accepted), verdict.bonus_token)
-        for node, token in zip(verdict.path, said, strict=True):
+        path_tokens = (*(step.tree.tokens[node] for node in verdict.accepted), verdict.bonus_token)
+        for node, token in zip(verdict.path, path_tokens, strict=True):
             if token != step.view.choices[node]:
                 raise ValueError(
                     f"{prefix}steps.{number}: without a temperature the target's choice after node {node} stands,"

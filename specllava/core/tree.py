@@ -23,7 +23,6 @@ class Pruned(Record):
 
     Args:
         parent: the node that it would have followed.
-        token: its token id.
         log_prob: as a node's.
     """
 

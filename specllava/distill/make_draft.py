@@ -13,8 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.language_model import LANGUAGE_MODELS, check_decoder, language_model_class
 from specllava.models.checkpoints.tokens import align, check_tokens
-from specllava.models.drafts.draft_classes import VisionSource, save, saved_beside
-from specllava.models.drafts.slot_draft import SlotDraft, SlotDraftConfig
+from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, VisionSource, save, saved_beside
 from specllava.models.families.family import family_of, find_family, shared_tower_of
 from specllava.models.families.interface import SharedTower
 from specllava.models.loading.compatibility import differences

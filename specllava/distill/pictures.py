@@ -12,7 +12,7 @@ from transformers import PretrainedConfig, ProcessorMixin
 
 from specllava.distill.loop import Batch
 from specllava.models.families.family import family_of
-from specllava.models.families.interface import Picture, Size
+from specllava.models.families.interface import Picture, ProcessedPrompt, Size
 from specllava.models.media.images import open_image
 
 _ENTRY: Final = "picture "  # and its number and the name of a tensor: an entry of a batch
@@ -52,7 +52,8 @@ class Pixels:
         opened = [open_image(self.images / name) for name in (names if family.several_differ else names[:shown])]
         text = self.processor.image_token * len(opened)
         inputs = self.processor(images=[opened], text=text, return_tensors="pt")
-        pictures = family.pictures(self.config, self.processor, inputs, [(one.height, one.width) for one in opened])
+        sizes = [(one.height, one.width) for one in opened]
+        pictures = family.pictures(ProcessedPrompt(self.config, self.processor, inputs, sizes))
         return pictures[:shown] if family.several_differ else pictures
 
 

@@ -20,9 +20,8 @@ from specllava.distill.rows import Row, Rows, UnusableRowError, open_rows, write
 from specllava.lane import Lane
 from specllava.models.checkpoints.tokens import TextError, escape_special_tokens, special_tokens
 from specllava.pair import Pair
-from specllava.runtime.chat_format import Message
 from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.prompt_builder import NoRoomError
+from specllava.runtime.prompt_builder import Message, NoRoomError
 
 
 def self_generated_answers(

@@ -26,11 +26,9 @@ class DraftContext:
 
     Args:
         prompt: of the answer; ``prompt.draft_prompt`` if the draft model reads another one.
-        config: limits and options.
         rule: how trees grow; a drafter without a draft model needs none.
         random: the answer's source of randomness, which verification shares.
         settings: what the target's logits pass through, which a draft's may pass through too.
-        target, draft: the pair's models.
         caches: KV caches, which a chat reuses.
         length: tokens of prompt and answer that the caches are for.
         prefill: output of the target's prefill, with the states of ``Drafter.state_layers``.
@@ -98,14 +96,13 @@ class Drafter(ABC):
 
     @abstractmethod
     def open(self, context: DraftContext) -> DraftSession:
-        """Open a session for an answer, behind the target's prefill."""
+        """Open a session for an answer, after the target's prefill."""
 
 
 def check_proposal(name: str, tree: DraftTree, root: int, depth: int, nodes: int, vocabulary: int) -> DraftTree:
     """Return a tree in plain numbers; refuse one that the target cannot verify below ``root``, the last emitted token.
 
     Args:
-        name: of the drafter.
         tree: with integers and numbers of any form.
         depth, nodes: levels and guesses that are allowed; the target's KV cache has columns for no more.
         vocabulary: token ids that the target knows.

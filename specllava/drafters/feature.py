@@ -31,9 +31,9 @@ class FeatureDrafter(Drafter):
 class FeatureSession(GrowingSession):
     """Session of a feature draft for one answer.
 
-    The draft's cache holds the text up to the last root with the target's true states and then the nodes of the growing
-    tree with the states that the draft made for itself. None of these outlives the tree: accepted tokens are read again
-    with the states that the target's pass revealed (EAGLE, arXiv 2401.15077, section 4.1).
+    The draft's cache holds the text up to the last root with the target's states. After it are the nodes of the growing
+    tree with the draft's own states. They do not outlive the tree: accepted tokens are read again with the states of
+    the target's pass (EAGLE, arXiv 2401.15077, section 4.1).
     """
 
     def __init__(self, context: DraftContext) -> None:

@@ -26,9 +26,6 @@ class GrowingSession(DraftSession):
 
     The state of a growing tree is by node: its column, if it was expanded, and the columns and tokens of the branch
     that ends with it, from below the root.
-
-    Args:
-        engine: of the draft model.
     """
 
     _position_offset = 0  # position in the text minus column, where the KV cache holds a shorter text

@@ -35,7 +35,6 @@ class LookupSession(DraftSession):
     """Session of lookup for one answer.
 
     Args:
-        prompt: token ids of the prompt.
         opaque: tokens that are never proposed nor looked for, such as the image marker.
     """
 
@@ -57,10 +56,10 @@ class LookupSession(DraftSession):
 def continuations(
     text: Sequence[int], longest: int, depth: int, opaque: frozenset[int] = frozenset()
 ) -> list[tuple[int, ...]]:
-    """Return what followed earlier occurrences of the text's longest ending that occurred before, latest first.
+    """List continuations of earlier occurrences of the text's longest ending that occurred before, latest first.
 
     Args:
-        longest: tokens of the ending at most; shorter ones are tried until one is found.
+        longest: tokens of the ending at most; shorter ones are tried until one occurred.
         depth: tokens of a continuation at most.
     """
     words = np.asarray(text)

@@ -37,9 +37,8 @@ class ModelDrafter(Drafter):
 class ModelSession(GrowingSession):
     """Session of the draft model for one answer; an engine that serves several answers reads only what is new.
 
-    The draft's cache holds the context up to the last root and then the nodes of the growing tree, in the order in
-    which they were expanded. A leaf was never run through the draft: if it is accepted, it is read together with the
-    next root.
+    The draft's cache holds the context up to the last root, then the nodes of the growing tree in the order of their
+    expansion. A leaf was never run through the draft: if it is accepted, it is read together with the next root.
     """
 
     def __init__(

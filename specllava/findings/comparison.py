@@ -22,7 +22,6 @@ class PromptResult:
     """Both sides on one prompt. Ratios are B's rate over A's.
 
     Args:
-        prompt: the question.
         image: name of its picture, if there is one.
         sameness: B's tokens against A's; ``None`` where both are drawn, so that they may differ by chance.
         counted: seconds of the decoding passes of A and of B, each pass at its measured cost; ``None`` without costs.

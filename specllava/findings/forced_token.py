@@ -58,7 +58,7 @@ class ForcedToken:
 
     @property
     def rejoined(self) -> int:
-        """Tokens at the end that both answers share, behind the forced one."""
+        """Tokens at the end that both answers share, after the forced one."""
         if self.position is None:
             return 0
         old, new = self.original.token_ids[self.position + 1 :], self.whole[self.position + 1 :]

@@ -33,7 +33,6 @@ class ReplayStep(NamedTuple):
     Args:
         widths: tokens that each of the draft's passes read.
         guesses: nodes below the root that the target verified.
-        emitted: tokens.
     """
 
     widths: Annotated[tuple[Width, ...], Field(max_length=LONGEST_VERIFY)]
@@ -59,8 +58,7 @@ class Replays(Record):
 
     Args:
         command, date: how and when the steps were recorded.
-        setting: pair and machine.
-        prompts: their number; ``what`` says which they are.
+        prompts: their number; ``what`` describes them.
         rules: by name, all steps of each answer.
     """
 
@@ -101,7 +99,7 @@ class Priced:
     Args:
         passes, tokens: of the target, and emitted.
         seconds: of all passes, prefills apart.
-        one: seconds of a target pass over one token, with which the target alone says every token.
+        one: seconds of a target pass over one token, which every token costs the target alone.
     """
 
     passes: int

@@ -1,7 +1,7 @@
 """Experiments with one image and one question. Each is a generator of its finding so far, the finished one last.
 
-They decode through the one loop and yield after each decode step, the unchanged finding where there is no new one, so
-that they can be closed between any two steps. What they find is in ``findings``, which a page can draw without torch.
+They decode through the one loop and yield after each decode step, so that they can be closed there; where there is no
+new finding, the last one comes again. Findings are records of ``findings``, which a page can draw without torch.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
 from specllava.lab.ablation import Variant, ablate, with_tree_comparisons
 from specllava.lab.comparison import compare_questions, measuring, sides
-from specllava.lab.drafters import compare_drafters
 from specllava.lab.forced_token import force_token, token_options
-from specllava.lab.sweep import sweep, sweep_values
+from specllava.lab.sweep import compare_drafters, sweep, sweep_values
 from specllava.models.media.media import Media, Pictures, Video, open_media
 from specllava.pair import Pair
-from specllava.runtime.chat_format import Messages
 from specllava.runtime.prompt import with_draft_prompt
+from specllava.runtime.prompt_builder import Messages
 
 BLANK = (128, 128, 128)  # grey: about zero after the vision tower's normalisation
 
@@ -33,7 +32,7 @@ BLANK = (128, 128, 128)  # grey: about zero after the vision tower's normalisati
 @dataclass(frozen=True, slots=True)
 class Lab:
     """Experiments with one pair. All raise a ``ValueError`` in one line for bad input, as ``Pair`` does, and for a
-    ``config`` whose guesses are drawn: runs would say different things, which cannot be compared.
+    ``config`` whose guesses are drawn: tokens of runs would differ, which cannot be compared.
     """
 
     pair: Pair
@@ -115,8 +114,8 @@ class Lab:
         b: DecodingConfig,
         other: Lab | None = None,
     ) -> Generator[PairedComparison]:
-        """Compare two configurations on ``count`` questions; their guesses may be drawn, but then nothing says that
-        the tokens are the same. Passes are priced at this machine's costs, measured first if they are not known.
+        """Compare two configurations on ``count`` questions; their guesses may be drawn, but then tokens may
+        differ. Passes are priced at this machine's costs, measured first if they are not known.
 
         Args:
             other: lab of B's pair, where that is not A's.

@@ -77,7 +77,7 @@ def same_shape(one: PreTrainedModel | None, other: PreTrainedModel | None) -> bo
 
 
 def _shape(model: PreTrainedModel) -> list[tuple[Any, ...]]:
-    """Return what decides how long a model's passes take: its kind, and the sizes and places of its weights."""
+    """List what decides how long a model's passes take: its class, and shapes and devices of its weights."""
     weights = [(name, weight.shape, weight.dtype, weight.device) for name, weight in model.named_parameters()]
     return [(type(model),), *weights]
 
@@ -90,7 +90,6 @@ def compare_questions(
     The unchanged finding is yielded after each decode step, one row more after each question.
 
     Args:
-        count: how many questions there are.
         target_only: the target alone of ``a`` runs beside them, for the race files.
 
     Raises:
@@ -133,14 +132,14 @@ def _row(
 
 @dataclass(slots=True)
 class _Lane:
-    """What a lane of a race has done so far; ``seconds`` are those of its steps by counted passes."""
+    """Events of a lane of a race so far; ``seconds`` are those of its steps by counted passes."""
 
     side: Side
     events: list[RaceEvent] = field(default_factory=list)
     seconds: float = 0.0
 
     def add(self, event: RaceEvent) -> None:
-        """Take in an event."""
+        """Add an event."""
         self.events.append(event)
         if isinstance(event.item, StepTrace) and self.side.costs is not None:
             self.seconds += self.side.costs.step_seconds(event.draft_widths, event.item.tree.drafted)

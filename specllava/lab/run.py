@@ -21,8 +21,7 @@ def run_lane(
     """Decode a lane, yield ``so_far`` after its prefill and after each step, and return its trace.
 
     Costs that its rule goes by and that nobody measured are measured first, with a yield after each pass.
-
-    Nothing is found between two steps; the yield is a heartbeat that lets a consumer close the experiment there.
+    Each yield is a heartbeat that lets a consumer close the experiment there.
 
     Args:
         so_far: the finding to yield, the same object each time.

@@ -1,10 +1,10 @@
-"""Sweep one option, everything else equal."""
+"""Sweep one option, or the drafts of one target and prompt lookup, everything else equal."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,11 +16,15 @@ from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.decoding import Event, race
 from specllava.findings.replays import ReplayStep, priced
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
+from specllava.lab.comparison import costs_beside, measuring, same_shape
 from specllava.lane import TARGET_ONLY, Lane
+from specllava.models.media.media import Pictures
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
+from specllava.runtime.prompt_builder import Messages
 
 TICK = 0.5  # seconds between two new findings of a sweep that is running
+LOOKUP = "prompt lookup"
 
 
 def sweep_values(config: DecodingConfig, field: str) -> tuple[Value, ...]:
@@ -39,11 +43,7 @@ def sweep_values(config: DecodingConfig, field: str) -> tuple[Value, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SweepRun:
-    """A run of a sweep: a value, and who answers how.
-
-    Args:
-        costs: of the pair's passes.
-    """
+    """A run of a sweep: a value, and who answers how."""
 
     value: Value
     pair: Pair
@@ -73,9 +73,8 @@ def sweep_runs(found: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
     """Decode every run and, by the first one's target alone, the same; how far all have come, after each decode step.
 
     A new finding comes every :data:`TICK` seconds; in between, the last one is yielded unchanged. The runs take turns
-    step by step, each with its own clock, so that a busy machine slows all of them alike and a sweep that is stopped
-    has something to say of each. Passes are counted too and priced at their measured costs, which other work does not
-    change. Every run has caches of its own.
+    step by step, so that a busy machine slows all alike; each has caches and a clock of its own. Passes are counted too
+    and priced at their measured costs, which other work does not change.
     """
     first = runs[0]
     alone = Lane(TARGET_ONLY, replace(first.config, drafter="none"), first.prompt)
@@ -113,3 +112,50 @@ def sweep_runs(found: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
                 shown = time.monotonic()
             yield found
     yield so_far()
+
+
+def compare_drafters(
+    pairs: Mapping[str, Pair], present: str, image: Pictures, messages: Messages, config: DecodingConfig
+) -> Generator[Sweep]:
+    """Race every draft, prompt lookup and the target alone, see :func:`specllava.lab.sweep.sweep_runs`.
+
+    Args:
+        pairs: by what their drafts are called; all of one target.
+        present: the one that was chosen before, "" if that was none of them.
+
+    Raises:
+        ValueError: only one draft, a pair without one, or another target.
+    """
+    if len(pairs) < 2:
+        raise ValueError(f"there is no second draft to compare with: this page has {', '.join(pairs) or 'none'}")
+    first = pairs.get(present) or next(iter(pairs.values()))
+    if any(pair.target is not first.target for pair in pairs.values()):
+        raise ValueError("drafts are compared on one target, and these belong to several")
+    config = replace(config, drafter="model")
+    prompts = [pair.prompt(image, messages, config.max_new_tokens) for pair in pairs.values()]
+    return _measured_and_run(Sweep("drafter", (*pairs, LOOKUP), present), pairs, first, prompts, config)
+
+
+def _measured_and_run(
+    found: Sweep, pairs: Mapping[str, Pair], first: Pair, prompts: Sequence[Prompt], config: DecodingConfig
+) -> Generator[Sweep]:
+    for pair in pairs.values():
+        for _ in measuring(first, pair):
+            yield found
+    costs = _costs([first, *pairs.values()])[1:]
+    runs = [
+        SweepRun(name, pair, prompt, config, of_pair)
+        for (name, pair), prompt, of_pair in zip(pairs.items(), prompts, costs, strict=True)
+    ]
+    own = next(run for run in runs if run.pair is first)
+    runs.append(replace(own, value=LOOKUP, config=replace(config, drafter="prompt-lookup")))
+    yield from sweep_runs(found, runs)
+
+
+def _costs(pairs: Sequence[Pair]) -> list[Costs]:
+    """Return the costs of every pair's passes; drafts of one shape are timed once, and so is the target."""
+    timed: list[tuple[Pair, Costs]] = []
+    for pair in pairs:
+        alike = (costs for one, costs in timed if same_shape(one.draft, pair.draft))
+        timed.append((pair, next(alike, None) or costs_beside(pairs[0], pair)))
+    return [costs for _, costs in timed]

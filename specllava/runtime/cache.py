@@ -58,7 +58,7 @@ class BranchLayer(CacheLayerMixin):
             self.length = other.length
 
     def keep(self, base: int, columns: Tensor | None, count: int) -> None:
-        """Keep columns as :meth:`BranchCache.keep`; ``columns`` is ``None`` when those already stand in place."""
+        """Keep columns as :meth:`BranchCache.keep`; ``columns`` is ``None`` when those are in place already."""
         if columns is not None:
             self.both[:, :, :, base : base + count] = self.both.index_select(3, columns)
         self.length = base + count
@@ -77,7 +77,6 @@ class BranchCache(Cache):
     """One :class:`BranchLayer` per decoder layer.
 
     Args:
-        layers: number of decoder layers.
         capacity: columns that fit: prompt, answer and the largest tree.
     """
 
@@ -120,10 +119,10 @@ class BranchCache(Cache):
         )
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
-        """Keep the first ``base`` columns and, behind them, the columns ``base + offset``; forget all others.
+        """Keep the first ``base`` columns and then the columns ``base + offset``; forget all others.
 
         Raises:
-            ValueError: an offset that lies behind the columns written.
+            ValueError: an offset after the columns written.
         """
         self.check_written(base, offsets)
         columns = None
@@ -134,7 +133,7 @@ class BranchCache(Cache):
         self.keep_labels(base, offsets)
 
     def check_written(self, base: int, offsets: Sequence[int]) -> None:
-        """Refuse to keep columns ``base + offset`` that lie behind those written.
+        """Refuse to keep columns ``base + offset`` after those written.
 
         Raises:
             ValueError: there is one.
@@ -160,8 +159,7 @@ class StateRows:
     """A row of states per column, from the first column on; storage is allocated with the first row.
 
     Args:
-        capacity: rows that fit.
-        scratch: rows behind them, for passes that are padded.
+        scratch: rows after them, for passes that are padded.
     """
 
     def __init__(self, capacity: int, scratch: int = 0) -> None:
@@ -189,7 +187,7 @@ class StateRows:
         self._rows = torch.zeros((self._capacity, width), dtype=dtype, device=device)
 
     def write(self, start: int, rows: Tensor) -> None:
-        """Hold the rows of columns ``start`` on. Behind a gap nothing is held, since a text is read from its start."""
+        """Hold the rows of columns ``start`` on. After a gap nothing is held, since a text is read from its start."""
         if start > self.length:
             return
         if self._rows is None:

@@ -7,7 +7,6 @@ decoded before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from specllava.models.families.interface import Features
 from specllava.runtime.attention import AttentionMasks, seen_in_prefill
 from specllava.runtime.cache import BranchCache, Content, StateRows
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput, PrefillOutput
-from specllava.runtime.vision import merge_features, num_image_tokens
+from specllava.runtime.vision import merge_features, num_image_tokens, prompt_contents
 
 
 class Engine:
@@ -70,7 +69,7 @@ class Engine:
         self._offset = other._offset
 
     def prefill(self, input_ids: Tensor, features: Features | None, image_keys: Sequence[str] = ()) -> PrefillOutput:
-        """Read a prompt ``[1, length]``, in place of what the cache holds; what both begin with is not read again.
+        """Read a prompt ``[1, length]``, which replaces the cache's columns; a common beginning is not read again.
 
         Args:
             features: of all the prompt's pictures; ``None`` if it has none.
@@ -81,8 +80,7 @@ class Engine:
         """
         ids, markers = input_ids[0].tolist(), slot_ids(self.model.config)
         counts = num_image_tokens(self.model, features)
-        keys = chain.from_iterable(repeat(key, count) for key, count in zip(image_keys, counts, strict=False))
-        contents: list[Content] = [next(keys, None) if token in markers else token for token in ids]
+        contents = prompt_contents(self.model, ids, features, image_keys)
         # The last token is always read, for its logits; a picture that is shared in part is read whole.
         shared = self.cache.common_prefix(contents[:-1])
         if self.state_layers:
@@ -199,8 +197,7 @@ class Engine:
     ) -> tuple[Tensor, list[Tensor]]:
         """Run a Llama's embedding, layers and norm in order: ``[1, tokens, hidden]``, and the states of each layer.
 
-        For a draft of one layer the bookkeeping of the decoder around that, and working out again how each position is
-        rotated, are a good part of a pass on a CPU.
+        On a CPU, the decoder's own bookkeeping and rotations are a good part of a pass of a draft of one layer.
         """
         states = self.decoder.embed_tokens(ids)
         if self._rotations is None or self._offset:
@@ -226,7 +223,6 @@ def _before_cut_image(slots: Sequence[int], counts: Sequence[int], shared: int) 
     """Count the columns of ``shared`` ones that can be reused without cutting a picture, and the pictures in them.
 
     Args:
-        slots: columns of all image slots.
         counts: how many of them belong to each picture; a picture's slots need not lie side by side.
     """
     begin = 0

@@ -1,7 +1,6 @@
-"""The engines of a pair's models: made for one text after the other, and of one kind for every lane.
+"""The engines of a pair's models, of one kind for every lane; they serve one text after the other.
 
-A padded engine's captured passes name its memory, so engines outlive the texts that they served: who is done with one
-gives it back.
+A padded engine's captured passes name its memory, so engines outlive texts: they are lent and given back.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class Engines:
     Args:
         runner: makes the runner of each padded engine; without it passes have the shapes that they come in.
         exact: every pass of a target has the shape of the largest tree's, in every lane, so that all run the same
-            kernels: in half precision another kernel rounds differently. What is left is the order in which attention
-            sums: a node of another branch than the first has its ancestors in other columns than the text alone has.
+            kernels: in half precision another kernel rounds differently. Attention may still sum in another order:
+            ancestors of a node in a later branch are in other columns than in the text alone.
 
     Raises:
         ValueError: exact passes that are not padded.
@@ -107,7 +106,7 @@ class Engines:
         return fitting
 
     def _padding(self, model: PreTrainedModel) -> Callable[[], PassRunner] | None:
-        """Return what makes runners, or ``None`` for a model whose passes come as they are, which one line says."""
+        """Return the maker of runners, or ``None`` with a warning for a model whose passes cannot be padded."""
         why = None if self.runner is None else unpaddable(model)
         if why is None:
             return self.runner

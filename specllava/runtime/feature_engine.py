@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain, groupby, repeat
+from itertools import groupby
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
 from specllava.models.families.family import family_of
 from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache, Content
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.vision import merge_features, num_image_tokens
+from specllava.runtime.vision import merge_features, prompt_contents
 
 
 class FeatureEngine:
@@ -46,12 +45,12 @@ class FeatureEngine:
         return self.cache.nbytes
 
     def prefill(self, entries: DraftInputs, contents: Sequence[Content]) -> Tensor:
-        """Read a text, in place of what the cache holds; what both begin with is not read again.
+        """Read a text, which replaces the cache's columns; a common beginning is not read again.
 
         Returns the draft's states of the entries that were read, ``[read, hidden]``.
 
         Args:
-            contents: what each entry stands for; equal beginnings have equal states.
+            contents: of each entry; equal beginnings have equal states.
         """
         assert entries.bias is None, "a draft in training mode weighs all that its gate could choose"
         reused = self.cache.common_prefix(contents)
@@ -67,11 +66,7 @@ class FeatureEngine:
         return self._run(entries.inputs[reused:], rotations, None, contents[reused:], entries.positions[reused:])
 
     def read(self, tokens: Sequence[int], states: Tensor, reduction: LogitsReduction | None = None) -> PassOutput:
-        """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored.
-
-        Args:
-            reduction: as :meth:`Engine.forward`.
-        """
+        """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored."""
         inputs = self.model.inputs(self._embed(tokens), states, image=self.image)
         positions = self._next(len(tokens))
         own = self._run(inputs, self._rotations(positions), None, tokens, self._in_text(positions))
@@ -84,7 +79,6 @@ class FeatureEngine:
 
         Args:
             states: ``[tokens, hidden]``; zeros without, for timing.
-            reduction: as :meth:`Engine.forward`.
         """
         embeds = self._embed(batch.tokens)
         states = torch.zeros_like(embeds) if states is None else states
@@ -101,7 +95,7 @@ class FeatureEngine:
         return BranchCache(self.model.config.num_hidden_layers, capacity)
 
     def _next(self, count: int) -> range:
-        """Return the positions of the next tokens behind the cache."""
+        """Return the positions of the next tokens."""
         start = self.cache.length + self.position_offset
         return range(start, start + count)
 
@@ -155,7 +149,7 @@ class FeatureEngine:
 def prompt_entries(
     draft: FeatureDraft, target: PreTrainedModel, prompt: Prompt, states: Tensor
 ) -> tuple[DraftInputs, list[Content]]:
-    """Return the entries of a prompt whose last token's successor is unknown yet, and what each stands for.
+    """Return the entries of a prompt whose next token is unknown yet, and the content of each.
 
     Args:
         states: the target's, of all its tokens, ``[length, layers * hidden]``.
@@ -170,10 +164,7 @@ def prompt_entries(
     entries = draft.entries(ids[1:], embeds[1:], states[:-1], question=states[-1])
     if draft.config.mrope_section is not None:
         entries = replace(entries, rows=_position_rows(target, prompt))
-    counts = num_image_tokens(target, prompt.features)
-    keys = chain.from_iterable(repeat(key, count) for key, count in zip(prompt.image_keys, counts, strict=False))
-    markers = slot_ids(target.config)
-    contents: list[Content] = [next(keys, None) if token in markers else token for token in ids.tolist()]
+    contents = prompt_contents(target, ids.tolist(), prompt.features, prompt.image_keys)
     return entries, entry_contents(entries, contents)
 
 
@@ -186,7 +177,7 @@ def _position_rows(target: PreTrainedModel, prompt: Prompt) -> Tensor:
 
 
 def entry_contents(entries: DraftInputs, contents: Sequence[Content]) -> list[Content]:
-    """Return what each entry stands for: all of the text behind the entry before it, up to its own position.
+    """Return the content of each entry: the text after the entry before it, up to its own position.
 
     So the first holds two tokens, and what follows a dropped picture depends on that picture. What an entry makes of a
     picture depends on the gate's choice too. A picture without a key equals none, as in the cache.

@@ -18,9 +18,8 @@ from specllava.runtime.feature_engine import FeatureEngine
 class KVCaches:
     """Engines that serve one answer after the other, so that a chat is read once and not once per turn.
 
-    A column takes 2 x layers x key/value heads x head size numbers. In half precision that is 0.5 MiB for LLaVA-1.5-7B
-    (2.0 GiB for its 4096 tokens), 0.8 MiB for 13B (3.2 GiB) and 0.04 MiB for a draft of 160M (0.15 GiB); the toy target
-    takes 25 MB in float32 for its 1024. Let go of a chat that is no longer needed.
+    A column takes 2 x layers x key/value heads x head size numbers: in half precision 0.5 MiB for LLaVA-1.5-7B (2.0 GiB
+    for its 4096 tokens) and 0.04 MiB for a draft of 160M (0.15 GiB). Drop a chat that is no longer needed.
 
     Args:
         engines: who lends them; given back once these caches are no longer held.
@@ -40,7 +39,7 @@ class KVCaches:
         return own + sum(engine.nbytes for engine in self._engines.values())
 
     def feature_engine(self, draft: FeatureDraft, capacity: int) -> FeatureEngine:
-        """Return the engine of a feature draft, likewise."""
+        """Return the engine of a feature draft, likewise larger if needed."""
         held = self._feature_engines.get(draft)
         if held is None or held.cache.capacity < capacity:
             larger = self._lender.feature_engine(draft, capacity)
@@ -50,27 +49,17 @@ class KVCaches:
             held = self._feature_engines[draft] = larger
         return held
 
-    def engine(self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = ()) -> Engine:
-        """Return the engine in which a drafter runs a model; the target too, whose verifying engine is another.
+    def engine(
+        self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = (), rows: int = 0
+    ) -> Engine:
+        """Return the engine of a model; a larger one with the same columns if it has fewer than ``capacity``.
 
-        It is a larger one with the same columns if it has fewer than ``capacity``.
+        A target that drafts too has two: one verifies, the other drafts.
 
         Args:
             state_layers: hidden states that its passes return.
+            rows: tokens of the largest tree that it verifies; 0 for an engine that drafts.
         """
-        return self._engine(model, capacity, state_layers, 0)
-
-    def verifying_engine(
-        self, target: PreTrainedModel, capacity: int, state_layers: Sequence[int], rows: int
-    ) -> Engine:
-        """Return the engine that verifies, likewise.
-
-        Args:
-            rows: tokens of the largest tree.
-        """
-        return self._engine(target, capacity, state_layers, rows)
-
-    def _engine(self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int], rows: int) -> Engine:
         key = model, rows > 0
         held = self._engines.get(key)
         if held is None or held.cache.capacity < capacity:

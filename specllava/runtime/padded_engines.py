@@ -19,11 +19,9 @@ from specllava.runtime.slab import SlabCache
 
 
 class PaddedEngine(Engine):
-    """An :class:`Engine` over a slab. Prompts, and passes wider than the widest bucket, are read as they come.
+    """An :class:`Engine` over a slab, of a model that is not :func:`unpaddable`.
 
-    Args:
-        model: one of which :func:`unpaddable` says nothing.
-        runner: of its passes.
+    Prompts, and passes wider than the widest bucket, are read as they come.
     """
 
     cache: SlabCache
@@ -93,12 +91,7 @@ def unpaddable(model: PreTrainedModel) -> str | None:
 
 
 class PaddedFeatureEngine(FeatureEngine):
-    """A :class:`FeatureEngine` over a slab. Prompts, and passes wider than the widest bucket, are read as they come.
-
-    Args:
-        model: one of which :func:`unpaddable` says nothing.
-        runner: of its passes.
-    """
+    """A :class:`FeatureEngine` over a slab, likewise."""
 
     cache: SlabCache
 

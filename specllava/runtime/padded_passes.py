@@ -20,6 +20,9 @@ from specllava.runtime.passes import LogitsReduction, PassInput
 from specllava.runtime.slab import Download, SlabCache, Upload, WriteSlots
 
 log = logging.getLogger(__name__)
+ROWS = (1, 2, 4, 8, 16, 32, 64)  # of a pass; wider ones are rare and not padded
+WIDEST = ROWS[-1]
+COLUMNS = 512  # a pass reads a multiple of it, its window
 
 
 class PassRunner(Protocol):
@@ -44,8 +47,8 @@ class EagerRunner:
 class GraphRunner:
     """Runner that captures a pass as a CUDA graph when it comes for the second time, and replays it from then on.
 
-    The first time warms up: libraries choose kernels and allocate what they need. Where a capture fails, one line says
-    so and passes are called from then on.
+    The first time warms up: libraries choose kernels and allocate what they need. Where a capture fails, a
+    warning is logged and passes are called from then on.
 
     Args:
         pool: memory that the graphs of several runners share, of ``torch.cuda.graph_pool_handle()``. No two passes
@@ -71,7 +74,7 @@ class GraphRunner:
             compute()
 
     def _capture(self, key: Hashable, compute: Callable[[], None]) -> bool:
-        """Capture a pass that was called before, which computes nothing yet; tell whether it was captured."""
+        """Capture a pass that was called before, which computes nothing yet; return whether it was captured."""
         if self._failed or key not in self._seen:
             self._seen.add(key)
             return False
@@ -86,11 +89,6 @@ class GraphRunner:
             return False
         self._graphs[key] = graph
         return True
-
-
-ROWS = (1, 2, 4, 8, 16, 32, 64)  # of a pass; wider ones are rare and not padded
-WIDEST = ROWS[-1]
-COLUMNS = 512  # a pass reads a multiple of it, its window
 
 
 def bucket_of(rows: int) -> int:
@@ -116,7 +114,6 @@ class Shape:
     Args:
         numbers: token, column and position of each row, ``[3, rows]``, written by the host.
         visible: which columns each row attends to, ``[rows, window]``, likewise.
-        nbytes: of both.
         ids: ``[1, rows]`` on the device.
         write_slots: columns to write and to read.
         positions: ``[rows]``, in the text.
@@ -141,7 +138,6 @@ class PaddedPasses:
 
     Args:
         cache: where they write; its capacity is a window.
-        vocabulary, dtype: of the logits.
         added: dtype of the mask, the one of the decoder.
     """
 
@@ -159,7 +155,7 @@ class PaddedPasses:
         self._never = torch.full((), torch.finfo(added).min, dtype=added, device=device)  # -inf would make NaN of 0 / 0
 
     def stage(self, batch: PassInput, position_offset: int = 0) -> Shape:
-        """Upload the input of a pass behind the cache, without waiting for the device.
+        """Upload the input of a pass, without waiting for the device.
 
         Args:
             position_offset: position in the text minus column, where the batch names no positions.
@@ -191,7 +187,7 @@ class PaddedPasses:
         self._upload.device.zero_()
 
     def mask(self, shape: Shape) -> Tensor:
-        """Return what a pass adds to its attention scores, ``[1, 1, rows, window]``."""
+        """Compute the mask that is added to attention scores, ``[1, 1, rows, window]``."""
         return torch.where(shape.bits, self._zero, self._never)[None, None]
 
     def run(
@@ -205,7 +201,7 @@ class PaddedPasses:
         """Run a staged pass; return the logits of its tokens, and their reduction if one is given.
 
         Args:
-            kind: tells passes apart that ``compute`` computes differently.
+            kind: differs between passes that ``compute`` computes differently.
             compute: returns logits ``[rows, vocab]`` of all rows of the shape.
         """
         rows = slice(len(batch.tokens) - (batch.last or len(batch.tokens)), len(batch.tokens))

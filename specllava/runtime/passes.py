@@ -18,10 +18,9 @@ class PassInput:
     """Tokens to append to a KV cache, one column each.
 
     Args:
-        tokens: their ids.
         visible: ``[tokens, cached + tokens]``: which columns each token attends to; ``None``: all up to itself.
         positions: of each token in the text, from which its family makes position ids; ``None``: one after the other
-            behind the cache.
+            after the cache.
         last: score only that many tokens from the end; 0 for all.
     """
 
@@ -32,7 +31,7 @@ class PassInput:
 
     @classmethod
     def of_tree(cls, tree: DraftTree, cached: int) -> PassInput:
-        """Build the input of a tree behind ``cached`` columns: nodes attend to the context and to their ancestors."""
+        """Build the input of a tree after ``cached`` columns: nodes attend to the context and to their ancestors."""
         if len(tree) == 1:
             return cls(tree.tokens)
         visible = np.ones((len(tree), cached + len(tree)), dtype=np.bool_)

@@ -69,7 +69,7 @@ def with_draft_prompt(prompt: Prompt, other: Prompt) -> Prompt:
 
 
 def with_prefix(prompt: Prompt, prefix: Sequence[int]) -> Prompt:
-    """Return the prompt with the beginning of its answer: decoding goes on behind it."""
+    """Return the prompt with the beginning of its answer: decoding goes on after it."""
     tail = torch.tensor([list(prefix)], dtype=prompt.input_ids.dtype, device=prompt.input_ids.device)
     return replace(
         prompt,

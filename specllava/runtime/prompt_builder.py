@@ -3,28 +3,111 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import torch
+from PIL import Image
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 from specllava.core.errors import is_panic
 from specllava.models.checkpoints.chat_template import apply_template
 from specllava.models.checkpoints.language_model import input_device
-from specllava.models.checkpoints.tokens import beginning, bos_options, special_tokens
+from specllava.models.checkpoints.tokens import beginning, bos_options, check_text, special_tokens
 from specllava.models.drafts.draft_classes import VisionSource
 from specllava.models.families.family import family_of
-from specllava.models.families.interface import Family, ImageFeatures, Picture, picture_key
+from specllava.models.families.interface import Family, ImageFeatures, Picture, ProcessedPrompt, picture_key
+from specllava.models.media.images import open_image
 from specllava.models.media.media import Media, Video, all_frames, for_draft, metadata
-from specllava.runtime.chat_format import Message, Messages, as_chat, with_video_parts
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
 from specllava.runtime.vision import compressor_of, kept_slots, slots_of, to_device
 
+Message = dict[str, Any]
+Messages = str | Sequence[Message]
+ROLES = ("user", "assistant")
 VIDEO_INPUTS: Final = ("pixel_values_videos", "video_grid_thw", "second_per_grid_ts")  # of processors, beside pictures'
+
+
+def as_chat(
+    messages: Messages, first: Sequence[Media], special: Sequence[str]
+) -> tuple[list[Message], list[Media]]:
+    """Convert messages to the form of chat templates; also return their pictures and videos.
+
+    Those of a message come before its text.
+
+    Args:
+        first: media of the first message of the user, in front of its own.
+        special: tokens that no text may hold.
+
+    Raises:
+        TextError: a text holds one of them, or is no UTF-8.
+        ValueError: roles that do not alternate from the user to the user, an empty question, or a malformed message.
+    """
+    plain = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+    if not plain or plain[-1].get("role") != "user":
+        raise ValueError("a chat must end with a message of the user")
+    chat: list[Message] = []
+    media_of_all: list[Media] = []
+    for number, message in enumerate(plain):
+        role, text, media = _parts(number, message)
+        whose = "the prompt" if number == len(plain) - 1 else f"message {number}"
+        if not text and role == "user":  # an assistant's message may be empty
+            raise ValueError(f"{whose} is empty")
+        check_text(text, special, whose)
+        if role != ROLES[number % 2]:
+            raise ValueError(f"message {number} is the {role}'s: the user begins, and the two take turns")
+        if number == 0:
+            media = [*first, *media]
+        media_of_all += media
+        kinds = [{"type": "video" if isinstance(one, Video) else "image"} for one in media]
+        chat.append({"role": role, "content": [*kinds, {"type": "text", "text": text}]})
+    return chat, media_of_all
+
+
+def _parts(number: int, message: Message) -> tuple[str, str, list[Media]]:
+    """Split a message into role, text and media; several texts are joined by a space."""
+    role, content = message.get("role"), message.get("content")
+    if role not in ROLES or not isinstance(content, str | list | tuple):
+        raise ValueError(f"message {number} needs a role (user or assistant) and its text or parts as content")
+    texts: list[str] = []
+    media: list[Media] = []
+    for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        match part:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text.strip())
+            case {"type": "image", "image": Image.Image() | str() | Path() as source} if role == "user":
+                media.append(open_image(source))
+            case {"type": "video", "video": Video() as video} if role == "user":
+                media.append(video)
+            case _:
+                raise ValueError(
+                    f"message {number} has a part that is neither a text nor a picture or video of the user:"
+                    f" {str(part)[:80]!r}"
+                )
+    return role, " ".join(filter(None, texts)), media
+
+
+def with_video_parts(
+    chat: Sequence[Message], media: Sequence[Media], parts: Callable[[Video], Sequence[Message]]
+) -> list[Message]:
+    """Return a chat with the parts for its videos in a model's template.
+
+    Args:
+        media: pictures and videos of the chat, in order.
+    """
+    left = iter(media)
+
+    def expand(part: Message) -> Sequence[Message]:
+        one = None if part["type"] == "text" else next(left)
+        return parts(one) if isinstance(one, Video) else [part]
+
+    return [
+        message | {"content": [new for part in message["content"] for new in expand(part)]} for message in chat
+    ]
 
 
 class NoRoomError(ValueError):
@@ -36,12 +119,9 @@ class PromptBuilder:
     """Tokeniser of chats and encoder of their pictures for a pair.
 
     Args:
-        name: of the target.
-        processor: of the target.
         target, draft: the models; ``draft`` may be ``None``.
         draft_processor: of a draft with a tower of its own.
         vision: source of the draft's picture features; ``None`` without a draft.
-        context: tokens that fit.
     """
 
     name: str
@@ -66,7 +146,7 @@ class PromptBuilder:
             media: pictures and videos of the first message.
             messages: one question, or messages with ``role`` and ``content`` that end with the user's. A content is
                 text, or parts ``{"type": "text", "text": …}`` and, from the user, ``{"type": "image", "image": picture
-                or path}`` and ``{"type": "video", "video": Video}``; what is shown stands before the text of its
+                or path}`` and ``{"type": "video", "video": Video}``; media come before the text of their
                 message, as in LLaVA's own chats.
             new_tokens: room that an answer will need.
             known: features of pictures by key, as ``Prompt.features_by_key`` gives them, which are not encoded again.
@@ -74,8 +154,8 @@ class PromptBuilder:
         Raises:
             TextError: a text that holds a special token of the tokenizer, or is not Unicode.
             NoRoomError: a prompt and ``new_tokens`` that do not fit the context.
-            ValueError: an empty prompt, a malformed chat, a chat template that fails, a picture that cannot be read, or
-                fewer frames for a draft that reads none; all before any model runs.
+            ValueError: an empty prompt, a malformed chat, a failing chat template, an unreadable picture, or fewer
+                frames for a draft that reads none; all before any model runs.
         """
         chat, media_of_all = as_chat(messages, media, special_tokens(self.processor.tokenizer))
         sparse = any(isinstance(one, Video) and one.draft_frames is not None for one in media_of_all)
@@ -234,7 +314,6 @@ def _with_features(
     """Add the features of what a prompt shows; only what is not known runs through the model's tower.
 
     Args:
-        inputs: as the processor gives them.
         whose: in front of the keys, where features are not the target's.
     """
     family, device = family_of(model.config), prompt.input_ids.device
@@ -267,11 +346,12 @@ def _split(
     inputs: Mapping[str, Tensor],
 ) -> list[Picture]:
     """Split the processor's output into pictures and videos, in their order."""
+    shown = [one for one in media if not isinstance(one, Video)] if family.reads_videos else all_frames(media)
+    prompt = ProcessedPrompt(config, processor, inputs, [one.size[::-1] for one in shown])
+    pictures = iter(family.pictures(prompt) if shown else ())
     if not family.reads_videos:
-        return family.pictures(config, processor, inputs, [one.size[::-1] for one in all_frames(media)])
-    sizes = [one.size[::-1] for one in media if not isinstance(one, Video)]
-    pictures = iter(family.pictures(config, processor, inputs, sizes) if sizes else ())
-    videos = iter(family.videos(config, processor, inputs) if len(sizes) < len(media) else ())
+        return list(pictures)
+    videos = iter(family.videos(prompt) if len(shown) < len(media) else ())
     return [next(videos if isinstance(one, Video) else pictures) for one in media]
 
 

@@ -39,7 +39,7 @@ class Upload:
             self._copied.synchronize()
 
     def send(self, nbytes: int) -> None:
-        """Copy the first ``nbytes`` to the device, behind the work that it was given before."""
+        """Copy the first ``nbytes`` to the device, in order with its other work."""
         self.device[:nbytes].copy_(self._memory[:nbytes], non_blocking=True)
         if self._copied is not None:
             self._copied.record(torch.cuda.current_stream(self.device.device))
@@ -107,7 +107,6 @@ class SlabCache(BranchCache):
     """A :class:`BranchCache` in one zeroed tensor: a masked column still enters attention, times zero.
 
     Args:
-        config: of the decoder.
         capacity: columns that fit: prompt, answer and the largest tree.
         scratch: columns after them.
     """
@@ -148,7 +147,7 @@ class SlabCache(BranchCache):
         Returns which columns moved, if any did, for what lies beside the cache; valid until the next call.
 
         Raises:
-            ValueError: an offset that lies behind the columns written.
+            ValueError: an offset after the columns written.
         """
         self.check_written(base, offsets)
         in_place = next((n for n, offset in enumerate(offsets) if n != offset), len(offsets))

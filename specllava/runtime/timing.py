@@ -28,6 +28,7 @@ CONTEXT = 192  # tokens before the measured ones
 VERIFY_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 DRAFT_ROWS = (1, 2, 4, 8)
 REPEATS, WARM_UP = 5, 2
+DIRECTORY: Final = "specllava/costs"  # of a user's caches
 
 
 def now(device: torch.device) -> float:
@@ -40,8 +41,8 @@ def now(device: torch.device) -> float:
 def now_read() -> float:
     """Return wall-clock seconds where the host has just read what the device computed last.
 
-    Within a step that is so at every mark: guesses and verdict are read, so all work before them is done and there is
-    nothing to wait for. What keeping a branch leaves to the device is two copies, which the next pass follows.
+    Within a step that is so at every mark: guesses and verdict are read, so all work before them is done. Keeping a
+    branch leaves two copies to the device, which the next pass follows.
     """
     return time.perf_counter()
 
@@ -51,9 +52,9 @@ class CostMeasurement:
 
     It may pause between any two of them, and goes on from there.
 
-    A machine's speed changes by half within seconds, and a rule that compares costs is misled more by one disturbed
-    point than by all points being too low: so each pass is taken against its round over all numbers of tokens, and the
-    quickest round gives its length.
+    A machine's speed changes by half within seconds, and one disturbed point misleads a rule that compares costs more
+    than a common error does. So each pass is a share of its round over all numbers of tokens, and the quickest round
+    gives the seconds.
     """
 
     def __init__(self, target: PreTrainedModel, draft: PreTrainedModel, engines: Engines) -> None:
@@ -76,7 +77,7 @@ class CostMeasurement:
         return self._costs is None
 
     def finish(self) -> Costs:
-        """Time what is left and return the costs."""
+        """Time the remaining passes and return the costs."""
         while self._costs is None:
             self.advance()
         return self._costs
@@ -114,44 +115,43 @@ def normalise_by_rounds(taken: dict[int, list[float]]) -> dict[int, float]:
     return dict(zip(taken, (shares * rounds.min()).tolist(), strict=True))
 
 
-def pass_seconds(engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: int) -> list[dict[int, list[float]]]:
+def pass_seconds(
+    engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: int, context: int = CONTEXT
+) -> list[dict[int, list[float]]]:
     """Return the seconds of :func:`timed_passes`, without a pause."""
-    passes = timed_passes(engines, ladder, repeats)
+    passes = timed_passes(engines, ladder, repeats, context)
     while True:
         try:
             next(passes)
         except StopIteration as done:
-            found: list[dict[int, list[float]]] = done.value
-            return found
+            seconds: list[dict[int, list[float]]] = done.value
+            return seconds
 
 
 @torch.inference_mode()
 def timed_passes(
-    engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: int
+    engines: Sequence[AnyEngine], ladder: Sequence[int], repeats: int, context: int = CONTEXT
 ) -> Generator[None, None, list[dict[int, list[float]]]]:
-    """Measure seconds of every pass of each engine, by its number of tokens, in a context of :data:`CONTEXT` tokens.
+    """Measure seconds of every pass of each engine, by its number of tokens, after ``context`` tokens.
 
     It may pause after each number of tokens. Engines and numbers of tokens take turns, so that whatever else the
     machine does falls on all of them.
     """
     for engine in engines:
-        engine.forward(PassInput([0] * CONTEXT, last=1))
-    found: list[dict[int, list[float]]] = [{rows: [] for rows in ladder} for _ in engines]
+        engine.forward(PassInput([0] * context, last=1))
+    seconds: list[dict[int, list[float]]] = [{rows: [] for rows in ladder} for _ in engines]
     for repeat in range(WARM_UP + repeats):
         for rows in ladder:
-            visible = np.ones((rows, CONTEXT + rows), dtype=np.bool_)
-            visible[:, CONTEXT:] = np.tril(visible[:, CONTEXT:])
-            for engine, taken in zip(engines, found, strict=True):
+            visible = np.ones((rows, context + rows), dtype=np.bool_)
+            visible[:, context:] = np.tril(visible[:, context:])
+            for engine, taken in zip(engines, seconds, strict=True):
                 started = now(engine.device)
                 engine.forward(PassInput([0] * rows, visible if rows > 1 else None)).logits.argmax(-1).tolist()
                 if repeat >= WARM_UP:
                     taken[rows].append(now(engine.device) - started)
-                engine.keep(CONTEXT, [])
+                engine.keep(context, [])
             yield
-    return found
-
-
-DIRECTORY: Final = "specllava/costs"  # of a user's caches
+    return seconds
 
 
 def kept_costs(key: str, measure: Callable[[], Costs]) -> Costs:
@@ -189,7 +189,7 @@ def costs_key(target: PreTrainedModel, draft: PreTrainedModel, *kind: object) ->
     """Return a key of what the time of passes depends on: machine, device, threads, versions, shapes and precision.
 
     Args:
-        kind: what else tells passes apart, such as how weights are stored.
+        kind: further differences of passes, such as how weights are stored.
     """
     device = input_device(target)
     facts = [

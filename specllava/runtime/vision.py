@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +11,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.drafts.compressors import Compressor, Operator
-from specllava.models.drafts.slot_draft import SlotDraft
+from specllava.models.drafts.draft_classes import SlotDraft
 from specllava.models.families.family import features_family, shared_tower_of
 from specllava.models.families.interface import Features
+from specllava.runtime.cache import Content
 
 
 def to_device(inputs: Mapping[str, Tensor], model: PreTrainedModel, device: torch.device) -> dict[str, Tensor]:
@@ -45,8 +47,17 @@ def compressor_of(model: PreTrainedModel) -> Operator | None:
 
 
 def slots_of(config: PretrainedConfig, input_ids: Tensor) -> Tensor:
-    """Mark the tokens that stand for parts of pictures and videos."""
+    """Mark the tokens of image and video slots."""
     return torch.isin(input_ids, torch.tensor(slot_ids(config), dtype=input_ids.dtype, device=input_ids.device))
+
+
+def prompt_contents(
+    model: PreTrainedModel, ids: Sequence[int], features: Features | None, image_keys: Sequence[str]
+) -> list[Content]:
+    """Return the content of each column of a prompt: its token, or in an image slot its picture's key, if any."""
+    counts, markers = num_image_tokens(model, features), slot_ids(model.config)
+    keys = chain.from_iterable(repeat(key, count) for key, count in zip(image_keys, counts, strict=False))
+    return [next(keys, None) if token in markers else token for token in ids]
 
 
 def kept_slots(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:

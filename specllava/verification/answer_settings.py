@@ -2,7 +2,7 @@
 
 ``generate`` hands each step's logits and the tokens before them to a list of processors. A tree has a step at each of
 its nodes: there the tokens before are prompt, answer so far and the path to the node. The draft's guesses pass through
-the same processors, so what the target may not say is not guessed either.
+the same processors, so tokens that are forbidden to the target are not guessed either.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ APPLIED: Final[Mapping[str, Any]] = MappingProxyType(
     }
 )
 OF_SAMPLING: Final = ("top_h", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
-# Settings that make another answer than one token after the other does. What only says how ``generate`` searches faster
+# Settings of an answer that is not decoded one token after the other. What only says how ``generate`` searches faster
 # (caches, assistants, prompt lookup) changes no token, and what only beams read has no effect without them.
 REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = MappingProxyType(
     {
@@ -122,7 +122,6 @@ class Processing:
     """Processing of logits by the tokens before them, for the target and its draft; empty if nothing is asked for.
 
     Args:
-        processors: those that look at tokens.
         input_ids: of the prompt, ``[1, length]``.
     """
 
@@ -136,7 +135,7 @@ class Processing:
         """Process logits ``[rows, vocab]`` as ``generate`` does, in float32.
 
         Args:
-            paths: of each row, the tokens behind those that were emitted.
+            paths: of each row, the tokens after those that were emitted.
 
         Raises:
             ValueError: a setting that does not fit the model.
@@ -251,10 +250,10 @@ def answer_settings(
 
 @contextmanager
 def _naming_source() -> Iterator[None]:
-    """Say where a value comes from that transformers refuses.
+    """Name the file in an error of transformers about a setting.
 
     Raises:
-        ValueError: it does.
+        ValueError: transformers refuses one.
     """
     try:
         yield

@@ -12,6 +12,8 @@ from specllava.core.trace import Draw, TargetView
 from specllava.core.tree import DraftTree
 from specllava.verification.sampling import ResidualDistribution, SeededRandom
 
+LIKELY = 8  # tokens of each distribution that are named
+
 
 def target_view(tree: DraftTree, logits: Tensor, probs: Tensor | None = None) -> TargetView:
     """Record the target's view of every node, for explaining the step; not needed to decode.
@@ -39,7 +41,7 @@ def target_view(tree: DraftTree, logits: Tensor, probs: Tensor | None = None) ->
 def margins(logits: Tensor) -> Tensor:
     """Compute the likeliest token's logit minus the runner-up's, ``[rows]``, in float64.
 
-    Where the runner-up is impossible, as behind a forced token, that is the largest number of float32.
+    Where the runner-up is impossible, as after a forced token, that is the largest number of float32.
     """
     best = logits.topk(2, dim=-1).values.double()
     return (best[:, 0] - best[:, 1]).nan_to_num(posinf=torch.finfo(torch.float32).max)
@@ -48,9 +50,6 @@ def margins(logits: Tensor) -> Tensor:
 def rounded(values: Tensor) -> tuple[float, ...]:
     """Return ``[count]`` values, rounded to seven decimals, which halves the size on file."""
     return tuple(round(value, 7) for value in values.tolist())
-
-
-LIKELY = 8  # tokens of each distribution that are named
 
 
 class DrawRecorder:
@@ -69,7 +68,7 @@ class DrawRecorder:
         self._noted.append(partial(_drawn, node, token, self._random.last, target))
 
     def draws(self) -> tuple[Draw, ...]:
-        """Return what was noted, in its order."""
+        """Make the records, in order."""
         return tuple(draw() for draw in self._noted)
 
 

@@ -1,9 +1,9 @@
 """Verification by sampling: the emitted tokens have exactly the target's distribution. Needs no model and no cache.
 
-Why it is lossless: one more child of any node, drawn from the draft's residual distribution there, does not change the
-distribution of what is emitted (or chosen, see :func:`verify_drawn`). So a tree may grow in any way that looks only at
-earlier draws. A drawn child must stay: to drop it because of its token changes the distribution. Chosen children need
-none of this, see :func:`verify_top`.
+Why it is lossless: one more child of any node, drawn from the draft's residual distribution there or chosen, does not
+change the distribution of emitted tokens, see :func:`verify_drawn`. So a tree may grow by any rule on earlier draws. A
+drawn child must stay: to drop it because of its token changes the distribution. Chosen children need none of this, see
+:func:`verify_top`.
 
 Distributions come from :func:`warp`, the draft's too, if children are drawn from it.
 """
@@ -63,7 +63,6 @@ def warp(logits: Tensor, warpers: LogitsProcessorList) -> Tensor:
 
     Args:
         logits: ``[rows, vocab]``.
-        warpers: see :func:`~specllava.verification.answer_settings.warpers`.
 
     Returns:
         Probabilities in float64, ``[rows, vocab]``; tokens that were cut off have exactly zero.
@@ -158,10 +157,10 @@ def verify_traversal(
 ) -> Verification:
     """Verify drawn children from the leaves to the root (Traversal Verification, arXiv 2505.12398).
 
-    A branch is verified as a whole: a node's credit is ``min(1, credit of its parent · p / q)``, so what one token
-    has too much makes up for what the next one lacks. The first leaf is kept with its credit; if it is refused, its
-    parent goes on with what remains, a smaller credit included, to the next child, and once there is none, is
-    itself kept or refused like a leaf.
+    A branch is verified as a whole: a node's credit is ``min(1, credit of its parent · p / q)``. So a surplus of one
+    token makes up for a lack of the next. The first leaf is accepted with its credit as probability. If it is refused,
+    its parent goes on to the next child with the residual distributions and a smaller credit. A parent without a next
+    child is itself accepted or refused like a leaf.
 
     Arguments and errors are those of :func:`verify_drawn`; chosen children are verified as well, but gain nothing.
     """
@@ -220,7 +219,7 @@ class ResidualDistribution:
         return 1.0 if wanted >= offered else wanted / offered
 
     def proposal(self, token: int) -> Tensor:
-        """Return what the child ``token`` came from, ``[vocab]``: a token that cannot have been drawn was chosen."""
+        """Return the distribution of the child ``token``, ``[vocab]``: one that cannot have been drawn was chosen."""
         if self.draft[token] > 0:
             return self.draft
         chosen = torch.zeros_like(self.target)
@@ -228,7 +227,7 @@ class ResidualDistribution:
         return chosen
 
     def without(self, token: int) -> ResidualDistribution:
-        """Return what remains when the child ``token`` and all below it are refused."""
+        """Return the residual distributions after the child ``token`` and all below it were refused."""
         residual = (self.credit * self.target - self.proposal(token)).clamp(min=0.0)
         mass = float(residual.sum())
         draft = _without(self.draft, token)

@@ -18,7 +18,7 @@ from specllava.verification.sampling import RandomSource, verify_drawn, verify_t
 
 
 def verify_greedy(tree: DraftTree, choices: Sequence[int]) -> Verification:
-    """Return the longest branch that the target agrees with, and the target's own token behind it.
+    """Return the longest branch that the target agrees with, and the target's own token after it.
 
     Walks from the root while a child carries the target's choice; the same as going from the leaves to the
     root and cutting at the first mismatch (Spec-LLaVA, arXiv 2509.11961, section 3).
@@ -39,6 +39,7 @@ def verify_greedy(tree: DraftTree, choices: Sequence[int]) -> Verification:
 
 if TYPE_CHECKING:
     from specllava.verification.recording import DrawRecorder
+
 
 Numbers = Sequence[Sequence[float]]  # [rows, width] of a pass's reduction
 
@@ -109,13 +110,13 @@ class SamplingVerifier:
         """
         probs = warp(logits, self._warpers)
         if draft_probs is None:
-            found = verify_top(tree, probs, self._random, recorder)
+            verdict = verify_top(tree, probs, self._random, recorder)
         else:
             verify = verify_traversal if self._config.verifier == "traversal" else verify_drawn
-            found = verify(tree, probs, draft_probs, self._random, recorder)
-        last = found.path[-1]
-        _check_possible(logits[last], probs[last], found.bonus_token)
-        return found, probs
+            verdict = verify(tree, probs, draft_probs, self._random, recorder)
+        last = verdict.path[-1]
+        _check_possible(logits[last], probs[last], verdict.bonus_token)
+        return verdict, probs
 
 
 Verifier = GreedyVerifier | SamplingVerifier

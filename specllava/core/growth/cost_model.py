@@ -80,7 +80,7 @@ def read_costs(file: Path) -> Costs:
 
 
 def _at(curve: Sequence[float], tokens: int) -> float:
-    """Read a curve, extrapolated behind its end with its last slope."""
+    """Read a curve, extrapolated after its end with its last slope."""
     if tokens <= len(curve):
         return curve[tokens - 1]
     slope = curve[-1] - curve[-2] if len(curve) > 1 else 0.0
@@ -90,7 +90,7 @@ def _at(curve: Sequence[float], tokens: int) -> float:
 def _fit(points: Mapping[int, float], longest: int) -> tuple[float, ...]:
     """Fit ``a + b [n > 1] + c sqrt(n) + d n`` by least squares, all but ``a`` not below 0.
 
-    The curve is level on a GPU and bent on a CPU. The first token stands apart,
+    The curve is level on a GPU and bent on a CPU. The first token is apart,
     since a product with a vector runs another kernel than one with a matrix.
     """
     measured = np.array(sorted(points), dtype=float)
@@ -160,9 +160,6 @@ class CostModel:
     """Costs of a pair's passes on this machine, with the rate and acceptance learnt since it was loaded.
 
     Answers share it: a single one is too short to learn from.
-
-    Args:
-        costs: of passes.
     """
 
     costs: Costs
@@ -201,7 +198,7 @@ class CostModel:
         """
         self.calibration.fade()
         accepted = set(path)
-        parents: set[int] = set()  # whose best guess was met; siblings stand best first
+        parents: set[int] = set()  # whose best guess was met; siblings are best first
         for node in range(1, len(tree)):
             parent = tree.parents[node]
             if parent not in accepted:

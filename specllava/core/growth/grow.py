@@ -24,7 +24,6 @@ class GrownTree:
     """A finished tree.
 
     Args:
-        tree: for the target to verify.
         expansion_ids: for each node of the tree, the id that ``expand`` knew it by.
         pruned: guesses below nodes of the tree that are not in it, the likeliest first, :data:`MAX_PRUNED` at most.
     """
@@ -39,7 +38,6 @@ class GrowthLimits:
     """Bounds that every rule must keep.
 
     Args:
-        depth: levels below the root.
         nodes: drafted tokens that the target verifies.
         expansions: nodes below the root that the draft model runs over, for which its KV cache has columns.
     """

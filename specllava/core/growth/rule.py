@@ -13,6 +13,8 @@ from typing import Any
 
 from specllava.core.tree import ROOT_PARENT, DraftTree
 
+COST_MODEL = "cost_model"  # the field of a rule that goes by measured costs
+
 
 @dataclass(frozen=True, slots=True)
 class TopTokens:
@@ -49,9 +51,6 @@ class TreeBuilder:
         self.scores.append(self.scores[parent] + log_prob)
         self.entropies.append(None)
         return len(self.tokens) - 1
-
-
-COST_MODEL = "cost_model"  # the field of a rule that goes by measured costs
 
 
 class GrowthRule(ABC):
@@ -92,6 +91,11 @@ class GrowthRule(ABC):
     def observe(self, draft_seconds: float, target_seconds: float) -> None:
         """Learn the seconds of drafting and verifying the last tree; most rules learn nothing."""
         return
+
+
+def capped(**most: int) -> Callable[[Any], dict[str, int]]:
+    """Return a function that caps these options of a configuration."""
+    return lambda config: {name: min(value, getattr(config, name)) for name, value in most.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,13 @@ def fixed_shape(branching: tuple[int, ...], depth: int, nodes: int) -> Shape:
     These are Cartesian trees. The tree ends at ``depth``, where ``branching`` ends, or at ``nodes`` nodes,
     counted level by level.
     """
-    counts: list[list[int]] = []  # children of each node, level by level
-    left, here = nodes, 1
+    parents: list[int] = []
+    level = [0]
     for wanted in branching[:depth]:
-        level = []
-        for _ in range(here):
-            level.append(min(wanted, left))
-            left -= level[-1]
-        counts.append(level)
-        here = sum(level)
-    return _shape_of_counts(counts)
+        below = [node for node in level for _ in range(wanted)][: nodes - len(parents)]
+        level = list(range(len(parents) + 1, len(parents) + len(below) + 1))
+        parents += below
+    return drawn_shape(parents, depth, nodes)
 
 
 def drawn_shape(parents: Sequence[int], depth: int, nodes: int) -> Shape:
@@ -39,7 +36,7 @@ def drawn_shape(parents: Sequence[int], depth: int, nodes: int) -> Shape:
     children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
     for node, parent in enumerate(parents, start=1):
         children[parent].append(node)
-    counts: list[list[int]] = []
+    counts: list[list[int]] = []  # children of each node, level by level
     left, here = nodes, [0]
     for _ in range(depth):
         level = []
@@ -48,7 +45,11 @@ def drawn_shape(parents: Sequence[int], depth: int, nodes: int) -> Shape:
             left -= level[-1]
         counts.append(level)
         here = [child for node, kept in zip(here, level, strict=True) for child in children[node][:kept]]
-    return _shape_of_counts(counts)
+    shapes: list[Shape] = [()] * sum(counts[-1])
+    for level in reversed(counts):
+        below = iter(shapes)
+        shapes = [tuple(next(below) for _ in range(count)) for count in level]
+    return shapes[0]
 
 
 def check_parents(parents: tuple[int, ...], max_children: int) -> tuple[int, ...]:
@@ -68,21 +69,12 @@ def check_parents(parents: tuple[int, ...], max_children: int) -> tuple[int, ...
     return parents
 
 
-def _shape_of_counts(counts: Sequence[Sequence[int]]) -> Shape:
-    """Return the shape whose nodes have so many children, level by level."""
-    shapes: list[Shape] = [()] * sum(counts[-1])
-    for level in reversed(counts):
-        below = iter(shapes)
-        shapes = [tuple(next(below) for _ in range(count)) for count in level]
-    return shapes[0]
-
-
 @lru_cache(maxsize=64)
 def best_shape(acceptance: tuple[float, ...], depth: int, nodes: int) -> Shape:
     """Return the shape of ``nodes`` nodes with the most expected accepted tokens, by dynamic programming.
 
     Sequoia (arXiv 2402.12374, section 4.1): the child of rank ``r`` is accepted with probability ``acceptance[r]``,
-    wherever it stands.
+    wherever it is.
     """
     ranks = len(acceptance)
     values = np.zeros((depth + 1, ranks + 1, nodes + 1))  # of the children from a rank on, by levels and budget

@@ -46,7 +46,7 @@ PLAIN: Final = (
 
 
 class _Generation(Extension):
-    """transformers' tag around what an assistant says; its body is rendered as it is."""
+    """transformers' tag around an assistant's message; its body is rendered as it is."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 

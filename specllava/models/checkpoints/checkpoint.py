@@ -126,7 +126,7 @@ class Checkpoint:
         """Load tokenizer and image processor; fields that older files lack come from the configuration.
 
         Args:
-            build: class whose ``from_pretrained`` reads them, as the model's family says.
+            build: class whose ``from_pretrained`` reads them, by the model's family.
         """
         self._check_files(*MOST_BYTES)
         try:
@@ -199,7 +199,7 @@ class Checkpoint:
         """
         if self._pickled():
             return None
-        return self._read(lambda: [name for file in self._files() for name in _names(file)])
+        return self._read(lambda: [name for file in self._files() for name, _ in _types(file)])
 
     def weights(self, most: int, tell: Callable[[str], None]) -> dict[str, Tensor]:
         """Load all weights by name at aligned addresses, from safetensors, or where there are none from a pickled file.
@@ -343,7 +343,7 @@ def _numbers(settings: Any) -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def _no_report() -> Iterator[None]:
-    """Keep transformers from printing its table of weights that do not fit, of which one line says enough."""
+    """Keep transformers from printing its table of weights that do not fit, for which one line is enough."""
     before = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
@@ -355,8 +355,3 @@ def _no_report() -> Iterator[None]:
 def _types(file: str) -> list[tuple[str, str]]:
     with safe_open(file, framework="pt") as weights:
         return [(name, weights.get_slice(name).get_dtype()) for name in weights.keys()]  # noqa: SIM118
-
-
-def _names(file: str) -> list[str]:
-    with safe_open(file, framework="pt") as weights:
-        return list(weights.keys())

@@ -8,6 +8,8 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig, PreTrainedModel
 
 LANGUAGE_MODELS: Final = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
+FULL, SLIDING = "full_attention", "sliding_attention"
+GROWING_ROPES: Final = ("dynamic", "longrope")  # rotary angles depend on how long the text is
 
 
 def language_model_class(config: PretrainedConfig) -> type[PreTrainedModel] | None:
@@ -16,10 +18,6 @@ def language_model_class(config: PretrainedConfig) -> type[PreTrainedModel] | No
         return None
     found: type[PreTrainedModel] = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return found
-
-
-FULL, SLIDING = "full_attention", "sliding_attention"
-GROWING_ROPES: Final = ("dynamic", "longrope")  # rotary angles depend on how long the text is
 
 
 def layer_types(config: PretrainedConfig) -> tuple[str, ...]:
@@ -37,8 +35,8 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
     """Refuse a decoder whose tree passes would not be lossless.
 
     Raises:
-        ValueError: a layer that keeps a recurrent state or attends in chunks, or rotary angles that change with the
-            length of the text in the middle of an answer.
+        ValueError: a layer that keeps a recurrent state or attends in chunks, or rotary angles that change
+            within an answer.
     """
     others = sorted(set(layer_types(config)) - {FULL, SLIDING})
     if others:

@@ -37,7 +37,7 @@ def beginning(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> str
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """Return the strings that the tokenizer reads as one token wherever they stand in a text; longest first."""
+    """Return the strings that the tokenizer reads as one token anywhere in a text; longest first."""
     added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
     return tuple(sorted({*added, *tokenizer.all_special_tokens, IMAGE_MARKER}, key=lambda one: (-len(one), one)))
 
@@ -70,7 +70,7 @@ def escape_special_tokens(text: str, special: Sequence[str]) -> str:
 
 
 def slot_ids(config: PretrainedConfig) -> tuple[int, ...]:
-    """Return the ids of the tokens that stand for parts of pictures and videos; none for a plain language model."""
+    """Return the ids of the tokens of image and video slots; none for a plain language model."""
     found = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
     return tuple(one for one in found if one is not None)
 
@@ -125,7 +125,7 @@ def align(model: PreTrainedModel, name: str, tokens: int, size: int) -> None:
     """Give a model ``size`` rows of embeddings and of its head, in place.
 
     New rows are the mean of those there are: as an input a token of no particular meaning, as a guess never better than
-    the best (the mean of logits). Rows behind the last token are padding and may be cut.
+    the best (the mean of logits). Rows after the last token are padding and may be cut.
 
     Args:
         tokens: ids that the model's tokenizer uses.
@@ -173,7 +173,7 @@ class Detokenizer:
     def text_of(self, token: int) -> str:
         """Return the text that one token adds, its leading space included.
 
-        Decoded behind another token, because some tokenizers drop the space of a text's first one.
+        Decoded after another token, because some tokenizers drop the space of a text's first one.
         """
         if token not in self._texts:
             whole: str = self._tokenizer.decode([*self._anchor, token])

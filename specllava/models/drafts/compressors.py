@@ -181,7 +181,7 @@ class Weighted(Combined):
 
 
 class Concatenated(Combined):
-    """What several operators make of a run, one behind the other."""
+    """Results of several operators, concatenated."""
 
     def _count(self, slots: int) -> int:
         return sum(part.kept(slots) for part in self.operators)
@@ -209,8 +209,6 @@ class Compressor(nn.Module):
     """One operator, or several and a gate that chooses one of them for a prompt.
 
     Args:
-        width: of an entry.
-        heads: of the resampler.
         state_width: of the target's state that the gate reads; ``None`` for a draft that reads none.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Classes of drafts without a vision tower, which read the features of the target's, and how models are saved.
+"""Classes of drafts without a vision tower, and how models are saved.
 
 Targets and drafts are ordinary Hugging Face directories: configuration, safetensors, tokenizer, processor. A draft
 whose configuration has ``compressor`` reads fewer entries of each picture; see :class:`CompressorConfig`.
@@ -7,29 +7,113 @@ whose configuration has ``compressor`` reads fewer entries of each picture; see 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
+from huggingface_hub.dataclasses import strict
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModel,
     LlavaConfig,
     LlavaForConditionalGeneration,
     LlavaNextConfig,
     LlavaNextForConditionalGeneration,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ProcessorMixin,
 )
+from transformers.activations import ACT2FN
 
 from specllava.core.files import whole_directory
+from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.compressors import compressor_of_config
 from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.drafts.slot_draft import SlotDraft
 
 MAX_SHARD = "8MB"  # a hosted Space's git takes no file above 10 MB without extra tooling
 # The target's features, those of a tower of its own, the target's hidden states, no picture at all.
 VisionSource = Literal["shared", "own", "states", "none"]
+
+
+@strict
+class SlotDraftConfig(PretrainedConfig):
+    """Language model and input of a draft that reads slot embeddings.
+
+    Args:
+        target_type: model type of the targets whose slots it reads.
+        slot_size: width of their embeddings.
+        image_token_id, video_token_id: tokens of slots, as in the target; ``None`` where it has no videos.
+        compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.
+    """
+
+    model_type = "slot_draft"
+    sub_configs: ClassVar[dict[str, type]] = {"text_config": AutoConfig}
+
+    text_config: dict[str, Any] | PretrainedConfig | None = None
+    target_type: str = ""
+    slot_size: int = 0
+    image_token_id: int = -1
+    video_token_id: int | None = None
+    projector_hidden_act: str = "gelu"
+    compressor: dict[str, Any] | None = None
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if not isinstance(self.text_config, PretrainedConfig):
+            options = {"model_type": "llama", **(self.text_config or {})}
+            self.text_config = CONFIG_MAPPING[options["model_type"]](**options)
+        super().__post_init__(**kwargs)
+
+
+class SlotProjector(nn.Module):
+    """Two-layer MLP from slot embeddings ``[slots, slot_size]`` to the draft's ``[slots, hidden]``."""
+
+    def __init__(self, config: SlotDraftConfig) -> None:
+        super().__init__()
+        hidden = config.get_text_config().hidden_size
+        self.linear_1 = nn.Linear(config.slot_size, hidden)
+        self.act = ACT2FN[config.projector_hidden_act]
+        self.linear_2 = nn.Linear(hidden, hidden)
+
+    def forward(self, slots: Tensor) -> Tensor:
+        projected: Tensor = self.linear_2(self.act(self.linear_1(slots)))
+        return projected
+
+
+class SlotDraft(PreTrainedModel):
+    """A language model with a projector for the slot embeddings of a target of any family.
+
+    The target's tower and projector have made those already, so no picture is encoded twice. Whatever positions and
+    masks the target has, the draft reads one token after the other.
+    """
+
+    config_class = SlotDraftConfig
+    config: SlotDraftConfig
+    base_model_prefix = "model"
+    _supports_sdpa = True
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config: SlotDraftConfig) -> None:
+        super().__init__(config)
+        text = config.get_text_config()
+        self.model = AutoModel.from_config(text)
+        self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
+        self.projector = SlotProjector(config)
+        self.compressor = compressor_of_config(config)
+        self.post_init()
+
+
+def draft_config(checkpoint: Checkpoint) -> PretrainedConfig:
+    """Read the configuration of a draft, which transformers need not know.
+
+    Raises:
+        ValueError: as :meth:`Checkpoint.config`.
+    """
+    own = checkpoint.settings().get("model_type") == SlotDraftConfig.model_type
+    return checkpoint.config(SlotDraftConfig) if own else checkpoint.config()
 
 
 class DraftLlava(LlavaForConditionalGeneration):
@@ -62,7 +146,7 @@ def vision_source(draft: PreTrainedModel) -> VisionSource:
 
 
 def saved_beside(draft: PreTrainedModel, processor: ProcessorMixin) -> ProcessorMixin | PreTrainedTokenizerBase | None:
-    """Return what is saved with a draft of the target that ``processor`` belongs to.
+    """Return the processor or tokenizer to save with a draft of the target that ``processor`` belongs to.
 
     A draft that reads the target's states has no tokens of its own; only one that reads a tower's needs a processor.
     """
@@ -87,7 +171,7 @@ def save(
         processor: what is saved with it; see :func:`saved_beside`.
 
     Raises:
-        OSError: it cannot be written, such as on a full disk; nothing is left behind.
+        OSError: it cannot be written, such as on a full disk; nothing of it remains.
     """
     try:
         with whole_directory(directory) as beside:

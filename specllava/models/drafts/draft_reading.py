@@ -1,4 +1,4 @@
-"""Formats of drafts that read the target's states, and how to read one beyond what its files tell. No torch."""
+"""Formats of drafts that read the target's states, and how to read one where its files leave it open. No torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DraftReading:
     """What a user or a preset knows of a published draft; ``None``: as its files have it.
 
     Args:
-        draft_format: where its keys do not tell.
+        draft_format: where its keys leave it open.
         draft_state_layers: hidden states of the target that it was trained on, numbered as transformers does.
         draft_rope_theta: base of the rotary embeddings that it was trained with.
     """
@@ -41,7 +41,7 @@ class DraftReading:
 
     @property
     def suffix(self) -> str:
-        """Suffix of the draft's name that tells how its files are read."""
+        """Suffix of the draft's name: how its files are read."""
         layers, theta = self.draft_state_layers, self.draft_rope_theta
         parts = [] if layers is None else [f"states {' '.join(map(str, layers))}"]
         parts += [] if theta is None else [f"rope base {theta:g}"]

@@ -1,8 +1,8 @@
 """Feature drafts as they are published: recognised by keys and configuration, checked against their target.
 
 Layouts: EAGLE-1 and 2, MSD and ViSpec (``fc``, ``layers.0``), EAGLE-3 as its authors, SpecForge and SGLang write it
-(``midlayer``), and as speculators does (``transformer_layer_config``). Our own is EAGLE's with a configuration that
-says the rest.
+(``midlayer``), and as speculators does (``transformer_layer_config``). Our own is EAGLE's with a
+complete configuration.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftCo
         return own
     sizes = _sizes(checkpoint.name, settings)
     kept = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
-    if _looks_like_eagle3(settings):
+    if not {NESTED, "eagle_config", "draft_vocab_size"}.isdisjoint(settings):  # EAGLE-3, most likely
         named = settings.get(IDS) or _eagle_config(settings).get(IDS)
         states = [0] * (len(named) if isinstance(named, list) else 3)
         kept |= {"format": "eagle3", "state_layers": states, "draft_vocab_size": sizes.get("draft_vocab_size")}
@@ -92,7 +92,7 @@ def read_feature_draft(
     """Read a feature draft for a target of which the configuration is enough: in main memory, as it is stored.
 
     Args:
-        asked: what its files do not tell; by default keys and configuration decide.
+        asked: what its files leave open; by default keys and configuration decide.
         tell: receives a line if weights must be unpickled.
 
     Raises:
@@ -150,7 +150,8 @@ def _published_config(
     _check_method(name, settings, weights)
     sizes = _sizes(name, settings)
     kind = _format(name, weights, asked.draft_format)
-    eagle3, count = kind == "eagle3", _layers(weights)
+    eagle3 = kind == "eagle3"
+    count = 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("layers.")), default=0)
     named = asked.draft_state_layers is not None or IDS in settings or IDS in _eagle_config(settings)
     text, bare = target.get_text_config(), eagle3 and _eagle_config(settings).get("use_aux_hidden_state") is False
     fusion = None if bare else weights.get("fc.weight")
@@ -199,7 +200,7 @@ def _check_method(name: str, settings: Mapping[str, Any], weights: Mapping[str, 
 
 
 def _eagle_config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what SpecForge, SGLang and NVIDIA write about an EAGLE-3 head, apart from its sizes."""
+    """Return the part of the settings that SpecForge, SGLang and NVIDIA write for an EAGLE-3 head."""
     found = settings.get("eagle_config")
     return found if isinstance(found, Mapping) else {}
 
@@ -232,10 +233,6 @@ def _windows(name: str, sizes: Mapping[str, Any], layers: int) -> dict[str, Any]
     if not isinstance(window, int) or window < 1:
         raise ValueError(f"{name} has {SLIDING} and sliding_window {window!r}, which is no whole number from 1")
     return {"layer_types": own, "sliding_window": window}
-
-
-def _looks_like_eagle3(settings: Mapping[str, Any]) -> bool:
-    return NESTED in settings or "eagle_config" in settings or "draft_vocab_size" in settings
 
 
 def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,7 +272,7 @@ def _state_layers(name: str, settings: Mapping[str, Any], count: int) -> list[in
     """Return the hidden states that an EAGLE-3 head reads, as transformers numbers them.
 
     speculators and vLLM write those numbers; ``eagle_config``, of SpecForge and SGLang, the layers whose output they
-    are, which is one less. ``eagle_aux_layer_semantics`` tells in so many words. Without any list they are
+    are, which is one less. ``eagle_aux_layer_semantics`` names the counting. Without any list they are
     [2, n // 2, n - 3] of n layers.
     """
     usual = [2, count // 2, count - 3]
@@ -301,10 +298,6 @@ def _in_range(name: str, layers: list[int], count: int) -> list[int]:
     if not layers or any(not 0 <= one <= count for one in layers):
         raise ValueError(f"{name} reads hidden states {layers} of a target with {count} layers")
     return layers
-
-
-def _layers(weights: Mapping[str, Tensor]) -> int:
-    return 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("layers.")), default=0)
 
 
 def _target_width(name: str, read: int, layers: Sequence[int], hidden: int) -> int:
@@ -366,8 +359,9 @@ def _check_target(name: str, config: FeatureDraftConfig, target: PretrainedConfi
     if made != text.hidden_size:
         raise ValueError(f"{name} was made for a target of hidden size {made}, this one's is {text.hidden_size}")
     if config.vocab_size != text.vocab_size:
-        told = f"{config.vocab_size} tokens, the target has {text.vocab_size}"
-        raise ValueError(f"{name} was made for a vocabulary of {told}")
+        raise ValueError(
+            f"{name} was made for a vocabulary of {config.vocab_size} tokens, the target has {text.vocab_size}"
+        )
     if config.hidden_size != made and not config.own_embeddings:
         raise ValueError(
             f"{name} has hidden size {config.hidden_size} and no embeddings of its own, the target's are {made} wide"

@@ -1,7 +1,7 @@
 """A draft that reads the target's hidden states: EAGLE and what came of it (arXiv 2401.15077, 2406.16858, 2503.01840).
 
 Entry ``i`` of its text pairs the embedding of token ``i + 1`` with the target's state ``f_i`` of token ``i``; what
-its layers make of that stands for ``f_{i+1}``. After the last token with a known state, it goes on from its own.
+its layers make of that predicts ``f_{i+1}``. After the last token with a known state, it goes on from its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.drafts.compressor_config import CompressorConfig, OperatorName
 from specllava.models.drafts.compressors import ImageAdaptor, compressor_of_config, segments_of
 
-LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, behind its final norm
+LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, after its final norm
+SECTIONS: Final = ("mrope_section", "mrope_interleaved")
+GIVEN: Final = ("rope_scaling", "rope_parameters")  # where a configuration may say it, beside "rope_theta"
+USUAL_THETA: Final = 10000.0
 
 
 @strict
@@ -48,7 +51,6 @@ class FeatureDraftConfig(LlamaConfig):
         mrope_section: pairs of numbers of a head that each of its target's three rows of positions rotates; plain
             positions without, see :mod:`specllava.models.drafts.feature_draft`.
         mrope_interleaved: the three take turns, as in Qwen3-VL; else they follow one another, as in Qwen2-VL.
-        queries: of ViSpec's image adaptor.
         norm_before_residual, norm_before_fc, fc_norm, norm_output: variants of EAGLE-3 in the speculators layout: the
             normed state is the residual; one norm, or one for each state, before the fusion; the normed state recurs.
         compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.
@@ -153,11 +155,6 @@ def _replace_products(attention: nn.Module, width: int, bias: bool) -> None:
         setattr(attention, name, nn.Linear(width, getattr(attention, name).out_features, bias=bias))
 
 
-SECTIONS: Final = ("mrope_section", "mrope_interleaved")
-GIVEN: Final = ("rope_scaling", "rope_parameters")  # where a configuration may say it, beside "rope_theta"
-USUAL_THETA: Final = 10000.0
-
-
 def rotary_settings(name: str, settings: Mapping[str, Any], in_rows: bool) -> dict[str, Any]:
     """Return the rotary settings of any ``config.json`` by the names of ``FeatureDraftConfig``.
 
@@ -208,11 +205,7 @@ def rotations_in_rows(
 
 @dataclass(frozen=True, slots=True)
 class SharedEmbeddings:
-    """The target's token embeddings and head, which a feature draft shares.
-
-    Args:
-        dtype: that the head takes.
-    """
+    """The target's token embeddings and head, which a feature draft shares."""
 
     embeddings: nn.Module
     head: nn.Module
@@ -234,7 +227,7 @@ class DraftInputs:
         bias: added to the attention scores of each entry, ``[entries]``, where a gate in training weighs several
             compressions; ``None`` otherwise.
         choice: name of the operator that pictures go through, the gate's choice if there is a gate.
-        rows: in place of ``positions`` for a draft that rotates by them: its target's rows of positions of the token
+        rows: instead of ``positions``, for a draft that rotates by them: its target's rows of positions of the token
             whose state each entry reads, and those of the next entry, ``[3, entries + 1]``; ``None`` without.
     """
 
@@ -310,7 +303,6 @@ class FeatureDraft(PreTrainedModel):
         Args:
             states: the target's, ``[…, layers * hidden]``, or the draft's own, ``[…, hidden]``.
             guessed: they are the draft's own.
-            image: see :class:`DraftInputs`.
         """
         states = states.to(self.dtype)
         if self.config.format == "eagle3":

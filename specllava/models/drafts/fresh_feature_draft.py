@@ -33,7 +33,6 @@ def fresh_feature_draft(
     Args:
         input_norm: norm in front of the layer, as in EagleVLM; not for EAGLE-3, which has norms of its own.
         guessable: ids that the head of an EAGLE-3 draft scores; all without.
-        seed: of the first weights.
         heads: of its attention, keys and values included, each as wide as the target's; 0 for as many as the target.
         intermediate_size: of its MLP; 0 for the target's.
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel, ProcessorMixin
+from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel
 
 from specllava.models.media.media import Video
 
@@ -39,9 +39,8 @@ class GridFeatures:
     Args:
         embeddings: ``[slots, hidden]``.
         grid: patches in time, height and width, ``[1, 3]``.
-        deep: what the hidden states of the slots get added behind each of the first decoder layers,
+        deep: what is added to the hidden states of the slots after each of the first decoder layers,
             ``[layers, slots, hidden]``.
-        video: whether it is one.
         interval: seconds from one patch of a video in time to the next, where positions go by them.
     """
 
@@ -58,6 +57,23 @@ ImageFeatures = Tensor | Tiles | GridFeatures
 Features = Tensor | tuple[Tiles, ...] | tuple[Tensor, ...] | tuple[GridFeatures, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessedPrompt:
+    """The processor's output for one prompt with at least one picture or video.
+
+    Args:
+        config: of the model.
+        processor: of the model; ``None`` where only its output is at hand.
+        inputs: as the processor gives them, ``input_ids`` among them.
+        sizes: of the pictures as given, in their order.
+    """
+
+    config: PretrainedConfig
+    processor: Any
+    inputs: Mapping[str, Tensor]
+    sizes: Sequence[Size]
+
+
 class Family(ABC):
     """Interface of a family."""
 
@@ -70,15 +86,8 @@ class Family(ABC):
     several_differ: ClassVar[bool] = False  # features of a picture depend on whether its prompt shows others
 
     @abstractmethod
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        """Split the processor's output for a prompt into pictures; equal ones have equal features.
-
-        Args:
-            inputs: of one prompt with at least one picture, ``input_ids`` among them.
-            sizes: of the pictures as given, in their order.
-        """
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
+        """Split the processor's output for a prompt into pictures; equal ones have equal features."""
 
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         """Return the fields in which processor and model must agree: name, the processor's value, the model's.
@@ -104,15 +113,13 @@ class Family(ABC):
         """Return the embeddings of all image slots in their order, ``[slots, hidden]``."""
 
     def video_parts(self, video: Video) -> list[dict[str, str]]:
-        """Return the parts of a message that stand for a video in the chat template.
+        """Return the parts of a message for a video in the chat template.
 
-        By default a picture per frame where the family reads no videos as such; texts may stand between pictures.
+        By default a picture per frame where the family reads no videos as such; texts may be between pictures.
         """
         return [{"type": "video"}] if self.reads_videos else [{"type": "image"}] * len(video.frames)
 
-    def videos(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
-    ) -> list[Picture]:
+    def videos(self, prompt: ProcessedPrompt) -> list[Picture]:
         """Split the processor's output into videos as :meth:`pictures` does; none by default."""
         return []
 
@@ -137,7 +144,7 @@ class Family(ABC):
         return None
 
     def prefill_arguments(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> dict[str, Any]:
-        """Return what the decoder takes of a prompt beside embeddings and positions.
+        """Return the decoder's arguments for a prompt beside embeddings and positions.
 
         Args:
             input_ids: of the part that is read, ``[1, read]``.
@@ -146,7 +153,7 @@ class Family(ABC):
         return {}
 
     def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
-        """Return what the model's own ``forward`` takes of a prompt with pictures, beside ids and pictures."""
+        """Return arguments of the model's ``forward`` for a prompt with pictures, beside ids and pictures."""
         return {}
 
 
@@ -187,13 +194,11 @@ class SharedTower(Family):
     def projector(self, model: PreTrainedModel) -> list[nn.Parameter]:
         """Return the weights that :meth:`project` uses."""
 
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        read = self.pixels(config, inputs["pixel_values"], sizes)
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
+        read = self.pixels(prompt.config, prompt.inputs["pixel_values"], prompt.sizes)
         return [
             {"pixel_values": pixels, "image_sizes": torch.tensor([size])}
-            for pixels, size in zip(read, sizes, strict=True)
+            for pixels, size in zip(read, prompt.sizes, strict=True)
         ]
 
     def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:

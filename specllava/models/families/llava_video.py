@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,13 +10,11 @@ from transformers import (
     LlavaNextVideoForConditionalGeneration,
     PretrainedConfig,
     PreTrainedModel,
-    ProcessorMixin,
     VideoLlavaForConditionalGeneration,
 )
-from transformers.image_processing_utils import select_best_resolution
 
-from specllava.models.families.interface import Picture, Size, square
-from specllava.models.families.llava import patches
+from specllava.models.families.interface import Picture, ProcessedPrompt, square
+from specllava.models.families.llava import anyres_tiles, patches
 from specllava.models.families.plain import Plain
 from specllava.models.families.processors import LlavaNextVideoProcessorPil, VideoLlavaProcessorPil
 
@@ -30,10 +27,8 @@ class SquareVideos(Plain):
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         return square(config, processor) | patches(config, processor)
 
-    def videos(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
-    ) -> list[Picture]:
-        return [{"pixel_values_videos": one[None]} for one in inputs["pixel_values_videos"]]
+    def videos(self, prompt: ProcessedPrompt) -> list[Picture]:
+        return [{"pixel_values_videos": one[None]} for one in prompt.inputs["pixel_values_videos"]]
 
     def _embeddings(self, model: PreTrainedModel, picture: Picture) -> Tensor:
         if "pixel_values_videos" not in picture:
@@ -47,23 +42,14 @@ class LlavaNextVideo(SquareVideos):
 
     name, target, processor = "llava_next_video", LlavaNextVideoForConditionalGeneration, LlavaNextVideoProcessorPil
 
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        side, found = config.vision_config.image_size, list[Picture]()
-        for tiles, size in zip(inputs["pixel_values"], sizes, strict=True):
-            height, width = select_best_resolution(size, config.image_grid_pinpoints)
-            own = tiles[: 1 + int(height // side) * int(width // side)]  # behind them are zeros
-            found.append({"pixel_values": own[None], "image_sizes": torch.tensor([size])})
-        return found
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
+        return [
+            {"pixel_values": tiles[None, : anyres_tiles(prompt.config, size)], "image_sizes": torch.tensor([size])}
+            for tiles, size in zip(prompt.inputs["pixel_values"], prompt.sizes, strict=True)
+        ]  # after a picture's tiles are zeros
 
 
 class VideoLlava(SquareVideos):
     """Video-LLaVA (arXiv 2311.10122): a tower for pictures and one for frames, whose class token has a slot too."""
 
     name, target, processor = "video_llava", VideoLlavaForConditionalGeneration, VideoLlavaProcessorPil
-
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        return [{"pixel_values": one} for one in inputs["pixel_values"].split(1)]

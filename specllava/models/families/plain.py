@@ -6,7 +6,7 @@ ran once. A draft reads them through a projector of its own (``SlotDraft``), or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,11 +21,17 @@ from transformers import (
     Mistral3ForConditionalGeneration,
     PretrainedConfig,
     PreTrainedModel,
-    ProcessorMixin,
     SmolVLMForConditionalGeneration,
 )
 
-from specllava.models.families.interface import Family, ImageFeatures, Picture, Size, split_tiles, square
+from specllava.models.families.interface import (
+    Family,
+    ImageFeatures,
+    Picture,
+    ProcessedPrompt,
+    split_tiles,
+    square,
+)
 from specllava.models.families.processors import (
     InternVLProcessorPil,
     LlavaOnevisionProcessorPil,
@@ -34,7 +40,11 @@ from specllava.models.families.processors import (
 
 
 class Plain(Family):
-    """Family that transformers encodes; what is left to it is which part of the processor's output is which picture."""
+    """Family that transformers encodes; it splits the processor's output into pictures."""
+
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
+        """Split the pixels, each row of which is a picture."""
+        return [{"pixel_values": one} for one in prompt.inputs["pixel_values"].split(1)]
 
     def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
         return [self._embeddings(model, one) for one in pictures]
@@ -66,11 +76,9 @@ class LlavaOnevision(Plain):
         tokens = processor.num_image_tokens, (vision.image_size // vision.patch_size) ** 2
         return square(config, processor) | {"num_image_tokens": tokens}
 
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        several = inputs["batch_num_images"].clamp(max=2)  # features do not depend on how many others there are
-        pixels, shown = inputs["pixel_values"].split(1), inputs["image_sizes"].split(1)
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
+        several = prompt.inputs["batch_num_images"].clamp(max=2)  # features do not depend on how many others there are
+        pixels, shown = prompt.inputs["pixel_values"].split(1), prompt.inputs["image_sizes"].split(1)
         return [
             {"pixel_values": tiles, "image_sizes": size, "batch_num_images": several}
             for tiles, size in zip(pixels, shown, strict=True)
@@ -87,13 +95,11 @@ class InternVL(Plain):
         tokens = processor.image_seq_length, int(side // patch * config.downsample_ratio) ** 2
         return square(config, processor) | {"image_seq_length": tokens}
 
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        slots = torch.eq(inputs["input_ids"][0], config.image_token_id).nonzero()[:, 0]
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
+        slots = torch.eq(prompt.inputs["input_ids"][0], prompt.config.image_token_id).nonzero()[:, 0]
         begins = torch.cat([slots.new_tensor([True]).bool(), slots.diff() > 1])  # pictures lie between two tokens
-        counts = begins.cumsum(0).bincount()[1:] // config.image_seq_length
-        return [{"pixel_values": tiles} for tiles in split_tiles(inputs["pixel_values"], counts.tolist())]
+        counts = begins.cumsum(0).bincount()[1:] // prompt.config.image_seq_length
+        return [{"pixel_values": tiles} for tiles in split_tiles(prompt.inputs["pixel_values"], counts.tolist())]
 
 
 class Mistral3(Plain):
@@ -108,10 +114,8 @@ class Mistral3(Plain):
             "spatial_merge_size": (processor.square // processor.patch_size, config.spatial_merge_size),
         }
 
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        read = zip(inputs["pixel_values"].split(1), inputs["image_sizes"].split(1), strict=True)
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
+        read = zip(prompt.inputs["pixel_values"].split(1), prompt.inputs["image_sizes"].split(1), strict=True)
         return [
             {"pixel_values": pixels[..., : int(size[0, 0]), : int(size[0, 1])], "image_sizes": size}
             for pixels, size in read
@@ -137,11 +141,6 @@ class AyaVision(Plain):
             "patch_size": (processor.patch_size, vision.patch_size * config.downsample_factor),
         }
 
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        return [{"pixel_values": tile} for tile in inputs["pixel_values"].split(1)]
-
 
 class Gemma3(Plain):
     """Gemma 3: a picture is one square of 256 slots, which attend to each other in both directions while it is read.
@@ -155,11 +154,6 @@ class Gemma3(Plain):
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         tokens = processor.image_seq_length, config.mm_tokens_per_image
         return square(config, processor) | {"image_seq_length": tokens}
-
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        return [{"pixel_values": square} for square in inputs["pixel_values"].split(1)]
 
     def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
         return {"token_type_ids": torch.eq(input_ids, config.image_token_id).int()}
@@ -178,12 +172,11 @@ class Idefics3(Plain):
             "image_seq_len": (processor.image_seq_len, tokens),
         }
 
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        tiles = [max(1, processor.image_processor.get_number_of_image_patches(*size)[0]) for size in sizes]
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
+        count = prompt.processor.image_processor.get_number_of_image_patches
+        tiles = [max(1, count(*size)[0]) for size in prompt.sizes]
         names = "pixel_values", "pixel_attention_mask"  # [1, tiles, …]
-        read = zip(*(split_tiles(inputs[name][0], tiles) for name in names), strict=True)
+        read = zip(*(split_tiles(prompt.inputs[name][0], tiles) for name in names), strict=True)
         return [{name: one[None] for name, one in zip(names, parts, strict=True)} for parts in read]
 
 

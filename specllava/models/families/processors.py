@@ -68,6 +68,9 @@ class InternVLProcessorPil(InternVLProcessor):
 class QwenVideos(ProcessorMixin):
     """What the processors of the Qwens make of videos: frames are scaled by PIL and put together in time."""
 
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
+        super().__init__(image_processor, tokenizer, None, chat_template)
+
     @property
     def video_processor(self) -> Any:
         """The picture processor, whose patches and slots are those of videos too."""
@@ -97,15 +100,12 @@ class QwenVideos(ProcessorMixin):
         return made, [self.replace_video_token(made, number) for number in range(len(videos))]
 
     def _times(self, video_metadata: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what the model or the prompt takes of the times of all videos; nothing by default."""
+        """Return arguments of model or prompt with the times of all videos; none by default."""
         return {}
 
 
 class Qwen2VLProcessorPil(QwenVideos, Qwen2VLProcessor):
     """Qwen2-VL's processor; those of Qwen2.5-VL and Qwen3-VL differ in the times of videos alone."""
-
-    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
-        super().__init__(image_processor, tokenizer, None, chat_template)
 
 
 class Qwen25VLProcessorPil(Qwen2VLProcessorPil):
@@ -122,9 +122,6 @@ class Qwen25VLProcessorPil(Qwen2VLProcessorPil):
 
 class Qwen3VLProcessorPil(QwenVideos, Qwen3VLProcessor):
     """Qwen3-VL's processor, which writes the seconds of each patch in time in front of its slots."""
-
-    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
-        super().__init__(image_processor, tokenizer, None, chat_template)
 
     def _times(self, video_metadata: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {"video_metadata": [VideoMetadata(**times) for times in video_metadata]}
@@ -163,7 +160,7 @@ class SquareFrames(ProcessorMixin):
         self.image_token_id, self.video_token_id = tokenizer.convert_tokens_to_ids([image_token, video_token])
 
     def _squares(self) -> CLIPImageProcessorPil:
-        """Return what scales and cuts pictures to the square that the tower reads."""
+        """Return a processor that scales and cuts pictures to the square that the tower reads."""
         names = "size", "crop_size", "resample", "image_mean", "image_std"
         return CLIPImageProcessorPil(**{name: getattr(self.image_processor, name) for name in names})
 
@@ -193,7 +190,7 @@ class VideoLlavaProcessorPil(SquareFrames, VideoLlavaProcessor):
 
 
 class PixtralProcessorPil(ProcessorMixin):
-    """Pixtral's processor: a slot for every square of patches, a token behind each row and another behind the last.
+    """Pixtral's processor: a slot for every square of patches, a token after each row and another after the last.
 
     transformers reads its tokenizer as it is written, whatever class the checkpoint names, by the name of this class.
     """

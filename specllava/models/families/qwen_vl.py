@@ -7,7 +7,7 @@ keeps that offset. The positions of a long video in time may exceed those of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +16,24 @@ from torch import Tensor
 from transformers import (
     PretrainedConfig,
     PreTrainedModel,
-    ProcessorMixin,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeForConditionalGeneration,
 )
 
-from specllava.models.families.interface import FEATURES, Family, GridFeatures, ImageFeatures, Picture, Size
+from specllava.models.families.interface import (
+    FEATURES,
+    Family,
+    GridFeatures,
+    ImageFeatures,
+    Picture,
+    ProcessedPrompt,
+    Size,
+)
 from specllava.models.families.processors import Qwen2VLProcessorPil, Qwen3VLProcessorPil, Qwen25VLProcessorPil
+
+INTERVAL = "second_per_grid_ts"  # seconds from one patch in time to the next
 
 
 class Qwen2VL(Family):
@@ -41,18 +50,14 @@ class Qwen2VL(Family):
             "merge_size": (images.merge_size, vision.spatial_merge_size),
         }
 
-    def pictures(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor], sizes: Sequence[Size]
-    ) -> list[Picture]:
-        grids = inputs["image_grid_thw"].split(1)
-        patches = inputs["pixel_values"].split([int(grid.prod()) for grid in grids])
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
+        grids = prompt.inputs["image_grid_thw"].split(1)
+        patches = prompt.inputs["pixel_values"].split([int(grid.prod()) for grid in grids])
         return [{"pixel_values": own, "image_grid_thw": grid} for own, grid in zip(patches, grids, strict=True)]
 
-    def videos(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
-    ) -> list[Picture]:
-        grids = inputs["video_grid_thw"].split(1)
-        patches = inputs["pixel_values_videos"].split([int(grid.prod()) for grid in grids])
+    def videos(self, prompt: ProcessedPrompt) -> list[Picture]:
+        grids = prompt.inputs["video_grid_thw"].split(1)
+        patches = prompt.inputs["pixel_values_videos"].split([int(grid.prod()) for grid in grids])
         return [{"pixel_values_videos": own, "video_grid_thw": grid} for own, grid in zip(patches, grids, strict=True)]
 
     def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
@@ -107,19 +112,14 @@ class Qwen2VL(Family):
         return {"mm_token_type_ids": pictures.int() + 2 * videos.int()}
 
 
-INTERVAL = "second_per_grid_ts"  # seconds from one patch in time to the next
-
-
 class Qwen25VL(Qwen2VL):
     """Qwen2.5-VL: most layers of its tower attend within windows."""
 
     name, target, processor = "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration, Qwen25VLProcessorPil
 
-    def videos(
-        self, config: PretrainedConfig, processor: ProcessorMixin, inputs: Mapping[str, Tensor]
-    ) -> list[Picture]:
-        found = super().videos(config, processor, inputs)
-        return [one | {INTERVAL: time} for one, time in zip(found, inputs[INTERVAL].split(1), strict=True)]
+    def videos(self, prompt: ProcessedPrompt) -> list[Picture]:
+        found = super().videos(prompt)
+        return [one | {INTERVAL: time} for one, time in zip(found, prompt.inputs[INTERVAL].split(1), strict=True)]
 
     def _features(self, model: PreTrainedModel, picture: Picture) -> GridFeatures:
         found = super()._features(model, picture)
@@ -127,7 +127,7 @@ class Qwen25VL(Qwen2VL):
 
 
 class Qwen3VL(Qwen2VL):
-    """Qwen3-VL: behind its first layers the decoder adds to each slot what the tower made of it earlier (DeepStack)."""
+    """Qwen3-VL: after its first layers the decoder adds to each slot what the tower made of it earlier (DeepStack)."""
 
     name, target, processor = "qwen3_vl", Qwen3VLForConditionalGeneration, Qwen3VLProcessorPil
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from specllava.models.checkpoints.tokens import check_tokens
-from specllava.models.drafts.draft_classes import vision_source
-from specllava.models.drafts.slot_draft import SlotDraft, SlotDraftConfig
+from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, vision_source
 from specllava.models.families.family import shared_tower_of
 from specllava.models.families.interface import Family
 
@@ -58,7 +57,7 @@ def check_relative(
     """Refuse a draft with a tower and a prompt of its own that is no model of the target's family.
 
     Raises:
-        ValueError: another family, or other tokens behind the ids that both have.
+        ValueError: another family, or other tokens for the ids that both have.
     """
     if config.model_type != target.model_type:
         raise ValueError(

@@ -18,11 +18,10 @@ from specllava.models.checkpoints.language_model import (
     parse_device,
 )
 from specllava.models.checkpoints.tokens import align, eos_token_ids
-from specllava.models.drafts.draft_classes import vision_source
+from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, draft_config, vision_source
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.models.drafts.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
 from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.drafts.slot_draft import SlotDraft, SlotDraftConfig, draft_config
 from specllava.models.families.family import family_of, find_family, known_families
 from specllava.models.families.interface import SharedTower
 from specllava.models.loading.compatibility import check_pair, check_processor, check_relative
@@ -95,8 +94,8 @@ def load_target(
             small = (draft_class(small_checkpoint.name, small_config), small_config)
     context = checked_context(options.context, config)
     needed = estimate((family.target, config), small, precision, options.quantization, context)
-    context, told = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
-    tell(told)
+    context, line = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
+    tell(line)
     processor = checkpoint.processor(family.processor)
     check_processor(checkpoint.name, family, config, processor)
     arguments = _experts(device, precision) | ({} if stored is None else {"quantization_config": stored})

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 GB: Final = 1e9
 SHORTEST: Final = 64  # tokens of context that are worth proposing
 ENOUGH: Final = 4096  # tokens of context that are taken without being asked, where all that the target holds do not fit
+Kind = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,8 @@ class Estimate:
     """Bytes by purpose. Activations come on top; they are small beside weights, batch 1.
 
     Args:
-        target, draft: weights.
-        caches: keys and values of both models, and the target's states if the draft reads them, for ``context`` tokens
-            and a tree of the default options behind them. A dialogue takes all of it; an answer by itself takes what
-            prompt and answer need.
+        caches: keys and values of both models, and the target's states if the draft reads them. They have columns for
+            ``context`` tokens and a tree of the default options, which a dialogue may take; a single answer takes less.
         column: bytes of them for one more token.
     """
 
@@ -96,7 +95,6 @@ def pair_memory(
     """Count the memory of a pair.
 
     Args:
-        context: tokens of prompt and answer.
         number: bytes of a weight, and of a number of the caches.
         linear: bytes of a weight in the linear layers of the target's decoder, if that is quantised.
     """
@@ -130,10 +128,6 @@ def max_expansions(config: DecodingConfig) -> int:
     return max(config.depth * config.width, config.nodes)
 
 
-LLAVA_EMBEDDINGS, LLAVA_13B_EMBEDDINGS = 32064 * 4096, 32064 * 5120
-QWEN_3B_EMBEDDINGS, QWEN_7B_EMBEDDINGS = 151936 * 2048, 152064 * 3584
-
-
 @dataclass(frozen=True, slots=True)
 class Published:
     """A model of the hub.
@@ -151,6 +145,16 @@ class Published:
     def download(self) -> int:
         """Bytes of its weights' files, about."""
         return self.stored * (self.size.weights + self.copied)
+
+
+def _eagle(weights: int, kv_heads: int, hidden: int, vocabulary: int) -> Published:
+    """Build a draft of one layer that reads the target's last state, with a copy of its embeddings in the files."""
+    return Published(ModelSize(weights, 1, kv_heads, 128, states=hidden), copied=vocabulary * hidden)
+
+
+def _eagle3(weights: int, kv_heads: int, hidden: int) -> Published:
+    """Build a draft of one layer that reads three of the target's states."""
+    return Published(ModelSize(weights, 1, kv_heads, 128, states=3 * hidden))
 
 
 PUBLISHED: Final[Mapping[str, Published]] = {
@@ -179,58 +183,29 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     "llava-hf/llava-onevision-qwen2-0.5b-ov-hf": Published(ModelSize(893_675_552, 24, 2, 64)),
     "llava-hf/llava-onevision-qwen2-7b-ov-hf": Published(ModelSize(8_030_807_584, 28, 4, 128, 6_525_288_448)),
     "llava-hf/llava-onevision-qwen2-72b-ov-hf": Published(ModelSize(73_181_570_592, 80, 8, 128, 70_212_648_960)),
-    "Cloudriver/MSD-LLaVA1.5-7B": Published(
-        ModelSize(235_937_792, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
-    ),
-    "lucylyn/MSD-LLaVA1.5-7B": Published(ModelSize(235_937_792, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS),
-    "Cloudriver/ViSpec-LLaVA1.5-7B": Published(
-        ModelSize(319_836_160, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
-    ),
-    "JLKang/ViSpec-llava-1.5-7b-hf": Published(
-        ModelSize(319_836_160, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
-    ),
-    "Cloudriver/EAGLE-LLaVA-1.5-7B": Published(
-        ModelSize(235_937_792, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
-    ),
-    "Cloudriver/EAGLE3-LLaVA1.5-7B": Published(ModelSize(434_388_992, 1, 32, 128, states=3 * 4096)),
-    "lucylyn/MSD-LLaVA1.5-13B": Published(
-        ModelSize(369_633_280, 1, 40, 128, states=5120), copied=LLAVA_13B_EMBEDDINGS
-    ),
-    "JLKang/ViSpec-llava-v1.6-vicuna-7b-hf": Published(
-        ModelSize(319_836_160, 1, 32, 128, states=4096), copied=LLAVA_EMBEDDINGS
-    ),
-    "JLKang/ViSpec-llava-v1.6-vicuna-13b-hf": Published(
-        ModelSize(500_720_640, 1, 40, 128, states=5120), copied=LLAVA_13B_EMBEDDINGS
-    ),
-    "JLKang/ViSpec-Qwen2.5-VL-3B-Instruct": Published(
-        ModelSize(113_780_736, 1, 16, 128, states=2048), copied=QWEN_3B_EMBEDDINGS
-    ),
-    "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct": Published(
-        ModelSize(344_999_424, 1, 28, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
-    ),
-    "lucylyn/MSD-Qwen2VL-7B-Instruct": Published(
-        ModelSize(258_743_296, 1, 4, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
-    ),
-    "Cloudriver/MSD-Qwen2.5-VL-7B-Instruct": Published(
-        ModelSize(258_743_296, 1, 4, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
-    ),
-    "Cloudriver/ViSpec-Qwen2.5-VL-7B-Instruct": Published(
-        ModelSize(322_979_328, 1, 4, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
-    ),
-    "Cloudriver/EAGLE-Qwen2.5-VL-7B-Instruct": Published(
-        ModelSize(258_743_296, 1, 4, 128, states=3584), copied=QWEN_7B_EMBEDDINGS
-    ),
-    "Cloudriver/EAGLE3-Qwen2.5-VL-7B-Instruct": Published(ModelSize(402_798_592, 1, 4, 128, states=3 * 3584)),
-    "Rayzl/qwen2.5-vl-7b-eagle3-sgl": Published(ModelSize(402_798_592, 1, 4, 128, states=3 * 3584)),
-    "AngelSlim/Qwen3-VL-2B-Instruct_eagle3": Published(ModelSize(136_847_360, 1, 8, 128, states=3 * 2048)),
-    "taobao-mnn/Qwen3-VL-2B-Instruct-Eagle3": Published(ModelSize(136_847_360, 1, 8, 128, states=3 * 2048)),
-    "taobao-mnn/Qwen3-VL-8B-Instruct-Eagle3": Published(ModelSize(399_523_840, 1, 8, 128, states=3 * 4096)),
-    "AngelSlim/Qwen3-VL-4B-Instruct_eagle3": Published(ModelSize(218_245_120, 1, 8, 128, states=3 * 2560)),
-    "AngelSlim/Qwen3-VL-30B-A3B-Instruct_eagle3": Published(ModelSize(145_235_968, 1, 4, 128, states=3 * 2048)),
+    "Cloudriver/MSD-LLaVA1.5-7B": _eagle(235_937_792, 32, 4096, 32064),
+    "lucylyn/MSD-LLaVA1.5-7B": _eagle(235_937_792, 32, 4096, 32064),
+    "Cloudriver/ViSpec-LLaVA1.5-7B": _eagle(319_836_160, 32, 4096, 32064),
+    "JLKang/ViSpec-llava-1.5-7b-hf": _eagle(319_836_160, 32, 4096, 32064),
+    "Cloudriver/EAGLE-LLaVA-1.5-7B": _eagle(235_937_792, 32, 4096, 32064),
+    "Cloudriver/EAGLE3-LLaVA1.5-7B": _eagle3(434_388_992, 32, 4096),
+    "lucylyn/MSD-LLaVA1.5-13B": _eagle(369_633_280, 40, 5120, 32064),
+    "JLKang/ViSpec-llava-v1.6-vicuna-7b-hf": _eagle(319_836_160, 32, 4096, 32064),
+    "JLKang/ViSpec-llava-v1.6-vicuna-13b-hf": _eagle(500_720_640, 40, 5120, 32064),
+    "JLKang/ViSpec-Qwen2.5-VL-3B-Instruct": _eagle(113_780_736, 16, 2048, 151936),
+    "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct": _eagle(344_999_424, 28, 3584, 152064),
+    "lucylyn/MSD-Qwen2VL-7B-Instruct": _eagle(258_743_296, 4, 3584, 152064),
+    "Cloudriver/MSD-Qwen2.5-VL-7B-Instruct": _eagle(258_743_296, 4, 3584, 152064),
+    "Cloudriver/ViSpec-Qwen2.5-VL-7B-Instruct": _eagle(322_979_328, 4, 3584, 152064),
+    "Cloudriver/EAGLE-Qwen2.5-VL-7B-Instruct": _eagle(258_743_296, 4, 3584, 152064),
+    "Cloudriver/EAGLE3-Qwen2.5-VL-7B-Instruct": _eagle3(402_798_592, 4, 3584),
+    "Rayzl/qwen2.5-vl-7b-eagle3-sgl": _eagle3(402_798_592, 4, 3584),
+    "AngelSlim/Qwen3-VL-2B-Instruct_eagle3": _eagle3(136_847_360, 8, 2048),
+    "taobao-mnn/Qwen3-VL-2B-Instruct-Eagle3": _eagle3(136_847_360, 8, 2048),
+    "taobao-mnn/Qwen3-VL-8B-Instruct-Eagle3": _eagle3(399_523_840, 8, 4096),
+    "AngelSlim/Qwen3-VL-4B-Instruct_eagle3": _eagle3(218_245_120, 8, 2560),
+    "AngelSlim/Qwen3-VL-30B-A3B-Instruct_eagle3": _eagle3(145_235_968, 4, 2048),
 }
-
-
-Kind = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +266,6 @@ class Fit:
 
     Args:
         precision: the best that does, "" if none.
-        dtype, quantization: options of loading for it.
         short: what is needed and what is free, where none does.
         missing: the precision that would, and the library that is not installed for it.
     """

@@ -143,11 +143,11 @@ def check_memory(
     """
     free = free_bytes(device, spread)
     where = "all devices" if spread else str(device)
-    told = f"{name} needs {needed}; {where} has {free / GB:.2f} GB free"
+    line = f"{name} needs {needed}; {where} has {free / GB:.2f} GB free"
     if needed.total <= free:
-        return needed.context, told
+        return needed.context, line
     room = needed.room(free)
     if shorten and room >= ENOUGH:
-        return room, f"{told}, which is enough for {room}: prompt and answer have as many at most"
+        return room, f"{line}, which is enough for {room}: prompt and answer have as many at most"
     shorter = f"--context {room}, " if room >= SHORTEST else ""
-    raise ValueError(f"{told}: try {shorter}a smaller --dtype, --quantization, --device-map or another --device")
+    raise ValueError(f"{line}: try {shorter}a smaller --dtype, --quantization, --device-map or another --device")

@@ -22,16 +22,22 @@ NO_FIGURES: Final = "no figures are known"
 Tree = Mapping[str, Any]  # options of decoding by the names of DecodingConfig
 
 
-def chain(guesses: int) -> Tree:
-    """Return the options of a chain that never stops early."""
-    return {"rule": "chain", "depth": guesses, "nodes": guesses, "min_log_prob": -50.0}
+@dataclass(frozen=True, slots=True)
+class DraftKind:
+    """How published drafts of one kind are read, and the options of decoding with which they were measured."""
+
+    reading: DraftReading = field(default_factory=DraftReading)
+    tree: Tree = field(default_factory=dict)
 
 
-MSD: Final = eagle2_tree(5, 10, 59)
-VISPEC: Final = eagle2_tree(3, 8, 30)  # and of MMSpec's runs but for MSD
-CHAIN: Final = chain(4)
-FIRST: Final = (0, 1, 2)  # hidden states that MMSpec trained its EAGLE-3 drafts on
-OLD_THETA: Final = 10_000.0  # of SpecForge until July 2026 for drafts with mrope_section, whatever rope_theta said
+_MMSPEC: Final = eagle2_tree(3, 8, 30)  # of ViSpec, and of MMSpec's runs but for MSD
+MSD: Final = DraftKind(DraftReading("msd"), eagle2_tree(5, 10, 59))
+VISPEC: Final = DraftKind(DraftReading("vispec"), _MMSPEC)
+EAGLE: Final = DraftKind(tree=_MMSPEC)
+MMSPEC_EAGLE3: Final = DraftKind(DraftReading(draft_state_layers=(0, 1, 2)), _MMSPEC)  # the states that it trained on
+CHAIN: Final = DraftKind(tree={"rule": "chain", "depth": 4, "nodes": 4, "min_log_prob": -50.0})  # never stops early
+SPECFORGE: Final = DraftKind(DraftReading(draft_rope_theta=10_000.0))  # until July 2026, whatever rope_theta was
+BY_FILES: Final = DraftKind()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +47,7 @@ class Preset:
     Args:
         target, draft: a directory, or an id of the hub; no draft where none is published.
         before: the draft as it was before distillation, if it is there too.
-        reading: of a draft that reads the target's states, where its files do not tell.
+        reading: of a draft that reads the target's states, where its files leave it open.
         licence: of a published draft, as far as known.
         family: model type of both models, where the draft is a smaller model of the target's family.
         measured: what others measured with a published draft, greedily, and who they are; nothing of it was repeated
@@ -86,101 +92,57 @@ def presets() -> dict[str, Preset]:
 def _published() -> dict[str, Preset]:
     """Return pairs whose draft reads the target's states, as others publish them.
 
-    The figures are those of a third party's run of MMSpec's benchmark (arXiv 2603.14989; 600 prompts, at most 1,024
-    tokens), of ViSpec's and MSD's authors (arXiv 2509.15235, 2505.14260), of AngelSlim's documentation (chains of 4),
-    of TensorRT Edge-LLM's performance page (the slowest with INT4 weights, the fastest with NVFP4), and of a card.
+    Sources of the figures: a third party's run of MMSpec's benchmark (arXiv 2603.14989; 600 prompts, at most 1,024
+    tokens); the authors of ViSpec and MSD (arXiv 2509.15235, 2505.14260); AngelSlim's documentation (chains of 4);
+    TensorRT Edge-LLM's performance page (the slowest with INT4 weights, the fastest with NVFP4); a card.
     """
-    return {**_for_llava(), **_for_qwen()}
-
-
-def _for_llava() -> dict[str, Preset]:
-    llava, vispec = "llava-hf/llava-{}-hf", "JLKang/ViSpec-llava-{}-hf"
-    small, large = llava.format("1.5-7b"), llava.format("1.5-13b")
+    llava, qwen2, qwen3 = "llava-hf/llava-{}-hf", "Qwen/Qwen2.5-VL-{}-Instruct", "Qwen/Qwen3-VL-{}-Instruct"
+    small, large, seven = llava.format("1.5-7b"), llava.format("1.5-13b"), qwen2.format("7B")
+    next7, next13 = llava.format("v1.6-vicuna-7b"), llava.format("v1.6-vicuna-13b")
+    vispec, mmspec = "JLKang/ViSpec-{}", "Cloudriver/{}-Qwen2.5-VL-7B-Instruct"
+    angel, mnn = "AngelSlim/Qwen3-VL-{}-Instruct_eagle3", "taobao-mnn/Qwen3-VL-{}-Instruct-Eagle3"
+    none, unseen = f"authors: {NO_FIGURES}", "its configuration was not seen"
+    chains = "authors: {} (MMMU) and {} (MMStar) tokens a pass, chains of 4"
+    pairs = (
+        ("llava-1.5-7b-msd", small, "Cloudriver/MSD-LLaVA1.5-7B", _figures("MMSpec", "4.5", "2.11"), MSD),
+        ("llava-1.5-7b-msd-lucylyn", small, "lucylyn/MSD-LLaVA1.5-7B", "authors: up to 2.29 times as fast", MSD),
+        ("llava-1.5-7b-vispec", small, "Cloudriver/ViSpec-LLaVA1.5-7B", _figures("MMSpec", "4.0", "2.23"), VISPEC),
+        ("llava-1.5-7b-vispec-jlkang", small, vispec.format("llava-1.5-7b-hf"), none, VISPEC),
+        ("llava-1.5-7b-eagle", small, "Cloudriver/EAGLE-LLaVA-1.5-7B", _figures("MMSpec", "1.85", "1.14"), EAGLE),
+        ("llava-1.5-7b-eagle3", small, "Cloudriver/EAGLE3-LLaVA1.5-7B", _figures("MMSpec", "1.0", "0.66"),
+         MMSPEC_EAGLE3),
+        ("llava-1.5-13b-msd", large, "lucylyn/MSD-LLaVA1.5-13B", "authors: up to 2.46 times as fast", MSD),
+        ("llava-1.6-vicuna-7b-vispec", next7, vispec.format("llava-v1.6-vicuna-7b-hf"),
+         _figures("authors", "4.0", "2.58"), VISPEC),
+        ("llava-1.6-vicuna-13b-vispec", next13, vispec.format("llava-v1.6-vicuna-13b-hf"),
+         _figures("authors", "3.9", "2.38"), VISPEC),
+        ("qwen2-vl-7b-msd", "Qwen/Qwen2-VL-7B-Instruct", "lucylyn/MSD-Qwen2VL-7B-Instruct", none, MSD),
+        ("qwen2.5-vl-3b-vispec", qwen2.format("3B"), vispec.format("Qwen2.5-VL-3B-Instruct"),
+         _figures("authors", "3.2", "1.87"), VISPEC),
+        ("qwen2.5-vl-7b-vispec", seven, vispec.format("Qwen2.5-VL-7B-Instruct"), _figures("authors", "3.2", "1.80"),
+         VISPEC),
+        ("qwen2.5-vl-7b-vispec-mmspec", seven, mmspec.format("ViSpec"), _figures("MMSpec", "3.3", "1.38"), VISPEC),
+        ("qwen2.5-vl-7b-msd", seven, mmspec.format("MSD"), _figures("MMSpec", "3.6", "1.67"), MSD),
+        ("qwen2.5-vl-7b-eagle", seven, mmspec.format("EAGLE"), _figures("MMSpec", "3.2", "1.57"), EAGLE),
+        ("qwen2.5-vl-7b-eagle3", seven, "Rayzl/qwen2.5-vl-7b-eagle3-sgl",
+         _figures("TensorRT Edge-LLM", "3.7-3.8", "1.1 to 2.6"), SPECFORGE),
+        ("qwen2.5-vl-7b-eagle3-mmspec", seven, mmspec.format("EAGLE3"), _figures("MMSpec", "1.1", "0.69"),
+         MMSPEC_EAGLE3),
+        ("qwen3-vl-2b-eagle3", qwen3.format("2B"), angel.format("2B"), chains.format("2.6", "2.3"), CHAIN),
+        ("qwen3-vl-2b-eagle3-mnn", qwen3.format("2B"), mnn.format("2B"), f"authors: 1.9 to 2.0 on text; {unseen}",
+         BY_FILES),
+        ("qwen3-vl-4b-eagle3", qwen3.format("4B"), angel.format("4B"), chains.format("2.1", "2.1"), CHAIN),
+        ("qwen3-vl-8b-eagle3", qwen3.format("8B"), mnn.format("8B"), f"{none}; {unseen}", BY_FILES),
+        ("qwen3-vl-30b-a3b-eagle3", qwen3.format("30B-A3B"), angel.format("30B-A3B"),
+         f"authors: 1.8 and 1.9 tokens a pass; {unseen}", CHAIN),
+    )  # fmt: skip
     return {
-        "llava-1.5-7b-msd": _reading(
-            small, "Cloudriver/MSD-LLaVA1.5-7B", _figures("MMSpec", "4.5", "2.11"), MSD, draft_format="msd"
-        ),
-        "llava-1.5-7b-msd-lucylyn": _reading(
-            small, "lucylyn/MSD-LLaVA1.5-7B", "authors: up to 2.29 times as fast", MSD, draft_format="msd"
-        ),
-        "llava-1.5-7b-vispec": _reading(
-            small, "Cloudriver/ViSpec-LLaVA1.5-7B", _figures("MMSpec", "4.0", "2.23"), VISPEC, draft_format="vispec"
-        ),
-        "llava-1.5-7b-vispec-jlkang": _reading(
-            small, vispec.format("1.5-7b"), f"authors: {NO_FIGURES}", VISPEC, draft_format="vispec"
-        ),
-        "llava-1.5-7b-eagle": _reading(
-            small, "Cloudriver/EAGLE-LLaVA-1.5-7B", _figures("MMSpec", "1.85", "1.14"), VISPEC
-        ),
-        "llava-1.5-7b-eagle3": _reading(
-            small, "Cloudriver/EAGLE3-LLaVA1.5-7B", _figures("MMSpec", "1.0", "0.66"), VISPEC, draft_state_layers=FIRST
-        ),
-        "llava-1.5-13b-msd": _reading(
-            large, "lucylyn/MSD-LLaVA1.5-13B", "authors: up to 2.46 times as fast", MSD, draft_format="msd"
-        ),
-        "llava-1.6-vicuna-7b-vispec": _reading(
-            llava.format("v1.6-vicuna-7b"), vispec.format("v1.6-vicuna-7b"), _figures("authors", "4.0", "2.58"), VISPEC,
-            draft_format="vispec",
-        ),
-        "llava-1.6-vicuna-13b-vispec": _reading(
-            llava.format("v1.6-vicuna-13b"), vispec.format("v1.6-vicuna-13b"), _figures("authors", "3.9", "2.38"),
-            VISPEC, draft_format="vispec",
-        ),
+        name: Preset(
+            target, draft, reading=kind.reading, licence=LICENCES.get(draft, LICENCE_UNKNOWN), measured=measured,
+            tree=kind.tree,
+        )
+        for name, target, draft, measured, kind in pairs
     }  # fmt: skip
-
-
-def _for_qwen() -> dict[str, Preset]:
-    qwen2, qwen3 = "Qwen/Qwen2.5-VL-{}-Instruct", "Qwen/Qwen3-VL-{}-Instruct"
-    mmspec = "Cloudriver/{}-Qwen2.5-VL-7B-Instruct"
-    vispec, angel = "JLKang/ViSpec-Qwen2.5-VL-{}-Instruct", "AngelSlim/Qwen3-VL-{}-Instruct_eagle3"
-    mnn, seven, unseen = "taobao-mnn/Qwen3-VL-{}-Instruct-Eagle3", qwen2.format("7B"), "its configuration was not seen"
-    two, four = qwen3.format("2B"), qwen3.format("4B")
-    return {
-        "qwen2-vl-7b-msd": _reading(
-            "Qwen/Qwen2-VL-7B-Instruct", "lucylyn/MSD-Qwen2VL-7B-Instruct", f"authors: {NO_FIGURES}", MSD,
-            draft_format="msd",
-        ),
-        "qwen2.5-vl-3b-vispec": _reading(
-            qwen2.format("3B"), vispec.format("3B"), _figures("authors", "3.2", "1.87"), VISPEC, draft_format="vispec"
-        ),
-        "qwen2.5-vl-7b-vispec": _reading(
-            seven, vispec.format("7B"), _figures("authors", "3.2", "1.80"), VISPEC, draft_format="vispec"
-        ),
-        "qwen2.5-vl-7b-vispec-mmspec": _reading(
-            seven, mmspec.format("ViSpec"), _figures("MMSpec", "3.3", "1.38"), VISPEC, draft_format="vispec"
-        ),
-        "qwen2.5-vl-7b-msd": _reading(
-            seven, mmspec.format("MSD"), _figures("MMSpec", "3.6", "1.67"), MSD, draft_format="msd"
-        ),
-        "qwen2.5-vl-7b-eagle": _reading(seven, mmspec.format("EAGLE"), _figures("MMSpec", "3.2", "1.57"), VISPEC),
-        "qwen2.5-vl-7b-eagle3": _reading(
-            seven, "Rayzl/qwen2.5-vl-7b-eagle3-sgl", _figures("TensorRT Edge-LLM", "3.7-3.8", "1.1 to 2.6"),
-            draft_rope_theta=OLD_THETA,
-        ),
-        "qwen2.5-vl-7b-eagle3-mmspec": _reading(
-            seven, mmspec.format("EAGLE3"), _figures("MMSpec", "1.1", "0.69"), VISPEC, draft_state_layers=FIRST
-        ),
-        "qwen3-vl-2b-eagle3": _reading(
-            two, angel.format("2B"), "authors: 2.6 (MMMU) and 2.3 (MMStar) tokens a pass, chains of 4", CHAIN
-        ),
-        "qwen3-vl-2b-eagle3-mnn": _reading(two, mnn.format("2B"), f"authors: 1.9 to 2.0 on text; {unseen}"),
-        "qwen3-vl-4b-eagle3": _reading(
-            four, angel.format("4B"), "authors: 2.1 (MMMU) and 2.1 (MMStar) tokens a pass, chains of 4", CHAIN
-        ),
-        "qwen3-vl-8b-eagle3": _reading(
-            qwen3.format("8B"), mnn.format("8B"), f"authors: {NO_FIGURES}; {unseen}"
-        ),
-        "qwen3-vl-30b-a3b-eagle3": _reading(
-            qwen3.format("30B-A3B"), angel.format("30B-A3B"),
-            f"authors: 1.8 and 1.9 tokens a pass; {unseen}", CHAIN,
-        ),
-    }  # fmt: skip
-
-
-def _reading(target: str, draft: str, measured: str, tree: Tree | None = None, **known: Any) -> Preset:
-    """Return a pair whose draft reads the target's states; ``known`` are fields of :class:`DraftReading`."""
-    licence = LICENCES.get(draft, LICENCE_UNKNOWN)
-    return Preset(target, draft, reading=DraftReading(**known), licence=licence, measured=measured, tree=tree or {})
 
 
 def _figures(who: str, tokens: str, speed: str) -> str:

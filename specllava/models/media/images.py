@@ -32,11 +32,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """A picture's file that was read and not decoded.
-
-    Args:
-        name: in refusals.
-    """
+    """A picture's file that was read and not decoded."""
 
     name: str
     data: bytes = field(repr=False)
@@ -50,7 +46,6 @@ def open_image(
     Args:
         source: a file name, a file that was read, or a picture, which is left as it is.
         longest: shrink the picture until its longer side has at most so many pixels.
-        most: pixels that are decoded.
 
     Raises:
         ValueError: missing, unreadable, of another format, too large or absurdly narrow; one line.
@@ -65,7 +60,7 @@ def read_size(source: Path | EncodedImage) -> tuple[int, int]:
     """Return height and width as :func:`open_image` gives them, by the header alone; nothing is decoded.
 
     Raises:
-        ValueError: what :func:`open_image` would refuse by it; a picture that breaks off behind its header passes.
+        ValueError: what :func:`open_image` would refuse by it; a picture that breaks off after its header passes.
     """
     return _read(source, lambda picture: picture.size if _orientation(picture) in SIDEWAYS else picture.size[::-1])
 
@@ -144,7 +139,7 @@ def _upright(picture: Image.Image, longest: int | None, most: int, own: bool = F
 
 
 def _orientation(picture: Image.Image) -> int:
-    """Return the EXIF orientation, 1 if there is none; of a PNG only if it stands before the pixels."""
+    """Return the EXIF orientation, 1 if there is none; of a PNG only if it is before the pixels."""
     if picture.format == "PNG" and "exif" not in picture.info:
         return 1  # Pillow would decode the picture to look behind it
     orientation: int = picture.getexif().get(ExifTags.Base.Orientation, 1)

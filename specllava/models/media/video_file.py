@@ -45,14 +45,13 @@ def read_video(
     its frames and for the frames; none is kept but those that are returned.
 
     Args:
-        frames: how many to take.
         draft_frames: how many of them a draft model watches; all without it.
         fewer: take all frames of a video that has fewer.
         longest: shrink the frames until their longer side has at most so many pixels.
 
     Raises:
-        ValueError: PyAV is not installed, no such file, no video, a codec that cannot be read, too long, frames that
-            are too large or fewer than are asked for; one line.
+        ValueError: PyAV is not installed, no such file, no video, an unknown codec, too long, or frames that are too
+            large or too few; one line.
     """
     path = Path(source)
     if not path.is_file():
@@ -151,7 +150,7 @@ def _decode_chosen(
 
 
 def _upright(frame: VideoFrame, longest: int | None = None) -> Image.Image:
-    """Return a frame as it is shown; a camera that was turned says so beside the pixels."""
+    """Return a frame as it is shown; a turned camera is noted beside the pixels."""
     image: Image.Image = frame.to_image()
     if longest is not None:
         image.thumbnail((longest, longest))

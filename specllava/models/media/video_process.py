@@ -1,7 +1,7 @@
 """Video files of strangers, decoded in a process of its own: its memory, time and output are bounded.
 
-A decoder is a large program that does what a file tells it to. Here it shares no memory with the models, gets no
-variable of the environment but paths, and hands back numbers and pixels alone, which are checked.
+A decoder is a large program that a file steers. Here it shares no memory with the models and gets no environment
+variables but paths. It returns only numbers and pixels, which are checked.
 
     python -m specllava.models.media.video_process REQUEST
 """
@@ -92,28 +92,22 @@ def _video(name: str, answer: IO[bytes], request: VideoRequest) -> Video:
     """
     try:
         head = json.loads(answer.readline(HEAD_BYTES))
-        if isinstance(head, Mapping) and "refused" in head:
-            raise _RefusedError(str(head["refused"]))
-        width, height = map(int, head["size"])
-        seconds = tuple(map(float, head["seconds"]))
-        possible = 0 < max(width, height) <= request.longest and all(map(math.isfinite, seconds))
-        if not possible or len(seconds) > request.frames:
-            raise ValueError("other frames than were asked for")
-        size = 3 * width * height
-        pixels = [answer.read(size) for _ in seconds]
-        return Video(tuple(Image.frombytes("RGB", (width, height), one) for one in pixels), seconds)
-    except _RefusedError as refusal:
-        raise ValueError(" ".join(str(refusal).split())[:200]) from None
+        refusal = head["refused"] if isinstance(head, Mapping) and "refused" in head else None
+        if refusal is None:
+            width, height = map(int, head["size"])
+            seconds = tuple(map(float, head["seconds"]))
+            possible = 0 < max(width, height) <= request.longest and all(map(math.isfinite, seconds))
+            if not possible or len(seconds) > request.frames:
+                raise ValueError("other frames than were asked for")
+            pixels = [answer.read(3 * width * height) for _ in seconds]
+            return Video(tuple(Image.frombytes("RGB", (width, height), one) for one in pixels), seconds)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{name} cannot be read: its decoder gave no frames") from error
-
-
-class _RefusedError(ValueError):
-    """Error of a file that was read as far as to be refused."""
+    raise ValueError(" ".join(str(refusal).split())[:200])
 
 
 def main() -> None:
-    """Read the file of the request in the command line; write one line of JSON, and the frames' pixels behind it."""
+    """Read the file of the request in the command line; write one line of JSON, then the frames' pixels."""
     request = VideoRequest(**json.loads(sys.argv[1]))
     bound(MEMORY, request.seconds, request.most_bytes)
     head: dict[str, Any]

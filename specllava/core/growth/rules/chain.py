@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from specllava.core.growth.rule import RuleInfo, TopTokens, TreeBuilder
 from specllava.core.growth.rules.scored import ScoredRule
@@ -29,10 +29,11 @@ class ChainRule(ScoredRule):
         return 1
 
 
-def _bench_options(config: Any) -> dict[str, Any]:
-    return {"min_log_prob": max(BENCH_FLOOR, config.min_log_prob)}
-
-
 CHAIN: Final = RuleInfo(
-    "chain", ChainRule, "one best guess after the other", colour="#D55E00", symbol="square", tuned=_bench_options
+    "chain",
+    ChainRule,
+    "one best guess after the other",
+    colour="#D55E00",
+    symbol="square",
+    tuned=lambda config: {"min_log_prob": max(BENCH_FLOOR, config.min_log_prob)},
 )

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from specllava.core.growth.cost_model import CostModel, Costs
 from specllava.core.growth.rule import GrowthRule, RuleInfo, TopTokens, TreeBuilder
 from specllava.core.tree import DraftTree
 
-BENCH_NODES, BENCH_DEPTH = 64, 16  # it finds its own limits
+BENCH_OPTIONS: Final = {"nodes": 64, "depth": 16}  # it has limits of its own
 
 
 @dataclass(slots=True)
@@ -106,15 +106,11 @@ def best_count(probs: Sequence[float], price: float, costs: Costs) -> int:
     return count
 
 
-def _bench_options(config: Any) -> dict[str, Any]:
-    return {"nodes": BENCH_NODES, "depth": BENCH_DEPTH}
-
-
 COST_AWARE: Final = RuleInfo(
     "cost-aware",
     CostAwareRule,
     "whatever pays on this machine, learnt while decoding",
     colour="#E69F00",
     symbol="star",
-    tuned=_bench_options,
+    tuned=lambda config: BENCH_OPTIONS,
 )

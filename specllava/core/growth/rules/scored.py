@@ -11,7 +11,7 @@ from specllava.core.growth.rule import GrowthRule, TreeBuilder
 class ScoredRule(GrowthRule):
     """Expand the ``width`` best nodes of a level and select the ``nodes`` best of the tree.
 
-    A rule that inherits from it only says how many children a node gets. Nodes with a score below ``min_log_prob``
+    A rule that inherits from it only decides how many children a node gets. Nodes with a score below ``min_log_prob``
     (nats) are neither expanded nor selected.
     """
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from specllava.core.growth.rule import GrowthRule, RuleInfo, TopTokens, TreeBuilder
+from specllava.core.growth.rule import GrowthRule, RuleInfo, TopTokens, TreeBuilder, capped
 from specllava.core.growth.shapes import Shape, best_shape, drawn_shape, fixed_shape
 
-BENCH_DEPTH, BENCH_NODES, BENCH_WIDTH = 10, 8, 4  # without a floor sequoia goes down to the last level at every step
+BENCH_OPTIONS: Final = capped(depth=10, nodes=8, width=4)  # without a floor sequoia grows all levels
 
 
 @dataclass(kw_only=True)
@@ -88,14 +88,6 @@ def _widest(shape: Shape) -> int:
     return max([len(shape), *map(_widest, shape)])
 
 
-def _bench_options(config: Any) -> dict[str, Any]:
-    return {
-        "depth": min(BENCH_DEPTH, config.depth),
-        "nodes": min(BENCH_NODES, config.nodes),
-        "width": min(BENCH_WIDTH, config.width),
-    }
-
-
 FIXED: Final = RuleInfo(
     "fixed", FixedRule, "so many children per level (Medusa)", colour="#009E73", symbol="diamond"
 )
@@ -105,7 +97,7 @@ SEQUOIA: Final = RuleInfo(
     "the best shape for measured acceptance",
     colour="#56B4E9",
     symbol="x",
-    tuned=_bench_options,
+    tuned=BENCH_OPTIONS,
 )
 OWN_SHAPE: Final = RuleInfo(
     "shape", OwnShapeRule, "a shape of your own, node by node", colour="#8A6D3B", symbol="pentagon", compared=False

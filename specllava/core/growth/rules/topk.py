@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specllava.core.growth.rule import RuleInfo, TopTokens, TreeBuilder
+from specllava.core.growth.rule import RuleInfo, TopTokens, TreeBuilder, capped
 from specllava.core.growth.rules.scored import ScoredRule
 
-BENCH_DEPTH, BENCH_NODES, BENCH_WIDTH = 10, 24, 2  # without a floor it goes down to the last level at every step
+BENCH_OPTIONS: Final = capped(depth=10, nodes=24, width=2)  # without a floor it grows all levels
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,6 @@ def eagle2_tree(depth: int, top_k: int, total: int) -> dict[str, Any]:
     return {"rule": TopKRule.name, "depth": depth + 1, "width": top_k, "nodes": total - 1}
 
 
-def _bench_options(config: Any) -> dict[str, Any]:
-    return {
-        "depth": min(BENCH_DEPTH, config.depth),
-        "nodes": min(BENCH_NODES, config.nodes),
-        "width": min(BENCH_WIDTH, config.width),
-    }
-
-
 TOPK: Final = RuleInfo(
-    "topk", TopKRule, "a beam, re-ranked (EAGLE-2)", colour="#CC79A7", symbol="triangle-up", tuned=_bench_options
+    "topk", TopKRule, "a beam, re-ranked (EAGLE-2)", colour="#CC79A7", symbol="triangle-up", tuned=BENCH_OPTIONS
 )
