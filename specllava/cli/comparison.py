@@ -197,7 +197,7 @@ def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:
         other = one
     elif draft is not None and (str(target), _machine(b.pair)) == (str(a.pair.sources[0]), _machine(a.pair)):
         announce_loading(str(draft))
-        other = one.with_draft(draft, tell=print_notice, **asdict(reading))
+        other = one.with_draft(str(draft), tell=print_notice, **asdict(reading))
     else:
         other = load_pair(b.pair)
     from specllava.lab.comparison import sides

@@ -8,6 +8,7 @@ from typing import Final
 
 from rich.console import Console
 
+from specllava.cli.options import print_line
 from specllava.core.files import whole_directory
 
 GENERATE: Final = '''\
@@ -57,5 +58,4 @@ class CustomGenerate:
             (code / "generate.py").write_text(GENERATE, encoding="utf-8")
             (code / "requirements.txt").write_text("specllava\n", encoding="utf-8")
             (folder / "README.md").write_text(README, encoding="utf-8")
-        told = f"{self.output}: give it, or its id on the hub, as custom_generate="
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, f"{self.output}: give it, or its id on the hub, as custom_generate=")
