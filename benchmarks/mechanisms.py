@@ -23,6 +23,7 @@ from rich.console import Console
 from tqdm.auto import tqdm
 
 from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
+from benchmarks.intervals import Panel, interval_figure
 from benchmarks.markdown import markdown
 from benchmarks.svg import write_svg
 from specllava.core.config import DecodingConfig
@@ -32,7 +33,6 @@ from specllava.lab import BLANK
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.toyworld.scene_questions import scene_questions
-from visual.figures.intervals import Panel, interval_figure
 
 NODES: Final = (4, 8, 16)
 NO_FLOOR: Final = -50.0  # nats

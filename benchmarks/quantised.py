@@ -21,6 +21,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
+from benchmarks.intervals import Panel, interval_figure
 from benchmarks.markdown import markdown
 from benchmarks.svg import write_svg
 from specllava.core.config import DecodingConfig
@@ -28,7 +29,6 @@ from specllava.findings.bootstrap import pooled_ratio
 from specllava.models.loading.quantization import decoder_weights
 from specllava.pair import Pair
 from specllava.toyworld.scene_questions import scene_questions
-from visual.figures.intervals import Panel, interval_figure
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from rich.console import Console
 from tqdm.auto import tqdm
 
 from benchmarks.guessing import RATES, Guessing, alone, guess, interval, rates, told, write_found
+from benchmarks.intervals import Panel, interval_figure
 from benchmarks.markdown import markdown
 from benchmarks.svg import write_svg
 from specllava.core.config import DecodingConfig
@@ -26,7 +27,6 @@ from specllava.pair import Pair
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 from specllava.toyworld.scene_questions import PICTURE_SIZE, START
-from visual.figures.intervals import Panel, interval_figure
 
 QUESTIONS: Final = (  # such as the pair knows from any turn, whose answers are as long in each
     "What is on the left?", "How many objects are there?", "What is the weather like?", "What is on the right?",

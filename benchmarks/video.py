@@ -21,6 +21,7 @@ from tqdm.auto import tqdm
 
 from benchmarks.clip_pair import ClipTraining, train_clip_pair
 from benchmarks.guessing import Guessing, alone, guess, rates, told, write_found
+from benchmarks.intervals import Panel, interval_figure
 from benchmarks.markdown import markdown
 from benchmarks.svg import write_svg
 from specllava.core.config import DecodingConfig
@@ -31,7 +32,6 @@ from specllava.toyworld.clip import Clip, sample_clip
 from specllava.toyworld.clip_questions import CLIP_FAMILIES
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene_questions import PICTURE_SIZE, START
-from visual.figures.intervals import Panel, interval_figure
 
 DENSE, SPARSE = "the draft sees every frame", "the draft sees every second frame"
 ALL = "all questions"

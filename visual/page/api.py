@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args, get_origin
 
 import gradio as gr
 from gradio.events import api
@@ -28,7 +28,7 @@ from specllava.core.metrics import RunTotals, compare, speedup, summarise
 from specllava.core.race_file import race_json
 from specllava.core.trace import DecodeTrace
 from visual.page.admission import RunRate, check_early
-from visual.page.app_state import AppState, Backend
+from visual.page.app_state import AppState
 from visual.page.controls import FIELDS, check_options, limit_option
 from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PRECISION, ModelChoices, chosen_models, read_models
 from visual.page.notices import text_of
@@ -39,6 +39,10 @@ from visual.page.runs import COMPUTE, RunInputs, RunKind, Update, prepared, run_
 from visual.page.uploads import uploaded_pictures
 from visual.player.frames import SPECULATIVE, TARGET_ONLY, Ending
 from visual.player.question import shorten_question
+
+if TYPE_CHECKING:
+    from specllava.pair import Pair
+    from visual.page.zero_gpu import ZeroGPUPair
 
 KINDS: Final = "a PNG, JPEG, WebP, BMP or GIF file"
 IMAGE: Final = f"the picture: {KINDS} that was uploaded to this server"
@@ -183,7 +187,7 @@ class CallRun:
     """
 
     def __init__(
-        self, endpoint: Endpoint, backend: Backend, events: Generator[Any], is_wanted: Callable[[], bool],
+        self, endpoint: Endpoint, backend: Pair | ZeroGPUPair, events: Generator[Any], is_wanted: Callable[[], bool],
         leave: Callable[[], None],
     ) -> None:  # fmt: skip
         self.events = events

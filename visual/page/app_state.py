@@ -1,19 +1,17 @@
-"""What the visitors of one running page share, and what the page needs of a pair of models. No tensors."""
+"""State that the visitors of one running page share, with the models that answer them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Event
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from specllava.core.config import DecodingConfig
 from specllava.core.limits import Limits
-from specllava.core.trace import DecodeTrace, RunInfo
-from specllava.models.media.media import Pictures
+from specllava.core.trace import RunInfo
 from visual.page.dialogue import Dialogues, TurnParts
 from visual.page.model_choice import Chosen, ModelChoices
 from visual.page.run_requests import RunRequests
@@ -24,30 +22,10 @@ from visual.player.recorded import Recorded
 if TYPE_CHECKING:
     from specllava.chat import Chat
     from specllava.lab import Lab
+    from specllava.pair import Pair
+    from visual.page.zero_gpu import ZeroGPUPair
 
 log = logging.getLogger("specllava.page")
-
-
-class Backend(Protocol):
-    """Interface that the page needs of a pair of models: ``specllava.Pair``, or ``ZeroGPUPair``."""
-
-    @property
-    def info(self) -> RunInfo: ...
-
-    def race(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
-        """Yield events of both lanes, or of the target's if nobody drafts.
-
-        Bad input raises a ``ValueError`` that a visitor can read.
-        """
-
-    def answer(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
-        """Yield events of the one lane that answers; bad input as of :meth:`race`."""
-
-    def preparing(self, config: DecodingConfig) -> Generator[None]:
-        """Measure what a run with this configuration goes by, a pass at a time; nothing if that is known."""
-
-    def collect_race(self, events: Iterable[Any]) -> dict[str, DecodeTrace]:
-        """Collect the traces so far, by lane."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +36,7 @@ class Models:
         backend, lab, chat: as of :class:`AppState` and its dialogues.
     """
 
-    backend: Callable[[], Backend]
+    backend: Callable[[], Pair | ZeroGPUPair]
     lab: Callable[[], Lab]
     chat: Callable[[Sequence[TurnParts]], Chat]
 
@@ -83,7 +61,7 @@ class AppState:
         uploads: of the visitors.
     """
 
-    backend: Callable[[], Backend]
+    backend: Callable[[], Pair | ZeroGPUPair]
     recorded: Sequence[Recorded] = ()
     toy: bool = True
     requests: RunRequests = field(default_factory=RunRequests)

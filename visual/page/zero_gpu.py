@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gradio as gr
 
@@ -22,8 +22,10 @@ from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.trace import DecodeTrace, RunInfo
 from specllava.models.media.media import Pictures
-from visual.page.app_state import Backend
 from visual.page.runs import OutOfTime
+
+if TYPE_CHECKING:
+    from specllava.pair import Pair
 
 log = logging.getLogger("specllava.page")
 Race = Callable[[Pictures, str, DecodingConfig], Generator[Any]]
@@ -69,7 +71,7 @@ class ZeroGPUPair:
     """
 
     def __init__(
-        self, pair: Backend, gpu: Callable[..., Any], grant: Grant | None = None, costs_known: bool = False
+        self, pair: Pair, gpu: Callable[..., Any], grant: Grant | None = None, costs_known: bool = False
     ) -> None:
         chosen = grant or Grant()
         self._pair, self._info, self._costs_known = pair, pair.info, costs_known
