@@ -29,6 +29,7 @@ from specllava.core.verdict import Draw, TargetView, Verification
 
 SCHEMA_VERSION: Final = 1
 NO_DRAFT: Final = "none"  # the name of a draft that is not there
+TARGET_ONLY, SPECULATIVE = "target-only", "speculative"  # names of lanes
 MAX_FILE_BYTES = 32 * 2**20
 MAX_SETTINGS = 2000  # characters
 

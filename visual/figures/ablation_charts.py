@@ -151,7 +151,7 @@ def _token_table(found: Ablation, what: str, field: str) -> tuple[tuple[str, ...
     columns = ["Token"]
     for side in found.results:
         columns += [f"{side.name}: {what}", "gave the token", "drafted"]
-    # A run that parts from the first one (a near-tie) has no verdict for the tokens behind.
+    # A run that parts from the first one (a near-tie) has no verdict for the tokens after that.
     taken = [
         dict(enumerate(drafted_tokens(side.trace)[: None if same.identical else same.position]))
         for side, same in zip(found.results, found.sameness, strict=True)

@@ -26,7 +26,7 @@ from specllava.core.config import DecodingConfig, one_line, short
 from specllava.core.limits import Limits
 from specllava.core.metrics import RunTotals, compare, speedup, summarise
 from specllava.core.race_file import race_json
-from specllava.core.trace import DecodeTrace
+from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from visual.page.admission import RunRate, check_early
 from visual.page.app_state import AppState
 from visual.page.controls import FIELDS, check_options, limit_option
@@ -37,8 +37,8 @@ from visual.page.race import SECONDS_PER_UPDATE, speculation_off
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import COMPUTE, RunInputs, RunKind, Update, prepared, run_updates, session_of, watch_call
 from visual.page.uploads import uploaded_pictures
-from visual.player.frames import SPECULATIVE, TARGET_ONLY, Ending
-from visual.player.question import shorten_question
+from visual.player.bounds import shorten_question
+from visual.player.frames import Ending
 
 if TYPE_CHECKING:
     from specllava.pair import Pair
@@ -96,7 +96,7 @@ class Compared(TypedDict):
 
 
 def answer_of(trace: DecodeTrace, ended: Ending | None) -> Answer:
-    """Return what one lane said and what it took; ``ended`` is ``None`` while it runs."""
+    """Return one lane's answer with its costs; ``ended`` is ``None`` while it runs."""
     totals = summarise([trace])
     return Answer(
         answer=trace.text, tokens=totals.tokens, passes=totals.target_passes, tau=_number(totals.tau),
@@ -133,7 +133,7 @@ def _number(value: float) -> float | None:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What sets one endpoint apart.
+    """An endpoint of the API.
 
     Args:
         name: of the endpoint, without the slash.
@@ -278,19 +278,19 @@ def _answers(endpoint: Endpoint, state: AppState, session: str, asked: RunReques
     """
     requests: RunRequests = state.requests
     key = session, f"{endpoint.name} {uuid.uuid4().hex}"  # a client may make several calls at once
-    said, answered = "", False
+    line, answered = "", False
     requests.request(key, asked)
     try:
         kind = call_kind(endpoint, state, lambda: requests.cancel(key))
         for value, notice in run_updates(requests, kind, key):
-            said = notice
+            line = notice
             if value is not None:
                 answered = True
                 yield value
     finally:
         requests.cancel(key)
-    if not answered or text_of(said, "error"):
-        raise gr.Error(text_of(said) or "nobody waits for this answer any more", print_exception=False)
+    if not answered or text_of(line, "error"):
+        raise gr.Error(text_of(line) or "nobody waits for this answer any more", print_exception=False)
 
 
 def _request(image: Any, question: Any, options: dict[str, Any], state: AppState) -> RunRequest:

@@ -30,7 +30,7 @@ log = logging.getLogger("specllava.page")
 
 @dataclass(frozen=True)
 class Models:
-    """Models that a visitor may choose in place of the page's own; each part is made at its first use.
+    """Models that a visitor may choose instead of the page's own; each part is made at its first use.
 
     Args:
         backend, lab, chat: as of :class:`AppState` and its dialogues.
@@ -54,8 +54,8 @@ class AppState:
         lessons: guided examples.
         code: address of the project's files, for links; empty if none is known.
         lab: waits for the models; without it the page has no lab.
-        dialogues: of the visitors; without them every question stands alone.
-        others: models to choose in place of these.
+        dialogues: of the visitors; without them no question is a follow-up.
+        others: models to choose instead of these.
         choices: what these are called.
         launched: set once the page is served.
         uploads: of the visitors.

@@ -31,10 +31,10 @@ from visual.page.race import RACE
 from visual.page.run_requests import RunRequest
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
 from visual.page.uploads import LOST, UploadStore
+from visual.player.bounds import check_question
 from visual.player.component import component_arguments
+from visual.player.encoding import data_address
 from visual.player.frames import Ending
-from visual.player.picture import data_address
-from visual.player.question import check_question
 from visual.player.race_frames import race_frames
 from visual.player.recorded import Recorded, recorded_race
 
@@ -103,7 +103,7 @@ class Comparisons:
         self._lock = Lock()
 
     def keep(self, name: str, found: PairedComparison, prompts: Sequence[PagePrompt]) -> None:
-        """Keep what was found so far."""
+        """Keep the rows so far."""
         with self._lock:
             self._kept[name] = found, prompts
             self._kept.move_to_end(name)
@@ -190,7 +190,7 @@ def comparison_view(found: PairedComparison, name: str) -> View:
 
 
 def files(found: PairedComparison) -> dict[str, str]:
-    """Return what can be saved: tables as text, and the archive of race files in base64."""
+    """Return the files to save: tables as text, and the archive of race files in base64."""
     archive = io.BytesIO()
     write_zip(archive, race_files(found))
     packed = base64.b64encode(archive.getvalue()).decode()

@@ -25,7 +25,7 @@ from specllava.core.question import Question
 from specllava.models.media.images import EncodedImage, read_size
 from specllava.toyworld.scene_questions import START, scene_questions
 from visual.page.pictures import Picture, PictureSource
-from visual.player.question import check_question
+from visual.player.bounds import check_question
 
 MAX_PROMPTS: Final = highest("prompts")
 MAX_FILE_BYTES: Final = 8 * 2**20

@@ -30,10 +30,10 @@ from visual.page.pictures import UNKNOWN, LostPicture, PictureSource
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
 from visual.page.uploads import UploadStore
+from visual.player.bounds import shorten_question
 from visual.player.component import component_arguments
+from visual.player.encoding import data_address
 from visual.player.frames import Ending
-from visual.player.picture import data_address
-from visual.player.question import shorten_question
 from visual.player.static_files import PLOTLY_JS
 
 if TYPE_CHECKING:

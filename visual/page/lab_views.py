@@ -12,10 +12,9 @@ from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import Sweep
 from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
 from visual.figures.chart import Chart
-from visual.figures.drafter_charts import drafters_chart
 from visual.figures.labels import token_label
 from visual.figures.step_layout import StepLayout
-from visual.figures.sweep_charts import rules_chart, sweep_chart
+from visual.figures.sweep_charts import drafters_chart, rules_chart, sweep_chart
 from visual.figures.tree_figure import tree_figure
 from visual.player.explanations import step_sentence
 from visual.player.headline import number
@@ -149,19 +148,19 @@ def _forced_token_answer(found: ForcedToken) -> str:
     if found.forced is None or found.position is None:
         return "Choose a word of the answer, and then what shall stand in its place."
     position, forced, original = found.position, found.forced, found.original
-    said, instead = token_label(original, original.token_ids[position]), token_label(forced, forced.forced_prefix[-1])
+    given, instead = token_label(original, original.token_ids[position]), token_label(forced, forced.forced_prefix[-1])
     chance = next((o.target for o in found.options[position] if o.token == forced.forced_prefix[-1]), None)
     liked = "" if chance is None else f", to which the target gave {_prob_text(chance)},"
-    answer = f"With “{instead}”{liked} in place of “{said}”, at token {position + 1}, "
-    behind = len(found.whole) - position - 1
-    if found.rejoined == behind:
+    answer = f"With “{instead}”{liked} in place of “{given}”, at token {position + 1}, "
+    after = len(found.whole) - position - 1
+    if found.rejoined == after:
         answer += "the target goes on with the very same words. "
     elif found.rejoined > 2:
         answer += (
-            f"the target says {behind - found.rejoined} tokens of its own and then the same last {found.rejoined}. "
+            f"the target says {after - found.rejoined} tokens of its own and then the same last {found.rejoined}. "
         )
     else:
-        answer += f"the target says something else to the end, {behind} tokens. "
+        answer += f"the target says something else to the end, {after} tokens. "
     taus = summarise([original]).tau, summarise([forced]).tau
     new, old = (number(tau, "{:.1f}") for tau in taus)
     return f"{answer}It took {new} tokens per target pass; the original, {old}."

@@ -138,7 +138,7 @@ def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
 def _replay(
     state: AppState, replays: RaceReplays, recorded: Recorded, lesson: Lesson | None = None
 ) -> Callable[[gr.Request], tuple[Any, ...]]:
-    """Make the handler that shows a recorded race in place of the session's own."""
+    """Make the handler that shows a recorded race instead of the session's own."""
 
     def show(request: gr.Request) -> tuple[Any, ...]:
         session = request.session_hash or ""

@@ -27,8 +27,8 @@ class PageBlocks(gr.Blocks):
             values: list[Any] = await super().preprocess_data(block_fn, inputs, state, explicit_call)
             return values
         except Exception as refusal:
-            said = refusal.message if isinstance(refusal, gr.Error) else f"{type(refusal).__name__}: {refusal}"
-            line = shorten(str(said), 200)
+            words = refusal.message if isinstance(refusal, gr.Error) else f"{type(refusal).__name__}: {refusal}"
+            line = shorten(str(words), 200)
             log.warning("a value of a call was refused: %s", line)
             raise gr.Error(line, print_exception=False) from refusal
         finally:

@@ -11,16 +11,16 @@ import gradio as gr
 
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import RunTotals, summarise
-from specllava.core.trace import NO_DRAFT, DecodeTrace, RunInfo
+from specllava.core.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
 from visual.page.model_choice import AS_STARTED, chosen_models
 from visual.page.pictures import TOY_KNOWS
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update, prepared
-from visual.player.frames import SPECULATIVE, TARGET_ONLY, Ending, FrameList
-from visual.player.picture import data_address
-from visual.player.question import shorten_question
+from visual.player.bounds import shorten_question
+from visual.player.encoding import data_address
+from visual.player.frames import Ending, FrameList
 from visual.player.turns import DialoguePosition
 
 RACE = "race"

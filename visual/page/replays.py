@@ -14,9 +14,9 @@ from visual.page.app_state import AppState
 from visual.page.notices import error, failure, info, warning
 from visual.page.pictures import Picture
 from visual.page.race import RACE
+from visual.player.encoding import data_address
 from visual.player.frames import with_new_id
 from visual.player.link import follow_link
-from visual.player.picture import data_address
 from visual.player.race_frames import race_frames
 from visual.player.recorded import Recorded, read_recorded
 

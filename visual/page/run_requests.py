@@ -130,12 +130,12 @@ class RunRequests:
             return QueuePosition(waiting + len(computing), waiting * usual + left)
 
     def await_models(self, key: RunKey, progress: Callable[[], str | None]) -> None:
-        """Note that a session's run waits for models, and what tells how they stand until it is asked for again."""
+        """Note until the next request that a session's run waits for models, with a function for their progress."""
         with self._lock:
             self._progress[key] = progress
 
     def awaited(self, key: RunKey) -> Callable[[], str | None] | None:
-        """Return what tells how the models stand that a session's last run wanted; ``None`` if it waits for none."""
+        """Return a function for the progress of the models that a session's last run waits for, if for any."""
         return self._progress.get(key)
 
     def stop(self, key: RunKey) -> bool:

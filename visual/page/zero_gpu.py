@@ -3,7 +3,7 @@
 ZeroGPU lends a visitor a GPU for one call of a decorated function, which it runs in a fork of this process. What the
 function is given and what it yields crosses by pickle, so it yields the events of the race, which hold no tensors;
 the traces are collected here. The worker may run ahead of what is shown. It ends within a step of Stop, since closing
-the events tells it to.
+the events stops it.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class ZeroGPUPair:
                     begun = True
                     yield event
         except gr.Error as refusal:  # of ZeroGPU itself: no quota, no GPU now, aborted
-            said = str(refusal.message)
-            raise (OutOfTime(f"ZeroGPU took the GPU back: {said}.") if begun else ValueError(said)) from refusal
+            line = str(refusal.message)
+            raise (OutOfTime(f"ZeroGPU took the GPU back: {line}.") if begun else ValueError(line)) from refusal
 
     def collect_race(self, events: Iterable[Any]) -> dict[str, DecodeTrace]:
         """Collect the traces so far, by lane."""

@@ -22,22 +22,21 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from specllava.core.metrics import saved_tokens, summarise
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 from visual.figures.charts import charts
 from visual.figures.labels import strip_bidi
 from visual.figures.step_layout import StepLayout
 from visual.figures.theme import entropy_ceiling
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing
 from visual.player.draws import draws_of, sampling_of
+from visual.player.encoding import frame_json, packed
 from visual.player.explanations import step_sentence
 from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one, run_numbers
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
-from visual.player.packing import frame_json, packed
 from visual.player.summary import settings_summary
 from visual.player.turns import DialoguePosition
 
-TARGET_ONLY, SPECULATIVE = "target-only", "speculative"
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 WATCHABLE = 0.09  # seconds that one target step should last on the screen
 
@@ -59,7 +58,7 @@ class FrameList:
         show: the step to open with, from 0; the most instructive one if it is not given.
         lesson: what the run is to teach (``visual.player.lessons.Lesson.words``).
         lanes: names of the lanes; the steps of the last are drawn.
-        absent: what to say in the place of a lane that does not run; :data:`ABSENT` if it is not given.
+        absent: words instead of a lane that does not run; :data:`ABSENT` if it is not given.
         position: of the race in a dialogue; without one it is a dialogue of its own.
     """
 
@@ -182,7 +181,7 @@ def _branches_by_entropy(trace: DecodeTrace) -> bool:
 
 
 def _draft_kind(trace: DecodeTrace) -> str | None:
-    """Return what the draft is called in a summary, if it is of another kind than a model of its own."""
+    """Return the draft's name in a summary, if it is of another kind than a model of its own."""
     return None if trace.setting.draft_reads is None else "draft that reads the target's states"
 
 
