@@ -1,7 +1,7 @@
 """Heights of a tree's nodes: depth to the right, a straight spine, no two edges crossing.
 
 Every node has a favourite child, level with it; other children's subtrees are moved above
-or below as whole blocks, just far enough that no two nodes of one depth are closer than one slot. Blocks keep
+or below as whole blocks. Two nodes of one depth are at least one slot apart. Blocks keep
 their order at every depth, so edges between two depths cannot cross.
 """
 

@@ -12,11 +12,11 @@ Reason = Literal["root", "accepted", "another-wanted", "chance-against", "parent
 def reasons(step: StepTrace, sampled: bool) -> tuple[Reason, ...]:
     """Return one code per node.
 
-    ``another-wanted``: the target's choice was another token. ``chance-against``: the target gave it some probability
-    (``step.view.token_probs``), the draft another (``exp`` of the tree's log-prob), and the draw went against it, or
-    fell on another token. ``parent-rejected``: a guess above it was rejected, so it was never verified.
-    ``after-end``: the answer had ended, or reached its limit, before it.
-    A guess that was pruned before the target saw it is no node and has no code: ``step.pruned`` lists it.
+    ``another-wanted``: the target's choice was another token. ``chance-against``: the draw went against it or fell on
+    another token, by the probabilities of target (``step.view.token_probs``) and draft (the tree's log-probs).
+    ``parent-rejected``: a guess above it was rejected, so it was never verified. ``after-end``: the answer had ended,
+    or reached its limit, before it. A guess that was pruned before the target saw it is no node and has no code:
+    ``step.pruned`` lists it.
 
     Args:
         sampled: tokens were drawn (a temperature above 0).

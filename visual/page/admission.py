@@ -1,7 +1,7 @@
 """What a request may cost, decided before gradio reads it: its bytes, its values, and how often its address may ask.
 
-Gradio parses a body, makes a session and converts values on the event loop that all visitors share, and it does so
-before any handler of the page runs. What would keep that loop, the memory or the disk is refused here, in one line.
+Before any handler of the page runs, Gradio parses a body, makes a session and converts values on the event loop that
+all visitors share. What would keep that loop, the memory or the disk is refused here, in one line.
 """
 
 from __future__ import annotations

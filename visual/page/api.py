@@ -1,8 +1,8 @@
 """Endpoints for programs beside the page: ``/compare``, ``/generate``, ``/compare_stream``. Everything else is private.
 
-A call is a run like a click on Run: it waits in the same line, computes in the same slot, is held to the same limits,
-and ends within one decode step once its client is gone. Its parameters are the fields of ``DecodingConfig``, so their
-names, types and defaults are those of the command line; what they mean becomes the endpoint's documentation.
+A call is a run like a click on Run, with the same waiting line, slot and limits. It ends within one decode step once
+its client is gone. Its parameters are the fields of ``DecodingConfig``, so their names, types and defaults are those of
+the command line; what they mean becomes the endpoint's documentation.
 """
 
 from __future__ import annotations

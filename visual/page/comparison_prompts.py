@@ -1,8 +1,9 @@
 """Prompts of a comparison on many: lines about one picture, toy scenes, or a visitor's file. Nothing is decoded here.
 
 A file is JSON lines, alone or as ``prompts.jsonl`` in a zip archive beside its pictures. Each line is an object with
-``prompt`` and one of ``image``, a picture's name in the archive or a ``data:`` address, and ``scene``, a number of the
-toy world. Archives come from anywhere: entries are read into memory within bounds, and none is ever unpacked to disk.
+``prompt`` and either ``image`` or ``scene``. An ``image`` is a picture's name in the archive or a ``data:`` address, a
+``scene`` a number of the toy world. Archives come from anywhere: entries are read into memory within bounds, and none
+is ever unpacked to disk.
 """
 
 from __future__ import annotations

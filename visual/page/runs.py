@@ -3,12 +3,12 @@
 The way of one click on Run:
 
 1. The browser calls ``begin`` (:func:`connect_run`) at once, past gradio's queue. It makes a ``RunRequest`` of the
-   page as it is, enters it into the ``RunRequests`` that the whole page shares, turns Run off and Stop on, and
+   page as it is and enters it into the ``RunRequests`` that the whole page shares. It turns Run off and Stop on, and
    says how many other runs come first. Where ``begin`` fails, the browser says so by itself (``UNBEGUN``).
 2. The browser then joins gradio's queue for ``compute``. All of these share one slot, so one run computes at a time.
    Where the queue is full, ``refuse`` cancels the request and says so.
 3. In its slot ``compute`` draws from :func:`run_updates`, the one generator of this module. It takes the latest request
-   of this session and kind, which may be another than that of the click, checks its settings, and starts the run:
+   of this session and kind, which may be another than that of the click. It checks its settings and starts the run:
    ``RunKind.start``, of ``visual.page.race`` or ``visual.page.lab``.
 4. The run's events come from ``Pair.race`` or ``Lab``, one for each decode step. After each, ``Run.show`` turns what is
    there into an update of the page, and the request's state decides: ``on`` goes on, ``stopped`` and the deadline end

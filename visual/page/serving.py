@@ -100,8 +100,8 @@ def _wait(page: gr.Blocks, requests: RunRequests) -> None:
 def give_back_freed_memory() -> bool:
     """Let glibc's allocator give freed memory back to the system. Return whether there is one.
 
-    By itself it keeps an arena for each thread, and raises its bound for what it maps apart to the largest block that
-    was ever freed, 32 MB at most: KV caches of many visitors then leave holes that nobody else can use. Measured by
+    By default it keeps an arena for each thread. It also raises its threshold for mmap to the largest block ever freed,
+    32 MB at most: KV caches of many visitors then leave holes that nobody else can use. Measured by
     ``python -m benchmarks.load``.
     """
     if not any(name == "CS_GNU_LIBC_VERSION" and os.confstr(name) for name in os.confstr_names):

@@ -1,7 +1,7 @@
 """Lessons: a recorded race each, a question about one step, the answer, and the part of the player that both are about.
 
-``lessons.json`` lists them in order, ``[{"name", "title", "question", "answer", "step"}]`` with steps from 0, and,
-where they differ from the defaults of :class:`LessonText`, ``race``, ``place``, ``phase`` and ``node``.
+``lessons.json`` lists them in order, ``[{"name", "title", "question", "answer", "step"}]`` with steps from 0.
+It may also have ``race``, ``place``, ``phase`` and ``node``, whose defaults are those of :class:`LessonText`.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ def node_cards(layout: StepLayout) -> dict[str, object]:
     """Return a column per quantity, with an entry per node.
 
     Probabilities to two digits, which no one rounds again, ranks from 1, entropies in nats; ``branch`` is the draft's
-    probability of all tokens down to the node, ``family`` what it weighed before the node, ``source`` what the guess
-    was made from. Nothing follows an end of an answer.
+    probability of all tokens down to the node, ``family`` the guesses that it weighed there, ``source`` the guess's
+    origin. Nothing follows an end of an answer.
     """
     tree, view = layout.step.tree, layout.step.view
     own, pruned = layout.next_node, len(layout.pruned)
