@@ -5,12 +5,12 @@ Plain data for ``static/lab.js``, which puts every text into the page as text.
 
 from __future__ import annotations
 
-from specllava.core.metrics import drafted_tokens, summarise
+from specllava.core.metrics import summarise
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, TreeComparison
 from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import Sweep
-from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
+from visual.figures.ablation_charts import distillation_chart, drafted_by_position, image_ablation_chart
 from visual.figures.chart import Chart
 from visual.figures.labels import token_label
 from visual.figures.step_layout import StepLayout
@@ -66,16 +66,12 @@ def _gloss(found: Ablation, field: str, ceiling: float, scale: str) -> View:
     """Return the answer's words with a mark per side: its entropy or KL, and the verdict on its guess."""
     trace = found.results[0].trace
     words: list[View] = []
-    taken = [
-        drafted_tokens(side.trace)[: None if same.identical else same.position]
-        for side, same in zip(found.results, found.sameness, strict=True)
-    ]
+    drafted = drafted_by_position(found)
     for position, token in enumerate(trace.token_ids):
         marks = []
-        for side, accepted in zip(found.results, taken, strict=True):
+        for side, accepted in zip(found.results, drafted, strict=True):
             value = getattr(side.scores, field)[position]
-            verified = 0 < position < len(accepted)
-            verdict = "first" if not verified else "drafted" if accepted[position] else "target"
+            verdict = {True: "drafted", False: "target", None: "first"}[accepted.get(position)]
             prob = side.scores.probs[position]
             marks.append({
                 "share": round(min(value / ceiling, 1.0), 3), "verdict": verdict,
