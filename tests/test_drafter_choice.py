@@ -30,7 +30,7 @@ from specllava.pair import Pair
 from visual.figures.sweep_charts import DEEPEST, DRAFTER_COLUMNS, drafters_chart
 from visual.page.app_state import AppState, Models
 from visual.page.controls import decoding_config, described_settings, settings_drawer
-from visual.page.lab import EXPERIMENTS, LabState, experiment_kind
+from visual.page.lab import EXPERIMENTS, experiment_kind
 from visual.page.lab_views import drafters_view
 from visual.page.model_choice import DRAFT, OWN, PRECISION, Chosen, ModelChoices, chosen_models, read_models
 from visual.page.pictures import Picture
@@ -249,9 +249,8 @@ def test_a_race_runs_with_the_draft_that_was_chosen_and_the_experiment_with_all(
     requests.request(("me", RACE), RunRequest(Picture(seed=3), "What?", {"drafter": chosen}))
     list(run_updates(requests, race_kind(state), ("me", RACE)))
     assert (own.asked, other.asked) == (([], ["race"]) if chosen != "model" else (["race"], []))
-    labs = LabState(lambda: own.lab, Picture, requests, {Chosen(EAGLE): lambda: other.lab}, CHOICES)
-    assert labs.drafts(Chosen(EAGLE)) == labs.drafts(Chosen()) == {"draft VLM": own.lab, EAGLE: other.lab}
-    kind = experiment_kind(labs, next(one for one in EXPERIMENTS if one.name == "drafters"))
+    assert state.labs(Chosen(EAGLE)) == state.labs(Chosen()) == {"draft VLM": own.lab, EAGLE: other.lab}
+    kind = experiment_kind(state, next(one for one in EXPERIMENTS if one.name == "drafters"))
     requests.request(("me", kind.name), RunRequest(Picture(seed=3), "What?", {"drafter": chosen}))
     *_, (view, _) = run_updates(requests, kind, ("me", kind.name))
     assert EAGLE in view

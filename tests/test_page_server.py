@@ -28,7 +28,7 @@ from specllava.core.growth.rules import RULE_INFOS
 from specllava.drafters import DRAFTER_INFOS
 from visual.page import replays as replays_module
 from visual.page.app_state import AppState
-from visual.page.lab import EXPERIMENTS, LabState, experiment_kind
+from visual.page.lab import EXPERIMENTS, experiment_kind
 from visual.page.layout import build_page
 from visual.page.pictures import Picture
 from visual.page.race import race_kind
@@ -260,7 +260,7 @@ def test_a_question_of_any_length_is_neither_kept_nor_run(site: AppState) -> Non
     question = shorten_question("why? " * 1_000_000)
     assert len(question) == MAX_PROMPT_CHARACTERS + 1 and shorten_question(None) == ""
     refused = "This cannot run: the question has more than 20,000 characters: shorten it"
-    for kind in (race_kind(site), experiment_kind(LabState(FakeLab, Picture, RunRequests()), EXPERIMENTS[0])):
+    for kind in (race_kind(site), experiment_kind(AppState(FakeBackend, lab=FakeLab), EXPERIMENTS[0])):
         requests = RunRequests()
         requests.request(("me", kind.name), RunRequest(Picture(), question, {}))
         ((value, notice),) = run_updates(requests, kind, ("me", kind.name))

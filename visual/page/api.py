@@ -235,8 +235,7 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
     is_wanted = watch_call()
 
     def start(inputs: RunInputs) -> CallRun:
-        models = chosen_models(state.others, inputs.models)
-        backend = (models.backend if models else state.backend)()
+        backend = state.backend_on(inputs.models)
         absent = speculation_off(backend.info, inputs.config)
         if absent and not endpoint.alone:
             raise ValueError(f"drafter {inputs.config.drafter} drafts nothing here: choose another, or call /generate")

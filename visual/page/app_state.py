@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Event
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from specllava.core.limits import Limits
 from specllava.core.trace import RunInfo
 from visual.page.dialogue import Dialogues, TurnParts
-from visual.page.model_choice import Chosen, ModelChoices
+from visual.page.model_choice import AS_STARTED, Chosen, ModelChoices, chosen_models
 from visual.page.run_requests import RunRequests
 from visual.page.uploads import UploadStore
 from visual.player.lessons import Lesson
@@ -79,6 +79,29 @@ class AppState:
     def limits(self) -> Limits:
         """What runs and files are held to."""
         return self.requests.limits
+
+    def backend_on(self, chosen: Chosen) -> Pair | ZeroGPUPair:
+        """Return the pair that was chosen, once it is loaded.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        models = chosen_models(self.others, chosen)
+        return (models.backend if models else self.backend)()
+
+    def lab_on(self, chosen: Chosen) -> Lab:
+        """Return the experiments on the models that were chosen; otherwise as :meth:`backend_on`."""
+        models = chosen_models(self.others, chosen)
+        lab = models.lab if models else self.lab
+        assert lab is not None  # a page without a lab has no experiment to run
+        return lab()
+
+    def labs(self, chosen: Chosen) -> dict[str, Lab]:
+        """Return the experiments with each draft of the target, by its name, in the precision that was chosen."""
+        if chosen.pair != AS_STARTED:
+            return {chosen.pair: self.lab_on(chosen)}
+        drafts = self.choices.all_drafts().items()
+        return {name: self.lab_on(replace(chosen, draft=draft)) for name, draft in drafts}
 
     @property
     def first(self) -> Recorded | None:

@@ -18,10 +18,9 @@ from visual.page.app_state import AppState
 from visual.page.comparison import comparison_card
 from visual.page.dialogue import connect_dialogue
 from visual.page.input_cards import PictureCard, QuestionCard, lessons_card, picture_card, question_card
-from visual.page.lab import Inputs, LabState, lab_section
+from visual.page.lab import Inputs, lab_section
 from visual.page.notices import notice_arguments
 from visual.page.page_blocks import PageBlocks
-from visual.page.pictures import new_scene
 from visual.page.race import FOLLOW, RACE, race_kind
 from visual.page.replays import RaceReplays, follow_address, open_race_file, race_values
 from visual.page.runs import QUICK, RunControls, connect_run
@@ -81,14 +80,10 @@ def build_page(state: AppState) -> gr.Blocks:
                 arguments = player_arguments(frames, state.lab is not None, state.dialogues is not None)
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if state.lab is not None:
-                    others = {chosen: one.lab for chosen, one in state.others.items()}
-                    lab = LabState(
-                        state.lab, lambda: new_scene("train")[0], state.requests, others, state.choices, state.uploads
-                    )
                     inputs = Inputs(picture.reference, question.question, question.settings, player)
                     shown = [picture.reference, picture.shown, question.question, player]
-                    comparison_card(lab, inputs, state.toy, shown, state.dialogues)
-                    lab_section(lab, inputs)
+                    comparison_card(state, inputs, shown)
+                    lab_section(state, inputs)
         gr.HTML(**widgets.constant_arguments(markup.footer()), elem_id="foot")
         _connect(state, page, PageWidgets(chip, picture, question, lessons, notice, player))
     return page

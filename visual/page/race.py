@@ -84,8 +84,7 @@ def race_kind(state: AppState) -> RunKind:
         return RunRequest(state.uploads.picture(reference), shorten_question(question), settings, follow)
 
     def start(inputs: RunInputs) -> RaceRun:
-        models = chosen_models(state.others, inputs.models)
-        backend = (models.backend if models else state.backend)()
+        backend = state.backend_on(inputs.models)
         absent = speculation_off(backend.info, inputs.config)
         if absent and inputs.config.drafter == "model" and state.choices.pairs:
             absent += " Another pair may be chosen there, too."
@@ -98,6 +97,7 @@ def race_kind(state: AppState) -> RunKind:
             events = prepared(preparing, lambda: backend.race(inputs.picture.open(), inputs.question, config))
             return RaceRun(events, backend.collect_race, picture, absent, source)
         asked = inputs.session, inputs.picture, inputs.question, config
+        models = chosen_models(state.others, inputs.models)
         chat = models.chat if models else None
         turn, position = state.dialogues.begin(*asked, follow=bool(inputs.more), models=str(inputs.models), make=chat)
         events = prepared(preparing, lambda: turn)
