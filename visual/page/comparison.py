@@ -27,7 +27,7 @@ from visual.page.lab import Inputs
 from visual.page.model_choice import read_models
 from visual.page.notices import error, info, notice_arguments
 from visual.page.pictures import PictureSource
-from visual.page.race import RACE
+from visual.page.replays import replace_race
 from visual.page.run_requests import RunRequest
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
 from visual.page.uploads import LOST, UploadStore
@@ -241,9 +241,7 @@ def open_pair_row(state: AppState, kept: Comparisons, event: gr.EventData, sessi
         prompt, race = kept.pair(name, number)
     except ValueError as refusal:
         return *(gr.skip() for _ in range(4)), error(f"This cannot be opened: {refusal}")
-    state.requests.cancel((session, RACE))
-    if state.dialogues is not None:
-        state.dialogues.show(session, race, own=True)
+    replace_race(state, session, race, own=True)
     address = data_address(prompt.picture.preview())
     return prompt.picture, address, prompt.text, race_frames(race, f"{race.name} of a comparison", address), ""
 

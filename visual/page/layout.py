@@ -21,8 +21,8 @@ from visual.page.input_cards import PictureCard, QuestionCard, lessons_card, pic
 from visual.page.lab import Inputs, lab_section
 from visual.page.notices import notice_arguments
 from visual.page.page_blocks import PageBlocks
-from visual.page.race import FOLLOW, RACE, race_kind
-from visual.page.replays import RaceReplays, follow_address, open_race_file, race_values
+from visual.page.race import FOLLOW, race_kind
+from visual.page.replays import RaceReplays, follow_address, open_race_file, race_values, replace_race
 from visual.page.runs import QUICK, RunControls, connect_run
 from visual.player import markup
 from visual.player.component import player_arguments
@@ -137,9 +137,7 @@ def _replay(
 
     def show(request: gr.Request) -> tuple[Any, ...]:
         session = request.session_hash or ""
-        state.requests.cancel((session, RACE))
-        if state.dialogues is not None:
-            state.dialogues.show(session, recorded)
+        replace_race(state, session, recorded)
         step, words = (lesson.text.step, lesson.words) if lesson else (None, None)
         return *state.uploads.with_reference(session, replays.show(recorded, step, words)), "", ""
 
