@@ -1,6 +1,6 @@
 """Options and launch of the page. ``visual.page`` builds it, ``specllava`` loads the models.
 
-Run ``python app.py``: the page is up at once with a recorded race, while the models load behind it.
+Run ``python app.py``: the page is up at once with a recorded race, while the models load.
 """
 
 from __future__ import annotations
@@ -198,16 +198,16 @@ def _drafts(options: PageOptions) -> dict[str, Preset]:
 
 
 def _choices(options: PageOptions, drafts: Mapping[str, Preset]) -> ModelChoices:
-    """Return what visitors may choose: the drafts, and for the toy pair, which is small, other precisions."""
+    """Return the choices of visitors: the drafts, and for the toy pair, which is small, other precisions."""
     known = dict(TOY_DRAFTS.values())
     about = {name: known.get(name, "a draft of the same target") for name in drafts}
     own, *_ = drafts
-    said = known.get(own, "the draft that this page was started with")
+    about_own = known.get(own, "the draft that this page was started with")
     running = options.running
     small = own in known and running == replace(PairOptions(), preset=running.preset, device=running.device)
     precisions = {str(dtype): about_it for dtype, about_it in PRECISIONS.items()} if small else {}
     del about[own]
-    return ModelChoices(own, said, about, precisions, tree=running.tree)
+    return ModelChoices(own, about_own, about, precisions, tree=running.tree)
 
 
 def _others(
@@ -267,7 +267,7 @@ def _chat(pair: Any, turns: Sequence[TurnParts]) -> Chat:
 
 
 def leave(code: int) -> None:
-    """End the process at once: a model that is still being loaded is not waited for, and no worker stays behind."""
+    """End the process at once: a model that is still being loaded is not waited for, and no worker is left."""
     for worker in multiprocessing.active_children():
         worker.kill()
     sys.stdout.flush()

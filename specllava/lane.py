@@ -7,10 +7,11 @@ from typing import TypedDict, Unpack
 
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rule import GrowthRule
+from specllava.core.trace import SPECULATIVE as SPECULATIVE
+from specllava.core.trace import TARGET_ONLY as TARGET_ONLY
 from specllava.drafters.drafter import Drafter
 from specllava.runtime.prompt import Prompt
 
-TARGET_ONLY, SPECULATIVE = "target-only", "speculative"
 SIDES = ("A", "B")  # the lanes of a comparison
 
 

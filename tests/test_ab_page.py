@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gradio as gr
 import pytest
@@ -24,6 +25,7 @@ from specllava.core.limits import Limits
 from specllava.core.question import Question
 from specllava.findings.comparison import PairedComparison
 from specllava.findings.comparison_tables import records, summary_lines, to_csv, to_markdown
+from visual.page.app_state import AppState
 from visual.page.comparison import (
     FILE,
     KEPT,
@@ -37,14 +39,12 @@ from visual.page.comparison import (
 )
 from visual.page.comparison_prompts import LIST, MAX_PROMPTS, file_prompts
 from visual.page.dialogue import Dialogues
-from visual.page.lab import LabState
 from visual.page.pictures import Picture
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import Update, run_updates
 from visual.player.recorded import recorded_race
 
 A, B = DecodingConfig(rule="chain"), DecodingConfig()
-OTHER = FakeLab()  # on other models
 PICTURE = Picture(seed=1)
 ROWS = "[...document.querySelectorAll('.against-result tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
 DONE = "!document.querySelector('.against-files').hidden"
@@ -57,7 +57,7 @@ def run(
     settings = wanted.pop("settings", {})
     asked = {"source": SCENES, "lines": "", "scenes": 3, "uploaded": (), "a": {"rule": "chain"}} | wanted
     requests.request(("me", NAME), RunRequest(PICTURE, "", settings, ComparisonRequest(**asked)))
-    state = LabState(lambda: lab, Picture, requests, {"other": lambda: OTHER})
+    state = AppState(Mock(), lab=lambda: lab, requests=requests)
     return run_updates(requests, comparison_kind(state, kept or Comparisons()), ("me", NAME))
 
 
@@ -155,8 +155,8 @@ def test_it_does_not_run_for_ever() -> None:
 
 
 def opened(kept: Comparisons, given: Any, requests: RunRequests | None = None) -> tuple[Any, ...]:
-    lab = LabState(FakeLab, lambda: PICTURE, requests or RunRequests())
-    return open_pair_row(lab, kept, gr.EventData(None, {"given": given}), "me")
+    state = AppState(Mock(), requests=requests or RunRequests())
+    return open_pair_row(state, kept, gr.EventData(None, {"given": given}), "me")
 
 
 def test_a_row_opens_both_of_its_runs() -> None:
@@ -177,12 +177,12 @@ def test_no_follow_up_goes_on_from_the_dialogue_before_a_row_that_was_opened() -
     dialogues = Dialogues(lambda turns: FakeChat(FakeBackend(), turns))
     asked = ("me", PICTURE, "What?", DecodingConfig(max_new_tokens=8))
     list(dialogues.begin(*asked, follow=False)[0])
-    kept, lab = Comparisons(), LabState(FakeLab, lambda: PICTURE, RunRequests())
+    kept, state = Comparisons(), AppState(Mock(), dialogues=dialogues)
     *_, (value, _) = run(FakeLab(), kept=kept, source=LINES, lines="One?")
     row = gr.EventData(None, {"given": [json.loads(value)["id"], 0]})
-    assert open_pair_row(lab, kept, row, "you", dialogues)[2] == "One?"
+    assert open_pair_row(state, kept, row, "you")[2] == "One?"
     assert dialogues.edit("me", 0)[0] == "What?", "another visitor's row"
-    open_pair_row(lab, kept, row, "me", dialogues)
+    open_pair_row(state, kept, row, "me")
     with pytest.raises(ValueError, match="two answers to go on from"):
         dialogues.begin(*asked, follow=True)
 

@@ -27,10 +27,10 @@ from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading.presets import Preset, presets
 from specllava.pair import Pair
-from visual.figures.drafter_charts import COLUMNS, DEEPEST, drafters_chart
+from visual.figures.sweep_charts import DEEPEST, DRAFTER_COLUMNS, drafters_chart
 from visual.page.app_state import AppState, Models
 from visual.page.controls import decoding_config, described_settings, settings_drawer
-from visual.page.lab import EXPERIMENTS, LabState, experiment_kind
+from visual.page.lab import EXPERIMENTS, experiment_kind
 from visual.page.lab_views import drafters_view
 from visual.page.model_choice import DRAFT, OWN, PRECISION, Chosen, ModelChoices, chosen_models, read_models
 from visual.page.pictures import Picture
@@ -83,7 +83,7 @@ def test_the_drawer_names_every_draft_once_beside_the_rule() -> None:
     groups = settings_drawer("#run", CHOICES).props["groups"]
     tree = next(group for group in groups if group["title"] == "The tree")
     drafter, rule, *_ = tree["options"]
-    assert (drafter["title"], rule["name"]) == ("Who guesses", "rule")
+    assert (drafter["title"], rule["name"]) == ("Who guesses (drafter)", "rule")
     assert [(one["name"], one.get("title")) for one in drafter["choices"]] == [
         ("model", "draft VLM"), (DRAFT + EAGLE, EAGLE), ("prompt-lookup", None), ("none", None),
     ]  # fmt: skip
@@ -211,7 +211,7 @@ def test_the_chart_says_what_was_found_of_every_drafter() -> None:
         judged = {depth: hits / tests for depth, (hits, tests) in counts if depth <= DEEPEST}
         drawn = {x: y for x, y in zip(shares.x, shares.y, strict=True) if y is not None}
         assert drawn == pytest.approx(judged, abs=1e-3)
-        cells = dict(zip(COLUMNS, row, strict=True))
+        cells = dict(zip(DRAFTER_COLUMNS, row, strict=True))
         assert float(cells["ms per token"]) == pytest.approx(
             1000 * run.decode_seconds / sum(len(step.emitted) for step in run.steps), abs=0.01
         )
@@ -249,9 +249,8 @@ def test_a_race_runs_with_the_draft_that_was_chosen_and_the_experiment_with_all(
     requests.request(("me", RACE), RunRequest(Picture(seed=3), "What?", {"drafter": chosen}))
     list(run_updates(requests, race_kind(state), ("me", RACE)))
     assert (own.asked, other.asked) == (([], ["race"]) if chosen != "model" else (["race"], []))
-    labs = LabState(lambda: own.lab, Picture, requests, {Chosen(EAGLE): lambda: other.lab}, CHOICES)
-    assert labs.drafts(Chosen(EAGLE)) == labs.drafts(Chosen()) == {"draft VLM": own.lab, EAGLE: other.lab}
-    kind = experiment_kind(labs, next(one for one in EXPERIMENTS if one.name == "drafters"))
+    assert state.labs(Chosen(EAGLE)) == state.labs(Chosen()) == {"draft VLM": own.lab, EAGLE: other.lab}
+    kind = experiment_kind(state, next(one for one in EXPERIMENTS if one.name == "drafters"))
     requests.request(("me", kind.name), RunRequest(Picture(seed=3), "What?", {"drafter": chosen}))
     *_, (view, _) = run_updates(requests, kind, ("me", kind.name))
     assert EAGLE in view

@@ -31,10 +31,10 @@ from visual.figures.labels import token_label
 from visual.page.replays import open_race_file
 from visual.player import bounds, recorded, standalone
 from visual.player.component import MODULES
+from visual.player.encoding import data_address
 from visual.player.explanations import path_text
 from visual.player.frames import recorded_frames
 from visual.player.link import follow_link
-from visual.player.picture import data_address
 from visual.player.recorded import Recorded, read_recorded
 from visual.player.static_files import STATIC
 

@@ -19,8 +19,7 @@ from specllava.core.trace import DecodeTrace
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from visual.figures.step_layout import StepLayout
 from visual.page.app_state import AppState
-from visual.player.guess_sources import GUESSED_STATE, READING, STATE, TEXT, guess_sources
-from visual.player.node_cards import node_cards
+from visual.player.node_cards import GUESSED_STATE, READING, STATE, TEXT, guess_sources, node_cards
 from visual.player.recorded import read_recorded
 
 CONFIG = DecodingConfig(max_new_tokens=8)

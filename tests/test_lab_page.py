@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Generator, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import gradio as gr
 import pytest
@@ -13,7 +14,8 @@ from support.lab_traces import FakeLab
 from test_runs import Picture, said
 
 from specllava.core.limits import Limits
-from visual.page.lab import EXPERIMENTS, Experiment, LabState, chosen_prefix, experiment_kind
+from visual.page.app_state import AppState
+from visual.page.lab import EXPERIMENTS, Experiment, chosen_prefix, experiment_kind
 from visual.page.layout import build_page
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import Update, run_updates
@@ -45,7 +47,7 @@ def run(
 ) -> Iterator[Update]:
     requests, key = requests or RunRequests(), ("me", experiment.name)
     requests.request(key, RunRequest(**{"picture": Picture(), "question": "What?", "settings": {}} | change))
-    kind = experiment_kind(LabState(lambda: lab, Picture, requests), experiment)
+    kind = experiment_kind(AppState(Mock(), lab=lambda: lab, requests=requests), experiment)
     return run_updates(requests, kind, key)
 
 
@@ -123,8 +125,6 @@ def test_a_click_brings_whole_numbers_or_nothing():
 
 
 def test_the_page_can_do_without_a_lab():
-    from visual.page.app_state import AppState
-
     backend = SimpleNamespace(info=None)
     page = build_page(AppState(lambda: backend))
     assert not [block for block in page.blocks.values() if getattr(block, "elem_id", None) == "lab"]

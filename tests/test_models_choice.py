@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from visual.page.app_state import AppState, Models
 from visual.page.comparison import LINES, ComparisonRequest, Comparisons, comparison_kind
 from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
-from visual.page.lab import EXPERIMENTS, LabState, experiment_kind
+from visual.page.lab import EXPERIMENTS, experiment_kind
 from visual.page.model_choice import AS_STARTED, PRECISION, Chosen, ModelChoices, chosen_models, read_models
 from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
@@ -84,8 +85,7 @@ def test_a_race_and_an_experiment_run_on_the_chosen_models_alone(chosen: str) ->
     requests.request(("me", RACE), RunRequest(Picture(seed=3), "What?", {PRECISION: chosen}))
     list(run_updates(requests, race_kind(site(own, other)), ("me", RACE)))
     assert (used.asked, unused.asked) == (["race"], [])
-    lab = LabState(lambda: own.lab, Picture, requests, {THEIRS: lambda: other.lab})
-    kind = experiment_kind(lab, EXPERIMENTS[0])
+    kind = experiment_kind(replace(site(own, other), lab=lambda: own.lab), EXPERIMENTS[0])
     requests.request(("me", kind.name), RunRequest(Picture(seed=3), "What?", {PRECISION: chosen}))
     list(run_updates(requests, kind, ("me", kind.name)))
     assert (used.lab.asked, unused.lab.asked) == (["What?"], [])
@@ -95,7 +95,8 @@ def test_a_race_and_an_experiment_run_on_the_chosen_models_alone(chosen: str) ->
 @pytest.mark.parametrize("b", [AS_STARTED, OTHER])
 def test_each_side_of_a_comparison_runs_on_its_own_models(a: str, b: str) -> None:
     labs, requests = {AS_STARTED: FakeLab(), OTHER: FakeLab()}, RunRequests()
-    state = LabState(lambda: labs[AS_STARTED], Picture, requests, {THEIRS: lambda: labs[OTHER]})
+    others = {THEIRS: Models(Mock(), lambda: labs[OTHER], Mock())}
+    state = AppState(Mock(), lab=lambda: labs[AS_STARTED], requests=requests, others=others)
     kind = comparison_kind(state, Comparisons())
     wanted = ComparisonRequest(LINES, "One?", 0, (), {PRECISION: a})
     requests.request(("me", kind.name), RunRequest(Picture(seed=3), "", {PRECISION: b}, wanted))

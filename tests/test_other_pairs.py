@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from support.browser import Visit, new_page
@@ -26,7 +27,6 @@ from specllava.models.loading.presets import preset_named, presets
 from visual.page.app_state import AppState, Models
 from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
-from visual.page.lab import LabState
 from visual.page.model_choice import (
     AS_STARTED,
     DRAFT,
@@ -41,7 +41,7 @@ from visual.page.model_choice import (
 from visual.page.notices import NotYet, text_of
 from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
-from visual.page.run_requests import RunRequest, RunRequests
+from visual.page.run_requests import RunRequest
 from visual.page.runs import run_updates
 
 SMALL, LARGE = "smolvlm2-2.2b-256m", "internvl3-8b-1b"
@@ -200,8 +200,8 @@ def test_another_pair_has_neither_the_drafts_nor_the_precisions_of_the_pages_own
     described = described_settings(settings)
     assert described["summary"].startswith(f"{SMALL} · ") and PRECISION not in described["read"]
     assert {PAIR, PRECISION} <= set(described_settings({PAIR: AS_STARTED})["read"])
-    lab = LabState(lambda: "own", lambda: Picture(), RunRequests(), {Chosen(pair=SMALL): lambda: "theirs"})  # type: ignore[arg-type,return-value]
-    assert lab.drafts(Chosen(pair=SMALL)) == {SMALL: "theirs"}
+    others = {Chosen(pair=SMALL): Models(Mock(), lambda: "theirs", Mock())}  # type: ignore[arg-type,return-value]
+    assert AppState(Mock(), others=others).labs(Chosen(pair=SMALL)) == {SMALL: "theirs"}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from specllava.core.growth.rules import RULE_INFOS
 from specllava.drafters import DRAFTER_INFOS
 from visual.page import replays as replays_module
 from visual.page.app_state import AppState
-from visual.page.lab import EXPERIMENTS, LabState, experiment_kind
+from visual.page.lab import EXPERIMENTS, experiment_kind
 from visual.page.layout import build_page
 from visual.page.pictures import Picture
 from visual.page.race import race_kind
@@ -37,8 +37,8 @@ from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import run_updates
 from visual.page.serving import SESSIONS, serve
 from visual.page.uploads import read_upload
+from visual.player.bounds import MAX_PROMPT_CHARACTERS, shorten_question
 from visual.player.link import follow_link
-from visual.player.question import LONGEST_QUESTION, shorten_question
 
 INFOS = (*RULE_INFOS.values(), *DRAFTER_INFOS.values())
 
@@ -258,14 +258,14 @@ def test_a_link_shows_its_step(site: AppState) -> None:
 def test_a_question_of_any_length_is_neither_kept_nor_run(site: AppState) -> None:
     """100 MB were taken by a raw call, kept, and handed to the models."""
     question = shorten_question("why? " * 1_000_000)
-    assert len(question) == LONGEST_QUESTION + 1 and shorten_question(None) == ""
+    assert len(question) == MAX_PROMPT_CHARACTERS + 1 and shorten_question(None) == ""
     refused = "This cannot run: the question has more than 20,000 characters: shorten it"
-    for kind in (race_kind(site), experiment_kind(LabState(FakeLab, Picture, RunRequests()), EXPERIMENTS[0])):
+    for kind in (race_kind(site), experiment_kind(AppState(FakeBackend, lab=FakeLab), EXPERIMENTS[0])):
         requests = RunRequests()
         requests.request(("me", kind.name), RunRequest(Picture(), question, {}))
         ((value, notice),) = run_updates(requests, kind, ("me", kind.name))
         assert value is None and said(notice) == refused
-        requests.request(("me", kind.name), RunRequest(Picture(), "w" * LONGEST_QUESTION, {}))
+        requests.request(("me", kind.name), RunRequest(Picture(), "w" * MAX_PROMPT_CHARACTERS, {}))
         assert len(list(run_updates(requests, kind, ("me", kind.name)))) > 1
 
 

@@ -193,7 +193,7 @@ def test_an_experiment_stopped_before_its_turn_leaves_its_answer(visit: Visitor,
     second.page.click("#lab-image-ablation .lab-run")
     second.page.click("#lab-image-ablation .lab-stop")
     stopped = "document.querySelector('#lab-image-ablation .notice').textContent.includes('Stopped')"
-    second.wait(f"{stopped} && {LAB_READY.format(name='seeing')}")
+    second.wait(f"{stopped} && {LAB_READY.format(name='image-ablation')}")
     first.page.click("#stop")
     until(first, lambda: "slowly, before an experiment" in server.backend.closed)
     until(first, lambda: line(first, server.address) == 0)

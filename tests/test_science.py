@@ -13,9 +13,9 @@ from benchmarks import mechanisms, turns
 from benchmarks.clips.clip import sample_clip
 from benchmarks.quantised import SCHEMES, Scheme, quantised, rounded
 from benchmarks.shared.guessing import DifferError, Guessing, alone, guess, rates
+from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.video import DENSE, SPARSE, lane_name, lanes
 from specllava.core.config import DecodingConfig
-from visual.figures.intervals import Panel, interval_figure
 
 SHORT = DecodingConfig(max_new_tokens=12, nodes=8, depth=4)
 

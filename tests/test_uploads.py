@@ -24,7 +24,7 @@ from specllava.models.media.video_process import VideoRequest, read_video_apart
 from visual.page import uploads
 from visual.page.pictures import PICTURE_PIXELS, Picture, cells_of, contact_sheet
 from visual.page.uploads import QUESTION_PIXELS, MediaList, read_upload, upload_hint, upload_types
-from visual.player.picture import LONGEST_SIDE, data_address
+from visual.player.encoding import LONGEST_SIDE, data_address
 
 
 def saved(folder: Path, sizes: list[tuple[int, int]]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
 from specllava.bench.draft_quality import draft_scores
 from specllava.cli.options import write_json
@@ -24,7 +25,6 @@ from specllava.findings.bootstrap import Ratio, pooled_rate, pooled_ratio
 from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from visual.figures.intervals import Panel, interval_figure
 
 
 class DifferError(AssertionError):

@@ -52,7 +52,7 @@ class Export:
 
     def run(self, console: Console) -> None:
         from specllava.models.media.images import open_image
-        from visual.player.picture import data_address
+        from visual.player.encoding import data_address
         from visual.player.race_frames import race_frames
         from visual.player.recorded import read_recorded
         from visual.player.standalone import standalone_page

@@ -66,38 +66,52 @@ class DecodingConfig:
         pydantic.ValidationError: a value outside its bounds; a ``ValueError`` that names field and bound.
     """
 
-    drafter: Annotated[DrafterName, *_choices("Who guesses", "Who proposes tokens.", DRAFTER_INFOS.values())] = "model"
+    drafter: Annotated[
+        DrafterName, *_choices("Who guesses (drafter)", "Who proposes tokens.", DRAFTER_INFOS.values())
+    ] = "model"
 
-    rule: Annotated[RuleName, *_choices("How the tree grows", "How the tree grows.", RULE_INFOS.values())] = "entropy"
+    rule: Annotated[
+        RuleName, *_choices("How the tree grows (rule)", "How the tree grows.", RULE_INFOS.values())
+    ] = "entropy"
 
     max_new_tokens: Annotated[
-        int, Field(ge=1, le=highest("new_tokens"), title="Longest answer"), Usual(16, 512, 16)
+        int, Field(ge=1, le=highest("new_tokens"), title="Longest answer (new tokens)"), Usual(16, 512, 16)
     ] = 160
     """Stop after this many tokens, if the answer has not ended before."""
 
-    depth: Annotated[int, Field(ge=1, le=highest("depth"), title="Levels of guesses"), Usual(1, 20, 1)] = 16
+    depth: Annotated[
+        int, Field(ge=1, le=highest("depth"), title="Levels of guesses (tree depth)"), Usual(1, 20, 1)
+    ] = 16
     """Tokens that the draft looks ahead at most; each level costs one draft pass."""
 
-    nodes: Annotated[int, Field(ge=1, le=MAX_GUESSES, title="Guesses checked in one pass"), Usual(1, 64, 1)] = 20
+    nodes: Annotated[
+        int, Field(ge=1, le=MAX_GUESSES, title="Guesses checked in one pass (tree size)"), Usual(1, 64, 1)
+    ] = 20
     """Guessed tokens sent to the target at most; the best by cumulative log-probability are kept."""
 
     entropy_threshold: Annotated[
-        float, Field(ge=0.0, le=12.0, title="Branch above this doubt"), Usual(0.0, 2.5, 0.05)
+        float, Field(ge=0.0, le=12.0, title="Branch above this doubt (entropy threshold, nats)"), Usual(0.0, 2.5, 0.05)
     ] = 0.3
     """Nats. Below it the draft counts as sure and a node gets one child; above it the node branches."""
 
-    max_branches: Annotated[int, Field(ge=1, le=MAX_CHILDREN, title="Branches of an unsure node"), Usual(1, 8, 1)] = 3
+    max_branches: Annotated[
+        int, Field(ge=1, le=MAX_CHILDREN, title="Branches of an unsure node (branching factor)"), Usual(1, 8, 1)
+    ] = 3
     """Children of an unsure node at most; it gets as many as exp(entropy), rounded up."""
 
-    width: Annotated[int, Field(ge=1, le=highest("width"), title="Nodes grown per level"), Usual(1, 16, 1)] = 4
+    width: Annotated[
+        int, Field(ge=1, le=highest("width"), title="Nodes grown per level (beam width)"), Usual(1, 16, 1)
+    ] = 4
     """Nodes of one level that may grow children: the best by cumulative log-probability."""
 
     min_log_prob: Annotated[
-        float, Field(ge=-50.0, le=0.0, title="Give up branches below"), Usual(-8.0, 0.0, 0.1)
+        float, Field(ge=-50.0, le=0.0, title="Give up branches below (log-probability, nats)"), Usual(-8.0, 0.0, 0.1)
     ] = -2.0
     """Nats. Branches whose cumulative log-probability falls below this are not followed."""
 
-    branching: Annotated[tuple[Children, ...], LISTED, Field(title="Children by level")] = (3, 2, 1, 1, 1)
+    branching: Annotated[
+        tuple[Children, ...], LISTED, Field(title="Children by level (branching factors)")
+    ] = (3, 2, 1, 1, 1)
     """Children of every node by level, for the fixed rule."""
 
     rank_acceptance: Annotated[
@@ -125,13 +139,13 @@ class DecodingConfig:
     seed: Annotated[int, Field(ge=0, le=2**31 - 1, title="Seed")] = 0
     """Of whatever is drawn: same seed, same answer, with a draft or without."""
 
-    children: Annotated[Literal["best", "drawn"], Field(title="Which guesses")] = "best"
+    children: Annotated[Literal["best", "drawn"], Field(title="Which guesses (top-k or sampled)")] = "best"
     """Guesses are the draft's best, or drawn from it without replacement (only with a temperature)."""
 
-    verifier: Annotated[Literal["token", "traversal"], Field(title="How drawn guesses are judged")] = "token"
+    verifier: Annotated[Literal["token", "traversal"], Field(title="How drawn guesses are judged (verifier)")] = "token"
     """Drawn guesses are judged token by token from the root (Sequoia), or branch by branch from the leaves."""
 
-    ngram: Annotated[int, Field(ge=1, le=8, title="Tokens to look up"), Usual(1, 5, 1)] = 3
+    ngram: Annotated[int, Field(ge=1, le=8, title="Tokens to look up (n-gram)"), Usual(1, 5, 1)] = 3
     """Last tokens that prompt-lookup looks for in the text before, at most."""
 
     @property

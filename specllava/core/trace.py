@@ -31,6 +31,7 @@ from specllava.core.tree import DraftTree, Pruned
 MAX_NAME: Final = 100  # characters of a rule's name
 SCHEMA_VERSION: Final = 1
 NO_DRAFT: Final = "none"  # the name of a draft that is not there
+TARGET_ONLY, SPECULATIVE = "target-only", "speculative"  # names of lanes
 MAX_FILE_BYTES = 32 * 2**20
 MAX_SETTINGS = 2000  # characters
 

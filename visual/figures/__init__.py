@@ -1,1 +1,1 @@
-"""Plotly figures and where things stand in them. No gradio, no torch."""
+"""Plotly figures and their layout. No gradio, no torch."""

@@ -143,6 +143,17 @@ def _entropy_bars(found: Ablation) -> go.Figure:
     return figure
 
 
+def drafted_by_position(found: Ablation) -> list[dict[int, bool]]:
+    """Return for every side which positions of the answer were drafted and accepted; the first is the prompt's.
+
+    A run that parts from the first one (a near-tie) has no verdict for the tokens after that.
+    """
+    return [
+        dict(list(enumerate(drafted_tokens(side.trace)))[1 : None if same.identical else same.position])
+        for side, same in zip(found.results, found.sameness, strict=True)
+    ]
+
+
 def _token_table(found: Ablation, what: str, field: str) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Make columns and rows of a table with a row per token of the answer."""
     if not found.results:
@@ -151,17 +162,12 @@ def _token_table(found: Ablation, what: str, field: str) -> tuple[tuple[str, ...
     columns = ["Token"]
     for side in found.results:
         columns += [f"{side.name}: {what}", "gave the token", "drafted"]
-    # A run that parts from the first one (a near-tie) has no verdict for the tokens behind.
-    taken = [
-        dict(enumerate(drafted_tokens(side.trace)[: None if same.identical else same.position]))
-        for side, same in zip(found.results, found.sameness, strict=True)
-    ]
-    rows = []
+    rows, drafted = [], drafted_by_position(found)
     for position, token in enumerate(trace.token_ids):
         row = [token_label(trace, token)]
-        for side, accepted in zip(found.results, taken, strict=True):
+        for side, accepted in zip(found.results, drafted, strict=True):
             value: Sequence[float] = getattr(side.scores, field)
-            verdict = "–" if not position or position not in accepted else "yes" if accepted[position] else "no"
+            verdict = {True: "yes", False: "no", None: "–"}[accepted.get(position)]
             row += [f"{value[position]:.2f}", f"{side.scores.probs[position]:.2f}", verdict]
         rows.append(tuple(row))
     return tuple(columns), tuple(rows)

@@ -1,5 +1,5 @@
-"""Charts of a whole run. Each answers one question: the question is its title, the answer stands beside it in words,
-and the same numbers stand in a table.
+"""Charts of a whole run. Each answers one question: the question is its title, the answer is given in words, and
+a table has the same numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NATS = (0.1, 0.3, 0.7, 1.2)  # inner bounds of the entropy bins, in nats
 UNSURE = 0.3  # nats from which on a draft is called unsure
 RELIABILITY_BINS = 5
 HARDEST = 10  # words before which the draft was most unsure
-FEWEST = 5  # places on an axis that counts, so that a short answer's bars are no wider than a long one's
+FEWEST = 5  # positions on an axis that counts, so that a short answer's bars are no wider than a long one's
 OUTCOMES: dict[Outcome, tuple[str, str, str]] = {  # name, colour, pattern: no meaning hangs on colour alone
     "favourite": ("the draft's favourite was accepted", theme.ACCEPTED, ""),
     "saved": ("another branch saved it", theme.SAVED, "/"),
@@ -136,8 +136,8 @@ def _where_it_breaks(trace: DecodeTrace) -> Chart:
     by_depth.add_bar(x=list(depths), y=[_share(*d) for d in depths.values()], marker_color=theme.ACCEPTED)
     by_rank = panel("rank among siblings", "share accepted")
     by_rank.add_bar(x=[r + 1 for r in ranks], y=[_share(*r) for r in ranks.values()], marker_color=theme.ACCEPTED)
-    for figure, places in ((by_depth, max(depths)), (by_rank, max(ranks) + 1)):
-        _whole_numbers(figure, 1, places)
+    for figure, count in ((by_depth, max(depths)), (by_rank, max(ranks) + 1)):
+        _whole_numbers(figure, 1, count)
         figure.update_yaxes(range=[0, 1.04], tickformat=".0%")
     first, last = depths[1], depths[max(depths)]
     answer = f"A first guess stood {_of(*first)}; at depth {max(depths)}, where reached, {_of(*last)}."
@@ -154,15 +154,15 @@ def _where_it_breaks(trace: DecodeTrace) -> Chart:
 
 def _hard_words(trace: DecodeTrace) -> Chart:
     """Chart the tokens before which the draft was most unsure, with what came of its guesses."""
-    places = [
+    words = [
         (judged, token_label(trace, step.emitted[judged.position]), number)
         for number, step in enumerate(trace.steps, start=1)
         for judged in judged_nodes(step)
     ]
-    doubted = [place for place in places if place[0].entropy is not None]
-    hardest = sorted(doubted, key=lambda place: -(place[0].entropy or 0))[:HARDEST]
-    small = [judged for judged, word, _ in places if word.lower() in FUNCTION_WORDS]
-    others = [judged for judged, word, _ in places if word.lower() not in FUNCTION_WORDS]
+    doubted = [one for one in words if one[0].entropy is not None]
+    hardest = sorted(doubted, key=lambda one: -(one[0].entropy or 0))[:HARDEST]
+    small = [judged for judged, word, _ in words if word.lower() in FUNCTION_WORDS]
+    others = [judged for judged, word, _ in words if word.lower() not in FUNCTION_WORDS]
     kinds = ("small words (the, of, is …)", small), ("all others", others)
     answer = (
         f"Of small words the draft's favourite was accepted {_of(*_favourites(small))}, of all others"
@@ -180,7 +180,7 @@ def _hard_words(trace: DecodeTrace) -> Chart:
 
 
 def _hardest(hardest: Sequence[tuple[JudgedNode, str, int]]) -> go.Figure:
-    """Draw a bar per token, the hardest on top: places are numbers, since a word may stand there twice."""
+    """Draw a bar per token, the hardest on top: rows are numbers, since a word may occur twice."""
     figure = panel("the draft's entropy before the token, nats", None)
     rows = list(range(len(hardest), 0, -1))
     for outcome, (name, colour, pattern) in OUTCOMES.items():
@@ -244,16 +244,16 @@ def _time(alone: DecodeTrace | None, together: DecodeTrace) -> Chart:
     return Chart("Where does the time go?", answer, (figure,), columns, rows)
 
 
-def _whole_numbers(figure: go.Figure, first: int, places: int, tallest: int | None = None) -> None:
+def _whole_numbers(figure: go.Figure, first: int, count: int, tallest: int | None = None) -> None:
     """Count along the axes in whole numbers, with bars as wide for a short answer as for a long one.
 
     Args:
-        first: number of the first place.
-        places: places from there on.
+        first: number of the first position.
+        count: positions from there on.
         tallest: the largest value upwards, if that is a count as well.
     """
-    last = first + max(places, FEWEST) - 1
-    figure.update_xaxes(range=[first - 0.6, last + 0.6], tick0=first, dtick=max(1, math.ceil(places / 12)))
+    last = first + max(count, FEWEST) - 1
+    figure.update_xaxes(range=[first - 0.6, last + 0.6], tick0=first, dtick=max(1, math.ceil(count / 12)))
     if tallest is not None:
         figure.update_yaxes(dtick=max(1, math.ceil(tallest / 6)))
 

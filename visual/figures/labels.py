@@ -1,4 +1,4 @@
-"""Short labels of tokens, and texts of models made safe to stand beside the page's own words."""
+"""Short labels of tokens, and texts of models made safe beside the page's own words."""
 
 from __future__ import annotations
 

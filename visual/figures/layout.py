@@ -1,7 +1,7 @@
 """Heights of a tree's nodes: depth to the right, a straight spine, no two edges crossing.
 
-Every node has a favourite child, which stands level with it; other children's subtrees are moved above
-or below as whole blocks, just far enough that no two nodes of one depth are closer than one slot. Blocks keep
+Every node has a favourite child, level with it; other children's subtrees are moved above
+or below as whole blocks. Two nodes of one depth are at least one slot apart. Blocks keep
 their order at every depth, so edges between two depths cannot cross.
 """
 
@@ -15,7 +15,7 @@ import networkx as nx
 
 @dataclass(slots=True)
 class _Block:
-    """A subtree with its root at height 0: the room it takes at each depth, and where its children's blocks stand."""
+    """A subtree with its root at height 0: its room at each depth, and the offsets of its children's blocks."""
 
     room: dict[int, tuple[int, int]]
     offsets: list[tuple[int, int]]

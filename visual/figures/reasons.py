@@ -12,17 +12,17 @@ Reason = Literal["root", "accepted", "another-wanted", "chance-against", "parent
 def reasons(step: StepTrace, sampled: bool) -> tuple[Reason, ...]:
     """Return one code per node.
 
-    ``another-wanted``: the target's choice was another token. ``chance-against``: the target gave it some probability
-    (``step.view.token_probs``), the draft another (``exp`` of the tree's log-prob), and the draw went against it, or
-    fell on another token. ``parent-rejected``: the branch had been left above it, so it was never verified.
-    ``after-end``: the answer had ended, or reached its limit, before it.
-    A guess that was pruned before the target saw it is no node and has no code: ``step.pruned`` lists it.
+    ``another-wanted``: the target's choice was another token. ``chance-against``: the draw went against it or fell on
+    another token, by the probabilities of target (``step.view.token_probs``) and draft (the tree's log-probs).
+    ``parent-rejected``: a guess above it was rejected, so it was never verified. ``after-end``: the answer had ended,
+    or reached its limit, before it. A guess that was pruned before the target saw it is no node and has no code:
+    ``step.pruned`` lists it.
 
     Args:
         sampled: tokens were drawn (a temperature above 0).
     """
     path, taken = step.verification.path, set(step.emitted_nodes)
-    judged, behind = set(path[: len(step.emitted)]), set(path[len(step.emitted) :])
+    judged, after = set(path[: len(step.emitted)]), set(path[len(step.emitted) :])
     refused: Reason = "chance-against" if sampled else "another-wanted"
     codes: list[Reason] = ["root"]
     for node, parent in enumerate(step.tree.parents[1:], start=1):
@@ -31,5 +31,5 @@ def reasons(step: StepTrace, sampled: bool) -> tuple[Reason, ...]:
         elif parent in judged:
             codes.append(refused)
         else:
-            codes.append("after-end" if parent in behind or codes[parent] == "after-end" else "parent-rejected")
+            codes.append("after-end" if parent in after or codes[parent] == "after-end" else "parent-rejected")
     return tuple(codes)

@@ -69,13 +69,13 @@ class StepLayout:
 
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What became of each node."""
+        """The verdict on each node."""
         pruned: list[Verdict] = ["pruned"] * len(self.step.pruned)
         return (*verdicts(self.step), "next", *pruned)
 
     @cached_property
     def ended(self) -> tuple[bool, ...]:
-        """Which nodes end the answer or stand behind a node that does: what follows them nobody could say."""
+        """Which nodes end the answer or follow a node that does."""
         ended: list[bool] = []
         for token, parent in zip(self.step.tree.tokens, self.step.tree.parents, strict=True):
             ended.append(token in self.trace.eos_token_ids or (parent >= 0 and ended[parent]))
@@ -83,13 +83,13 @@ class StepLayout:
 
     @cached_property
     def entropies(self) -> tuple[float | None, ...]:
-        """The draft's after each node of the tree, in nats; ``None`` where it was not asked, and behind an end."""
+        """The draft's after each node of the tree, in nats; ``None`` where it was not asked, and after an end."""
         known = zip(self.step.tree.entropies, self.ended, strict=True)
         return tuple(None if ended else entropy for entropy, ended in known)
 
     @cached_property
     def hidden(self) -> frozenset[int]:
-        """Ids of what is not drawn: a bonus token that was not used, and guesses pruned behind an end."""
+        """Ids of what is not drawn: a bonus token that was not used, and guesses pruned after an end."""
         unsaid = {self.next_node} if self.step.bonus_unused else set()
         return frozenset(unsaid | {node for node in self.pruned if self.ended[self.parents[node]]})
 
@@ -110,7 +110,7 @@ class StepLayout:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """What stands above each node, "" for none; a fold says how many nodes it holds."""
+        """The label above each node, "" for none; that of a fold counts its nodes."""
         labels = [self._label(node) for node in range(len(self.tokens))]
         folds = {depth: fold for fold in self._folds for depth in fold}
         for node, depth in enumerate(self.depths[: self.next_node]):

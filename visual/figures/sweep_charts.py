@@ -1,71 +1,95 @@
-"""Charts of one answer at several settings: rules side by side, and the values of one setting."""
+"""Charts of one answer at several settings: rules side by side, drafters, and the values of one setting."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
 import plotly.graph_objects as go
 
-from specllava.core.growth.rule import RuleInfo
 from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.metrics import acceptance_by_depth
+from specllava.core.trace import DecodeTrace
 from specllava.findings.sweep import Point, Sweep
 from visual.figures import theme
 from visual.figures.chart import LEGEND, Chart, finite, panel
 
 COUNTED = "Speed-ups are counted passes at the costs measured here, so no other work tells in them; the clock's: table."
 ONE_RUN = "Times are of one run each: on a machine that does other things too, trust the tokens per target pass more."
-LABEL_PLACES = ("middle left", "middle left", "top center", "bottom center", "middle right", "middle right")  # by τ
+LABEL_POSITIONS = ("middle left", "middle left", "top center", "bottom center", "middle right", "middle right")  # by τ
 UNITS: Final = {"entropy_threshold": " nats", "max_branches": " branches", "depth": " levels", "nodes": " nodes"}
-POINT_COLUMNS: Final = (
-    "Tokens per target pass (τ)",
-    "Speed-up, counted",
-    "By the clock",
-    "Drafted",
-    "Accepted",
-    "Target passes",
-    "Same tokens",
-)
+TAU, WORTH = "tokens per target pass (τ)", "times as fast as the target alone"  # axes
+COLOURS: Final = ("#4c78a8", "#e4572e", "#54a24b", "#b279a2", "#9d755d", "#72b7b2", "#f58518")  # of drafters
+SYMBOLS: Final = ("circle", "diamond", "square", "triangle-up", "x", "cross", "star")
+DEEPEST: Final = 8  # levels in the chart of acceptance: below them few guesses are judged
+SHOWN: Final = 3  # levels in the table
+SPEED_COLUMNS: Final = ("Tokens per target pass (τ)", "Speed-up, counted", "By the clock")
+POINT_COLUMNS: Final = (*SPEED_COLUMNS, "Drafted", "Accepted", "Target passes", "Same tokens")
+DRAFTER_COLUMNS: Final = (
+    "Drafter", *SPEED_COLUMNS, "ms per token", "Draft pass, ms", "Draft reads the prompt, ms",
+    "Accepted at depth 1, 2, 3", "Same tokens",
+)  # fmt: skip
 
 
 def rules_chart(found: Sweep) -> Chart:
     """Chart every rule as a point: tokens per target pass against speed-up."""
-    figure = panel("tokens per target pass (τ)", "times as fast as the target alone")
+    figure = panel(TAU, WORTH)
     ordered = sorted(found.points, key=lambda point: point.summary.tau)
-    places = {
-        point.value: LABEL_PLACES[place * len(LABEL_PLACES) // len(ordered)] for place, point in enumerate(ordered)
+    positions = {
+        point.value: LABEL_POSITIONS[number * len(LABEL_POSITIONS) // len(ordered)]
+        for number, point in enumerate(ordered)
     }
     for point in found.points:
-        info, current = RULE_INFOS[str(point.value)], point.value == found.current
-        _add_point(figure, point, info, current, places[point.value])
+        current, info, name = point.value == found.current, RULE_INFOS[str(point.value)], _name(found, point)
+        marker = {
+            "symbol": info.symbol, "size": 16 if current else 13, "color": info.colour, "opacity": 1,
+            "line": {"width": 3 if current else 0, "color": "#f0b400"},
+        }  # fmt: skip
+        _add_point(figure, point, name, marker, mode="markers+text", text=[name], textposition=positions[point.value])
     if found.alone is not None:
         figure.add_scatter(
             x=[1], y=[1], mode="markers+text", name="target alone", text=["target alone"], textposition="bottom center",
             marker={"symbol": "line-ew", "size": 15, "line": {"width": 3, "color": theme.QUIET}},
         )  # fmt: skip
     figure.update_layout(height=400, hovermode="closest")
-    figure.update_xaxes(range=[0, 1.15 * max((point.summary.tau for point in found.points), default=1.0)])
+    _scale_tau(figure, found)
     return Chart("Rules side by side", _rules_answer(found), (figure,), ("Rule", *POINT_COLUMNS), _point_rows(found))
 
 
-def _add_point(figure: go.Figure, point: Point, info: RuleInfo, current: bool, place: str) -> None:
-    line = {"width": 3 if current else 0, "color": "#f0b400"}
-    name = f"{info.name} (yours)" if current else info.name
+def _add_point(figure: go.Figure, point: Point, name: str, marker: Mapping[str, object], **more: object) -> None:
     figure.add_scatter(
-        x=[round(point.summary.tau, 3)], y=[finite(point.worth)], mode="markers+text", name=name, text=[name],
-        textposition=place, cliponaxis=False, hovertemplate="τ %{x:.2f}, %{y:.2f}×",
-        marker={"symbol": info.symbol, "size": 16 if current else 13, "color": info.colour, "line": line, "opacity": 1},
+        x=[round(point.summary.tau, 3)], y=[finite(point.worth)], name=name, marker=marker, cliponaxis=False,
+        hovertemplate="τ %{x:.2f}, %{y:.2f}×", **more,
     )  # fmt: skip
 
 
-def _rules_answer(found: Sweep) -> str:
+def _scale_tau(figure: go.Figure, found: Sweep) -> None:
+    figure.update_xaxes(range=[0, 1.15 * max((point.summary.tau for point in found.points), default=1.0)])
+
+
+def _name(found: Sweep, point: Point) -> str:
+    return f"{point.value} (yours)" if point.value == found.current else str(point.value)
+
+
+def _fastest_and_longest(found: Sweep) -> tuple[Point, Point] | None:
+    """Return the points of the largest speed-up and of the largest τ; ``None`` before the first."""
     points = [point for point in found.points if not math.isnan(point.worth)]
     if not points:
+        return None
+    return max(points, key=lambda point: point.worth), max(points, key=lambda point: point.summary.tau)
+
+
+def _describe_fastest(point: Point) -> str:
+    return f"Fastest here: {point.value}, {point.worth:.1f}× with {point.summary.tau:.1f} tokens per target pass. "
+
+
+def _rules_answer(found: Sweep) -> str:
+    best = _fastest_and_longest(found)
+    if best is None:
         return "No rule has made a step yet."
-    fastest, longest = max(points, key=lambda p: p.worth), max(points, key=lambda p: p.summary.tau)
-    answer = (
-        f"Fastest here: {fastest.value}, {fastest.worth:.1f}× with {fastest.summary.tau:.1f} tokens per target pass. "
-    )
+    fastest, longest = best
+    answer = _describe_fastest(fastest)
     if longest.summary.tau - fastest.summary.tau > 0.05:
         answer += (
             f"More tokens per target pass is not faster by itself: {longest.value} has {longest.summary.tau:.1f},"
@@ -73,15 +97,15 @@ def _rules_answer(found: Sweep) -> str:
         )
     else:
         answer += "No other rule has more tokens per target pass. "
-    return f"{answer}{sameness_sentence(found)} {how_timed(found)}"
+    return f"{answer}{_sameness_sentence(found)} {_how_timed(found)}"
 
 
 def sweep_chart(found: Sweep) -> Chart:
     """Chart τ and speed-up against a setting's values; the present value is a point on both curves."""
     name, unit = found.field.replace("_", " "), UNITS.get(found.field, "")
     measures = (
-        ("tokens per target pass (τ)", lambda point: round(point.summary.tau, 3), theme.TARGET),
-        ("times as fast as the target alone", lambda point: finite(point.worth), theme.ACCEPTED),
+        (TAU, lambda point: round(point.summary.tau, 3), theme.TARGET),
+        (WORTH, lambda point: finite(point.worth), theme.ACCEPTED),
     )
     figures = []
     for up, read, colour in measures:
@@ -102,23 +126,23 @@ def sweep_chart(found: Sweep) -> Chart:
 
 
 def _sweep_answer(found: Sweep, unit: str) -> str:
-    points = [point for point in found.points if not math.isnan(point.worth)]
-    if not points:
+    best = _fastest_and_longest(found)
+    if best is None:
         return "No value has made a step yet."
-    fastest, longest = max(points, key=lambda p: p.worth), max(points, key=lambda p: p.summary.tau)
+    fastest, longest = best
     answer = (
         f"Fastest here: {fastest.value:g}{unit}, {fastest.worth:.1f}×; most tokens per target pass:"
         f" {longest.summary.tau:.1f}, first reached at {longest.value:g}. "
     )
-    yours = next((point for point in points if point.value == found.current), None)
+    yours = next((p for p in found.points if p.value == found.current and not math.isnan(p.worth)), None)
     if yours is not None and yours is not fastest:
         answer += f"Yours, {yours.value:g}: {yours.worth:.1f}× with {yours.summary.tau:.1f} tokens per target pass. "
     elif yours is not None:
         answer += "That is your setting. "
-    return f"{answer}{sameness_sentence(found)} {how_timed(found)}"
+    return f"{answer}{_sameness_sentence(found)} {_how_timed(found)}"
 
 
-def how_timed(found: Sweep) -> str:
+def _how_timed(found: Sweep) -> str:
     """Say what the speed-ups of a sweep rest on."""
     return ONE_RUN if any(math.isnan(point.counted) for point in found.points) else COUNTED
 
@@ -126,23 +150,82 @@ def how_timed(found: Sweep) -> str:
 def _point_rows(found: Sweep) -> tuple[tuple[str, ...], ...]:
     return tuple(
         (
-            f"{point.value}{' (yours)' if point.value == found.current else ''}", f"{point.summary.tau:.2f}",
-            times(point.counted), times(point.speedup), str(point.summary.drafted),
+            _name(found, point), f"{point.summary.tau:.2f}",
+            _times(point.counted), _times(point.speedup), str(point.summary.drafted),
             str(point.summary.accepted), str(point.summary.target_passes),
-            "yes" if point.same else "near-tie" if point.sameness.near_tie else "no",
+            _same_tokens(point),
         )
         for point in found.points
     )  # fmt: skip
 
 
-def times(speedup: float) -> str:
+def _same_tokens(point: Point) -> str:
+    return "yes" if point.same else "near-tie" if point.sameness.near_tie else "no"
+
+
+def _times(speedup: float) -> str:
     """Write a speed-up for a table."""
     return "–" if math.isnan(speedup) else f"{speedup:.2f}×"
 
 
-def sameness_sentence(found: Sweep) -> str:
+def _sameness_sentence(found: Sweep) -> str:
     """Say whether every run gave the target's own tokens."""
     differing = [str(point.value) for point in found.points if not point.same]
     if differing:
         return f"Other tokens than the target alone: {', '.join(differing)} (see the table)."
     return "Every run said what the target says alone, token for token."
+
+
+def drafters_chart(found: Sweep) -> Chart:
+    """Chart every drafter as a point, tokens per target pass against speed-up, and its acceptance by depth."""
+    race = panel(TAU, WORTH)
+    depths = panel("depth of the guess", "share accepted")
+    looks = {value: (COLOURS[i % len(COLOURS)], SYMBOLS[i % len(SYMBOLS)]) for i, value in enumerate(found.values)}
+    traces = dict(found.runs)
+    for point in found.points:
+        colour, symbol = looks[point.value]
+        name = _name(found, point)
+        marker = {"symbol": symbol, "size": 15, "color": colour, "opacity": 1}
+        _add_point(race, point, name, marker, mode="markers")
+        shares = _acceptance(traces[point.value], DEEPEST)
+        depths.add_scatter(
+            x=list(range(1, len(shares) + 1)), y=shares, mode="lines+markers", name=name, showlegend=False,
+            line={"color": colour, "width": 2}, marker={**marker, "size": 8}, hovertemplate="depth %{x}: %{y:.2f}",
+        )  # fmt: skip
+    race.update_layout(showlegend=True, legend=LEGEND, height=340, hovermode="closest")
+    _scale_tau(race, found)
+    depths.update_xaxes(dtick=1)
+    depths.update_yaxes(range=[0, 1.03])
+    rows = tuple(_drafter_row(found, point, traces[point.value]) for point in found.points)
+    return Chart("Who guesses best?", _drafters_answer(found), (race, depths), DRAFTER_COLUMNS, rows)
+
+
+def _drafters_answer(found: Sweep) -> str:
+    best = _fastest_and_longest(found)
+    if best is None:
+        return "No drafter has made a step yet."
+    fastest, longest = best
+    answer = _describe_fastest(fastest)
+    if longest is not fastest:
+        answer += f"Most tokens per target pass: {longest.value}, {longest.summary.tau:.1f}, and {longest.worth:.1f}×. "
+    return f"{answer}{_sameness_sentence(found)} {_how_timed(found)}"
+
+
+def _drafter_row(found: Sweep, point: Point, trace: DecodeTrace) -> tuple[str, ...]:
+    cost = dict(found.draft_pass).get(point.value)
+    shares = _acceptance(trace, SHOWN)
+    emitted = sum(len(step.emitted) for step in trace.steps)
+    return (
+        _name(found, point), f"{point.summary.tau:.2f}", _times(point.counted), _times(point.speedup),
+        f"{1000 * trace.decode_seconds / emitted:.2f}", "–" if cost is None else f"{1000 * cost:.2f}",
+        "–" if cost is None else f"{1000 * trace.prefill.draft_seconds:.1f}",
+        " · ".join("–" if share is None else f"{share:.2f}" for share in shares) or "–",
+        _same_tokens(point),
+    )  # fmt: skip
+
+
+def _acceptance(trace: DecodeTrace, deepest: int) -> list[float | None]:
+    """Return the share of judged guesses that were accepted, from depth 1 on; ``None`` where none was judged."""
+    found = acceptance_by_depth([trace])
+    judged = [found.get(depth, (0, 0)) for depth in range(1, min(deepest, max(found, default=0)) + 1)]
+    return [round(hits / tests, 3) if tests else None for hits, tests in judged]

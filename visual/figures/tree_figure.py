@@ -28,7 +28,7 @@ PRUNED_CHARACTERS = 6
 STUB = 21  # pixels that a stub is long, from the middle of its node
 STUB_ANGLES = (24, 80)  # degrees below the horizontal: labels stand above, the favourite child level
 ROW_PIXELS = 36  # of a slot at the natural scale
-EMPTY = " "  # a label of no characters at all is taken out of the page, and no later step's label comes in its place
+EMPTY = " "  # a label of no characters at all is taken out of the page, and no later step's label replaces it
 Drawing = dict[str, Any]
 WIDTHS = ((0.1, 1.0), (0.35, 2.0), (0.7, 3.2), (1.01, 4.4))  # draft probability below -> width in pixels
 
@@ -74,7 +74,7 @@ def _groups(layout: StepLayout) -> list[tuple[Verdict, list[int]]]:
 
 
 def rows_with_pruned(layout: StepLayout) -> dict[str, object]:
-    """Return what changes in the figure when pruned guesses are switched on: ``y`` by trace uid, edges, rows."""
+    """Return the changes of the figure when pruned guesses are switched on: ``y`` by trace uid, edges, rows."""
     heights = layout.heights_with_pruned
     moved = {verdict: [heights[node] for node in nodes] for verdict, nodes in _groups(layout)}
     shapes, ends = _edges(layout, heights, stubs=False)
@@ -112,7 +112,7 @@ def _edges(layout: StepLayout, heights: Sequence[int], stubs: bool) -> tuple[lis
     """Make the edges by style, in the order of drawing, and list the nodes that each style's edges lead to.
 
     Args:
-        stubs: pruned guesses are stubs; otherwise they have their places in ``heights``.
+        stubs: pruned guesses are stubs; otherwise they are drawn at their ``heights``.
     """
     branch = layout.step.emitted_nodes
     taken = set(branch)
@@ -150,8 +150,8 @@ def _stubs(layout: StepLayout, heights: Sequence[int]) -> dict[int, str]:
     low, high = STUB_ANGLES
     for parent, family in families.items():
         x, y = layout.columns[layout.depths[parent]], heights[parent]
-        for place, node in enumerate(family):
-            angle = math.radians(low + (high - low) * (place + 0.5) / len(family))
+        for number, node in enumerate(family):
+            angle = math.radians(low + (high - low) * (number + 0.5) / len(family))
             end = (round(x + STUB * math.cos(angle), 1), round(y - STUB * math.sin(angle) / ROW_PIXELS, 3))
             pieces[node] = f"M{x},{y}L{end[0]:g},{end[1]:g}"
     return pieces

@@ -1,7 +1,7 @@
 """What a request may cost, decided before gradio reads it: its bytes, its values, and how often its address may ask.
 
-Gradio parses a body, makes a session and converts values on the event loop that all visitors share, and it does so
-before any handler of the page runs. What would keep that loop, the memory or the disk is refused here, in one line.
+Before any handler of the page runs, Gradio parses a body, makes a session and converts values on the event loop that
+all visitors share. What would keep that loop, the memory or the disk is refused here, in one line.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class Refusal(Exception):
 class Admission:
     """ASGI middleware that refuses requests beyond a page's limits with one line of JSON, ``{"detail": …}``.
 
-    A client is told apart by the address that the server has for it, so a proxy has to be trusted to say whom it
-    speaks for. Whatever asks for a slot in the waiting line counts as a run, everything else as an event.
+    Clients are distinguished by the address that the server has for them, so a proxy has to be trusted to name its
+    client. Whatever asks for a slot in the waiting line counts as a run, everything else as an event.
 
     Args:
         page: whose handlers are called.
@@ -150,7 +150,7 @@ class Admission:
                 await self._answer(scope, body, send)
 
     async def _admit(self, scope: Scope, receive: Receive) -> tuple[Receive, AbstractAsyncContextManager[Any]]:
-        """Return what the body comes from, and what to hold until the answer.
+        """Return the source of the body, and a context to hold until the answer.
 
         Raises:
             Refusal: with the answer.
@@ -183,7 +183,7 @@ class Admission:
         return _again(body, receive), slot
 
     async def _check_body(self, body: bytes, path: str, address: str) -> AbstractAsyncContextManager[Any]:
-        """Check the body of a call and count what it asks for. Return what to hold until the answer."""
+        """Check the body of a call and count its requests. Return a context to hold until the answer."""
         call = self._bodies.read(body, path)
         name = call.get("session_hash") if isinstance(call, dict) else None
         if name:
@@ -247,7 +247,7 @@ class Admission:
 
 
 def _without_forgeries(scope: Scope) -> Scope:
-    """Leave out what a client says of the page's own address, unless a trusted proxy speaks for that client.
+    """Leave out a client's headers about the page's own address, unless a trusted proxy sends them.
 
     The server gives port 0 to an address that such a proxy named, which no connection has.
     """
@@ -275,7 +275,7 @@ def _refusal(status: int, line: str) -> Refusal:
 
 
 async def _read(receive: Receive, most: int) -> bytes:
-    """Read a body, whatever length it was said to have."""
+    """Read a body, whatever its Content-Length."""
     body = bytearray()
     while True:
         message = await receive()
@@ -289,7 +289,7 @@ async def _read(receive: Receive, most: int) -> bytes:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body that was read once more, and then waits for the client to leave."""
+    """Return a source that yields a body once more and then waits for the client to leave."""
     first: list[Message] = [{"type": "http.request", "body": body}]
 
     async def again() -> Message:

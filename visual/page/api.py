@@ -1,8 +1,8 @@
 """Endpoints for programs beside the page: ``/compare``, ``/generate``, ``/compare_stream``. Everything else is private.
 
-A call is a run like a click on Run: it waits in the same line, computes in the same slot, is held to the same limits,
-and ends within one decode step once its client is gone. Its parameters are the fields of ``DecodingConfig``, so their
-names, types and defaults are those of the command line; what they mean becomes the endpoint's documentation.
+A call is a run like a click on Run, with the same waiting line, slot and limits. It ends within one decode step once
+its client is gone. Its parameters are the fields of ``DecodingConfig``, so their names, types and defaults are those of
+the command line; what they mean becomes the endpoint's documentation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args, get_origin
 
 import gradio as gr
 from gradio.events import api
@@ -26,9 +26,9 @@ from specllava.core.config import DecodingConfig, one_line, short
 from specllava.core.limits import Limits
 from specllava.core.metrics import RunTotals, compare, speedup, summarise
 from specllava.core.race_file import race_json
-from specllava.core.trace import DecodeTrace
+from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from visual.page.admission import RunRate, check_early
-from visual.page.app_state import AppState, Backend
+from visual.page.app_state import AppState
 from visual.page.controls import FIELDS, check_options, limit_option
 from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PRECISION, ModelChoices, chosen_models, read_models
 from visual.page.notices import text_of
@@ -37,8 +37,12 @@ from visual.page.race import SECONDS_PER_UPDATE, speculation_off
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import COMPUTE, RunInputs, RunKind, Update, prepared, run_updates, session_of, watch_call
 from visual.page.uploads import uploaded_pictures
-from visual.player.frames import SPECULATIVE, TARGET_ONLY, Ending
-from visual.player.question import shorten_question
+from visual.player.bounds import shorten_question
+from visual.player.frames import Ending
+
+if TYPE_CHECKING:
+    from specllava.pair import Pair
+    from visual.page.zero_gpu import ZeroGPUPair
 
 KINDS: Final = "a PNG, JPEG, WebP, BMP or GIF file"
 IMAGE: Final = f"the picture: {KINDS} that was uploaded to this server"
@@ -92,7 +96,7 @@ class Compared(TypedDict):
 
 
 def answer_of(trace: DecodeTrace, ended: Ending | None) -> Answer:
-    """Return what one lane said and what it took; ``ended`` is ``None`` while it runs."""
+    """Return one lane's answer with its costs; ``ended`` is ``None`` while it runs."""
     totals = summarise([trace])
     return Answer(
         answer=trace.text, tokens=totals.tokens, passes=totals.target_passes, tau=_number(totals.tau),
@@ -129,7 +133,7 @@ def _number(value: float) -> float | None:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What sets one endpoint apart.
+    """An endpoint of the API.
 
     Args:
         name: of the endpoint, without the slash.
@@ -183,7 +187,7 @@ class CallRun:
     """
 
     def __init__(
-        self, endpoint: Endpoint, backend: Backend, events: Generator[Any], is_wanted: Callable[[], bool],
+        self, endpoint: Endpoint, backend: Pair | ZeroGPUPair, events: Generator[Any], is_wanted: Callable[[], bool],
         leave: Callable[[], None],
     ) -> None:  # fmt: skip
         self.events = events
@@ -231,8 +235,7 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
     is_wanted = watch_call()
 
     def start(inputs: RunInputs) -> CallRun:
-        models = chosen_models(state.others, inputs.models)
-        backend = (models.backend if models else state.backend)()
+        backend = state.backend_on(inputs.models)
         absent = speculation_off(backend.info, inputs.config)
         if absent and not endpoint.alone:
             raise ValueError(f"drafter {inputs.config.drafter} drafts nothing here: choose another, or call /generate")
@@ -274,19 +277,19 @@ def _answers(endpoint: Endpoint, state: AppState, session: str, asked: RunReques
     """
     requests: RunRequests = state.requests
     key = session, f"{endpoint.name} {uuid.uuid4().hex}"  # a client may make several calls at once
-    said, answered = "", False
+    line, answered = "", False
     requests.request(key, asked)
     try:
         kind = call_kind(endpoint, state, lambda: requests.cancel(key))
         for value, notice in run_updates(requests, kind, key):
-            said = notice
+            line = notice
             if value is not None:
                 answered = True
                 yield value
     finally:
         requests.cancel(key)
-    if not answered or text_of(said, "error"):
-        raise gr.Error(text_of(said) or "nobody waits for this answer any more", print_exception=False)
+    if not answered or text_of(line, "error"):
+        raise gr.Error(text_of(line) or "nobody waits for this answer any more", print_exception=False)
 
 
 def _request(image: Any, question: Any, options: dict[str, Any], state: AppState) -> RunRequest:

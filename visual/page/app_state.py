@@ -1,21 +1,19 @@
-"""What the visitors of one running page share, and what the page needs of a pair of models. No tensors."""
+"""State that the visitors of one running page share, with the models that answer them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Event
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from specllava.core.config import DecodingConfig
 from specllava.core.limits import Limits
-from specllava.core.trace import DecodeTrace, RunInfo
-from specllava.models.media.media import Pictures
+from specllava.core.trace import RunInfo
 from visual.page.dialogue import Dialogues, TurnParts
-from visual.page.model_choice import Chosen, ModelChoices
+from visual.page.model_choice import AS_STARTED, Chosen, ModelChoices, chosen_models
 from visual.page.run_requests import RunRequests
 from visual.page.uploads import UploadStore
 from visual.player.lessons import Lesson
@@ -24,41 +22,21 @@ from visual.player.recorded import Recorded
 if TYPE_CHECKING:
     from specllava.chat import Chat
     from specllava.lab import Lab
+    from specllava.pair import Pair
+    from visual.page.zero_gpu import ZeroGPUPair
 
 log = logging.getLogger("specllava.page")
 
 
-class Backend(Protocol):
-    """Interface that the page needs of a pair of models: ``specllava.Pair``, or ``ZeroGPUPair``."""
-
-    @property
-    def info(self) -> RunInfo: ...
-
-    def race(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
-        """Yield events of both lanes, or of the target's if nobody drafts.
-
-        Bad input raises a ``ValueError`` that a visitor can read.
-        """
-
-    def answer(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
-        """Yield events of the one lane that answers; bad input as of :meth:`race`."""
-
-    def preparing(self, config: DecodingConfig) -> Generator[None]:
-        """Measure what a run with this configuration goes by, a pass at a time; nothing if that is known."""
-
-    def collect_race(self, events: Iterable[Any]) -> dict[str, DecodeTrace]:
-        """Collect the traces so far, by lane."""
-
-
 @dataclass(frozen=True)
 class Models:
-    """Models that a visitor may choose in place of the page's own; each part is made at its first use.
+    """Models that a visitor may choose instead of the page's own; each part is made at its first use.
 
     Args:
         backend, lab, chat: as of :class:`AppState` and its dialogues.
     """
 
-    backend: Callable[[], Backend]
+    backend: Callable[[], Pair | ZeroGPUPair]
     lab: Callable[[], Lab]
     chat: Callable[[Sequence[TurnParts]], Chat]
 
@@ -76,14 +54,14 @@ class AppState:
         lessons: guided examples.
         code: address of the project's files, for links; empty if none is known.
         lab: waits for the models; without it the page has no lab.
-        dialogues: of the visitors; without them every question stands alone.
-        others: models to choose in place of these.
+        dialogues: of the visitors; without them no question is a follow-up.
+        others: models to choose instead of these.
         choices: what these are called.
         launched: set once the page is served.
         uploads: of the visitors.
     """
 
-    backend: Callable[[], Backend]
+    backend: Callable[[], Pair | ZeroGPUPair]
     recorded: Sequence[Recorded] = ()
     toy: bool = True
     requests: RunRequests = field(default_factory=RunRequests)
@@ -101,6 +79,29 @@ class AppState:
     def limits(self) -> Limits:
         """What runs and files are held to."""
         return self.requests.limits
+
+    def backend_on(self, chosen: Chosen) -> Pair | ZeroGPUPair:
+        """Return the pair that was chosen, once it is loaded.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        models = chosen_models(self.others, chosen)
+        return (models.backend if models else self.backend)()
+
+    def lab_on(self, chosen: Chosen) -> Lab:
+        """Return the experiments on the models that were chosen; otherwise as :meth:`backend_on`."""
+        models = chosen_models(self.others, chosen)
+        lab = models.lab if models else self.lab
+        assert lab is not None  # a page without a lab has no experiment to run
+        return lab()
+
+    def labs(self, chosen: Chosen) -> dict[str, Lab]:
+        """Return the experiments with each draft of the target, by its name, in the precision that was chosen."""
+        if chosen.pair != AS_STARTED:
+            return {chosen.pair: self.lab_on(chosen)}
+        drafts = self.choices.all_drafts().items()
+        return {name: self.lab_on(replace(chosen, draft=draft)) for name, draft in drafts}
 
     @property
     def first(self) -> Recorded | None:

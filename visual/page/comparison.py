@@ -20,21 +20,21 @@ from specllava.core.race_file import write_zip
 from specllava.findings.comparison import PairedComparison
 from specllava.findings.comparison_tables import race_files, records, summary_lines, to_csv, to_markdown
 from visual.page import widgets
+from visual.page.app_state import AppState
 from visual.page.comparison_prompts import MAX_PROMPTS, PagePrompt, file_prompts, line_prompts, questions, scene_prompts
 from visual.page.controls import FIELDS, Settings, decoding_config, described_settings
-from visual.page.dialogue import Dialogues
-from visual.page.lab import Inputs, LabState
+from visual.page.lab import Inputs
 from visual.page.model_choice import read_models
 from visual.page.notices import error, info, notice_arguments
 from visual.page.pictures import PictureSource
-from visual.page.race import RACE
+from visual.page.replays import replace_race
 from visual.page.run_requests import RunRequest
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
 from visual.page.uploads import LOST, UploadStore
+from visual.player.bounds import check_question
 from visual.player.component import component_arguments
+from visual.player.encoding import data_address
 from visual.player.frames import Ending
-from visual.player.picture import data_address
-from visual.player.question import check_question
 from visual.player.race_frames import race_frames
 from visual.player.recorded import Recorded, recorded_race
 
@@ -103,7 +103,7 @@ class Comparisons:
         self._lock = Lock()
 
     def keep(self, name: str, found: PairedComparison, prompts: Sequence[PagePrompt]) -> None:
-        """Keep what was found so far."""
+        """Keep the rows so far."""
         with self._lock:
             self._kept[name] = found, prompts
             self._kept.move_to_end(name)
@@ -155,25 +155,25 @@ class ComparisonRun:
         """Return nothing: many answers are compared, and none of them is the run's."""
 
 
-def comparison_kind(lab: LabState, kept: Comparisons) -> RunKind:
+def comparison_kind(state: AppState, kept: Comparisons) -> RunKind:
     """Make the kind of run of a comparison; ``more`` of its requests are :class:`ComparisonRequest`."""
 
     def request(
         event: gr.EventData, reference: Any, source: str, lines: str | None, scenes: float, uploaded: Any,
         a: Settings, b: Settings,
     ) -> RunRequest:  # fmt: skip
-        wanted = ComparisonRequest(source, lines or "", scenes, lab.uploads.prompts(uploaded), a)
-        return RunRequest(lab.uploads.picture(reference), "", b, wanted)
+        wanted = ComparisonRequest(source, lines or "", scenes, state.uploads.prompts(uploaded), a)
+        return RunRequest(state.uploads.picture(reference), "", b, wanted)
 
     def start(inputs: RunInputs) -> ComparisonRun:
-        prompts, limits = inputs.more.prompts(inputs.picture), lab.requests.limits
+        prompts, limits = inputs.more.prompts(inputs.picture), state.requests.limits
         if len(prompts) > limits.prompts:
             raise ValueError(f"{len(prompts)} prompts, and at most {limits.prompts} are compared here: choose fewer")
         for prompt in prompts:
             check_question(prompt.text, limits.prompt_characters)
         a, b = decoding_config(inputs.more.a, limits), inputs.config
         name = read_models(inputs.more.a)
-        ours, theirs = lab.on(name), None if name == inputs.models else lab.on(inputs.models)
+        ours, theirs = state.lab_on(name), None if name == inputs.models else state.lab_on(inputs.models)
         events = ours.compare(questions(prompts), len(prompts), a, b, theirs)
         return ComparisonRun(events, prompts, kept)
 
@@ -190,7 +190,7 @@ def comparison_view(found: PairedComparison, name: str) -> View:
 
 
 def files(found: PairedComparison) -> dict[str, str]:
-    """Return what can be saved: tables as text, and the archive of race files in base64."""
+    """Return the files to save: tables as text, and the archive of race files in base64."""
     archive = io.BytesIO()
     write_zip(archive, race_files(found))
     packed = base64.b64encode(archive.getvalue()).decode()
@@ -202,21 +202,17 @@ def view_json(view: View) -> str:
     return json.dumps(view, ensure_ascii=False, allow_nan=False)
 
 
-def comparison_card(
-    lab: LabState, inputs: Inputs, toy: bool, shown: Sequence[Any], dialogues: Dialogues | None = None
-) -> None:
+def comparison_card(state: AppState, inputs: Inputs, shown: Sequence[Any]) -> None:
     """Build the card. Nothing is computed before a click.
 
     Args:
-        toy: the models know the toy world's scenes.
         shown: the picture's reference, picture, question and player: what opening a pair changes.
-        dialogues: of the visitors, which do not go on from a pair.
     """
     title = f"<h3>{html.escape(TITLE)}</h3><p>{html.escape(ABOUT)}</p>"
     with gr.Column(elem_classes="card experiment", elem_id="against"):
         gr.HTML(**widgets.constant_arguments(title), elem_classes="about")
         a, b = (_side(name, inputs.settings) for name in FIRST)
-        source, lines, scenes, uploaded = _prompts(toy, lab.uploads)
+        source, lines, scenes, uploaded = _prompts(state.toy, state.uploads)
         with gr.Row(elem_classes="lab-controls"):
             run = gr.Button("Compare A and B", size="sm", elem_classes="lab-run")
             stop = gr.Button("Stop", size="sm", interactive=False, elem_classes="lab-stop")
@@ -225,18 +221,16 @@ def comparison_card(
     kept = Comparisons()
     values = [inputs.picture, source, lines, scenes, uploaded, a, b]
     controls = RunControls(run, stop, note, result)
-    connect_run(lab.requests, comparison_kind(lab, kept), controls, [run.click], values)
+    connect_run(state.requests, comparison_kind(state, kept), controls, [run.click], values)
 
     def open_pair(request: gr.Request, event: gr.EventData) -> tuple[Any, ...]:
-        values = open_pair_row(lab, kept, event, request.session_hash or "", dialogues)
-        return lab.uploads.with_reference(request.session_hash, values)
+        values = open_pair_row(state, kept, event, request.session_hash or "")
+        return state.uploads.with_reference(request.session_hash, values)
 
     result.select(open_pair, None, [*shown, note], **QUICK)
 
 
-def open_pair_row(
-    lab: LabState, kept: Comparisons, event: gr.EventData, session: str, dialogues: Dialogues | None = None
-) -> tuple[Any, ...]:
+def open_pair_row(state: AppState, kept: Comparisons, event: gr.EventData, session: str) -> tuple[Any, ...]:
     """Return picture source, picture, question and frames of the row that a click chose, and a notice.
 
     As with other races that were run before, the session's next follow-up goes on from this one.
@@ -247,9 +241,7 @@ def open_pair_row(
         prompt, race = kept.pair(name, number)
     except ValueError as refusal:
         return *(gr.skip() for _ in range(4)), error(f"This cannot be opened: {refusal}")
-    lab.requests.cancel((session, RACE))
-    if dialogues is not None:
-        dialogues.show(session, race, own=True)
+    replace_race(state, session, race, own=True)
     address = data_address(prompt.picture.preview())
     return prompt.picture, address, prompt.text, race_frames(race, f"{race.name} of a comparison", address), ""
 

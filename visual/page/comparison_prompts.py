@@ -1,8 +1,9 @@
 """Prompts of a comparison on many: lines about one picture, toy scenes, or a visitor's file. Nothing is decoded here.
 
 A file is JSON lines, alone or as ``prompts.jsonl`` in a zip archive beside its pictures. Each line is an object with
-``prompt`` and one of ``image``, a picture's name in the archive or a ``data:`` address, and ``scene``, a number of the
-toy world. Archives come from anywhere: entries are read into memory within bounds, and none is ever unpacked to disk.
+``prompt`` and either ``image`` or ``scene``. An ``image`` is a picture's name in the archive or a ``data:`` address, a
+``scene`` a number of the toy world. Archives come from anywhere: entries are read into memory within bounds, and none
+is ever unpacked to disk.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from specllava.core.question import Question
 from specllava.models.media.images import EncodedImage, read_size
 from specllava.toyworld.scene_questions import START, scene_questions
 from visual.page.pictures import Picture, PictureSource
-from visual.player.question import check_question
+from visual.player.bounds import check_question
 
 MAX_PROMPTS: Final = highest("prompts")
 MAX_FILE_BYTES: Final = 8 * 2**20

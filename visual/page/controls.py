@@ -76,7 +76,7 @@ def settings_drawer(run: str, models: ModelChoices | None = None, limits: Limits
 
     Args:
         run: selector of the button that runs with these settings.
-        models: what can be chosen in place of the models that the page was started with.
+        models: choices besides the models that the page was started with.
         limits: of the page, which the form shows and offers no default beyond.
     """
     bounds = limits or Limits()
@@ -232,20 +232,20 @@ def _drafter_option(models: ModelChoices) -> dict[str, Any]:
     own, *others = option["choices"]
     if models.own:
         own = {**own, "title": models.own, "help": models.about}
-    drafts = [{"name": DRAFT + name, "title": name, "help": said} for name, said in models.drafts.items()]
+    drafts = [{"name": DRAFT + name, "title": name, "help": about} for name, about in models.drafts.items()]
     return option | {"choices": [own, *drafts, *others]}
 
 
 def _precision_option(models: ModelChoices) -> dict[str, Any]:
-    said = {AS_STARTED: "as the page was started", **models.precisions}
-    return {"name": PRECISION, "title": "Precision", "choices": [{"name": n, "help": text} for n, text in said.items()]}
+    about = {AS_STARTED: "as the page was started", **models.precisions}
+    return {"name": PRECISION, "title": "Precision", "choices": [{"name": n, "help": h} for n, h in about.items()]}
 
 
 def _option(name: str, limits: Limits | None = None) -> dict[str, Any]:
     """Describe an option for the form: what it is called, and its choices or its bounds and usual range."""
     info = FIELDS[name]
     if name in CHOICES:
-        choices = [{"name": choice, "help": said} for choice, said in CHOICES[name].items()]
+        choices = [{"name": choice, "help": about} for choice, about in CHOICES[name].items()]
         return {"name": name, "title": info.title, "choices": choices}
     about = {"name": name, "title": info.title, "help": info.description}
     if name == "shape":

@@ -1,10 +1,9 @@
 """Dialogues of the page's visitors: what each goes on from, and KV caches that all of them share a bounded memory for.
 
-A visitor has one dialogue at a time: the race that is on show, recorded or run here, and the follow-up questions behind
-it. What was asked and said stays until the visitor begins another or leaves. Both it and what was read, the KV caches
-of both lanes, stay while there is room for their bytes: those of the visitors who asked longest ago are dropped. KV
-caches are read again with the next question; of a dialogue the visitor is told that it is no longer kept. No tensors
-here: chats are made by whoever serves the page.
+A visitor has one dialogue at a time: the race on show, recorded or run here, and the follow-up questions after it. It
+stays until the visitor begins another or leaves. Dialogues and the KV caches of both lanes are kept within bounds of
+bytes: those of the visitors who asked longest ago are dropped. A dropped KV cache is filled again with the next
+question; a follow-up to a dropped dialogue is refused. No tensors here: whoever serves the page makes the chats.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 import gradio as gr
 
 from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace
+from specllava.core.trace import TARGET_ONLY, DecodeTrace
 from specllava.models.media.images import open_image
 from specllava.models.media.media import Media, all_frames, open_media
 from visual.page.notices import refusal_notice
 from visual.page.pictures import Picture, PictureSource, image_bytes
 from visual.page.runs import QUICK
 from visual.page.uploads import UploadStore
-from visual.player.frames import TARGET_ONLY
-from visual.player.picture import data_address
+from visual.player.encoding import data_address
 from visual.player.recorded import MAX_TURNS, Recorded
 from visual.player.turns import DialoguePosition, DialogueTurn, dialogue_id, recorded_turns
 
@@ -47,15 +45,15 @@ TurnParts = tuple[str, tuple[Media, ...], DecodeTrace, DecodeTrace | None]
 
 @dataclass(eq=False)
 class Dialogue:
-    """What a visitor's next follow-up goes on from.
+    """The dialogue that a visitor's next follow-up continues.
 
     Args:
         id: as the player knows it.
         recorded: the race or dialogue that is on show, until the first follow-up.
-        chat: what was asked and said here.
-        said: likewise, while no models are held for it.
+        chat: questions and answers given here.
+        past: its turns, while no models are held for it.
         edited: number of the turn that the next question replaces, from 0.
-        sources: what the turns are about, as the page knows it; ``None`` where that is no picture.
+        sources: the picture of each turn, as the page knows it; ``None`` without one.
         models: name of the models of the chat.
         own: whether the recorded race is this visitor's alone, not one that the page shows to all.
     """
@@ -66,19 +64,19 @@ class Dialogue:
     edited: int | None = None
     sources: list[PictureSource | None] = field(default_factory=list)
     models: str = ""
-    said: Sequence[Turn] = ()
+    past: Sequence[Turn] = ()
     own: bool = False
-    counted: int = field(default=0, init=False)  # bytes, when it was last put into its place
+    counted: int = field(default=0, init=False)  # bytes, when it was last stored
 
     @property
     def turns(self) -> Sequence[Turn]:
-        """What was asked and said here."""
-        return self.said if self.chat is None else self.chat.turns
+        """The questions and answers given here."""
+        return self.past if self.chat is None else self.chat.turns
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to go on from."""
-        return self.recorded is None and self.chat is None and not self.said
+        return self.recorded is None and self.chat is None and not self.past
 
     @property
     def nbytes(self) -> int:
@@ -91,8 +89,8 @@ class Dialogue:
         return DIALOGUE_BYTES + sum(map(_trace_bytes, traces)) + pictures
 
     def put_down(self) -> None:
-        """Let go of the models; what was said stays."""
-        self.said, self.chat = self.turns, None
+        """Let go of the models; the turns stay."""
+        self.past, self.chat = self.turns, None
 
     def edit(self, turn: int) -> tuple[str, PictureSource | None]:
         """Let the next question replace a turn. Return that turn's question and picture.
@@ -101,7 +99,7 @@ class Dialogue:
             ValueError: there is no such turn.
         """
         asked = [one.prompt for one in self.recorded.turns] if self.recorded else []
-        if self.chat is not None or self.said:
+        if self.chat is not None or self.past:
             asked = [one.text for one in self.turns]
         if not 0 <= turn < len(asked):
             raise ValueError(f"the dialogue has {len(asked)} turns, and no turn {turn + 1} to edit")
@@ -114,7 +112,7 @@ class Dialogue:
         Raises:
             ValueError: a race that cannot be gone on from.
         """
-        if self.chat is None and not self.said:
+        if self.chat is None and not self.past:
             self.chat = make([] if self.recorded is None else _turn_parts(self.recorded))
         elif self.chat is None or models != self.models:
             self.chat = make([(turn.text, turn.media, turn.trace, turn.alone) for turn in self.turns])
@@ -190,7 +188,7 @@ class Dialogues:
 
         Args:
             models: name of the models that answer.
-            make: makes a chat of these models, in place of the page's own.
+            make: makes a chat of these models, instead of the page's own.
 
         Raises:
             ValueError: bad input, or nothing to go on from.
@@ -243,7 +241,7 @@ class Dialogues:
             return sum(map(_nbytes, self._dialogues.values()))
 
     def _put(self, session: str, dialogue: Dialogue, before: Dialogue | None = None) -> None:
-        """Put a dialogue in its session's place; with ``before``, only if that is still there.
+        """Store a session's dialogue; with ``before``, only if that is still the session's.
 
         Reading pictures takes seconds, in which the visitor may open another race, or leave.
         """
@@ -258,7 +256,7 @@ class Dialogues:
                 kept -= self._dialogues.popitem(last=False)[1].counted
 
     def _make_room(self, session: str) -> None:
-        """Drop what was read longest ago, of dialogues other than this session's."""
+        """Drop the oldest KV caches of dialogues other than this session's."""
         with self._lock:
             waiting = [dialogue for holder, dialogue in self._dialogues.items() if holder != session]
             kept = sum(map(_nbytes, waiting))

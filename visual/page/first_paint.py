@@ -1,7 +1,7 @@
 """The page's first paint: markup in the document itself, before a script has run.
 
 For the first example it is the live player as ``python -m benchmarks.first_paint`` recorded it; for anything else,
-cards that are empty but for the question and the step. It comes in front of Gradio's place, in a shadow root in which
+cards that are empty but for the question and the step. It comes before Gradio's own element, in a shadow root in which
 its names and styles touch nothing. ``first_paint.js`` takes it away once the player shows the same.
 """
 
@@ -143,7 +143,7 @@ class FirstPaintMiddleware:
             whole = bytes(body)
             if head["status"] == 200:
                 query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-                whole = _behind_body_tag(whole, self._markup(query))
+                whole = _after_body_tag(whole, self._markup(query))
                 if self._preview:
                     whole = self._preview.put_into(whole, scope)
                 MutableHeaders(scope=head)["content-length"] = str(len(whole))
@@ -160,5 +160,5 @@ class FirstPaintMiddleware:
             return ""
 
 
-def _behind_body_tag(document: bytes, markup: str) -> bytes:
+def _after_body_tag(document: bytes, markup: str) -> bytes:
     return re.sub(rb"<body[^>]*>", lambda tag: tag[0] + markup.encode(), document, count=1)

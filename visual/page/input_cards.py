@@ -25,7 +25,7 @@ from visual.player.recorded import Recorded
 
 SHOWN_EXAMPLES = 6
 SCENES: Final[dict[str, Split]] = {"New scene": "train", "Strange scene": "held-out"}
-# A video is decoded for a moment, in which nothing else would be said.
+# Decoding a video takes a moment, in which there would be no other notice.
 READING = f"""
 (files) => (files ?? []).some(({{ path }}) => {json.dumps(SUFFIXES)}.some((end) => path.toLowerCase().endsWith(end)))
   ? {json.dumps(info("The video is being read."))} : ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -14,6 +14,7 @@ from specllava.core.config import DecodingConfig
 from specllava.findings.sweep import SWEEP_VALUES
 from specllava.models.media.media import Pictures
 from visual.page import widgets
+from visual.page.app_state import AppState
 from visual.page.controls import Settings
 from visual.page.lab_views import (
     View,
@@ -24,16 +25,13 @@ from visual.page.lab_views import (
     rules_view,
     sweep_view,
 )
-from visual.page.model_choice import AS_STARTED, Chosen, ModelChoices, chosen_models
 from visual.page.notices import info, notice_arguments
-from visual.page.pictures import UNKNOWN, LostPicture, PictureSource
-from visual.page.run_requests import RunRequest, RunRequests
+from visual.page.pictures import UNKNOWN, LostPicture, PictureSource, new_scene
+from visual.page.run_requests import RunRequest
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
-from visual.page.uploads import UploadStore
+from visual.player.bounds import shorten_question
 from visual.player.component import component_arguments
 from visual.player.frames import Ending
-from visual.player.picture import data_address
-from visual.player.question import shorten_question
 from visual.player.static_files import PLOTLY_JS
 
 if TYPE_CHECKING:
@@ -44,42 +42,6 @@ MOUNT = """
 loaded.then(({ charts, player, compared, lab }) =>
   lab.mount({ element, props, watch, charts, player, compared, choose: (given) => trigger("select", { given }) }));
 """
-
-
-@dataclass(frozen=True)
-class LabState:
-    """State that the visitors of one lab share.
-
-    Args:
-        experiments: waits for the models; raises if they could not be loaded.
-        another: makes a picture that is not the visitor's.
-        requests: races and experiments that wait or run, on the whole page.
-        others: experiments on other models.
-        choices: what these models are called.
-        uploads: of the visitors.
-    """
-
-    experiments: Callable[[], Lab]
-    another: Callable[[], PictureSource]
-    requests: RunRequests
-    others: Mapping[Chosen, Callable[[], Lab]] = field(default_factory=dict)
-    choices: ModelChoices = field(default_factory=ModelChoices)
-    uploads: UploadStore = field(default_factory=UploadStore)
-
-    def on(self, models: Chosen) -> Lab:
-        """Return the experiments on the models that were chosen.
-
-        Raises:
-            ValueError: there are none.
-        """
-        return (chosen_models(self.others, models) or self.experiments)()
-
-    def drafts(self, models: Chosen) -> dict[str, Lab]:
-        """Return the experiments with each draft of the target, by its name, in the precision that was chosen."""
-        if models.pair != AS_STARTED:
-            return {models.pair: self.on(models)}
-        drafts = self.choices.all_drafts().items()
-        return {name: self.on(replace(models, draft=draft)) for name, draft in drafts}
 
 
 @dataclass(frozen=True)
@@ -101,38 +63,37 @@ class Experiment:
     button: str
     start: Callable[[Lab, Pictures, str, Any, DecodingConfig], Generator[Any]]
     view: Callable[[Any], tuple[str, View]]
-    control: Callable[[LabState], Any] = lambda lab: gr.State([])
-    read: Callable[[LabState, gr.EventData, Any], Any] = lambda lab, event, value: value
-    prepare: Callable[[LabState, RunInputs], Any] = lambda lab, inputs: inputs.more
+    control: Callable[[AppState], Any] = lambda state: gr.State([])
+    read: Callable[[AppState, gr.EventData, Any], Any] = lambda state, event, value: value
+    prepare: Callable[[AppState, RunInputs], Any] = lambda state, inputs: inputs.more
     on_token: bool = False
 
 
 # --- controls and inputs of single experiments ----------------------------------------------------------------------
 
 
-def _swept_option(lab: LabState) -> gr.Radio:
+def _swept_option(state: AppState) -> gr.Radio:
     fields = [(name.replace("_", " "), name) for name in SWEEP_VALUES]
     return gr.Radio(fields, value=fields[0][1], show_label=False, container=False, label="Option", elem_id="swept")
 
 
-def _other_picture(lab: LabState) -> gr.HTML:
+def _other_picture(state: AppState) -> gr.HTML:
     """Build the other picture with a button that draws another one. Return its reference."""
-    other = lab.another()
-    reference = gr.HTML(**widgets.held_arguments(lab.uploads.reference("", other)))
+    other, address, _ = new_scene("train")
+    reference = gr.HTML(**widgets.held_arguments(state.uploads.reference("", other)))
     about = "The other picture, which only the draft sees"
-    shown = gr.HTML(**widgets.picture_arguments(data_address(other.preview()), about), elem_id="other")
+    shown = gr.HTML(**widgets.picture_arguments(address, about), elem_id="other")
     button = gr.Button("Another one", size="sm", elem_classes="pill")
 
     def draw(request: gr.Request) -> tuple[Any, ...]:
-        drawn = lab.another()
-        return lab.uploads.with_reference(request.session_hash, (drawn, data_address(drawn.preview())))
+        return state.uploads.with_reference(request.session_hash, new_scene("train")[:2])
 
     button.click(draw, None, [reference, shown], **QUICK)
     return reference
 
 
-def _read_picture(lab: LabState, event: gr.EventData, reference: Any) -> PictureSource:
-    return lab.uploads.picture(reference) or LostPicture(UNKNOWN)
+def _read_picture(state: AppState, event: gr.EventData, reference: Any) -> PictureSource:
+    return state.uploads.picture(reference) or LostPicture(UNKNOWN)
 
 
 def chosen_prefix(event: gr.EventData) -> list[int]:
@@ -147,8 +108,8 @@ def chosen_prefix(event: gr.EventData) -> list[int]:
     return tokens
 
 
-def _check_prefix(lab: LabState, inputs: RunInputs) -> list[int]:
-    tokens, most = list[int](inputs.more), lab.requests.limits.new_tokens
+def _check_prefix(state: AppState, inputs: RunInputs) -> list[int]:
+    tokens, most = list[int](inputs.more), state.requests.limits.new_tokens
     if len(tokens) > most:
         raise ValueError(f"{len(tokens):,} tokens to go on from, and at most {most:,} are read: click earlier")
     return tokens
@@ -165,7 +126,7 @@ EXPERIMENTS = (
         "The same question, guessed by every draft of the large model, and by looking up what the text said before.",
         "Compare the drafters",
         lambda lab, image, question, others, config: lab.drafters(image, question, others, config), drafters_view,
-        prepare=lambda lab, inputs: lab.drafts(inputs.models),
+        prepare=lambda state, inputs: state.labs(inputs.models),
     ),
     Experiment(
         "image-ablation", "Does seeing help? (image ablation)",
@@ -192,7 +153,7 @@ EXPERIMENTS = (
         "Put another word into the answer: what comes before it stays, and the large model goes on from there.",
         "Show the answer",
         lambda lab, image, question, tokens, config: lab.forced_token(image, question, tokens, config),
-        forced_token_view, read=lambda lab, event, _: chosen_prefix(event), prepare=_check_prefix, on_token=True,
+        forced_token_view, read=lambda state, event, _: chosen_prefix(event), prepare=_check_prefix, on_token=True,
     ),
 )  # fmt: skip
 
@@ -231,16 +192,16 @@ class ExperimentRun:
         """Return nothing: several answers are compared, and none of them is the run's."""
 
 
-def experiment_kind(lab: LabState, experiment: Experiment) -> RunKind:
+def experiment_kind(state: AppState, experiment: Experiment) -> RunKind:
     """Make the kind of run of an experiment; ``more`` of its requests is the input that only it needs."""
 
     def request(event: gr.EventData, reference: Any, question: str | None, more: Any, settings: Settings) -> RunRequest:
-        own = experiment.read(lab, event, more)
-        return RunRequest(lab.uploads.picture(reference), shorten_question(question), settings, own)
+        own = experiment.read(state, event, more)
+        return RunRequest(state.uploads.picture(reference), shorten_question(question), settings, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
-        image, more = inputs.picture.open(), experiment.prepare(lab, inputs)
-        findings = experiment.start(lab.on(inputs.models), image, inputs.question, more, inputs.config)
+        image, more = inputs.picture.open(), experiment.prepare(state, inputs)
+        findings = experiment.start(state.lab_on(inputs.models), image, inputs.question, more, inputs.config)
         return ExperimentRun(experiment, findings)
 
     return RunKind(experiment.name, "the experiment", "What was found so far stays here.", request, start)
@@ -259,12 +220,12 @@ class Inputs:
     player: gr.HTML  # whose ``select`` names a token to go on from
 
 
-def lab_section(lab: LabState, inputs: Inputs) -> None:
+def lab_section(state: AppState, inputs: Inputs) -> None:
     """Build the cards of all experiments. Nothing is computed before a click."""
     with gr.Column(elem_id="lab"):
         gr.HTML(**widgets.constant_arguments(_heading()), elem_id="lab-heading")
         for experiment in EXPERIMENTS:
-            _card(lab, experiment, inputs)
+            _card(state, experiment, inputs)
 
 
 def _heading() -> str:
@@ -272,19 +233,20 @@ def _heading() -> str:
     return f'<h2 class="eyebrow">Lab</h2><p>{html.escape(about)}</p>'
 
 
-def _card(lab: LabState, experiment: Experiment, inputs: Inputs) -> None:
+def _card(state: AppState, experiment: Experiment, inputs: Inputs) -> None:
     title = f"<h3>{html.escape(experiment.title)}</h3><p>{html.escape(experiment.about)}</p>"
     with gr.Column(elem_classes="card experiment", elem_id=f"lab-{experiment.name}"):
         gr.HTML(**widgets.constant_arguments(title), elem_classes="about")
         with gr.Row(elem_classes="lab-controls"):
-            more = experiment.control(lab)
+            more = experiment.control(state)
             run = gr.Button(experiment.button, size="sm", elem_classes="lab-run")
             stop = gr.Button("Stop", size="sm", interactive=False, elem_classes="lab-stop")
         note = gr.HTML(**notice_arguments(), elem_classes="lab-said")
         result = gr.HTML(**result_arguments(), elem_classes="lab-said")
     clicks = [run.click, *([result.select, inputs.player.select] if experiment.on_token else [])]
     values = [inputs.picture, inputs.question, more, inputs.settings]
-    connect_run(lab.requests, experiment_kind(lab, experiment), RunControls(run, stop, note, result), clicks, values)
+    kind, controls = experiment_kind(state, experiment), RunControls(run, stop, note, result)
+    connect_run(state.requests, kind, controls, clicks, values)
 
 
 def result_arguments() -> dict[str, Any]:

@@ -5,17 +5,16 @@ Plain data for ``static/lab.js``, which puts every text into the page as text.
 
 from __future__ import annotations
 
-from specllava.core.metrics import drafted_tokens, summarise
+from specllava.core.metrics import summarise
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, TreeComparison
 from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import Sweep
-from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
+from visual.figures.ablation_charts import distillation_chart, drafted_by_position, image_ablation_chart
 from visual.figures.chart import Chart
-from visual.figures.drafter_charts import drafters_chart
 from visual.figures.labels import token_label
 from visual.figures.step_layout import StepLayout
-from visual.figures.sweep_charts import rules_chart, sweep_chart
+from visual.figures.sweep_charts import drafters_chart, rules_chart, sweep_chart
 from visual.figures.tree_figure import tree_figure
 from visual.player.explanations import step_sentence
 from visual.player.headline import number
@@ -67,16 +66,12 @@ def _gloss(found: Ablation, field: str, ceiling: float, scale: str) -> View:
     """Return the answer's words with a mark per side: its entropy or KL, and the verdict on its guess."""
     trace = found.results[0].trace
     words: list[View] = []
-    taken = [
-        drafted_tokens(side.trace)[: None if same.identical else same.position]
-        for side, same in zip(found.results, found.sameness, strict=True)
-    ]
+    drafted = drafted_by_position(found)
     for position, token in enumerate(trace.token_ids):
         marks = []
-        for side, accepted in zip(found.results, taken, strict=True):
+        for side, accepted in zip(found.results, drafted, strict=True):
             value = getattr(side.scores, field)[position]
-            verified = 0 < position < len(accepted)
-            verdict = "first" if not verified else "drafted" if accepted[position] else "target"
+            verdict = {True: "drafted", False: "target", None: "first"}[accepted.get(position)]
             prob = side.scores.probs[position]
             marks.append({
                 "share": round(min(value / ceiling, 1.0), 3), "verdict": verdict,
@@ -149,19 +144,19 @@ def _forced_token_answer(found: ForcedToken) -> str:
     if found.forced is None or found.position is None:
         return "Choose a word of the answer, and then what shall stand in its place."
     position, forced, original = found.position, found.forced, found.original
-    said, instead = token_label(original, original.token_ids[position]), token_label(forced, forced.forced_prefix[-1])
+    given, instead = token_label(original, original.token_ids[position]), token_label(forced, forced.forced_prefix[-1])
     chance = next((o.target for o in found.options[position] if o.token == forced.forced_prefix[-1]), None)
     liked = "" if chance is None else f", to which the target gave {_prob_text(chance)},"
-    answer = f"With “{instead}”{liked} in place of “{said}”, at token {position + 1}, "
-    behind = len(found.whole) - position - 1
-    if found.rejoined == behind:
+    answer = f"With “{instead}”{liked} in place of “{given}”, at token {position + 1}, "
+    after = len(found.whole) - position - 1
+    if found.rejoined == after:
         answer += "the target goes on with the very same words. "
     elif found.rejoined > 2:
         answer += (
-            f"the target says {behind - found.rejoined} tokens of its own and then the same last {found.rejoined}. "
+            f"the target says {after - found.rejoined} tokens of its own and then the same last {found.rejoined}. "
         )
     else:
-        answer += f"the target says something else to the end, {behind} tokens. "
+        answer += f"the target says something else to the end, {after} tokens. "
     taus = summarise([original]).tau, summarise([forced]).tau
     new, old = (number(tau, "{:.1f}") for tau in taus)
     return f"{answer}It took {new} tokens per target pass; the original, {old}."

@@ -18,12 +18,11 @@ from visual.page.app_state import AppState
 from visual.page.comparison import comparison_card
 from visual.page.dialogue import connect_dialogue
 from visual.page.input_cards import PictureCard, QuestionCard, lessons_card, picture_card, question_card
-from visual.page.lab import Inputs, LabState, lab_section
+from visual.page.lab import Inputs, lab_section
 from visual.page.notices import notice_arguments
 from visual.page.page_blocks import PageBlocks
-from visual.page.pictures import new_scene
-from visual.page.race import FOLLOW, RACE, race_kind
-from visual.page.replays import RaceReplays, follow_address, open_race_file, race_values
+from visual.page.race import FOLLOW, race_kind
+from visual.page.replays import RaceReplays, follow_address, open_race_file, race_values, replace_race
 from visual.page.runs import QUICK, RunControls, connect_run
 from visual.player import markup
 from visual.player.component import player_arguments
@@ -81,14 +80,10 @@ def build_page(state: AppState) -> gr.Blocks:
                 arguments = player_arguments(frames, state.lab is not None, state.dialogues is not None)
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if state.lab is not None:
-                    others = {chosen: one.lab for chosen, one in state.others.items()}
-                    lab = LabState(
-                        state.lab, lambda: new_scene("train")[0], state.requests, others, state.choices, state.uploads
-                    )
                     inputs = Inputs(picture.reference, question.question, question.settings, player)
                     shown = [picture.reference, picture.shown, question.question, player]
-                    comparison_card(lab, inputs, state.toy, shown, state.dialogues)
-                    lab_section(lab, inputs)
+                    comparison_card(state, inputs, shown)
+                    lab_section(state, inputs)
         gr.HTML(**widgets.constant_arguments(markup.footer()), elem_id="foot")
         _connect(state, page, PageWidgets(chip, picture, question, lessons, notice, player))
     return page
@@ -138,13 +133,11 @@ def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
 def _replay(
     state: AppState, replays: RaceReplays, recorded: Recorded, lesson: Lesson | None = None
 ) -> Callable[[gr.Request], tuple[Any, ...]]:
-    """Make the handler that shows a recorded race in place of the session's own."""
+    """Make the handler that shows a recorded race instead of the session's own."""
 
     def show(request: gr.Request) -> tuple[Any, ...]:
         session = request.session_hash or ""
-        state.requests.cancel((session, RACE))
-        if state.dialogues is not None:
-            state.dialogues.show(session, recorded)
+        replace_race(state, session, recorded)
         step, words = (lesson.text.step, lesson.words) if lesson else (None, None)
         return *state.uploads.with_reference(session, replays.show(recorded, step, words)), "", ""
 

@@ -172,10 +172,10 @@ async def _answer(client: httpx.AsyncClient, name: str, arguments: Mapping[str, 
     call = _check_response(await client.post(endpoint, json=arguments)).json()["event_id"]
     events = await client.get(f"{endpoint}/{call}")
     *_, kind, content = [line for line in events.text.splitlines() if line]
-    said = json.loads(content.removeprefix("data: "))
+    answer = json.loads(content.removeprefix("data: "))
     if kind != "event: complete":
-        raise ValueError((said or {}).get("error") or "the call has failed")
-    return dict(said[0])
+        raise ValueError((answer or {}).get("error") or "the call has failed")
+    return dict(answer[0])
 
 
 def _check_response(response: httpx.Response) -> httpx.Response:

@@ -78,7 +78,7 @@ def read_models(settings: Mapping[str, Any] | None) -> Chosen:
 
 
 def chosen_models(others: Mapping[Chosen, Item], chosen: Chosen) -> Item | None:
-    """Return what stands under the models that were chosen; ``None``: the page's own.
+    """Return the value of the chosen models; ``None``: the page's own.
 
     Raises:
         ValueError: there are none of that name.
@@ -119,7 +119,7 @@ class _Held:
         return self.pair.done() and self.pair.exception() is not None
 
     def progress_line(self, name: str) -> str:
-        """Tell for how long it has been loading."""
+        """Return the time for which it has been loading, in words."""
         seconds = time.monotonic() - self.since
         return f"{name} is being loaded, for {seconds:.0f} seconds by now; runs on other models go on meanwhile."
 
@@ -190,6 +190,6 @@ class OtherPairs:
         return self._held[name]
 
     def _progress(self, name: str) -> str | None:
-        """Tell how loading stands; ``None`` once it is over."""
+        """Return the progress of loading in words; ``None`` once it is over."""
         held = self._held.get(name)
         return None if held is None or held.pair.done() else held.progress_line(name)

@@ -1,7 +1,7 @@
 """Notices beside a button: information, a warning or an error, each with a word and a colour of its own.
 
 A notice is the value of one kind of component (``notice_arguments``), made by ``info``, ``warning`` or ``error``; the
-empty string is no notice. Words stand here, colours in ``shell.css`` under the same names.
+empty string is no notice. Words are here, colours in ``shell.css`` under the same names.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class NotYet(ValueError):
     """Error of a run whose models are being loaded: no fault of the visitor, and over by itself.
 
     Args:
-        said: how it stands.
-        progress: tells how it stands by then; ``None`` once it is over.
+        line: the progress now.
+        progress: returns the progress later; ``None`` once loading is over.
     """
 
-    def __init__(self, said: str, progress: Callable[[], str | None]) -> None:
-        super().__init__(said)
+    def __init__(self, line: str, progress: Callable[[], str | None]) -> None:
+        super().__init__(line)
         self.progress = progress
 
 
@@ -81,8 +81,8 @@ def _notice(kind: Kind, text: str, word: str = "") -> str:
 
 def text_of(notice: str, kind: Kind | None = None) -> str:
     """Return the text of a notice; empty if there is none, or if it is not of that kind."""
-    said: dict[str, str] = json.loads(notice or "{}")
-    return said.get("text", "") if kind in (None, said.get("kind")) else ""
+    value: dict[str, str] = json.loads(notice or "{}")
+    return value.get("text", "") if kind in (None, value.get("kind")) else ""
 
 
 def notice_arguments() -> dict[str, Any]:

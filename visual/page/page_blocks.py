@@ -27,8 +27,8 @@ class PageBlocks(gr.Blocks):
             values: list[Any] = await super().preprocess_data(block_fn, inputs, state, explicit_call)
             return values
         except Exception as refusal:
-            said = refusal.message if isinstance(refusal, gr.Error) else f"{type(refusal).__name__}: {refusal}"
-            line = shorten(str(said), 200)
+            words = refusal.message if isinstance(refusal, gr.Error) else f"{type(refusal).__name__}: {refusal}"
+            line = shorten(str(words), 200)
             log.warning("a value of a call was refused: %s", line)
             raise gr.Error(line, print_exception=False) from refusal
         finally:
@@ -37,8 +37,8 @@ class PageBlocks(gr.Blocks):
     async def postprocess_data(self, block_fn: Any, predictions: Any, state: SessionState | None) -> list[Any]:
         """Return the values of a handler as the browser takes them.
 
-        Gradio makes a component anew whenever a handler skips or updates it, and keeps each of them, under a number of
-        its own, with the next value that it gets: for a long visit, one set of frames a run.
+        Gradio makes a component anew whenever a handler skips or updates it. It keeps each, with its next value, under
+        a new number: for a long visit, one set of frames a run.
         """
         values: list[Any] = await super().postprocess_data(block_fn, predictions, state)
         if state is not None:

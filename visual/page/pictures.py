@@ -16,7 +16,7 @@ from specllava.models.media.media import Media, Video, all_frames, evenly
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Split, sample_scene
 from visual.page.notices import info
-from visual.player.picture import LONGEST_SIDE, data_address
+from visual.player.encoding import LONGEST_SIDE, data_address
 
 TOY_KNOWS = "The toy pair knows only its own cartoon scenes."
 STRANGE = "This scene has a thing in a colour in which training never showed it."
@@ -25,7 +25,7 @@ PICTURE_PIXELS = 1344  # on the longer side: no family of models looks at more
 UNKNOWN = "this picture is no longer kept: choose another one"
 SHOWN_FRAMES: Final = 8  # of a video, on a contact sheet
 GAP: Final = 8
-GROUND, LABEL, INK = "#3a4047", "#121417", "#ffffff"  # the ground stands out from a light and from a dark page
+GROUND, LABEL, INK = "#3a4047", "#121417", "#ffffff"  # the ground is seen on a light and on a dark page
 TEXT: Final = 38  # pixels, legible where the page shows the sheet at a quarter of its size
 RATIOS: Final = (0.5, 2.0)  # width over height of a cell, at least and at most
 Cell = tuple[Image.Image, str]  # a picture and its label, "" without
@@ -149,7 +149,7 @@ def contact_sheet(media: Sequence[Media]) -> Image.Image:
 
 
 def cells_of(media: Sequence[Media]) -> list[Cell]:
-    """Return the cells of a sheet. Pictures are numbered where something else stands beside them; frames bear times."""
+    """Return the cells of a sheet. Several pictures are numbered; frames bear times."""
     cells = list[Cell]()
     for number, one in enumerate(media, start=1):
         name = str(number) if len(media) > 1 else ""
@@ -157,7 +157,7 @@ def cells_of(media: Sequence[Media]) -> list[Cell]:
             cells.append((one, name))
             continue
         chosen = evenly(len(one.frames), min(SHOWN_FRAMES, len(one.frames)))
-        cells += [(one.frames[place], _time(one.seconds[place])) for place in chosen]
+        cells += [(one.frames[index], _time(one.seconds[index])) for index in chosen]
     return cells
 
 
@@ -173,9 +173,9 @@ def _cell_width(cells: int, columns: int, ratio: float) -> int:
     return int(min(wide, high * ratio))
 
 
-def _draw(sheet: Image.Image, cell: Cell, place: tuple[int, int], size: tuple[int, int]) -> None:
+def _draw(sheet: Image.Image, cell: Cell, corner: tuple[int, int], size: tuple[int, int]) -> None:
     """Draw a cell: the whole picture in its middle, the label in the picture's corner."""
-    (picture, label), (left, top), (width, height) = cell, place, size
+    (picture, label), (left, top), (width, height) = cell, corner, size
     small = ImageOps.contain(picture.convert("RGB"), size)
     x, y = left + (width - small.width) // 2, top + (height - small.height) // 2
     sheet.paste(small, (x, y))

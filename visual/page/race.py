@@ -11,16 +11,16 @@ import gradio as gr
 
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import RunTotals, summarise
-from specllava.core.trace import NO_DRAFT, DecodeTrace, RunInfo
+from specllava.core.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
 from visual.page.model_choice import AS_STARTED, chosen_models
 from visual.page.pictures import TOY_KNOWS
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update, prepared
-from visual.player.frames import SPECULATIVE, TARGET_ONLY, Ending, FrameList
-from visual.player.picture import data_address
-from visual.player.question import shorten_question
+from visual.player.bounds import shorten_question
+from visual.player.encoding import data_address
+from visual.player.frames import Ending, FrameList
 from visual.player.turns import DialoguePosition
 
 RACE = "race"
@@ -84,8 +84,7 @@ def race_kind(state: AppState) -> RunKind:
         return RunRequest(state.uploads.picture(reference), shorten_question(question), settings, follow)
 
     def start(inputs: RunInputs) -> RaceRun:
-        models = chosen_models(state.others, inputs.models)
-        backend = (models.backend if models else state.backend)()
+        backend = state.backend_on(inputs.models)
         absent = speculation_off(backend.info, inputs.config)
         if absent and inputs.config.drafter == "model" and state.choices.pairs:
             absent += " Another pair may be chosen there, too."
@@ -98,6 +97,7 @@ def race_kind(state: AppState) -> RunKind:
             events = prepared(preparing, lambda: backend.race(inputs.picture.open(), inputs.question, config))
             return RaceRun(events, backend.collect_race, picture, absent, source)
         asked = inputs.session, inputs.picture, inputs.question, config
+        models = chosen_models(state.others, inputs.models)
         chat = models.chat if models else None
         turn, position = state.dialogues.begin(*asked, follow=bool(inputs.more), models=str(inputs.models), make=chat)
         events = prepared(preparing, lambda: turn)

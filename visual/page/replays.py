@@ -14,9 +14,9 @@ from visual.page.app_state import AppState
 from visual.page.notices import error, failure, info, warning
 from visual.page.pictures import Picture
 from visual.page.race import RACE
+from visual.player.encoding import data_address
 from visual.player.frames import with_new_id
 from visual.player.link import follow_link
-from visual.player.picture import data_address
 from visual.player.race_frames import race_frames
 from visual.player.recorded import Recorded, read_recorded
 
@@ -78,6 +78,17 @@ class RaceReplays:
         return *before, with_new_id(frames)
 
 
+def replace_race(state: AppState, session: str, race: Recorded, own: bool = False) -> None:
+    """Cancel a session's race and let its next follow-up go on from one that was run before.
+
+    Args:
+        own: as of :class:`~visual.page.dialogue.Dialogue`.
+    """
+    state.requests.cancel((session, RACE))
+    if state.dialogues is not None:
+        state.dialogues.show(session, race, own)
+
+
 def open_race_file(state: AppState, path: str | None, session: str) -> tuple[Any, ...]:
     """Read a visitor's race file. Returns the page's values and a notice, and cancels the session's own race.
 
@@ -93,9 +104,7 @@ def open_race_file(state: AppState, path: str | None, session: str) -> tuple[Any
     except Exception:
         log.exception("a race file could not be drawn")
         return *(gr.skip() for _ in range(4)), failure("This file could not be drawn.")
-    state.requests.cancel((session, RACE))
-    if state.dialogues is not None:
-        state.dialogues.show(session, race, own=True)
+    replace_race(state, session, race, own=True)
     return *parts, info(race.filled)
 
 

@@ -30,9 +30,9 @@ class RunRequest:
         settings: of decoding, by option.
         more: inputs of this kind of run only.
 
-    ``state`` is set by :class:`RunRequests` alone: ``on`` from the click, ``stopped`` by the visitor, who keeps what is
-    there, ``left`` for something else, ``closed`` by the server that is about to end. So are ``asked`` and ``began``:
-    when the request was made, and when its run took its turn, on the clock of ``time.monotonic``.
+    ``state`` is set by :class:`RunRequests` alone. It is ``on`` from the click, ``stopped`` by the visitor, who keeps
+    the result so far, ``left`` for something else, and ``closed`` by a server that ends. So are ``asked`` and
+    ``began``: when the request was made, and when its run took its turn, on the clock of ``time.monotonic``.
     """
 
     picture: PictureSource | None
@@ -130,12 +130,12 @@ class RunRequests:
             return QueuePosition(waiting + len(computing), waiting * usual + left)
 
     def await_models(self, key: RunKey, progress: Callable[[], str | None]) -> None:
-        """Note that a session's run waits for models, and what tells how they stand until it is asked for again."""
+        """Note until the next request that a session's run waits for models, with a function for their progress."""
         with self._lock:
             self._progress[key] = progress
 
     def awaited(self, key: RunKey) -> Callable[[], str | None] | None:
-        """Return what tells how the models stand that a session's last run wanted; ``None`` if it waits for none."""
+        """Return a function for the progress of the models that a session's last run waits for, if for any."""
         return self._progress.get(key)
 
     def stop(self, key: RunKey) -> bool:

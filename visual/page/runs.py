@@ -3,18 +3,18 @@
 The way of one click on Run:
 
 1. The browser calls ``begin`` (:func:`connect_run`) at once, past gradio's queue. It makes a ``RunRequest`` of the
-   page as it stands, enters it into the ``RunRequests`` that the whole page shares, turns Run off and Stop on, and
+   page as it is and enters it into the ``RunRequests`` that the whole page shares. It turns Run off and Stop on, and
    says how many other runs come first. Where ``begin`` fails, the browser says so by itself (``UNBEGUN``).
 2. The browser then joins gradio's queue for ``compute``. All of these share one slot, so one run computes at a time.
    Where the queue is full, ``refuse`` cancels the request and says so.
 3. In its slot ``compute`` draws from :func:`run_updates`, the one generator of this module. It takes the latest request
-   of this session and kind, which may be another than that of the click, checks its settings, and starts the run:
+   of this session and kind, which may be another than that of the click. It checks its settings and starts the run:
    ``RunKind.start``, of ``visual.page.race`` or ``visual.page.lab``.
 4. The run's events come from ``Pair.race`` or ``Lab``, one for each decode step. After each, ``Run.show`` turns what is
    there into an update of the page, and the request's state decides: ``on`` goes on, ``stopped`` and the deadline end
    the run with a last update, ``left`` ends it without one.
 5. A click on Stop only sets the state (``halt``). Another Run of the same kind sets the state of the one before to
-   ``left``, as whatever else takes the place of what the run shows does.
+   ``left``, as whatever else replaces what the run shows does.
 6. A failure becomes a notice. At the end the request is removed, a line about the run is logged, and ``buttons`` sets
    Run and Stop.
 """
@@ -43,14 +43,14 @@ from visual.page.model_choice import Chosen, read_models
 from visual.page.notices import NotYet, error, failure, info, refusal_notice, warning
 from visual.page.pictures import PictureSource
 from visual.page.run_requests import QueuePosition, RunKey, RunRequest, RunRequests
+from visual.player.bounds import check_question
 from visual.player.frames import Ending
-from visual.player.question import check_question
 
 log = logging.getLogger("specllava.page")
 RUN_LOG = logging.getLogger("specllava.runs")
 COMPUTE: Final = "compute"  # concurrency id of whatever computes: one such event runs at a time
 QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-# A visitor who asks again before the handler has ended gets another run behind it, not none.
+# A visitor who asks again before the handler has ended gets another run after it, not none.
 COMPUTES: dict[str, Any] = {
     "concurrency_id": COMPUTE, "concurrency_limit": 1, "trigger_mode": "always_last", "show_progress": "hidden",
     "api_visibility": "private",
@@ -236,7 +236,7 @@ def waiting_notice(position: QueuePosition | None) -> str:
 
 
 def refused_notice(limits: Limits) -> str:
-    """Make the notice of a run that found no place in the waiting line; only the browser is told why."""
+    """Make the notice of a run that did not fit into the waiting line; only the browser learns why."""
     return warning(
         f"This did not run: {limits.waiting} runs are waiting already, or more than {limits.runs_per_minute} came from"
         " your address within a minute. Please try again in a minute."
@@ -262,7 +262,7 @@ def session_of(request: gr.Request) -> str:
     """Return the session that a call belongs to.
 
     Raises:
-        gr.Error: it belongs to none, so that nobody could be told what became of its run, nor stop it.
+        gr.Error: it belongs to none, so that nobody could follow or stop its run.
     """
     if not request.session_hash:
         raise gr.Error("a run needs the session of an open page", print_exception=False)
@@ -279,7 +279,7 @@ def connect_run(
         values: of the page, for ``kind.request``.
 
     Returns:
-        Sets the buttons right behind an event that may have ended a run in another way.
+        Sets the buttons right after an event that may have ended a run in another way.
     """
 
     def buttons(request: gr.Request) -> tuple[Any, ...]:
@@ -294,10 +294,10 @@ def connect_run(
     def poll_line(request: gr.Request) -> tuple[Any, ...]:
         requests.forget_absent(joined_sessions())
         position = requests.position((session_of(request), kind.name), waiting_calls())
-        if position is None:  # the run has begun, or is no longer wanted: what it says must stay
+        if position is None:  # the run has begun, or is no longer wanted: its notice must stay
             progress = requests.awaited((session_of(request), kind.name))
-            said = progress() if progress else None
-            return info(said or LOADED) if progress else gr.skip(), gr.Timer(active=said is not None)
+            line = progress() if progress else None
+            return info(line or LOADED) if progress else gr.skip(), gr.Timer(active=line is not None)
         return waiting_notice(position), gr.Timer(active=position.before > 0)
 
     def finish(request: gr.Request) -> tuple[Any, ...]:
@@ -324,7 +324,7 @@ def connect_run(
     begun.failure(None, None, controls.notice, js=f"() => {json.dumps(UNBEGUN)}", **QUICK)
     computed = begun.then(compute, None, [controls.shown, controls.notice], **COMPUTES)
     computed.then(finish, None, [*pressed, poll], **QUICK)
-    computed.failure(refuse, None, [*pressed, controls.notice], **QUICK)  # a full queue: only the browser is told
+    computed.failure(refuse, None, [*pressed, controls.notice], **QUICK)  # a full queue: only the browser learns of it
     controls.stop.click(halt, None, [*pressed, controls.notice], **QUICK)
     return lambda event: event.then(buttons, None, pressed, **QUICK)
 
@@ -348,7 +348,7 @@ def joined_sessions() -> set[str]:
 
 
 def watch_call() -> Callable[[], bool]:
-    """Return what tells whether the client of this call still waits for its answer. Within the call's handler."""
+    """Return a function that checks whether this call's client still waits. Within the call's handler."""
     blocks, call = LocalContext.blocks.get(None), LocalContext.event_id.get(None)
 
     def is_wanted() -> bool:

@@ -20,7 +20,7 @@ from visual.page.run_requests import RunRequests
 from visual.player import markup
 
 SESSIONS = 100  # of which Gradio keeps what it changed; a page of a forgotten one loses nothing (`PageBlocks`)
-SECONDS_TO_END: Final = 3.0  # for runs to notice that they shall, once the server was told to stop
+SECONDS_TO_END: Final = 3.0  # for runs to end, once the server is stopped
 SECONDS_TO_SEND: Final = 0.5  # for what they say last to reach the browsers
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8  # parameters of mallopt in glibc's malloc.h
 ALLOCATOR: Final = {ARENA_MAX: 2, MMAP_THRESHOLD: 2**20, TRIM_THRESHOLD: 2**20}
@@ -38,7 +38,7 @@ def serve(
         paint: markup of the document before any script has run.
         block: return only when the server has been stopped.
         root_path: path or address under which a proxy shows the page.
-        state: of the page, for its limits, for ``/health``, and for its runs to be told when the server is stopped.
+        state: of the page, for its limits, for ``/health``, and for its runs, which end when the server is stopped.
     """
     limits = state.limits if state else Limits()
     tools = _mcp_tools(page, limits)
@@ -100,8 +100,8 @@ def _wait(page: gr.Blocks, requests: RunRequests) -> None:
 def give_back_freed_memory() -> bool:
     """Let glibc's allocator give freed memory back to the system. Return whether there is one.
 
-    By itself it keeps an arena for each thread, and raises its bound for what it maps apart to the largest block that
-    was ever freed, 32 MB at most: KV caches of many visitors then leave holes that nobody else can use. Measured by
+    By default it keeps an arena for each thread. It also raises its threshold for mmap to the largest block ever freed,
+    32 MB at most: KV caches of many visitors then leave holes that nobody else can use. Measured by
     ``python -m benchmarks.load``.
     """
     if not any(name == "CS_GNU_LIBC_VERSION" and os.confstr(name) for name in os.confstr_names):

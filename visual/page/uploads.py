@@ -29,7 +29,7 @@ from specllava.toyworld.scene import Split
 from visual.page.comparison_prompts import PagePrompt
 from visual.page.notices import error, info
 from visual.page.pictures import PICTURE_PIXELS, UNKNOWN, LostPicture, MediaList, Picture, PictureSource
-from visual.player.picture import data_address
+from visual.player.encoding import data_address
 
 QUESTION_PIXELS: Final = 2 * PICTURE_PIXELS**2  # of everything that one question shows: so many are kept
 MOST_UPLOAD_BYTES: Final = 2**30
@@ -133,8 +133,8 @@ def _caption(source: PictureSource) -> str:
     watched = f"{frames} frames of the video" if frames > 1 else "one frame of the video"
     if len(source.parts) == 1:
         return info(f"The models watch {watched}, evenly taken.")
-    behind = f"; of the video they watch {frames}" if frames else ""
-    return info(f"The models see these {len(source.parts)} in the order of their numbers{behind}.")
+    video = f"; of the video they watch {frames}" if frames else ""
+    return info(f"The models see these {len(source.parts)} in the order of their numbers{video}.")
 
 
 @dataclass(frozen=True, slots=True)

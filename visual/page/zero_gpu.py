@@ -3,7 +3,7 @@
 ZeroGPU lends a visitor a GPU for one call of a decorated function, which it runs in a fork of this process. What the
 function is given and what it yields crosses by pickle, so it yields the events of the race, which hold no tensors;
 the traces are collected here. The worker may run ahead of what is shown. It ends within a step of Stop, since closing
-the events tells it to.
+the events stops it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gradio as gr
 
@@ -22,8 +22,10 @@ from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.trace import DecodeTrace, RunInfo
 from specllava.models.media.media import Pictures
-from visual.page.app_state import Backend
 from visual.page.runs import OutOfTime
+
+if TYPE_CHECKING:
+    from specllava.pair import Pair
 
 log = logging.getLogger("specllava.page")
 Race = Callable[[Pictures, str, DecodingConfig], Generator[Any]]
@@ -69,7 +71,7 @@ class ZeroGPUPair:
     """
 
     def __init__(
-        self, pair: Backend, gpu: Callable[..., Any], grant: Grant | None = None, costs_known: bool = False
+        self, pair: Pair, gpu: Callable[..., Any], grant: Grant | None = None, costs_known: bool = False
     ) -> None:
         chosen = grant or Grant()
         self._pair, self._info, self._costs_known = pair, pair.info, costs_known
@@ -111,8 +113,8 @@ class ZeroGPUPair:
                     begun = True
                     yield event
         except gr.Error as refusal:  # of ZeroGPU itself: no quota, no GPU now, aborted
-            said = str(refusal.message)
-            raise (OutOfTime(f"ZeroGPU took the GPU back: {said}.") if begun else ValueError(said)) from refusal
+            line = str(refusal.message)
+            raise (OutOfTime(f"ZeroGPU took the GPU back: {line}.") if begun else ValueError(line)) from refusal
 
     def collect_race(self, events: Iterable[Any]) -> dict[str, DecodeTrace]:
         """Collect the traces so far, by lane."""

@@ -1,4 +1,4 @@
-"""What of a race file can be drawn in about a second: bounds far above the runs that ship."""
+"""Bounds far above the runs that ship: of a race file that is drawn in about a second, and of a question."""
 
 from __future__ import annotations
 
@@ -80,3 +80,18 @@ def _check(whose: str, sizes: Iterable[tuple[str, float, float]]) -> None:
     for what, count, most in sizes:
         if count > most:
             raise ValueError(f"{whose} has {count:,.0f} {what}, and at most {most:,.0f} can be shown")
+
+
+def shorten_question(question: str | None) -> str:
+    """Cut a question to one character beyond the bound, at which :func:`check_question` refuses it."""
+    return (question or "")[: MAX_PROMPT_CHARACTERS + 1]
+
+
+def check_question(question: str, most: int = MAX_PROMPT_CHARACTERS) -> None:
+    """Refuse a question that is too long to be read.
+
+    Raises:
+        ValueError: it has more than ``most`` characters.
+    """
+    if len(question) > most:
+        raise ValueError(f"the question has more than {most:,} characters: shorten it")

@@ -7,9 +7,9 @@ from visual.figures.labels import token_label
 
 
 def draws_of(trace: DecodeTrace, step: StepTrace) -> list[dict[str, object]]:
-    """Return an entry for each number that was drawn, in order, with words in place of token ids.
+    """Return an entry for each number that was drawn, in order, with words instead of token ids.
 
-    ``child`` is the node that bears the word, ``None`` where none does; ``place`` is the word's place among ``words``.
+    ``child`` is the node that bears the word, ``None`` where none does; ``place`` is the word's index in ``words``.
     """
     children = step.tree.children()
     return [_entry(trace, step, draw, children[draw.node]) for draw in step.draws]

@@ -44,24 +44,24 @@ def step_sentence(trace: DecodeTrace, step: StepTrace) -> Segments:
 
 
 def _fork(trace: DecodeTrace, step: StepTrace) -> Segments:
-    """Tell of the place where trying several words mattered most: where another than the favourite was right."""
+    """Describe the branching that mattered most: one at which another guess than the favourite was right."""
     forks = [judged for judged in judged_nodes(step) if len(judged.children) > 1 and judged.outcome != "missed"]
     if not forks:
         return []
     fork = next((judged for judged in forks if judged.outcome == "saved"), forks[0])
     family = sorted(fork.children, key=lambda node: -step.tree.log_probs[node])
     taken = step.emitted_nodes[fork.position]
-    said: Segments = [["plain", "Torn between "]]
-    for place, node in enumerate(family[:NAMED]):
-        joint = "" if not place else " and " if place == len(family) - 1 else ", "
-        said += [["plain", joint]] * bool(joint)
-        said += [["em", token_label(trace, step.tree.tokens[node])], ["plain", f" {_draft(step, node)}"]]
+    segments: Segments = [["plain", "Torn between "]]
+    for number, node in enumerate(family[:NAMED]):
+        joint = "" if not number else " and " if number == len(family) - 1 else ", "
+        segments += [["plain", joint]] * bool(joint)
+        segments += [["em", token_label(trace, step.tree.tokens[node])], ["plain", f" {_draft(step, node)}"]]
     if len(family) > NAMED:
-        said.append(["plain", f" and {len(family) - NAMED} more"])
+        segments.append(["plain", f" and {len(family) - NAMED} more"])
     tried = {2: "both", 3: "all three"}.get(len(family), f"all {len(family)}")
     winner = token_label(trace, step.tree.tokens[taken])
     right = "was accepted. " if _sampled(trace) else "was right. "
-    return [*said, ["plain", f" it tried {tried}; "], ["strong", winner], ["plain", f" {right}"]]
+    return [*segments, ["plain", f" it tried {tried}; "], ["strong", winner], ["plain", f" {right}"]]
 
 
 def _sampled(trace: DecodeTrace) -> bool:
@@ -117,7 +117,7 @@ def node_reasons(trace: DecodeTrace, step: StepTrace) -> list[str]:
 
 
 def _left_at(step: StepTrace) -> list[int]:
-    """Return for every node where its branch leaves the accepted one; the node itself where it does not."""
+    """Return for every node the first one of its branch that is not accepted; the node itself if it is."""
     path, left = set(step.verification.path), list(range(len(step.tree)))
     for node, parent in enumerate(step.tree.parents[1:], start=1):
         if parent not in path:

@@ -5,10 +5,10 @@ the browser parses them once and never asks the server while it plays. The eleme
 
 * ``run`` (first): what ran, where it plays from, the scale of the entropies; the ``dialogue`` and number of the
   ``turn``, and the rows of the ``turns`` before it;
-* ``prefill`` and ``step``: what a lane emitted and how long it took; steps of the lane that is looked at (the
-  speculative one, where it runs) carry the headline as of that moment, the draft's ``doubt`` before each token, the
-  tokens that the tree branched before (``marks``), the columns that the target's KV cache held before the step
-  (``cached``), and, packed, a picture: the figure, the sentence, the nodes;
+* ``prefill`` and ``step``: a lane's tokens and seconds. Steps of the lane that is drawn (the speculative one, where it
+  runs) have more: the headline so far, the draft's ``doubt`` before each token, and the tokens before which the tree
+  branched (``marks``). ``cached`` counts the columns of the target's KV cache before the step; ``picture`` is packed
+  and holds figure, sentence and nodes;
 * ``end`` (last): the final headline, ``numbers`` to compare it by, the charts, the race file, packed, for saving, and
   the rows of all ``turns``; ``visual.player.race_frames`` adds the frames of the others, ``held``.
 """
@@ -22,22 +22,21 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from specllava.core.metrics import saved_tokens, summarise
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 from visual.figures.charts import charts
 from visual.figures.labels import strip_bidi
 from visual.figures.step_layout import StepLayout
 from visual.figures.theme import entropy_ceiling
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing
 from visual.player.draws import draws_of, sampling_of
+from visual.player.encoding import frame_json, packed
 from visual.player.explanations import step_sentence
 from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one, run_numbers
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
-from visual.player.packing import frame_json, packed
 from visual.player.summary import settings_summary
 from visual.player.turns import DialoguePosition
 
-TARGET_ONLY, SPECULATIVE = "target-only", "speculative"
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 WATCHABLE = 0.09  # seconds that one target step should last on the screen
 
@@ -59,7 +58,7 @@ class FrameList:
         show: the step to open with, from 0; the most instructive one if it is not given.
         lesson: what the run is to teach (``visual.player.lessons.Lesson.words``).
         lanes: names of the lanes; the steps of the last are drawn.
-        absent: what to say in the place of a lane that does not run; :data:`ABSENT` if it is not given.
+        absent: words instead of a lane that does not run; :data:`ABSENT` if it is not given.
         position: of the race in a dialogue; without one it is a dialogue of its own.
     """
 
@@ -182,7 +181,7 @@ def _branches_by_entropy(trace: DecodeTrace) -> bool:
 
 
 def _draft_kind(trace: DecodeTrace) -> str | None:
-    """Return what the draft is called in a summary, if it is of another kind than a model of its own."""
+    """Return the draft's name in a summary, if it is of another kind than a model of its own."""
     return None if trace.setting.draft_reads is None else "draft that reads the target's states"
 
 

@@ -79,7 +79,7 @@ def _of_one(summary: RunTotals, lane: str) -> Headline:
 
 
 def run_numbers(alone: DecodeTrace | None, lead: DecodeTrace) -> dict[str, float | None]:
-    """Return what a run that is over is compared with another by; ``None`` where there is no such number.
+    """Return the numbers by which a finished run is compared with another; ``None`` where one is missing.
 
     ``tau``, target passes, the speed-up while answering, and tokens that another branch than the favourite brought.
     """
@@ -103,7 +103,7 @@ def _speedups(
 ) -> tuple[str, str, str]:
     """Return the speed-up while answering, a note with the one in all, and which way the first points.
 
-    In all is told once both answers are whole: until then the lanes have not read for the same number of words.
+    The ratio in all comes once both answers are whole: until then the lanes have not read for the same number of words.
     """
     answering = speedup(reference, candidate)
     shown, word, state = _pace(answering)
@@ -118,8 +118,8 @@ def _speedups(
     if finished:
         ratio, way, whole = _pace(end_to_end_speedup(reference, candidate))
         read = "picture" if together.prefill.vision_seconds else "prompt"
-        said = way if whole == "open" else ratio if whole == state == "faster" else f"{ratio} {way}"
-        note += f" · {said} in all, with reading the {read}"
+        words = way if whole == "open" else ratio if whole == state == "faster" else f"{ratio} {way}"
+        note += f" · {words} in all, with reading the {read}"
     return shown, note, state
 
 

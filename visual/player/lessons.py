@@ -1,7 +1,7 @@
-"""Lessons: a recorded race each, a question about one step, the answer, and the place that both speak of.
+"""Lessons: a recorded race each, a question about one step, the answer, and the part of the player that both are about.
 
-``lessons.json`` lists them in order, ``[{"name", "title", "question", "answer", "step"}]`` with steps from 0, and,
-where they differ from the defaults of :class:`LessonText`, ``race``, ``place``, ``phase`` and ``node``.
+``lessons.json`` lists them in order, ``[{"name", "title", "question", "answer", "step"}]`` with steps from 0.
+It may also have ``race``, ``place``, ``phase`` and ``node``, whose defaults are those of :class:`LessonText`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LessonText:
     Args:
         step: counts from 0.
         race: name of the race file beside the list; "": the lesson's own name. Lessons may share a race.
-        place: part of the player that the lesson speaks of.
+        place: part of the player that the lesson is about.
         phase: phase of the step to open; ``None``: the result of the step.
         node: node to choose; ``None``: the one that decided the step.
     """

@@ -28,16 +28,16 @@ def masthead() -> str:
 
 def links(code: str = "", live: str = "") -> str:
     """Return links to the papers and, where their addresses are known, to code, documentation and a live page."""
-    places = PAPERS | ({"Code": code, "Docs": f"{code.rstrip('/')}/docs"} if code else {})
-    places |= {"Live page": live} if live else {}
+    addresses = PAPERS | ({"Code": code, "Docs": f"{code.rstrip('/')}/docs"} if code else {})
+    addresses |= {"Live page": live} if live else {}
     made = (
         f'<a href="{html.escape(address)}" target="_blank" rel="noopener">{html.escape(name)}</a>'
-        for name, address in places.items()
+        for name, address in addresses.items()
     )
     return f'<nav class="links" aria-label="Elsewhere">{"".join(made)}</nav>'
 
 
 def footer() -> str:
-    """Return what the page implements and its licence, as HTML."""
+    """Return the footer, paper and licence, as HTML."""
     paper = f'<a href="{PAPERS["Paper"]}" target="_blank" rel="noopener">Spec-LLaVA (arXiv 2509.11961)</a>'
     return f'<p class="footer-line">specllava implements {paper}. Apache License 2.0.</p>'

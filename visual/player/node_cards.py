@@ -6,27 +6,31 @@ Ids are those of ``StepLayout``. The player makes a card and a table of it; a re
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from specllava.core.trace import DecodeTrace, StepTrace
 from visual.figures.labels import even_choices, token_label
 from visual.figures.step_layout import StepLayout
 from visual.figures.theme import Verdict
 from visual.player.explanations import next_reason, node_reasons, pruned_reason
-from visual.player.guess_sources import guess_sources
 
 CODES: dict[Verdict, str] = {
     "root": "o", "accepted": "a", "rejected": "r", "unreached": "u", "next": "n", "pruned": "p",
 }  # fmt: skip
 HIDDEN = "-"  # code of what is not drawn
 WEIGHED = 6  # guesses of one family that are named
+READING: Final = "the draft's own reading of the text"
+STATE: Final = "the large model's own state at its last word"
+GUESSED_STATE: Final = "the draft's guess of such a state"
+TEXT: Final = "the text so far"
 
 
 def node_cards(layout: StepLayout) -> dict[str, object]:
     """Return a column per quantity, with an entry per node.
 
-    Probabilities to two places, which no one rounds again, ranks from 1, entropies in nats; ``branch`` is the draft's
-    probability of all tokens down to the node, ``family`` what it weighed before the node, ``source`` what the guess
-    was made from. No end of an answer has anything behind it.
+    Probabilities to two digits, which no one rounds again, ranks from 1, entropies in nats; ``branch`` is the draft's
+    probability of all tokens down to the node, ``family`` the guesses that it weighed there, ``source`` the guess's
+    origin. Nothing follows an end of an answer.
     """
     tree, view = layout.step.tree, layout.step.view
     own, pruned = layout.next_node, len(layout.pruned)
@@ -37,7 +41,7 @@ def node_cards(layout: StepLayout) -> dict[str, object]:
     before = _families(layout)
     sources = guess_sources(layout.trace, layout.step)
     named = {text: index for index, text in enumerate(dict.fromkeys(filter(None, sources)))}
-    families = {told: index for index, told in enumerate(dict.fromkeys(filter(None, before)))}
+    families = {words: index for index, words in enumerate(dict.fromkeys(filter(None, before)))}
     return {
         "label": [_label(layout, node) for node in range(len(layout.parents))],
         "token": list(layout.tokens),
@@ -55,7 +59,7 @@ def node_cards(layout: StepLayout) -> dict[str, object]:
         "choice": [*_after(layout, [token_label(layout.trace, token) for token in view.choices]), None, *blank],
         "choice_prob": [*_after(layout, [round(p, 2) for p in view.choice_probs]), None, *blank],
         "families": list(families),
-        "family": [families[told] if told else None for told in before],
+        "family": [families[words] if words else None for words in before],
         "sources": [f"Guessed from {text}." for text in named],
         "source": [named[text] if text else None for text in sources],
         "reasons": list(reasons),
@@ -77,8 +81,8 @@ def _families(layout: StepLayout) -> list[str]:
     for node, parent in enumerate(layout.parents):
         if parent >= 0 and node != layout.next_node and node not in layout.hidden:
             families[parent].append(node)
-    told = [_family(layout, sorted(family, key=lambda node: -layout.log_probs[node])) for family in families]
-    return ["" if node in (0, layout.next_node) else told[parent] for node, parent in enumerate(layout.parents)]
+    named = [_family(layout, sorted(family, key=lambda node: -layout.log_probs[node])) for family in families]
+    return ["" if node in (0, layout.next_node) else named[parent] for node, parent in enumerate(layout.parents)]
 
 
 def _family(layout: StepLayout, family: list[int]) -> str:
@@ -107,3 +111,24 @@ def _reasons(layout: StepLayout) -> list[str]:
         next_reason(step),
         *(pruned_reason(trace, step, guess) for guess in step.pruned),
     ]
+
+
+def guess_sources(trace: DecodeTrace, step: StepTrace) -> list[str]:
+    """Return the source of each guess in words, by its id; "" for root and bonus token, and of an unknown drafter.
+
+    A draft that reads the target's hidden states has only the root's from the target: what it guesses below its own
+    guesses it makes from states of its own (EAGLE, arXiv 2401.15077, section 4.1).
+    """
+    parents = [*step.tree.parents[1:], *(guess.parent for guess in step.pruned)]
+    sources = [_source(trace, below_root=parent == 0) for parent in parents]
+    return ["", *sources[: step.tree.drafted], "", *sources[step.tree.drafted :]]
+
+
+def _source(trace: DecodeTrace, below_root: bool) -> str:
+    if trace.drafter is not None:
+        return ""
+    if trace.config.drafter == "prompt-lookup":
+        return TEXT
+    if trace.setting.draft_reads is None:
+        return READING
+    return STATE if below_root else GUESSED_STATE

@@ -1,4 +1,4 @@
-"""What the card "Does it pay for me?" goes by: recorded steps of every rule, and costs that were measured elsewhere."""
+"""Data of the card "Does it pay for me?": recorded steps of every rule, and costs that were measured elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass as checked
 from specllava.core.config import one_line
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.findings.replays import GUESSES, Replays
-from visual.player.packing import frame_json, packed
+from visual.player.encoding import frame_json, packed
 from visual.player.static_files import STATIC
 
 REPLAYS: Final = STATIC / "replays.json"
@@ -72,7 +72,7 @@ class _Setting:
 
 @checked(frozen=True, slots=True, config=PART)
 class _Report:
-    """The part of a report of ``benchmarks.gpu_llava`` that tells what passes cost."""
+    """The part of a report of ``benchmarks.gpu_llava`` with the costs of passes."""
 
     size: Words
     date: Words
@@ -85,7 +85,7 @@ _REPORT: TypeAdapter[_Report] = TypeAdapter(_Report)
 
 
 def read_preset(file: Path) -> CostPreset:
-    """Read what passes cost from a report of ``python -m benchmarks.gpu_llava --json``.
+    """Read the costs of passes from a report of ``python -m benchmarks.gpu_llava --json``.
 
     Passes are taken from whole steps, with their bookkeeping, and pooled over the lanes that draft.
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from specllava.core.race_file import comparison_json
 from specllava.core.trace import DecodeTrace
+from visual.player.encoding import frame_json, packed
 from visual.player.frames import recorded_frames
-from visual.player.packing import frame_json, packed
 from visual.player.recorded import Recorded
 from visual.player.turns import DialoguePosition, dialogue_id, recorded_turns
 
@@ -26,7 +26,7 @@ def race_frames(
 
     Args:
         turn: of a dialogue, from 0; the last one if it is not given.
-        pictures: what each turn of a dialogue is about, in place of ``picture``.
+        pictures: picture of each turn of a dialogue, instead of ``picture``.
     """
     if race.later:
         return _dialogue_frames(race, len(race.later) if turn is None else turn, source, pictures, example, show)

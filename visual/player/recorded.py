@@ -1,7 +1,7 @@
 """Race files, as examples, visitors and the command line have them.
 
 A race file is one JSON document, ``{"image": "picture.png", "target_only": trace, "speculative": trace}``. The page
-and ``compare --trace`` write it. One lane may be missing, and the bare trace of one lane is read as well. In place of
+and ``compare --trace`` write it. One lane may be missing, and the bare trace of one lane is read as well. Instead of
 ``speculative`` there may be two sides of a comparison, ``"a": {"name": "rule chain", "trace": trace}`` and ``"b"``.
 A dialogue is ``{"dialogue": [race, race, …]}``, its turns in order; a later turn has an ``image`` only if another
 picture came with its message. ``image`` may be missing; if a picture of that name lies beside the file it belongs to
@@ -39,7 +39,7 @@ class Recorded:
         name: of its file, without the ending.
         image: the picture's file, if it lies beside the race's.
         filled: which options the file leaves open and what was filled in, in words; "" if none, as in most files.
-        a, b: two sides of a comparison, in place of a speculative lane: both or neither.
+        a, b: two sides of a comparison, instead of a speculative lane: both or neither.
         image_name: the picture that the file names, there or not; "" if it names none.
         later: the turns of a dialogue that this race is the first turn of.
     """
@@ -244,8 +244,8 @@ def _name_filled(lanes: Mapping[str, Any]) -> str:
     """Name the options that lanes leave open; ``lanes`` are valid. Those that only other rules read do not count."""
     parts = []
     for lane, document in lanes.items():
-        said = {*document["config"], *_of_other_rules(document["config"].get("rule"))}
-        missing = [f for f in fields(DecodingConfig) if f.name not in said]
+        given = {*document["config"], *_of_other_rules(document["config"].get("rule"))}
+        missing = [f for f in fields(DecodingConfig) if f.name not in given]
         if missing:
             parts.append(f"{lane} does not say {', '.join(f'{f.name} (now {f.default})' for f in missing)}")
     return f"{'; '.join(parts)}: today's defaults stand in their place" if parts else ""

@@ -19,7 +19,7 @@ from visual.player.static_files import PLOTLY_JS, static_text
 
 @cache
 def halves() -> tuple[str, str]:
-    """Return the page before its frames and behind them, about 5 MB in all."""
+    """Return the page before and after its frames, about 5 MB in all."""
     modules = (f'<script type="text/plain" data-module="{name}">\n{static_text(name)}</script>' for name in MODULES)
     parts = {
         "favicon": "data:image/png;base64," + base64.b64encode(markup.FAVICON.read_bytes()).decode(),
@@ -34,14 +34,14 @@ def halves() -> tuple[str, str]:
     page = static_text("standalone.html")
     for name, text in parts.items():
         page = page.replace(f"<!-- {name} -->", text, 1)
-    before, _, behind = page.partition("<!-- frames -->")
-    return before, behind
+    before, _, after = page.partition("<!-- frames -->")
+    return before, after
 
 
 def standalone_page(frames: Sequence[str]) -> str:
     """Make the page of a run from the player's list of frames.
 
-    Frames hold whatever a model said. They stand in the page as JSON with no ``<`` in it, so that nothing in them can
+    Frames hold whatever a model said. They are in the page as JSON with no ``<`` in it, so that nothing in them can
     end the element that holds them; the player puts their text into the page as text.
     """
     return json.dumps(frames).replace("<", "\\u003c").join(halves())

@@ -11,7 +11,7 @@ from specllava.core.config import DecodingConfig, options_read
 
 NAMED: Final = ("drafter", "rule")  # in front of all others
 DRAFTERS: Final = {"model": "draft model", "prompt-lookup": "prompt lookup", "none": "target alone"}
-SHORT: Final = {  # in place of what a field's title would say
+SHORT: Final = {  # instead of the field's title
     "branching": "{} children by level",
     "shape": "guesses below nodes {}",
     "rank_acceptance": "shaped for acceptance {}",
@@ -53,7 +53,7 @@ def settings_summary(
     """Summarise a configuration: who drafts, the rule, and then the value of each option that these read.
 
     Args:
-        rule, drafter: names of objects that served in place of what ``config`` names, as in a trace.
+        rule, drafter: names of objects that served instead of those in ``config``, as in a trace.
         draft: what the draft is called, if it is not just the draft model.
         asked: settings of the target's ``generation_config.json`` that the run follows.
     """

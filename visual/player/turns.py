@@ -11,7 +11,7 @@ from specllava.core.metrics import summarise
 from specllava.core.race_file import dialogue_json, race_json
 from specllava.core.trace import DecodeTrace
 from visual.figures.labels import strip_bidi
-from visual.player.packing import packed
+from visual.player.encoding import packed
 from visual.player.recorded import Recorded
 
 Row = dict[str, object]
@@ -38,7 +38,7 @@ class DialogueTurn:
         return lead
 
     def row(self) -> Row:
-        """Return what the list of turns says of it. τ is a number, or ``None`` without a target pass."""
+        """Return its row in the list of turns. τ is a number, or ``None`` without a target pass."""
         lead = self.lead
         tau = summarise([lead]).tau
         return {
@@ -60,14 +60,14 @@ class DialoguePosition:
     """Position of a race in a dialogue.
 
     Args:
-        id: tells dialogues apart.
-        before, behind: the other turns.
+        id: of the dialogue.
+        before, after: the other turns.
         own_picture: a picture came with this turn's message.
     """
 
     id: str
     before: tuple[DialogueTurn, ...] = ()
-    behind: tuple[DialogueTurn, ...] = ()
+    after: tuple[DialogueTurn, ...] = ()
     own_picture: bool = True
 
     def opening(self) -> Row:
@@ -78,7 +78,7 @@ class DialoguePosition:
     def closing(self, target_only: DecodeTrace | None, speculative: DecodeTrace | None) -> Row:
         """Return the fields of an ``end`` frame: the rows of all turns and the file of the whole dialogue, packed."""
         turn = DialogueTurn(target_only, speculative)
-        turns = [*self.before, replace(turn, image=turn.lead.image if self.own_picture else None), *self.behind]
+        turns = [*self.before, replace(turn, image=turn.lead.image if self.own_picture else None), *self.after]
         parts = [one.to_json() for one in turns]
         file = parts[0] if len(parts) == 1 else dialogue_json(parts)
         return {"turns": [one.row() for one in turns], "file": packed(file)}
@@ -91,8 +91,8 @@ def recorded_turns(race: Recorded) -> tuple[DialogueTurn, ...]:
 
 def dialogue_id(turns: Sequence[DialogueTurn]) -> str:
     """Return an id of a dialogue that was recorded; the same turns have the same."""
-    said = "\n".join(f"{turn.lead.prompt}\n{turn.lead.text}\n{turn.lead.prefill.target_seconds}" for turn in turns)
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    text = "\n".join(f"{turn.lead.prompt}\n{turn.lead.text}\n{turn.lead.prefill.target_seconds}" for turn in turns)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _shorten(text: str) -> str:

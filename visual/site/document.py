@@ -34,7 +34,7 @@ Recorded runs, lessons and saved pages that you open, as plain files: any web se
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SiteFiles:
     """Addresses of the files that the document itself asks for, relative to it."""
 
     script: str
@@ -60,7 +60,7 @@ class Example:
 
 
 def index_html(
-    places: Places, examples: Sequence[Example], lessons: Sequence[Lesson], index: Mapping[str, object], pays: str,
+    files: SiteFiles, examples: Sequence[Example], lessons: Sequence[Lesson], index: Mapping[str, object], pays: str,
     live: str = "", code: str = "",
 ) -> str:  # fmt: skip
     """Make the document.
@@ -71,7 +71,7 @@ def index_html(
         live, code: addresses to link to; "" for none.
     """
     parts = {
-        "head": _head(places),
+        "head": _head(files),
         "masthead": markup.masthead(),
         "links": markup.links(code, live),
         "chosen": "".join(f"<li>{_link('example', one.name, _title(one.race))}</li>" for one in examples),
@@ -87,20 +87,20 @@ def index_html(
 
 def readme(live: str = "") -> str:
     """Make the file by which a static Space is described."""
-    told = f"\nThe live page, where models answer: <{live}>." if live else ""
-    return README.format(claim=markup.CLAIM, live=told)
+    line = f"\nThe live page, where models answer: <{live}>." if live else ""
+    return README.format(claim=markup.CLAIM, live=line)
 
 
-def _head(places: Places) -> str:
+def _head(files: SiteFiles) -> str:
     named = {"description": markup.CLAIM, "twitter:card": "summary"}
     properties = {"og:title": markup.TITLE, "og:description": markup.CLAIM, "og:type": "website"}
     tags = [f"<title>{escape(markup.TITLE)}</title>"]
     tags += [f'<meta name="{name}" content="{escape(text)}">' for name, text in named.items()]
     tags += [f'<meta property="{name}" content="{escape(text)}">' for name, text in properties.items()]
-    tags += [f'<link rel="icon" href="{_href(places.icon)}">', f'<link rel="stylesheet" href="{_href(places.style)}">']
-    tags += [f'<link rel="modulepreload" href="{_href(place)}">' for place in (places.script, *places.preloads)]
-    tags += [f'<link rel="preload" as="script" fetchpriority="low" href="{_href(places.plotly)}">']
-    return "\n".join([*tags, f'<script type="module" src="{_href(places.script)}"></script>'])
+    tags += [f'<link rel="icon" href="{_href(files.icon)}">', f'<link rel="stylesheet" href="{_href(files.style)}">']
+    tags += [f'<link rel="modulepreload" href="{_href(file)}">' for file in (files.script, *files.preloads)]
+    tags += [f'<link rel="preload" as="script" fetchpriority="low" href="{_href(files.plotly)}">']
+    return "\n".join([*tags, f'<script type="module" src="{_href(files.script)}"></script>'])
 
 
 def _href(address: str) -> str:
@@ -125,9 +125,9 @@ def _lesson(lesson: Lesson) -> str:
 
 
 def _example(example: Example) -> str:
-    said = "".join(
+    turns = "".join(
         f"<p><b>{escape(strip_bidi(turn.prompt))}</b> {escape(strip_bidi(turn.lead.text))}</p>"
         for turn in example.race.turns
     )
     image = f'<img src="{_href(example.picture)}" alt="" loading="lazy">' if example.picture else "<span></span>"
-    return f"<article>{image}<h3>{_link('example', example.name, _title(example.race))}</h3>{said}</article>"
+    return f"<article>{image}<h3>{_link('example', example.name, _title(example.race))}</h3>{turns}</article>"

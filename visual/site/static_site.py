@@ -17,15 +17,14 @@ from typing import Final
 from specllava.models.media.images import open_image
 from visual.player import markup
 from visual.player.component import MODULES
+from visual.player.encoding import data_address, frame_json, small_jpeg
 from visual.player.lessons import Lesson
-from visual.player.packing import frame_json
 from visual.player.pays import packed_pays
-from visual.player.picture import data_address, small_jpeg
 from visual.player.race_frames import race_frames
 from visual.player.recorded import Recorded
 from visual.player.standalone import halves
 from visual.player.static_files import PLOTLY_JS, static_text
-from visual.site.document import Example, Places, index_html, readme
+from visual.site.document import Example, SiteFiles, index_html, readme
 
 SCRIPTS: Final = ("site.js", "site_link.js", "site_frames.js", "saved_pages.js", "frame_shapes.js")
 STYLES: Final = ("standalone.css", "site.css")
@@ -33,11 +32,11 @@ STYLES: Final = ("standalone.css", "site.css")
 
 @dataclass(frozen=True, slots=True)
 class StaticSite:
-    """What the static edition shows, and where it says that more is to be found.
+    """Content of the static edition, and addresses of more.
 
     Args:
         examples: the first is what the page opens with.
-        live: address of a page with models; "" if there is none to tell of.
+        live: address of a page with models; "" if there is none.
         code: address of the project's files; "" as above.
     """
 
@@ -60,9 +59,9 @@ class StaticSite:
         code = files.add_folder("code", {name: static_text(name).encode() for name in (*SCRIPTS, *MODULES)})
         style = "".join([static_text(STYLES[0]), markup.stylesheet(), static_text(STYLES[1])])
         plotly = PLOTLY_JS.read_bytes()
-        before, behind = halves()
-        blank = "<!-- frames -->".join([before, behind.replace(plotly.decode(), "<!-- plotly -->", 1)])
-        places = Places(
+        before, after = halves()
+        blank = "<!-- frames -->".join([before, after.replace(plotly.decode(), "<!-- plotly -->", 1)])
+        own = SiteFiles(
             script=f"{code}/site.js",
             preloads=tuple(f"{code}/{name}" for name in (*SCRIPTS[1:], *MODULES)),
             style=files.add("style.css", style.encode()),
@@ -74,7 +73,7 @@ class StaticSite:
         written = {name: _write_frames(files, name, race, None) for name, race in races.items()}
         index = {
             "modules": MODULES,
-            "plotly": places.plotly,
+            "plotly": own.plotly,
             "blank": files.add("blank.html", blank.encode()),
             "examples": [{"name": one.name, "file": one.file, "steps": one.steps} for one in examples],
             "lessons": [
@@ -82,7 +81,7 @@ class StaticSite:
                 for lesson in self.lessons
             ],
         }
-        page = index_html(places, examples, self.lessons, index, packed_pays(), self.live, self.code)
+        page = index_html(own, examples, self.lessons, index, packed_pays(), self.live, self.code)
         (folder / "index.html").write_text(page, encoding="utf-8")
         (folder / "README.md").write_text(readme(self.live), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-// Dims a race that is about another picture or question than the page's, and says so: a verdict stands beside no other.
+// Dims a race that is about another picture or question than the page's, and says so.
 
 export function create(root, { live }) {
   if (!live) return {};

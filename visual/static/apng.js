@@ -15,7 +15,7 @@ export function animated(stills, milliseconds) {
     const own = chunks.find(({ type }) => type === "IHDR").data;
     if (own.length !== HEADER || own.some((byte, index) => byte !== header[index])) throw new Error(`frame ${place} is of another size or kind than the first`);
     const [width, height] = [0, 4].map((offset) => new DataView(own.buffer, own.byteOffset).getUint32(offset));
-    // sequence number, size, place, delay as a fraction, and: leave the frame standing, put it in place of what was there
+    // sequence number, size, position, delay as a fraction, dispose: keep the frame, blend: replace what was there
     parts.push(chunk("fcTL", numbers([sequence++, 4], [width, 4], [height, 4], [0, 4], [0, 4], [milliseconds[place], 2], [1000, 2], [0, 1], [0, 1])));
     for (const { type, data } of chunks) {
       if (type !== "IDAT") continue;

@@ -42,7 +42,7 @@ export function create(root, { player, step: view, modules }) {
     if (sampled) show();
   }
 
-  // Inside a step, it stands beside the tree while guesses are accepted or refused.
+  // Inside a step, it is beside the tree while guesses are accepted or refused.
   function phase(kind) {
     const inside = Boolean(sampled) && kind === "accept";
     slot.hidden = !inside;

@@ -32,7 +32,7 @@ export function judge(p, q, instead, random) {
   return random() * q[guess] < p[guess] ? guess : drawFrom(instead, random);
 }
 
-// Guesses that were chosen: the target's own draw stands. Wrongly, a draw that is in no branch is thrown away once.
+// Guesses that were chosen: the target's own draw counts. Wrongly, a draw that is in no branch is discarded once.
 export function own(p, guessed, again, random) {
   const drawn = drawFrom(p, random);
   return again && !guessed[drawn] ? drawFrom(p, random) : drawn;

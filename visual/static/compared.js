@@ -4,7 +4,7 @@
 const TREE = { responsive: true, displayModeBar: false, staticPlot: true };
 
 // A word, and below it a mark per run. A mark's `share` of the scale is its colour and height, `null` for no value;
-// `sign`, a text or an element, stands in it; `title` says what it means; `className` is the caller's own.
+// `sign` is a text or an element in it; `title` its meaning; `className` is the caller's own.
 export function markedWord({ text, glued, marks }, tag = "span") {
   const word = make(tag, glued ? "gloss-word glued" : "gloss-word");
   word.title = [text, ...marks.map(({ title }) => title)].join("\n");

@@ -1,7 +1,7 @@
 // The turns of a dialogue: what was asked and answered, tokens per target pass, columns reused and read. A click on a
 // turn shows its race; its frames are held here, so nobody is asked for them. Model text enters as textContent only.
 
-const KEEP = -1; // in place of a turn's number: an edit is given up
+const KEEP = -1; // instead of a turn's number: an edit is given up
 const OVER = -2; // the next question begins a new dialogue
 
 export function create(root, { frames, open, edit, live }) {

@@ -1,5 +1,5 @@
 // An editor in which a tree's shape is clicked together, beside the field that holds it: the parents of all guesses with
-// commas between them, node 0 is the root. A tree is a list of parents here; no guess stands before its parent.
+// commas between them, node 0 is the root. A tree is a list of parents here; no guess comes before its parent.
 
 const GAP = { x: 58, y: 30 }; // pixels from a level to the next, and between two leaves
 const NODE = 26; // pixels
@@ -155,7 +155,7 @@ function parsed(text, most) {
   return parents.every((parent) => parents.filter((other) => other === parent).length <= most.children) ? parents : null;
 }
 
-// Of every node, the root first: how far below the root it stands.
+// The level of every node, the root first.
 function levels(parents) {
   const found = [0];
   for (const parent of parents) found.push(found[parent] + 1);

@@ -4,7 +4,7 @@
 const KEPT = 60_000; // milliseconds for a download to begin
 const LONGEST_NAME = 200; // characters, of a side in a race file
 
-// frames() and step() tell what is on show; page() gives a blank page in two halves, and is missing on a saved one;
+// frames() and step() are of the run on show; page() gives a blank page in two halves, and is missing on a saved one;
 // both() gives the two runs that are compared, each with its frames as `list`, its `name` and its `run`, or null;
 // `pictures` are of the step on show, see pictures.js.
 export function createFiles(root, { frames, whole, turn, step, page, both, pictures }) {
@@ -104,7 +104,7 @@ export async function withBoth({ a, b: { list: [first, ...rest], name } }) {
   return [JSON.stringify({ ...JSON.parse(first), against, a_name: a.name, b_name: name }), ...rest];
 }
 
-// The frames as they stand inside the page's script element: with no "<", no text can end it.
+// The frames as they are inside the page's script element: with no "<", no text can end it.
 function framesText(list) {
   const [end, ...before] = saved(list).reverse();
   const last = JSON.parse(end);

@@ -1,8 +1,9 @@
 // Shapes of frames (visual/player/frames.py) as far as the player relies on them. What older pages lack may be missing here.
 
+import { LANES } from "./race.js";
+
 const MAX_FRAMES = 5000; // of all lists of a page
 const MAX_DEPTH = 12; // of a figure
-const LANES = ["target-only", "speculative"];
 const LINK = /<a[\s>]/i; // Plotly reads labels as a kind of HTML, which knows links
 
 // --- kinds of values ------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-// The glossary: every word leads to the place on the page where one sees what it means.
+// The glossary: every word leads to the part of the page that shows its meaning.
 
-const SHOWN = 2600; // milliseconds that a place stays marked
+const SHOWN = 2600; // milliseconds for which a part stays marked
 
 export function createGlossary(root) {
   let marked = null;

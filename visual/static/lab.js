@@ -79,7 +79,7 @@ function showForcedToken(find, { ids, words, position, rejoined, other }, choose
     button.addEventListener("click", () => open(number));
     return button;
   });
-  // Spaces stand between the buttons, where a line may break.
+  // Spaces are between the buttons, where a line may break.
   const spaced = buttons.flatMap((button, number) => (words[number].text.startsWith(" ") ? [" ", button] : [button]));
   const tellings = [telling("The answer: choose a word", spaced)];
   if (other) {

@@ -1,7 +1,7 @@
 // Lessons: a question about the step on show, the answer when it is asked for, and the place that both speak of pointed
 // at. `?present=1` shows one to a room: large type, and Space goes on, through the phases to the answer to the next one.
 
-const SHOWN = 4000; // milliseconds that a place stays marked
+const SHOWN = 4000; // milliseconds for which a part stays marked
 const TRIES = 100;
 const PLACES = {
   lanes: ".lanes", timeline: ".timeline", tree: ".scroller", mask: ".mask", cache: ".kv-cache", coin: ".coin-panel", pays: ".pays",

@@ -2,7 +2,7 @@
 // attends. A node sees the context, the nodes above it and itself, so every branch is read as if it stood alone.
 
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 380; // units of the drawing, which scales to its place
+const WIDTH = 380; // units of the drawing, which scales to its slot
 const [MARGIN, LABEL, CONTEXT] = [34, 62, 46]; // of positions, of tokens, of the one column for the context
 const WIDEST = 17; // of a cell
 const READABLE = 8.5; // cells from here on have their tokens beside them

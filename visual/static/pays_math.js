@@ -41,7 +41,7 @@ function pooled(steps, one) {
 
 // --- a run that was shown -------------------------------------------------------------------------
 
-// A lane's frames: its prefill, then its steps. Levels are those of which a kept node tells.
+// A lane's frames: its prefill, then its steps. Levels are those that a kept node was expanded in.
 export function stepsOf(frames) {
   return frames.filter(({ nodes }) => nodes).map(({ nodes, tokens, seconds: [draft, verify, keep] }) => {
     const depths = [];
@@ -52,7 +52,7 @@ export function stepsOf(frames) {
   });
 }
 
-// Measured costs of a run of both lanes; nothing where one of them, or what it would tell, is missing.
+// Measured costs of a run of both lanes; nothing where one of them, or its numbers, are missing.
 export function measured(alone, together) {
   const steps = stepsOf(together);
   const plain = alone.filter((frame) => frame.kind === "step");

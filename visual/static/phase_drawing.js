@@ -15,7 +15,7 @@ const GAP = 14;
 const BAND = 7; // pixels of the band around the nodes and their labels
 
 export function createDrawing(chart) {
-  let marks = new Map(); // node: its elements and where it stands
+  let marks = new Map(); // node: its elements and position
   let edges = []; // path of a style, its pieces by node
   let changed = new Map(); // element: attributes as Plotly wrote them
   let layer = null;
@@ -58,7 +58,7 @@ export function createDrawing(chart) {
     for (const fork of phase.forks.slice(0, PANELS)) layPanel(step, fork, taken);
   }
 
-  // What a node is in a phase: "" where it stands as it is.
+  // What a node is in a phase: "" where it is unchanged.
   function stateOf({ verdict, depth }, { kind, level }, node) {
     const code = verdict[node];
     if (code === "n") return kind === "keep" ? "" : "ph-hidden";

@@ -3,7 +3,7 @@
 
 const SLOW = 0.05; // playing speed up to which an opened step is played phase by phase
 const DWELL = 45; // milliseconds of a phase at full speed: 0.9 s at a twentieth
-const NARROW = 760; // pixels of a window below which mask and cache wait behind their headings
+const NARROW = 760; // pixels of a window below which mask and cache are folded below their headings
 const TAIL = 26; // letters of the answer so far in the strip
 
 export function create(root, { player, step: view, modules }) {
@@ -13,7 +13,7 @@ export function create(root, { player, step: view, modules }) {
   const drawing = modules.phase_drawing.createDrawing(chart);
   const mask = modules.mask.createMask(find(".mask"), { look: lookAt, choose: (node) => view.choose(node) });
   const cache = modules.kv_cache.createCache(find(".kv-cache"), "KV cache of the target");
-  const [list, caption] = [styled("ol", "phase-list"), styled("p", "phase-said")]; // the caption stands in for the sentence
+  const [list, caption] = [styled("ol", "phase-list"), styled("p", "phase-said")]; // the caption replaces the sentence
   let run = null;
   let frame = null; // the step on show
   let drawn = null; // the step that Plotly has drawn
@@ -76,7 +76,7 @@ export function create(root, { player, step: view, modules }) {
     mark();
   }
 
-  // The next phase of this step; tells whether there was one.
+  // Goes to the next phase of this step. Returns whether there was one.
   function onward() {
     if (!frame || (open && at === phases.length - 1)) return false;
     go(1);

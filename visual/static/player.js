@@ -16,7 +16,7 @@ export function mount({ element, props, watch, server, plotly, page, fork, edit,
   const views = [lanes, step.createStep(root, ready, modules.tree_fit.fit, lanes.hint, fork && goOn), charts.createCharts(root, ready)];
   glossary.createGlossary(root);
   const player = new Player(root, ...views, race.duration, files.unpacked);
-  let opened = null; // a turn that was picked, in place of the newest
+  let opened = null; // a turn that was picked, instead of the newest
   const frames = () => opened ?? props.value ?? [];
   const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, edit, teach, open, live: Boolean(server), part, pays: props.pays };
   player.parts = PARTS.map((name) => modules[name].create(root, context));
@@ -87,7 +87,7 @@ class Player {
 
   // --- frames -------------------------------------------------------------------------------
 
-  // Lists are read one after the other, because pictures take a moment to unpack. A list that fails stops none behind it.
+  // Lists are read one after the other, because pictures take a moment to unpack. A list that fails stops none after it.
   feed(list) {
     this.read = this.read.then(() => this.take(list)).catch((failure) => console.error("frames were not shown:", failure));
   }

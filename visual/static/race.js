@@ -1,8 +1,8 @@
-// The two lanes: their words, their blocks on the shared clock, and what each had said at a given moment.
+// The two lanes: their words, their blocks on the shared clock, and each one's text at a given moment.
 // Model text enters the page as textContent only.
 
 const LINE = 26; // pixels of a line of words
-const LANES = ["target-only", "speculative"];
+export const LANES = ["target-only", "speculative"];
 
 export function createRace(root) {
   const lanes = {};
@@ -26,7 +26,7 @@ export function createRace(root) {
   let current = null;
   let led = lanes.speculative; // the lane whose steps are looked at
 
-  // A lane that does not run says why, in the place of its words.
+  // A lane that does not run says why, instead of its words.
   function reset(run) {
     total = 0;
     current = null;
@@ -79,7 +79,7 @@ export function createRace(root) {
     playhead.style.left = total ? `${(100 * Math.min(time, total)) / total}%` : "0";
   }
 
-  // The words that a lane said last are in view; the rest is a click away.
+  // A lane's latest words are in view; the rest is a click away.
   function follow(lane, shown = lane.shown) {
     const word = lane.items[Math.max(0, shown - 1)]?.words[0];
     if (word) lane.words.scrollTop = (Math.floor(word.offsetTop / LINE) - 1) * LINE;

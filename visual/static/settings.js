@@ -1,7 +1,7 @@
 // The settings: a drawer with presets and a control for each option. Options, ranges and words are made in Python from
 // DecodingConfig; which options count for now, and the summary of them, is asked of the server after every change.
 
-const MANY = 150; // milliseconds in which changes are told to the server as one
+const MANY = 150; // milliseconds in which changes reach the server as one
 
 // `editors` has, by an option's name, what makes an editor beside its field (draw_tree.js); `pair_choice` makes the choice
 // of another pair, which the server knows afresh each time that the drawer opens.

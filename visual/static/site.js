@@ -12,7 +12,7 @@ const modules = Object.fromEntries(await Promise.all(names.map(async (name) => [
 const address = (name) => new URL(name, document.baseURI).href;
 const none = find("#picture").firstElementChild;
 let shown = []; // frames
-let changed = null; // told of other frames
+let changed = null; // called when other frames are shown
 let asked = 0; // the latest request: those before it come too late
 let followed = null; // the query that was opened last
 

@@ -20,7 +20,7 @@ const COLUMNS = [
 ];
 
 // `hint(count)` marks the first words of the step in its lane: those on the branch that is looked at. `goOn(ids)` asks for
-// an answer that goes on from a rejected guess, with the ids from behind the root down to it; on a saved page nobody can.
+// an answer that goes on from a rejected guess, with the ids from below the root down to it; on a saved page nobody can.
 // `fit` makes a figure fit its card.
 export function createStep(root, plotlyReady, fit, hint, goOn) {
   const find = (selector) => root.querySelector(selector);
@@ -89,7 +89,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     reveal();
   }
 
-  // Where the tree is wider than its card, what the card beside it tells about is in sight.
+  // Where the tree is wider than its card, the node of the card beside it is in sight.
   function reveal() {
     const place = chart.querySelector(".tracemarked .point")?.getBoundingClientRect();
     const card = find(".scroller").getBoundingClientRect();
@@ -159,7 +159,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     return nodes;
   }
 
-  // A guess that the target turned down, or was not asked about, right after what stands in the answer.
+  // A guess that the target turned down, or was not asked about, right after the accepted ones.
   function refused(id) {
     const codes = branch(id).map((node) => frame.nodes.verdict[node]);
     return "rp".includes(codes.pop()) && codes.every((code) => "oa".includes(code));
@@ -236,7 +236,7 @@ function facts(node) {
 const traceOf = (data, name) => data.find((trace) => trace.name === name);
 const count = ({ nodes }, code) => [...nodes.verdict].filter((verdict) => verdict === code).length;
 
-// Where nodes stand in the picture.
+// Positions of nodes in the picture.
 export function placesOf({ data }, nodes) {
   const x = [];
   const y = [];

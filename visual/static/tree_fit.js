@@ -2,9 +2,9 @@
 // on a narrow screen, where the tree grows downwards so that nobody has to scroll sideways. Only numbers change: which
 // traces, labels and colours there are is Python's.
 
-const NARROW = 600; // pixels of a card below which the tree stands upright
+const NARROW = 600; // pixels of a card below which the tree is upright
 const SHORTEST = 540; // units across that a card shows at the least; a share of its width means the same on any screen
-const HEIGHT = 190; // pixels that every step has, so that what stands below does not jump
+const HEIGHT = 190; // pixels that every step has, so that nothing below it jumps
 const ROW = 25; // pixels of a row in a tree that needs more than that
 const LEVEL = 38; // pixels between depths of an upright tree
 const TALLEST = 900;
@@ -15,7 +15,7 @@ const FOLD = 14; // columns no farther apart than this belong to a fold
 const STRAIGHT = 0.55; // of a level, where a lone guess follows a lone guess: the first fork is soon in sight
 
 // Returns the figure's data and layout for a card `width` pixels wide, and the pixels that the drawing takes,
-// at least `least` of them high unless it stands upright.
+// at least `least` of them high unless it is upright.
 export function fit({ data, layout }, width, least = HEIGHT) {
   return width < NARROW ? upright(data, layout, width) : level(data, layout, least);
 }

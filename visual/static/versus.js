@@ -51,7 +51,7 @@ export function create(root, { plotly, modules, frames }) {
     const list = frames();
     const run = runOf(list);
     await opening;
-    if (run.id !== runOf(frames()).id) return; // another run has taken its place
+    if (run.id !== runOf(frames()).id) return; // another run replaced it
     present = list;
     if (held.a && held.a.run.id !== run.id) held.b = sideOf(alone(list), run.b_name);
     show();

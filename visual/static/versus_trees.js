@@ -4,7 +4,7 @@ const HALO = 28; // pixels across
 const RING = 24;
 const LEAST = 150; // pixels of height
 
-// `sides` are those of versus.js; `at` is the place of a word that both answers have in common.
+// `sides` are those of versus.js; `at` is the index of a word that both answers have in common.
 export async function show(place, sides, at, modules, plotly) {
   const { compared, files, tree_fit } = modules;
   const steps = await Promise.all(sides.map((side) => stepAt(side, at, files.unpacked)));
@@ -21,7 +21,7 @@ export async function show(place, sides, at, modules, plotly) {
   });
 }
 
-// The step that said a word: its picture, the node of the word, and the ids that had been said before its tree, root included.
+// The step that gave a word: its picture, the node of the word, and the ids before its tree, root included.
 async function stepAt({ steps, words }, at, unpacked) {
   const word = words[at];
   const number = Math.max(1, word.step); // the prompt's pass has no tree: its word is the root of the first

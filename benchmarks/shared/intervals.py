@@ -1,4 +1,4 @@
-"""Figure of measured rates with their intervals: panels side by side that share what stands across."""
+"""Figure of measured rates with their intervals: panels side by side that share their horizontal axis."""
 
 from __future__ import annotations
 
