@@ -118,6 +118,10 @@ def test_a_template_in_a_process_of_its_own_writes_what_transformers_does(more: 
         assert apply_template(processor, chat, "x", prompted) == expected
 
 
+PICTURE = {"type": "image", "image": models.picture(0)}
+TURNS = ("user", "assistant", "user")
+
+
 @pytest.mark.parametrize(
     ("chat", "words"),
     [
@@ -133,6 +137,16 @@ def test_a_template_in_a_process_of_its_own_writes_what_transformers_does(more: 
         ([{"role": "user"}], "message 0 needs a role"),
         ([{"role": "user", "content": " "}, {"role": "user", "content": "Hi"}], "message 0 is empty"),
         ([{"role": "user", "content": "<image>"}, {"role": "user", "content": "Hi"}], "contains <image>"),
+        ([{"role": "user", "content": []}], "the prompt is empty"),
+        ([{"role": "user", "content": [PICTURE]}], "the prompt is empty"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "neither a text nor a picture or video of the user"),
+        ([{"role": "user", "content": [{"type": "image", "image": None}]}], "neither a text nor a picture"),
+        ([{"role": "user", "content": [{"type": "image", "image": "nowhere.png"}]}], "no image file at nowhere.png"),
+        ([{"role": "user", "content": [{"type": "text", "text": "a <image>"}]}], "contains <image>"),
+        (
+            [{"role": role, "content": part} for role, part in zip(TURNS, ("Hi", [PICTURE], "Hi"), strict=True)],
+            "message 1 has a part",
+        ),
     ],
 )
 def test_a_malformed_chat_is_refused(tiny: Pair, chat: list[dict[str, Any]], words: str):

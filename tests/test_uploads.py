@@ -17,7 +17,7 @@ from support.clip_files import COUNT, write_clip
 from test_bad_input import complaint
 
 from specllava.core.limits import Limits
-from specllava.models.media.media import video_process
+from specllava.models.media import video_process
 from specllava.models.media.video import Video
 from specllava.models.media.video_file import read_video
 from specllava.models.media.video_process import VideoRequest, read_video_apart

@@ -15,7 +15,7 @@ from support.clip_files import COUNT, RATE, SIZE, write_clip
 from test_bad_input import complaint
 
 from specllava.cli.main import main
-from specllava.models.media.media import video_file
+from specllava.models.media import video_file
 from specllava.models.media.video import evenly
 from specllava.models.media.video_file import read_video
 
