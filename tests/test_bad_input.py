@@ -105,16 +105,15 @@ def test_published_templates_are_rendered_without_a_process(name: str):
     assert is_bounded(TEMPLATES[name], [*chat, *chat] * 20, {"eos_token": "</s>"})
 
 
-@pytest.mark.parametrize("more", ["{% set x = 'a' * 3 %}{{ x }}", "{% macro m(x) %}{{ x }}{% endmacro %}{{ m('é') }}"])
-def test_a_template_in_a_process_of_its_own_writes_what_transformers_does(more: str):
+def test_a_template_in_a_process_of_its_own_writes_what_transformers_does():
     processor = copy.copy(models.processor())
-    processor.chat_template += more
+    processor.chat_template += "{% set x = 'a' * 3 %}{{ x }}{% macro m(x) %}{{ x }}{% endmacro %}{{ m('é') }}"
     parts = [{"type": "image"}, {"type": "text", "text": "Wie heißt <b>das</b>?\n"}]
     chat = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts[1:]}]
     assert not is_bounded(processor.chat_template, chat, {})
     for prompted in (True, False):
         expected = processor.apply_chat_template(chat, add_generation_prompt=prompted)
-        assert expected.endswith(("aaa", "é"))
+        assert expected.endswith("aaaé")
         assert apply_template(processor, chat, "x", prompted) == expected
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specllava.core.config import DecodingConfig
 
-LENGTH, TOP_K, RUNS = 3, 3, 300
+LENGTH, TOP_K, RUNS = 3, 3, 200
 FAMILIES = {
     "target-only": DecodingConfig(drafter="none"),
     "entropy": DecodingConfig(max_branches=3, entropy_threshold=0.0, min_log_prob=-50.0),

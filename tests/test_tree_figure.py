@@ -188,7 +188,7 @@ def test_a_token_that_continues_a_word_is_marked() -> None:
     assert pieces > 20
 
 
-def speculative_steps(seeds: range = range(6)) -> Iterator[tuple[DecodeTrace, StepTrace]]:
+def speculative_steps(seeds: range = range(3)) -> Iterator[tuple[DecodeTrace, StepTrace]]:
     for seed in seeds:
         trace = synthetic_race(seed)["speculative"]
         for step in trace.steps:
