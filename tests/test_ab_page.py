@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import gradio as gr
 import pytest
-from support.browser import Visit, Visitor, assert_accessible
+from support.browser import Visitor, assert_accessible
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab, synthetic_against
 from support.visual_traces import FakeBackend
@@ -173,7 +173,6 @@ def test_a_row_opens_both_of_its_runs() -> None:
 
 
 def test_no_follow_up_goes_on_from_the_dialogue_before_a_row_that_was_opened() -> None:
-    """It went on from what was on show before, with the row's picture."""
     dialogues = Dialogues(lambda turns: FakeChat(FakeBackend(), turns))
     asked = ("me", PICTURE, "What?", DecodingConfig(max_new_tokens=8))
     list(dialogues.begin(*asked, follow=False)[0])
@@ -216,16 +215,11 @@ def test_only_the_latest_comparisons_are_kept() -> None:
 # --- in a browser -----------------------------------------------------------------------------------------------------
 
 
-def compared(visit: Visitor, **context: Any) -> Visit:
-    tab = visit(**context)
+def test_the_table_is_sorted_a_row_opens_and_a_phone_need_not_scroll(visit: Visitor, tmp_path: Path) -> None:
+    tab = visit()
     tab.wait("document.querySelector('#against .lab-run').disabled === false")
     tab.page.click("#against .lab-run")
     tab.wait(DONE)
-    return tab
-
-
-def test_the_table_is_sorted_and_a_row_opens_in_the_player(visit: Visitor, tmp_path: Path) -> None:
-    tab = compared(visit)
     rows = tab.page.evaluate(ROWS)
     found = finding([row[1] for row in rows])
     assert [row[2] for row in rows] == [f"{row.a.tau:.2f}" for row in found.rows]
@@ -254,9 +248,12 @@ def test_the_table_is_sorted_and_a_row_opens_in_the_player(visit: Visitor, tmp_p
         download.value.save_as(path)
         assert path.suffix == f".{name}" and path.stat().st_size
     assert len(zipfile.ZipFile(path).namelist()) == 5
+    tab.page.set_viewport_size({"width": 375, "height": 800})
+    tab.wait("document.documentElement.scrollWidth <= 375")
+    assert_accessible(tab.page, "#against")
 
 
-def test_settings_are_taken_and_a_file_is_read(visit: Visitor, tmp_path: Path) -> None:
+def test_settings_are_taken_a_file_is_read_and_hostile_lines_are_text(visit: Visitor, tmp_path: Path) -> None:
     rows = [{"prompt": "A red one?", "image": "a.png"}, {"prompt": "A blue one?", "image": "b.png"}]
     path = zipped(tmp_path, {LIST: "\n".join(map(json.dumps, rows)), "a.png": png(1), "b.png": png(2)})
     assert len(file_prompts(path)) == 2
@@ -276,20 +273,9 @@ def test_settings_are_taken_and_a_file_is_read(visit: Visitor, tmp_path: Path) -
     bad.write_text("{")
     tab.page.set_input_files("#against input[type=file]", str(bad))
     tab.wait("document.querySelector('#against').textContent.includes('line 1 is no JSON')")
-
-
-def test_axe_finds_nothing_serious_and_a_phone_need_not_scroll(visit: Visitor) -> None:
-    tab = compared(visit, viewport={"width": 375, "height": 800})
-    tab.wait("document.querySelector('#against .lab-run').disabled === false")
-    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 375
-    assert_accessible(tab.page, "#against")
-
-
-def test_hostile_prompts_are_text(visit: Visitor) -> None:
-    tab = visit()
+    hostile = ['<img src=x onerror="window.hacked=1">', "${6*7}"]
     tab.page.get_by_label("Lines about the present picture").check()
-    tab.page.fill(".against-lines textarea", '<img src=x onerror="window.hacked=1">\n${6*7}')
+    tab.page.fill(".against-lines textarea", "\n".join(hostile))
     tab.page.click("#against .lab-run")
-    tab.wait(DONE)
-    assert [row[1] for row in tab.page.evaluate(ROWS)] == ['<img src=x onerror="window.hacked=1">', "${6*7}"]
+    tab.wait(f"{ROWS}.map((row) => row[1]).join() === {json.dumps(','.join(hostile))} && {DONE}")
     assert tab.page.evaluate("window.hacked") is None

@@ -192,7 +192,6 @@ def test_an_archive_that_would_need_more_is_refused_by_name(
 
 
 def test_an_archive_with_any_bytes_changed_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
-    """Deflated data that was damaged once ended in an error of zlib, which nobody caught."""
     path = zipped(tmp_path, {LIST: '{"prompt": "a", "image": "a.png"}\n' * 9, "a.png": png()})
     whole, refusals = path.read_bytes(), set()
     for seed in range(400):

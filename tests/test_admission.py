@@ -222,7 +222,6 @@ def test_an_upload_is_counted_whether_or_not_it_gives_its_length(
 
 
 def test_no_charset_hides_the_name_of_a_file(small: Site) -> None:
-    """Gradio kept a file that it read and did not find among the form's."""
     sent_as = {"Content-Type": f"{FORM['Content-Type']}; charset=utf-16"}
     answer = small.http.post("upload", content=form(b"x"), headers=sent_as)
     assert answer.status_code == 400 and parts_left(small) == []
@@ -305,7 +304,6 @@ def small_disk(folder: Path) -> Iterator[int | None]:
 
 
 def test_a_full_disk_costs_a_line_and_keeps_no_part_of_an_upload(tmp_path: Path) -> None:
-    """Parts stayed, so that afterwards nothing worked: no small picture, no race file, no event."""
     folder, log, png = tmp_path / "disk", tmp_path / "log", Path(ROOT / "assets/examples").glob("*.png")
     picture = next(iter(png)).read_bytes()
     with small_disk(folder) as largest, served_with(folder, log, largest) as address, httpx.Client() as client:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,26 +12,19 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.browser import FINISHED, Visit
+from support.served_page import answer_of, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
 def address(browser: Any) -> Iterator[str]:  # without a browser no server is started
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "app.py", "--port", str(port)]
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"HF_HUB_OFFLINE": "1"})
     address = f"http://127.0.0.1:{port}/"
     try:
-        for _ in range(240):
-            try:
-                urllib.request.urlopen(address, timeout=2).close()
-                break
-            except OSError:
-                assert process.poll() is None, "app.py ended by itself"
-                time.sleep(0.5)
+        answer_of(address, process)
         yield address
     finally:
         process.terminate()

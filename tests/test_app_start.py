@@ -9,14 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tyro
+from support.served_page import answer_of, free_port
 from support.visual_traces import SETTING
 
 import app
@@ -121,23 +120,12 @@ def test_a_port_that_is_taken_ends_in_one_line(ended: Ended) -> None:
 
 
 def test_a_container_stops_the_page_as_a_keyboard_does() -> None:
-    """SIGTERM once cut its streams, with exit code -15. Stopped while it loads, it waited for the models."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     variables = {"HF_HUB_OFFLINE": "1", "PORT": str(port), "GRADIO_ROOT_PATH": "/demo", "PYTHONUNBUFFERED": "1"}
     page = subprocess.Popen(
         [sys.executable, "app.py"], cwd=ROOT, env=os.environ | variables, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/config", timeout=5) as answer:
-                config = json.load(answer)
-            break
-        except OSError:
-            assert page.poll() is None and time.monotonic() < deadline
-            time.sleep(0.5)
+    config = json.loads(answer_of(f"http://127.0.0.1:{port}/config", page))
     assert config["root"].endswith("/demo")
     page.send_signal(signal.SIGTERM)
     _, said = page.communicate(timeout=60)

@@ -82,7 +82,6 @@ def reference(model: LlavaForConditionalGeneration, number: int) -> tuple[int, .
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
 def test_through_a_window_speculative_is_target_only_is_the_reference(kind: str, seed: int):
-    """Masks of trees had no window: most answers were others than the target's, from the second token on."""
     both, number = pair(kind, seed), seed % len(models.CHATS)
     wanted = reference(both.target, number)
     prompt = both.prompt(models.picture(models.CHATS[number][0] or 0) if number != 3 else None, models.messages(number))

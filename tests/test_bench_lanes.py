@@ -26,8 +26,7 @@ def single(number):
     return BenchDialogue(f"chat {number}", "any", texts[:1], () if seen is None else (models.picture(seen),))
 
 
-@pytest.mark.parametrize("kind", ["bad", "mixed", "perfect"])
-@pytest.mark.parametrize("seed", models.SEEDS)
+@pytest.mark.parametrize(("kind", "seed"), [("bad", 0), ("perfect", 0), *(("mixed", seed) for seed in models.SEEDS)])
 def test_every_lane_says_what_the_target_alone_says(kind, seed):
     """With an end in the middle: tokens behind it are counted nowhere."""
     for number in (0, 3):

@@ -99,7 +99,6 @@ def test_words_of_the_model_are_escaped_in_figures():
 
 
 def test_the_picture_of_a_benchmark_has_every_lane_and_marks_of_its_own_for_each():
-    """Lanes of rules that a list beside it did not name were left out without a word."""
     row = {"speedup": 1.2, "tau": 2.0}
     names = [*RULE_INFOS, "entropy deep", "my-rule", "prompt-lookup", "target-only"]
     drawn = picture.figure(dict.fromkeys(names, row), "title").data
@@ -120,7 +119,6 @@ def shown(word: str) -> list[tuple[DecodeTrace, Chart]]:
 
 
 def test_the_chart_of_doubt_stacks_what_came_of_it() -> None:
-    """It counted "some child was right", so that the tree's own success hid the doubt: 100/100/100/91/90."""
     for trace, doubt in shown("doubt"):
         judged = [each for step in trace.steps for each in judged_nodes(step) if each.entropy is not None]
         bars = dict(zip(OUTCOMES, doubt.figures[0].data, strict=True))
@@ -143,7 +141,6 @@ def test_the_chart_of_doubt_of_the_opening_example_counts_seven_saved() -> None:
 
 
 def test_counting_axes_have_whole_ticks_and_a_least_width() -> None:
-    """One step was one bar as wide as the chart, on an axis from 0.6 to 1.4."""
     short = [charts(None, first_steps(trace, count)) for trace in shown_traces()[::4] for count in (1, 2)]
     for made in (*short, *(whole for _, whole in shown_charts())):
         figures = [one.figures for one in made if any(word in one.question for word in COUNTING)]
@@ -155,7 +152,6 @@ def test_counting_axes_have_whole_ticks_and_a_least_width() -> None:
 
 
 def test_the_chart_of_hard_words_fills_its_card() -> None:
-    """It was two fat bars on half a card."""
     for trace, words in shown("words"):
         assert len(words.figures) == 2
         places = sum(len(judged_nodes(step)) for step in trace.steps)
@@ -165,7 +161,6 @@ def test_the_chart_of_hard_words_fills_its_card() -> None:
 
 
 def test_accepted_tokens_and_the_targets_own_make_tau() -> None:
-    """7.9 tokens a step stood beside a τ of 8.9, and nobody said how they belong together."""
     for trace, how_far in shown("How far"):
         answer = how_far.answer
         mean = sum(len(step.emitted_nodes) for step in trace.steps) / len(trace.steps)

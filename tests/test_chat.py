@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import models
-from support.chats import ALONE, QUESTIONS, SHORT, Shown, ask, check_last, columns_of, talker
+from support.chats import ALONE, QUESTIONS, SHORT, Shown, ask, check_last, columns_of, failing_pass, talker
 from support.models import DraftKind
 from test_bad_input import complaint
 
@@ -20,7 +18,6 @@ from specllava.core.config import DecodingConfig
 from specllava.core.metrics import summarise
 from specllava.core.trace import DecodeTrace
 from specllava.models.checkpoints.tokens import Detokenizer
-from specllava.pair import Pair
 from specllava.runtime.prompt_builder import PromptBuilder
 
 # ---------------------------------------------------------------------------------------- the same answers
@@ -98,19 +95,9 @@ def test_a_turn_that_fails_leaves_the_chat_as_it_was(failing: int):
     """A pass breaks off between two layers, so that the cache is torn."""
     chat = Chat(models.pair("mixed"))
     ask(chat, "What?", (0,))
-    before, layers, passes = chat.turns, chat._pair.target.model.language_model.layers, []
-
-    def tear(module: torch.nn.Module, inputs: Any) -> None:
-        passes.append(1)
-        if len(passes) == failing:
-            raise RuntimeError("out of memory")
-
-    hook = layers[1].register_forward_pre_hook(tear)
-    try:
-        with pytest.raises(RuntimeError, match="out of memory"):
-            chat.ask("Where?", models.picture(1), ALONE)
-    finally:
-        hook.remove()
+    before = chat.turns
+    with failing_pass(chat, failing):
+        chat.ask("Where?", models.picture(1), ALONE)
     assert chat.turns == before
     ask(chat, "Where?", (1,))
 
@@ -136,30 +123,10 @@ def test_a_chat_that_overflows_is_refused_before_any_computing_with_numbers_and_
     ask(chat, "Why?")
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ([], "the prompt is empty"),
-        ([{"type": "image", "image": models.picture(0)}], "the prompt is empty"),
-        ([{"type": "text"}], "message 0 has a part that is neither a text nor a picture or video of the user"),
-        ([{"type": "image", "image": None}], "neither a text nor a picture"),
-        ([{"type": "image", "image": "nowhere.png"}], "no image file at nowhere.png"),
-        ([{"type": "text", "text": "a <image>"}], "contains <image>"),
-    ],
-)
-def test_malformed_parts_are_complaint(tiny: Pair, content: list[dict[str, Any]], words: str):
-    assert words in complaint(lambda: tiny.prompt(None, [{"role": "user", "content": content}]))
-
-
-def test_an_assistant_shows_no_pictures(tiny: Pair):
-    said = {"role": "assistant", "content": [{"type": "image", "image": models.picture(0)}]}
-    chat = [{"role": "user", "content": "Hi"}, said, {"role": "user", "content": "Hi"}]
-    assert "message 1 has a part" in complaint(lambda: tiny.prompt(None, chat))
-
-
 def test_other_refusals_leave_the_chat_as_it_was():
     chat = Chat(models.pair("mixed"))
-    assert complaint(lambda: chat.edit(0, "Hi")) == "there is no turn 0 to edit: the chat has 0, counted from 0"
+    for begin in (lambda: chat.edit(0, "Hi"), lambda: chat.race("Hi", None, SHORT, 0)):
+        assert complaint(begin) == "there is no turn 0 to edit: the chat has 0, counted from 0"
     assert complaint(lambda: chat.ask(" ")) == "the prompt is empty"
     assert "no image file" in complaint(lambda: chat.ask("Hi", "nowhere.png"))
     assert chat.turns == ()

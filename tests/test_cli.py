@@ -81,7 +81,6 @@ def test_what_a_checkpoint_asks_for_is_printed_and_followed(picture, tmp_path, c
 
 
 def test_an_answer_that_is_only_printed_records_no_target_view(picture, tmp_path, monkeypatch):
-    """What the target computed for every node was copied to the host at each step, for a trace that nobody wrote."""
     recorded, real = [], Pair.request
 
     def request(self, lane, caches=None, record=True, learn=True):
@@ -200,7 +199,6 @@ def test_bad_input_costs_one_line_on_stderr(arguments, said, picture, capsys):
 def test_an_output_that_cannot_be_written_is_told_before_anything_is_computed(
     arguments, file, why, picture, tmp_path, capsys
 ):
-    """It was tried at the end, after minutes of computing with a large model."""
     stands_for = {"IMAGE": str(picture), "RACE": str(ROOT / "assets" / "examples" / "3-count.json")}
     words = [stands_for.get(word, word) for word in arguments]
     assert main([*words, str(tmp_path / file)]) == 1
@@ -298,8 +296,6 @@ def test_quantization_is_understood_in_its_old_spelling_too(option):
     ],
 )
 def test_whatever_is_raised_ends_in_one_line(error, line, tmp_path, capsys, monkeypatch):
-    """Anything but three kinds of errors was a stack trace."""
-
     def fails(self, console):
         raise error
 
@@ -315,8 +311,6 @@ def test_whatever_is_raised_ends_in_one_line(error, line, tmp_path, capsys, monk
 
 
 def test_ctrl_c_ends_in_one_line_and_130(tmp_path, capsys, monkeypatch):
-    """It was 1, as an error."""
-
     def stops(self, console):
         raise KeyboardInterrupt
 

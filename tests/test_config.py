@@ -91,7 +91,6 @@ def test_one_line_is_cut_where_the_complaint_itself_is_long():
 
 
 def test_one_line_counts_errors_that_are_too_many_to_list():
-    """A list of half a million errors, made for the sake of three, took gigabytes."""
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(list[int]).validate_python(["x"] * 50_000)
     tracemalloc.start()
@@ -111,7 +110,6 @@ def test_a_value_for_a_message_is_short_whatever_it_is():
 
 @pytest.mark.parametrize("drafter", ["prompt-lookup", "none"])
 def test_answers_are_the_targets_own_where_no_draft_is_drawn_from(drafter: str):
-    """They were said to be drawn by chance, although the option has no effect without a draft model."""
     drawn = DecodingConfig(children="drawn", temperature=1.0, rule="fixed")
     assert not drawn.exact
     assert dataclasses.replace(drawn, drafter=drafter).exact

@@ -42,7 +42,7 @@ def test_costs_keep_rising_behind_the_longest_measured_pass(slope: float):
     assert costs.level_seconds(64) == pytest.approx(0.1 + slope * 64)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_no_pass_costs_nothing_however_disturbed_the_points_were(seed: int):
     """On a busy machine the fitted cost of a narrow pass fell below zero, and a draft seemed to be free."""
     rng = random.Random(seed)
@@ -52,7 +52,6 @@ def test_no_pass_costs_nothing_however_disturbed_the_points_were(seed: int):
 
 
 def test_a_step_without_a_level_teaches_nothing():
-    """Its time was taken for that of a tree, and its empty tree for one that was not worth growing."""
     pair, prompt = models.pair("mixed"), models.prompt(0)
     request = pair.request(Lane("any", COST_AWARE, prompt))
     request.prefill()
@@ -75,7 +74,6 @@ def test_a_step_without_a_level_teaches_nothing():
 
 @pytest.mark.parametrize("reading", [math.nan, math.inf, -math.inf])
 def test_a_clock_that_fails_once_does_not_stop_drafting(reading: float, monkeypatch: pytest.MonkeyPatch):
-    """One such reading made every price no number, and nothing was drafted as long as the pair was loaded."""
     pair = replace(models.pair("mixed"), costs=COSTS)
     readings, clock = [reading], decoding.now_read
     monkeypatch.setattr(decoding, "now_read", lambda: readings.pop() if readings else clock())
@@ -174,7 +172,6 @@ def test_the_largest_shape_that_can_be_asked_for_takes_seconds_and_not_minutes()
 
 @pytest.mark.parametrize("field", ["rank_acceptance", "branching"])
 def test_longer_lists_than_sixteen_are_refused(field: str):
-    """A list of thousands took minutes, or all memory, before the first token."""
     one = 0.1 if field == "rank_acceptance" else 1
     assert len(getattr(DecodingConfig(**{field: (one,) * 16}), field)) == 16
     with pytest.raises(ValidationError, match="at most 16 items"):

@@ -79,7 +79,6 @@ def test_no_visitor_goes_on_from_the_dialogue_of_another_and_one_who_leaves_free
 
 
 def test_dialogues_are_kept_for_their_bytes_and_who_asked_longest_ago_is_told_that_theirs_is_not() -> None:
-    """A hundred visits once pushed a dialogue out, however little they held."""
     large = Picture(upload=Image.new("RGB", (1000, 1000)))
     store = Store(most_bytes=10_000_000)
     store.dialogues.begin("a", large, "What?", CONFIG, follow=False)

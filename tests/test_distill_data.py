@@ -247,7 +247,7 @@ def test_a_directory_without_any_of_the_images_is_refused_as_that(tmp_path):
 # ----------------------------------------------------------------------------------------------- chats
 
 
-@pytest.mark.parametrize("number", range(0, 40, 3))
+@pytest.mark.parametrize("number", range(0, 40, 8))
 def test_labels_are_those_of_the_toy_recipe(number):
     turns = conversation(number)[1]
     row = Row(tuple(t for turn in turns for t in (turn.question, turn.answer)), (1,) + (0,) * (len(turns) - 1), ("x",),
@@ -258,7 +258,7 @@ def test_labels_are_those_of_the_toy_recipe(number):
 
 
 @pytest.mark.parametrize("kind", ["toy", "template", "llama"])
-@pytest.mark.parametrize("number", range(0, 30, 2))
+@pytest.mark.parametrize("number", range(0, 30, 6))
 def test_every_answer_is_labelled_after_exactly_what_decoding_would_read(indexed, kind, number):
     row = indexed[number]
     encode = encoder(10_000, kind)

@@ -66,7 +66,7 @@ def whole(states, heads, wanted, weight, temperature):
     return (1 - weight) * ce + weight * temperature**2 * kl
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_chunks_give_the_loss_and_the_gradients_of_the_whole(seed):
     answers, chunk = 1 + 7 * seed % 40, 1 + 5 * seed % 16
     weight, temperature = (0.0, 0.3, 1.0)[seed % 3], (1.0, 2.0, 0.7, 4.0)[seed % 4]

@@ -190,7 +190,7 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("die_at", [1, 3, 5])
+@pytest.mark.parametrize("die_at", [1, 5])
 def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, die_at, monkeypatch):
     """Noise is drawn in the loss, and is the same behind a checkpoint."""
     loop = LoopConfig(6, 1e-2, warmup=2, checkpoint_every=2)
@@ -312,7 +312,6 @@ def test_more_heads_than_the_target_has_are_refused(place, tmp_path, capsys):
 
 
 def test_validation_in_another_precision_keeps_rotary_frequencies():
-    """They were rounded with the weights, which no loaded draft does."""
     draft = fresh_feature_draft(models.target()).float()
     cast = _cast(copy.deepcopy(draft), torch.bfloat16)
     assert cast.dtype == torch.bfloat16

@@ -158,7 +158,6 @@ def test_what_is_no_race_is_refused_by_what_is_wrong(tmp_path: Path, change: Any
 def test_a_file_with_very_many_errors_costs_little_memory(
     tmp_path: Path, change: Callable[[dict[str, Any]], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each error was kept, twice: a file of 1.4 MB took 3 GB."""
     counts: list[int] = []
     few = config.few_errors
 
@@ -181,19 +180,16 @@ def test_a_file_with_very_many_errors_costs_little_memory(
 
 @pytest.mark.parametrize("tokens", [1_000, 100_000])
 def test_a_refusal_does_not_repeat_a_long_file(tmp_path: Path, tokens: int) -> None:
-    """Its one line had 500 kB: every id that stood in the file."""
     assert "emitted" in refusal(written(tmp_path, _set("speculative/steps/0/emitted", [1] * tokens)))
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    """Editors on Windows write one, and it was refused as invalid JSON."""
     path = written(tmp_path)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert read_recorded(path).speculative == LANES["speculative"]
 
 
 def test_a_rule_that_is_not_known_here_is_read_drawn_and_written_again(tmp_path: Path) -> None:
-    """One more rule made every file of it unreadable."""
     path = written(tmp_path, _set("speculative/config/rule", "<b>forest</b>"))
     race = read_recorded(path)
     assert race.speculative is not None
@@ -207,7 +203,6 @@ def test_a_rule_that_is_not_known_here_is_read_drawn_and_written_again(tmp_path:
 
 
 def test_options_that_a_file_leaves_open_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They were filled in with the defaults of the day, silently."""
     assert read_recorded(written(tmp_path)).filled == ""
     path = written(tmp_path, lambda parts: [parts["speculative"]["config"].pop(key) for key in ("ngram", "top_k")])
     race = read_recorded(path)
@@ -217,8 +212,6 @@ def test_options_that_a_file_leaves_open_are_told(tmp_path: Path, capsys: pytest
 
 
 def test_a_race_that_took_no_time_at_all_is_drawn_at_its_step(tmp_path: Path) -> None:
-    """Places on the time axis were divided by nought."""
-
     def timeless(parts: dict[str, Any]) -> None:
         for lane in ("target_only", "speculative"):
             for times in (parts[lane]["prefill"], *(step["seconds"] for step in parts[lane]["steps"])):

@@ -236,8 +236,7 @@ def test_a_link_opens_with_its_own_run_and_nothing_else(shipped_page: Server, br
     page.close()
 
 
-@pytest.mark.parametrize("query", ["", LINK])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("query", "scheme"), [("", "light"), (LINK, "dark")])
 def test_axe_finds_no_serious_violation_in_the_first_paint(
     shipped_page: Server, browser: Any, scheme: str, query: str
 ) -> None:  # fmt: skip

@@ -1,17 +1,14 @@
-"""Frames of the player, recorded races, and what their modules import. No model, no browser."""
+"""Frames of the player and recorded races. No model, no browser."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.visual_traces import first_steps, synthetic_race, synthetic_recorded
 
-import visual
 from specllava.core.trace import StepSeconds
 from visual.player.component import player_arguments
 from visual.player.frames import FrameList, playing_speed, recorded_frames
@@ -85,18 +82,3 @@ def test_recorded_races_are_read_and_checked(tmp_path: Path) -> None:
     (tmp_path / "race-1.json").write_text('{"image": "x"}')
     with pytest.raises(ValueError, match=r"race-1.json is not a recorded race"):
         load_recorded(tmp_path)
-
-
-# --- rooms ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("room", "above"), [("figures", {"visual.player", "visual.page"}), ("player", {"visual.page"})]
-)
-def test_figures_lie_below_the_player_and_the_player_below_the_page(room: str, above: set[str]):
-    """Figures once took labels from the player, and saved pages their markup from the page."""
-    folder = Path(visual.__file__).with_name(room)
-    names = ", ".join(f"visual.{room}.{path.stem}" for path in sorted(folder.glob("*.py")) if path.stem != "__init__")
-    code = f"import sys, {names}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {*loaded} & {"gradio", "torch", *above}

@@ -27,7 +27,7 @@ def _llama(seed: int, **changed: object) -> LlamaForCausalLM:
     return model.eval()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("groups", [4, 2, 1])
 @torch.inference_mode()
 def test_fused_layers_compute_what_they_are_made_of(seed: int, groups: int) -> None:
@@ -80,7 +80,6 @@ def _other_weights(model: LlamaForCausalLM) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_fused_draft_in_another_precision_computes_in_it(dtype: torch.dtype) -> None:
-    """It kept multiplying by the weights of the precision that it was made in, which fails."""
     model = fuse(_llama(0)).to(dtype)
     assert {weight.dtype for layer in model.model.layers for weight in layer.weights} == {dtype}
     close = 1e-4 if dtype is torch.float64 else 0.2

@@ -40,7 +40,6 @@ def slowed(trace: DecodeTrace, factor: float) -> DecodeTrace:
 
 
 def test_both_speedups_are_those_of_the_clocks() -> None:
-    """ "2.1x faster" stood above bars of 46 and 35 ms."""
     for alone, together in races():
         shown = headline(alone, together, finished=True)
         answering = seconds(alone) / seconds(together)
@@ -81,7 +80,6 @@ def test_the_speedup_card_takes_its_colour_from_the_state() -> None:
 
 
 def test_the_glossary_has_the_ratio_that_was_measured() -> None:
-    """It said "hardly longer than saying one token" on a page where a check took twice as long."""
     for alone, together in races():
         one = math.fsum(step.seconds.verify for step in alone.steps) / len(alone.steps)
         check = math.fsum(step.seconds.verify for step in together.steps) / len(together.steps)
@@ -93,7 +91,6 @@ def test_the_glossary_has_the_ratio_that_was_measured() -> None:
 
 
 def test_the_counts_of_the_headline_agree() -> None:
-    """Ten passes, 8.9 tokens a pass, "instead of 89" and "90 of 90 tokens": the first token came with the prompt."""
     for alone, together in races():
         shown = headline(alone, together, finished=True)
         tokens = len(together.token_ids)
@@ -121,7 +118,6 @@ def steps_until(trace: DecodeTrace, clock: float) -> int:
 
 
 def test_a_running_headline_looks_at_each_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All steps so far were summed up anew at each step: the frames of a long run took the square of its length."""
     looked: list[StepTrace] = []
 
     def looking(step: StepTrace) -> RunTotals:

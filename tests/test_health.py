@@ -17,7 +17,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from support.served_page import free_port
+from support.served_page import answer_of, free_port
 from support.visual_traces import FakeBackend
 
 import app
@@ -195,12 +195,7 @@ def test_a_stopped_server_tells_its_visitors_ends_their_streams_and_exits_with_0
     command = [sys.executable, "-m", "support.served_page", str(port), str(folder)]
     server = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}, stderr=subprocess.PIPE, text=True)
     address = f"http://127.0.0.1:{port}/"
-    for _ in range(240):
-        try:
-            urllib.request.urlopen(address)
-            break
-        except OSError:
-            time.sleep(0.25)
+    answer_of(address, server)
     page = browser.new_page()
     page.goto(address)
     page.wait_for_selector(".tree .main-svg", timeout=90_000)

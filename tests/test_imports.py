@@ -40,9 +40,7 @@ def test_drawing_traces_needs_no_torch():
 
 
 def test_a_race_becomes_a_page_of_its_own_without_gradio():
-    """It took three seconds to start, only to write a file."""
-    player = [f"visual.player.{name}" for name in ("standalone", "recorded", "frames", "encoding")]
-    names = (*player, "specllava.cli.trace")
+    names = (*modules("visual/figures"), *modules("visual/player"), "specllava.cli.trace")
     assert not loaded_after(*names) & {"gradio", "torch", "transformers"}
 
 

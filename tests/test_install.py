@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 import zipfile
 from functools import partial
 from pathlib import Path
 
 import pytest
+from support.served_page import answer_of, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("specllava", "visual", "assets", "app.py", "setup.py", "pyproject.toml", "README.md", "LICENSE")
@@ -65,23 +63,14 @@ def test_the_toy_pair_answers_where_it_was_installed(installed: Path, tmp_path: 
 def test_the_page_shows_a_race_where_it_was_installed(installed: Path, tmp_path: Path) -> None:
     race = tmp_path / "race.json"
     shutil.copy(ROOT / "assets" / "examples" / "3-count.json", race)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "specllava", "trace", "view", str(race), "--port", str(port)]
     view = subprocess.Popen(
         command, cwd=tmp_path, env=environment(installed), start_new_session=True,
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores Ctrl-C
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                page = urllib.request.urlopen(f"http://127.0.0.1:{port}/config", timeout=5).read().decode()
-                break
-            except OSError:
-                assert view.poll() is None and time.monotonic() < deadline
-                time.sleep(0.5)
+        page = answer_of(f"http://127.0.0.1:{port}/config", view).decode()
         assert "from race.json" in page and '"teach"' in page
     finally:
         os.killpg(view.pid, signal.SIGINT)

@@ -81,7 +81,6 @@ def test_without_a_picture_nothing_runs():
 
 @pytest.mark.parametrize(("end", "words"), [("stop", ["Stopped. What was found so far stays here."]), ("cancel", [])])
 def test_it_ends_within_a_step_when_its_visitor_wants_no_more(end: str, words: list[str]):
-    """Stop and leaving once waited for the next finding, which may be a whole answer away."""
     requests = RunRequests()
 
     def step(count: int) -> None:

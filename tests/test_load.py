@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.served_page import free_port
 from support.visual_traces import FakeBackend, synthetic_recorded
 
 from benchmarks.fuzz import Fuzz, fuzz
@@ -25,10 +25,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     races = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2)
     state = AppState(lambda: FakeBackend(pace=0.002), races, requests=RunRequests(CROWD))
     page = build_page(state)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    yield serve(page, "127.0.0.1", port, block=False, state=state)
+    yield serve(page, "127.0.0.1", free_port(), block=False, state=state)
     page.close()
 
 

@@ -201,8 +201,6 @@ def test_a_processor_of_an_older_checkpoint_is_completed_from_the_configuration(
 
 
 def test_what_ends_an_answer_is_found_in_the_configuration_or_the_tokenizer(root: Path, tmp_path: Path):
-    """Without an end in the generation settings, answers ran to the limit."""
-
     def silent(directory: Path) -> None:
         _change(directory / "generation_config.json", {"eos_token_id": None})
 
@@ -218,7 +216,6 @@ def test_what_ends_an_answer_is_found_in_the_configuration_or_the_tokenizer(root
 
 @pytest.mark.parametrize("end", ["x", 2.5, [2, "</s>"], True, -1])
 def test_an_end_that_is_no_token_is_refused(root: Path, tmp_path: Path, end):
-    """It was ignored: the answer ran to the limit."""
     copied = without(root, tmp_path, lambda copy: _change(copy / "generation_config.json", {"eos_token_id": end}))
     line = complaint(lambda: Pair.load(copied, name="x", device="cpu"))
     assert line.startswith(f"{copied}") and "eos_token_id" in line
@@ -274,7 +271,6 @@ def test_a_device_that_cannot_hold_a_model_is_refused(root: Path, name: str):
 
 
 def test_a_prompt_that_is_no_text_costs_one_line(root: Path, capsys):
-    """As ``--prompt $'caf\\xe9'`` of a Latin-1 terminal arrives: it was a TypeError of the tokenizer."""
     words = ["generate", "--target", str(root / "target"), "--image", str(root / "picture.png")]
     assert main([*words, "--drafter", "none", "--prompt", "caf\udce9"]) == 1
     assert "specllava: the prompt is no UTF-8 text" in capsys.readouterr().err
@@ -371,7 +367,6 @@ def test_a_shorter_context_that_fits_is_proposed_and_then_loads(root: Path, monk
 def test_without_memory_for_the_whole_context_a_pair_takes_what_there_is_unless_that_is_little(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Targets that can hold 128,000 tokens were refused wherever there was no memory for all of them."""
     pair, told = {"device": "cpu", "dtype": "float32"}, list[str]()
     build = type(Pair.load(root / "target", name="big", **pair).target), Checkpoint.at(root / "target").config()
     needed = estimate(build, None, torch.float32)

@@ -136,7 +136,6 @@ def test_two_precisions_of_the_shipped_pair_say_the_same(shipped: Callable[[Any]
 
 
 def test_models_of_one_shape_are_priced_alike_whenever_they_were_timed() -> None:
-    """The draft before distillation once came out a fifth faster: its passes had been timed at another moment."""
     one, other = models.pair("mixed"), models.pair("mixed")
     costs = Costs((1.0, 2.0), (3.0,)), Costs((10.0, 20.0), (30.0,))
     one, other = (replace(pair, costs=own) for pair, own in zip((one, other), costs, strict=True))

@@ -96,11 +96,3 @@ def test_a_link_to_a_shipped_example_is_followed_as_ever(address: str, name: str
     assert (link.race.name, link.show, link.notice) == (name, last if show == -1 else show, "")
     end = json.loads(frames_of(link.race, link.race.name, link.show)[-1])
     assert show is None or end["show"] == link.show
-
-
-@pytest.mark.parametrize(("step", "show"), [("5", 4), ("6", 5), ("7", 5), ("0", 0)])
-def test_a_link_leads_to_a_step_of_a_race_saved_under_schema_1(step: str, show: int) -> None:
-    race = read_recorded(saved("2-story"))
-    link = follow_link({"example": race.name, "step": step}, [read_recorded(saved("3-count")), race])
-    assert link is not None and link.race is race
-    assert (link.show, link.notice) == (show, "")

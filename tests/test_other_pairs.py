@@ -111,7 +111,6 @@ def test_what_cannot_be_loaded_is_told_and_tried_again() -> None:
 
 @pytest.mark.parametrize("failure", [RuntimeError("broken"), MemoryError(), OSError(28, "No space left on device")])
 def test_a_load_that_fails_in_any_other_way_is_tried_again_too(failure: Exception) -> None:
-    """The page offered such a pair, and said that something went wrong, until it was started anew."""
     load = Loader()
     load.fails = failure
     load.go.set()

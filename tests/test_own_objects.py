@@ -130,7 +130,6 @@ class _TargetSession(DraftSession):
 
 @pytest.mark.parametrize("passes", ["eager", "padded"])
 def test_a_drafter_that_runs_the_target_cannot_reach_the_engine_that_verifies(passes: PassesName):
-    """Columns that it left once stood in the context of the next pass, and the answer was another."""
     pair, caches = replace(models.pair(None), passes=passes), KVCaches()
     for chat in (0, 1, 0):  # the caches serve one answer after the other
         lane = Lane("own", CONFIG, models.prompt(chat), drafter=TargetItself())
@@ -235,7 +234,6 @@ class Counting(AnyRule):
 
 @pytest.mark.parametrize("count", [-1, 5])
 def test_a_rule_wants_no_more_children_than_it_said_and_no_fewer_than_none(count: int):
-    """A negative number once took children from the end of the list."""
     with pytest.raises(ValueError, match=f"^the rule Counting wants {count} children of one node: 0 to its max"):
         list(models.pair("mixed").stream(models.picture(0), models.messages(0), CONFIG, rule=Counting(count)))
 
@@ -354,7 +352,6 @@ TREES: dict[str, Callable[[int], DraftTree]] = {
 
 @pytest.mark.parametrize("form", TREES)
 def test_numbers_of_another_form_are_taken_and_the_trace_reads_back(form: str):
-    """They ran, and the trace could not be written down afterwards."""
     drafter = Wrong(TREES[form])
     drafter.pruned = (Pruned(np.int64(0), torch.tensor(41), np.float32(-1.5)),)
     trace = models.pair(None).run(Lane("own", CONFIG, models.prompt(0), drafter=drafter))

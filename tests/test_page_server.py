@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import re
-import socket
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 from gradio.route_utils import delete_files_created_by_app
 from PIL import ExifTags, Image
 from support.lab_traces import FakeLab
+from support.served_page import free_port
 from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
 from benchmarks.visitors.visitor import Handlers, Visitor, VisitorRun
@@ -52,10 +52,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> AppState:
 @pytest.fixture(scope="module")
 def served(site: AppState) -> Iterator[tuple[gr.Blocks, str]]:
     page = build_page(site)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    yield page, serve(page, "127.0.0.1", port, block=False)
+    yield page, serve(page, "127.0.0.1", free_port(), block=False)
     page.close()
 
 
@@ -78,7 +75,6 @@ def said(notice: str) -> str:
 def test_pictures_of_examples_outlive_the_first_round_of_cache_cleaning(
     site: AppState, served: tuple[gr.Blocks, str]
 ) -> None:
-    """Icons were copies in Gradio's cache, which is emptied every hour: two of three were gone after the first."""
     page, address = served
     assert page.delete_cache is not None
     icons = [part["props"]["icon"]["path"] for part in page.config["components"] if part["props"].get("icon")]
@@ -89,7 +85,6 @@ def test_pictures_of_examples_outlive_the_first_round_of_cache_cleaning(
 
 
 def test_a_bounded_number_of_sessions_is_held(served: tuple[gr.Blocks, str]) -> None:
-    """The bound was 10,000 sessions, of up to several MB each."""
     page, address = served
     assert page.state_session_capacity == SESSIONS <= 200
     for number in range(3):
@@ -131,7 +126,6 @@ def _replays(page: gr.Blocks) -> list[int]:
 
 
 def test_a_session_keeps_no_component_twice(served: tuple[gr.Blocks, str]) -> None:
-    """Gradio kept the frames of every run of a visit, each with a component that it had made for it."""
     page, address = served
 
     async def runs() -> str:
@@ -147,7 +141,6 @@ def test_a_session_keeps_no_component_twice(served: tuple[gr.Blocks, str]) -> No
 
 
 def test_nobody_comes_past_the_queue(served: tuple[gr.Blocks, str]) -> None:
-    """A plain POST with a handler's number once computed beside the one slot for what computes."""
     page, address = served
     queued = [(d["id"], len(d["inputs"])) for d in page.config["dependencies"] if d["queue"] and d["backend_fn"]]
     assert queued
@@ -158,7 +151,6 @@ def test_nobody_comes_past_the_queue(served: tuple[gr.Blocks, str]) -> None:
 
 
 def test_an_upload_is_decoded_once_and_kept_small(tmp_path: Path) -> None:
-    """It was kept as a path that Gradio deletes after an hour, and decoded in full at every use."""
     file, orientation = tmp_path / "photo.jpg", Image.Exif()
     orientation[ExifTags.Base.Orientation] = 6
     Image.new("RGB", (4000, 3000), "red").save(file, exif=orientation)
@@ -171,7 +163,6 @@ def test_an_upload_is_decoded_once_and_kept_small(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [None, "/none.png", __file__])
 def test_what_is_no_upload_changes_nothing(path: str | None, site: AppState) -> None:
-    """A raw call without a file once drew a scene in its place, and left a stack trace in the log."""
     *parts, notice = read_upload(path and [path])
     assert all(part == gr.skip() for part in parts) and said(notice).startswith("This picture cannot be used: ")
     *parts, notice = open_race_file(site, path, "me")
@@ -213,7 +204,6 @@ def test_no_file_is_no_failure_of_drawing(site: AppState, caplog: pytest.LogCapt
 
 
 def test_a_race_is_drawn_once_however_often_it_is_shown(site: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every click on an example once drew all of its figures anew, beside races that are timed."""
     drawn: list[str] = []
     frames = replays_module.race_frames
     monkeypatch.setattr(replays_module, "race_frames", lambda *given: drawn.append("") or frames(*given))
@@ -256,7 +246,6 @@ def test_a_link_shows_its_step(site: AppState) -> None:
 
 
 def test_a_question_of_any_length_is_neither_kept_nor_run(site: AppState) -> None:
-    """100 MB were taken by a raw call, kept, and handed to the models."""
     question = shorten_question("why? " * 1_000_000)
     assert len(question) == MAX_PROMPT_CHARACTERS + 1 and shorten_question(None) == ""
     refused = "This cannot run: the question has more than 20,000 characters: shorten it"
@@ -273,7 +262,6 @@ def test_a_question_of_any_length_is_neither_kept_nor_run(site: AppState) -> Non
 
 
 def test_the_chip_answers_at_once_and_beside_the_queue(tmp_path: Path) -> None:
-    """It waited for the models in the one queue, and showed an error for ever to who found that full."""
     loaded = Event()
 
     def backend() -> FakeBackend:

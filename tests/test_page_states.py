@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.browser import Visit
+from support.served_page import free_port
 from support.visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_recorded
 
 import app
@@ -33,10 +33,7 @@ def open_site(browser: Any) -> Iterator[Open]:
 
     def serve_and_visit(site: AppState) -> Visit:
         page = build_page(site)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        address = serve(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
+        address = serve(page, "127.0.0.1", free_port(), block=False, paint=FirstPaint(site, app.FIRST_PAINT))
         tab = Visit(browser.new_page(viewport={"width": 1280, "height": 900}))
         left.extend((tab.page.close, page.close))
         tab.page.goto(address)

@@ -35,8 +35,9 @@ def expected_nodes(layout: StepLayout, kind: str, level: int, drawn: set[int]) -
     return tree
 
 
-@pytest.mark.parametrize("name", ["1-describe", "2-story", "3-count", "blank"])
-@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize(
+    ("name", "pruned"), [("1-describe", True), ("2-story", False), ("3-count", True), ("blank", False)]
+)  # fmt: skip
 def test_each_phase_shows_the_nodes_of_its_depth_and_no_verdict_before_its_time(
     name: str, pruned: bool, saved_page: SavedPages
 ) -> None:
@@ -44,7 +45,7 @@ def test_each_phase_shows_the_nodes_of_its_depth_and_no_verdict_before_its_time(
     tab = opened(saved_page, race)
     if pruned:
         tab.page.click(".with-pruned span")
-    for number, step in list(enumerate(race.lead.steps))[:6]:
+    for number, step in list(enumerate(race.lead.steps))[:5]:
         enter(tab, number)
         layout = StepLayout(race.lead, step)
         drawn = set(tab.page.evaluate(DRAWN))

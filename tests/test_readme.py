@@ -138,7 +138,6 @@ def _anchors(guide):
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: "-".join(guide.relative_to(ROOT).with_suffix("").parts))
 def test_what_a_guide_names_exists(guide):
-    """Files had moved, and the guides still sent readers to where they were."""
     text = guide.read_text(encoding="utf-8")
     missing = []
     for link in re.findall(r"\]\(((?!http)[^)]+)\)", text):
@@ -167,7 +166,6 @@ def test_the_readme_opens_as_a_space_does():
 
 
 def test_the_demo_says_what_it_installs_and_how_large_that_is():
-    """It was silent for minutes."""
     shown = subprocess.run(
         ["make", "--dry-run", "--always-make", "demo"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
@@ -191,7 +189,6 @@ def _pins():
 
 
 def test_the_pins_leave_room_for_what_a_space_adds():
-    """Its builder installs ``gradio[oauth,mcp]`` in the same call; a pydantic beyond its bound made that fail."""
     pins, found = _pins(), 0
     for line in requires("gradio"):
         needed = Requirement(line)

@@ -204,7 +204,6 @@ def one_infinite(model: torch.nn.Module) -> None:
 @pytest.mark.parametrize("change", [all_nan, one_infinite])
 @pytest.mark.parametrize("config", [CONFIG, DRAWN, replace(CONFIG, drafter="none")])
 def test_a_damaged_target_is_refused(config: DecodingConfig, change: Callable[[torch.nn.Module], None]):
-    """Both lanes said token 0 over and over, and were called identical."""
     pair = damaged("mixed", "target", change)
     with pytest.raises(ValueError, match="the target's logits are not numbers") as refused:
         pair.generate(models.picture(0), "What?", config)

@@ -100,7 +100,6 @@ def test_the_latest_request_counts_and_is_on_until_it_is_stopped() -> None:
 
 
 def test_others_are_counted_across_kinds_while_they_are_on() -> None:
-    """An experiment behind a race was once told of nobody, and a race behind an experiment neither."""
     requests = RunRequests()
     for key in (("one", "race"), ("one", "forced-token"), ("two", "rules"), ("three", "race")):
         requests.request(key, ask())
@@ -128,7 +127,6 @@ def test_who_is_gone_wants_no_run_any_more_and_others_are_never_touched() -> Non
 
 
 def test_a_call_without_a_session_is_refused() -> None:
-    """All such clients once shared one request, so that each ended the other's run."""
     for nobody in (None, ""):
         with pytest.raises(gr.Error, match="session of an open page"):
             session_of(SimpleNamespace(session_hash=nobody))  # type: ignore[arg-type]

@@ -143,7 +143,6 @@ def test_reasons_of_a_drawn_answer_give_both_probabilities() -> None:
 
 
 def test_reasons_are_found_once_for_all_nodes_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were found anew for each node: a step of 500 nodes took a second."""
     counted: list[StepTrace] = []
 
     def counting(step: StepTrace, sampled: bool) -> Any:
@@ -158,7 +157,6 @@ def test_reasons_are_found_once_for_all_nodes_of_a_step(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("character", ["w", "\u2003"])
 def test_a_label_looks_at_no_more_of_a_token_than_it_shows(character: str) -> None:
-    """All of it was judged, character by character, for each node of each step."""
     trace = retexted(hand_made(DraftTree((8, 1), (-1, 0), (0.0, -1.0), (None,) * 2), (), 0), {1: character * 10**6})
     tracemalloc.start()
     try:

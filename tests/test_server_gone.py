@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.browser import FINISHED, Visit
+from support.served_page import answer_of, free_port
 
 HERE = Path(__file__).resolve().parent
 SAID = "document.querySelector('.chip').textContent.includes('{}')"
@@ -25,9 +23,7 @@ Start = Callable[[], "subprocess.Popen[bytes]"]
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +39,8 @@ def start(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": places}, **quiet)
         started.append(process)
-        deadline = time.monotonic() + 90
-        while True:
-            assert process.poll() is None and time.monotonic() < deadline, "the page did not start"
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
-                return process
-            except OSError:
-                time.sleep(0.1)
+        answer_of(f"http://127.0.0.1:{port}/", process)
+        return process
 
     yield serve
     for process in started:
@@ -81,9 +71,14 @@ def killed(process: subprocess.Popen[bytes]) -> None:
 def test_a_page_says_that_its_server_is_gone_and_that_a_new_one_needs_a_reload(
     start: Start, port: int, tab: Visit
 ) -> None:
-    """A page once went on with a server that had never heard of its picture, and asked it about another."""
     server = start()
     visited(tab, port)
+    tab.page.context.set_offline(True)
+    tab.wait(f"{SAID.format('the server is gone')} && {DEAD}")
+    tab.page.context.set_offline(False)  # a connection that was down for a while changes nothing
+    tab.wait(f"document.querySelector('.chip').dataset.state === 'ready' && !({DEAD})")
+    tab.run("What is there?")
+    tab.wait(FINISHED)
     first = tab.page.evaluate("document.querySelector('#picture img').src")
     tab.page.locator("button.example").nth(1).click()
     tab.wait(f"document.querySelector('#picture img').src !== {json.dumps(first)}")
@@ -114,14 +109,3 @@ def test_the_toast_of_a_run_that_broke_off_goes_and_the_page_comes_back(
     tab.page.wait_for_selector(".tree .main-svg")
     tab.run("What is there?")
     tab.wait(f"{FINISHED} && !({DEAD})")
-
-
-def test_a_connection_that_was_down_for_a_while_changes_nothing(start: Start, port: int, tab: Visit) -> None:
-    start()
-    visited(tab, port)
-    tab.page.context.set_offline(True)
-    tab.wait(f"{SAID.format('the server is gone')} && {DEAD}")
-    tab.page.context.set_offline(False)
-    tab.wait(f"document.querySelector('.chip').dataset.state === 'ready' && !({DEAD})")
-    tab.run("What is there?")
-    tab.wait(FINISHED)

@@ -253,7 +253,7 @@ def test_a_saved_page_shows_what_it_shows_by_itself(
     assert tab.text("#site-notice") == ""
     charts = [f"[data-chart='{number}']" for number in range(by_itself.page.locator("[data-chart]").count())]
     assert len(charts) > 3
-    for button in ("[data-do=first]", "[data-do=next]", "[data-do=next]", "[data-do=last]", *charts):
+    for button in ("[data-do=first]", "[data-do=next]", "[data-do=last]", *(charts if name == "4-dialogue" else ())):
         for one in (tab, by_itself):
             one.page.click(button)
         shows_the_same(tab, by_itself)
@@ -439,8 +439,8 @@ def test_an_edition_shows_the_races_of_a_directory(tmp_path: Path, browser: Any)
         for number, name in enumerate(("dialogue", 'my "1st" <b>race #1?', "two")):
             links.nth(number).click()
             until(tab, f"new URLSearchParams(location.search).get('example') === {json.dumps(name)}")
-            told(tab, ".site-examples a[aria-current]", links.nth(number).inner_text())
-            assert tab.page.locator(".site-examples a[aria-current]").get_attribute("data-opens") == f"example {name}"
+            opened = "document.querySelector('.site-examples a[aria-current]').dataset.opens"
+            until(tab, f"{opened} === {json.dumps(f'example {name}')}")
         assert links.count() == 3 and tab.page.locator("#lessons li").count() == len(LESSONS)
         told(tab, ".versus-sides", "one <b>")
         tab.page.reload()

@@ -207,7 +207,6 @@ def test_passes_go_on_with_the_offset_of_the_family(rows: int, offset: int, monk
 
 @torch.inference_mode()
 def test_a_llama_rotates_by_shifted_positions_too():
-    """Its rotations are worked out beforehand, and were looked up without the offset."""
     model, ids = decoder("llama", 0), list(range(3, 3 + PROMPT))
     engine = Engine(model, CAPACITY, LAYERS)
     engine._family = Shifted(5, 1)

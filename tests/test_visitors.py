@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from PIL import Image
 from support.browser import FINISHED, Visit, visits
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
+from support.served_page import free_port
 from support.visual_traces import FakeBackend, synthetic_recorded
 
 from benchmarks.soak import Page, Sample, Soak, visit
@@ -104,7 +104,6 @@ def test_who_left_makes_room_first_and_may_come_back_until_then() -> None:
 
 
 def test_uploads_of_who_left_go_five_minutes_after_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stayed until there was a gigabyte of them: an hour of visits made a page half a gigabyte larger."""
     clock = [0.0]
     monkeypatch.setattr("visual.page.uploads.time.monotonic", lambda: clock[0])
     store = UploadStore()
@@ -216,10 +215,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         lambda: backend, races, requests=RunRequests(CROWD), lab=FakeLab, dialogues=dialogues, uploads=store
     )
     blocks = build_page(state)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    yield Site(state, blocks, serve(blocks, "127.0.0.1", port, block=False, state=state))
+    yield Site(state, blocks, serve(blocks, "127.0.0.1", free_port(), block=False, state=state))
     blocks.close()
 
 
@@ -231,8 +227,6 @@ def pictured(run: VisitorRun) -> str:
 
 
 def test_what_a_visitor_chose_outlives_a_crowd_of_other_sessions(site: Site) -> None:
-    """A hundred other sessions once made the next run one about the page's first example, without a word."""
-
     async def runs() -> tuple[list[VisitorRun], list[Any]]:
         async with httpx.AsyncClient(timeout=60) as client:
             me = site.visitor(client)
@@ -280,8 +274,6 @@ def test_prompts_that_made_room_for_others_are_missed_too(site: Site) -> None:
 
 
 def test_a_session_that_is_merely_named_costs_little_memory(site: Site) -> None:
-    """Each held the configuration of all components, and the latest values that came for them."""
-
     async def ask() -> str:
         async with httpx.AsyncClient(timeout=60) as client:
             me = site.visitor(client)
@@ -310,7 +302,6 @@ def test_a_dialogue_that_is_no_longer_kept_is_missed_in_one_line(site: Site) -> 
 def test_clicks_that_never_join_the_line_are_before_nobody_and_are_forgotten(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four hundred of them once told every visitor of 401 other runs, for ever."""
     monkeypatch.setattr(run_requests, "SECONDS_TO_JOIN", 0.2)
 
     async def click() -> str:

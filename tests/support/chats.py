@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 
 from specllava.chat import Chat
@@ -49,6 +50,24 @@ def columns_of(model: torch.nn.Module) -> Iterator[list[int]]:
     hook = layer.register_forward_pre_hook(lambda module, inputs: passes.append(inputs[0].shape[1]))
     try:
         yield passes
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def failing_pass(chat: Chat, number: int) -> Iterator[None]:
+    """Break the target's pass of that number off between two layers, and assert that this is what is raised."""
+    passes: list[int] = []
+
+    def tear(*_: object) -> None:
+        passes.append(1)
+        if len(passes) == number:
+            raise RuntimeError("out of memory")
+
+    hook = chat._pair.target.model.language_model.layers[1].register_forward_pre_hook(tear)
+    try:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            yield
     finally:
         hook.remove()
 

@@ -6,8 +6,12 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 
 def free_port() -> int:
@@ -15,6 +19,18 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def answer_of(address: str, process: subprocess.Popen[Any], seconds: float = 120) -> bytes:
+    """Return what an address answers, once the process serves it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=5) as answer:
+                return bytes(answer.read())
+        except OSError:
+            assert process.poll() is None and time.monotonic() < deadline, f"nothing is served at {address}"
+            time.sleep(0.2)
 
 
 def main(port: str, folder: str) -> None:
