@@ -162,6 +162,35 @@ def visit(server: Server, browser: Any) -> Iterator[Visitor]:
         yield open_page
 
 
+@pytest.fixture(scope="module")
+def shared_tabs(server: Server, browser: Any) -> Iterator[tuple[Visit, Visit]]:
+    """Two visitors' tabs for all tests of a file: a page takes seconds to load."""
+    with visits(browser, server.address) as open_page:
+        yield open_page(), open_page()
+
+
+@pytest.fixture
+def tabs(shared_tabs: tuple[Visit, Visit]) -> tuple[Visit, Visit]:
+    """Both of them, on the first example and with nothing running."""
+    for tab in shared_tabs:
+        tab.settle()
+    return shared_tabs
+
+
+@pytest.fixture(scope="module")
+def shared_tab(server: Server, browser: Any) -> Iterator[Visit]:
+    """One visitor's tab for all tests of a file."""
+    with visits(browser, server.address) as open_page:
+        yield open_page()
+
+
+@pytest.fixture
+def tab(shared_tab: Visit) -> Visit:
+    """It, on the first example and with nothing running. Settings and forms are as the test before left them."""
+    shared_tab.settle()
+    return shared_tab
+
+
 @pytest.fixture
 def saved_page(browser: Any, tmp_path: Path) -> Iterator[SavedPages]:
     """Open frames as a saved page; at the end no tab may have asked anybody or logged an error."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import SavedPages, Visit, Visitor, assert_accessible
+from support.browser import SavedPages, Visitor, assert_accessible
 
 from specllava.core.trace import DecodeTrace
 from visual.player.frames import recorded_frames
@@ -82,8 +82,8 @@ def test_the_panel_opens_on_a_refusal_and_shows_what_is_left(saved: Open) -> Non
     assert page.evaluate("document.querySelectorAll('.coin-part').length") == 2
 
 
-def test_tosses_cover_p_and_the_wrong_verifier_misses(saved: Open) -> None:
-    page = saved()
+def test_tosses_cover_p_the_wrong_verifier_misses_and_a_phone_need_not_scroll(saved: Open) -> None:
+    page = saved(viewport={"width": 375, "height": 800})
     unfold(page)
     results = []
     for button in ("Toss 2,000 times", "Another seed", "Another seed"):
@@ -93,6 +93,7 @@ def test_tosses_cover_p_and_the_wrong_verifier_misses(saved: Open) -> None:
         assert right < 0.05 < wrong
         results.append(page.inner_text(".coin-result"))
     assert len(set(results)) == 3
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
 
 
 def test_with_motion_the_histogram_fills_until_all_are_tossed(saved: Open) -> None:
@@ -115,14 +116,6 @@ def test_a_greedy_run_shows_no_coin_and_an_older_one_says_that_it_has_none(saved
     assert not page.is_visible(".coin-toss") and not page.is_visible(".coin-decision .coin-bar")
 
 
-def test_a_phone_shows_all_of_it_without_scrolling_sideways(saved: Open) -> None:
-    page = saved(viewport={"width": 375, "height": 800})
-    unfold(page)
-    page.click("text=Toss 2,000 times")
-    page.wait_for_selector(TOLD)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 375
-
-
 def test_inside_a_step_the_coin_stands_beside_the_tree_while_guesses_are_accepted(saved: Open) -> None:
     page = saved(viewport={"width": 1280, "height": 900})
     page.click(".inside-toggle")
@@ -135,15 +128,10 @@ def test_inside_a_step_the_coin_stands_beside_the_tree_while_guesses_are_accepte
     unfold(page)
 
 
-def opened(visit: Visitor, **context: Any) -> Visit:
-    tab = visit(**context)
+def test_the_keyboard_alone_walks_the_decisions_and_tosses_and_axe_finds_nothing(visit: Visitor) -> None:
+    tab = visit(reduced_motion="reduce")
     tab.page.set_input_files("input[accept*=json]", str(RACE))
     tab.page.wait_for_selector(".coin-fold", state="visible")
-    return tab
-
-
-def test_the_keyboard_alone_walks_the_decisions_and_tosses(visit: Visitor) -> None:
-    tab = opened(visit, reduced_motion="reduce")
     tab.page.focus(".coin-fold > summary")
     tab.page.keyboard.press("Enter")
     tab.page.wait_for_selector(".coin-say", state="visible")
@@ -155,12 +143,5 @@ def test_the_keyboard_alone_walks_the_decisions_and_tosses(visit: Visitor) -> No
     assert tab.text(".coin-say") != before
     tab.page.focus(".coin-toss button")
     tab.page.keyboard.press("Enter")
-    tab.page.wait_for_selector(TOLD)
-
-
-def test_axe_finds_nothing_serious_in_the_coin(visit: Visitor) -> None:
-    tab = opened(visit, reduced_motion="reduce")
-    tab.page.click(".coin-fold > summary")
-    tab.page.click("text=Toss 2,000 times")
     tab.page.wait_for_selector(TOLD)
     assert_accessible(tab.page, ".coin-fold")

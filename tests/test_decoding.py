@@ -16,7 +16,6 @@ from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules import build_rule
 from specllava.core.metrics import compare, summarise
 from specllava.core.trace import Prefill, StepTrace
-from specllava.core.tree import DraftTree
 from specllava.decoding import Event, RaceEvent
 from specllava.drafters.model import ModelSession
 from specllava.lane import SPECULATIVE, TARGET_ONLY, Lane
@@ -61,15 +60,6 @@ def test_speculative_is_target_only_is_the_reference(
     assert compare(alone, speculative).identical
     ended = eos is not None and wanted[-1] == eos
     assert speculative.finish_reason == alone.finish_reason == ("eos" if ended else "length")
-
-
-@pytest.mark.parametrize("kind", models.KINDS)
-@pytest.mark.parametrize("limit", [1, 2, 3, 5, 8, 16])
-def test_the_limit_is_met_exactly(kind: DraftKind, limit: int):
-    config = DecodingConfig(max_new_tokens=limit, depth=6, min_log_prob=-50.0, entropy_threshold=2.0)
-    trace = decode(models.pair(kind), models.prompt(0), config)
-    assert trace.token_ids == expected(0, 0, limit)
-    assert trace.finish_reason == "length"
 
 
 @pytest.mark.parametrize("rule", ["entropy", "chain"])
@@ -324,9 +314,3 @@ def test_all_ways_to_run_agree():
     assert trace.lane == SPECULATIVE
     assert pair.generate(picture, chat, replace(config, drafter="none")).lane == TARGET_ONLY
     assert all(trace.texts[token] == pair.detokenizer.text_of(token) for token in trace.texts)
-
-
-def test_nobody_proposes_nothing():
-    trace = decode(models.pair(None), models.prompt(0), DecodingConfig(drafter="none", max_new_tokens=6))
-    assert all(step.tree == DraftTree.only_root(step.tree.tokens[0]) for step in trace.steps)
-    assert summarise([trace]).tau == 1.0

@@ -112,8 +112,7 @@ def test_any_tree_is_drawn_by_keyboard_alone(visit: Visitor, asked: list[Decodin
     assert asked[-1].shape == tuple(parents)
 
 
-def test_up_and_down_go_along_a_level(visit: Visitor) -> None:
-    tab = visit()
+def test_up_and_down_go_along_a_level(tab: Visit) -> None:
     opened(tab, shape="0, 0, 0, 1, 3")
     tab.page.focus("[data-node='1']")
     for key, node in (("ArrowDown", 2), ("ArrowDown", 3), ("ArrowDown", 3), ("ArrowRight", 5), ("ArrowUp", 4)):
@@ -121,8 +120,7 @@ def test_up_and_down_go_along_a_level(visit: Visitor) -> None:
         assert tab.page.evaluate(FOCUS) == str(node)
 
 
-def test_ready_shapes_are_trees_and_limits_are_kept_with_a_reason(visit: Visitor) -> None:
-    tab = visit()
+def test_ready_shapes_are_trees_and_limits_are_kept_with_a_reason(tab: Visit) -> None:
     opened(tab)
     ready = tab.page.locator(".tree-ready button")
     for place in range(ready.count()):

@@ -11,7 +11,6 @@ import resource
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -505,10 +504,3 @@ def test_bad_files_cost_one_line_on_stderr(
     errors = capsys.readouterr().err.strip()
     assert said in errors
     assert "\n" not in errors
-
-
-def test_what_compare_writes_is_read_with_equal_lanes(tmp_path: Path) -> None:
-    plain, fast = LANES["target-only"], replace(LANES["speculative"], image="9 x 9 pixels")
-    path = tmp_path / "race.json"
-    path.write_text(race_json(plain, fast), encoding="utf-8")
-    assert (read_recorded(path).target_only, read_recorded(path).speculative) == (plain, fast)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from PIL import Image
-from support.browser import Server, Visitor
+from support.browser import Server, Visit, Visitor
 
 from visual.page.middleware import PICTURE, PICTURE_SIZE, LinkPreview
 from visual.player import markup
@@ -49,8 +49,7 @@ def test_a_host_that_is_no_host_becomes_no_markup() -> None:
     assert "<script>" not in document({"host": 'a"><script>alert(1)</script>'})
 
 
-def test_the_served_page_has_one_set_of_tags_and_its_picture(server: Server, visit: Visitor) -> None:
-    tab = visit()
+def test_the_served_page_has_one_set_of_tags_and_its_picture(server: Server, tab: Visit) -> None:
     served = tab.page.request.get(server.address).text()
     names = [name for name, _ in re.findall(TAG, served) if name.startswith(("og:", "twitter:"))]
     assert len(names) == len(set(names)) and "og:image" in names and served.count("<title>") == 1
@@ -66,8 +65,7 @@ def test_the_picture_is_of_the_size_that_it_is_said_to_have_and_small() -> None:
     assert Image.open(file).size == PICTURE_SIZE and file.stat().st_size < 150_000
 
 
-def test_links_open_in_a_new_tab(visit: Visitor) -> None:
-    tab = visit()
+def test_links_open_in_a_new_tab(tab: Visit) -> None:
     links = tab.page.locator("#links a, #foot a")
     for link in links.all():
         assert link.get_attribute("target") == "_blank" and link.get_attribute("rel") == "noopener"

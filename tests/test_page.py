@@ -25,8 +25,7 @@ def test_the_first_paint_teaches_without_a_click(visit: Visitor) -> None:
     tab.wait("document.querySelector('.chip').textContent.includes('synthetic pair')")
 
 
-def test_a_race_runs_to_its_end_and_says_identical(visit: Visitor) -> None:
-    tab = visit()
+def test_a_race_runs_to_its_end_and_says_identical(tab: Visit) -> None:
     tab.run("What is on the left?")
     tab.wait(FINISHED)
     tab.page.click("[data-do=last]")
@@ -57,8 +56,7 @@ def test_on_a_phone_the_tree_grows_downwards_and_is_seen_without_sideways_scroll
         tab.wait(f"{DRAWN} !== {json.dumps(before)}")
 
 
-def test_scrubbing_redraws_the_tree_without_asking_the_server(visit: Visitor) -> None:
-    tab = visit()
+def test_scrubbing_redraws_the_tree_without_asking_the_server(tab: Visit) -> None:
     tab.page.wait_for_timeout(500)  # let the page's own start-up requests pass
     before, calls = tab.page.evaluate(DRAWN), len(tab.calls)
     tab.page.locator(".scrub").scroll_into_view_if_needed()
@@ -71,8 +69,7 @@ def test_scrubbing_redraws_the_tree_without_asking_the_server(visit: Visitor) ->
     assert 0 < words < tab.page.locator("[data-lane=speculative] .word").count()
 
 
-def test_keys_step_through_the_race(visit: Visitor) -> None:
-    tab = visit()
+def test_keys_step_through_the_race(tab: Visit) -> None:
     tab.page.focus(".stage")
     tab.page.keyboard.press("Home")
     assert tab.step() == 1
@@ -93,8 +90,7 @@ def test_keys_step_through_the_race(visit: Visitor) -> None:
     tab.wait("!document.querySelector('.step-name').textContent.startsWith('Step 1 ')")
 
 
-def test_a_word_and_a_block_lead_to_their_step(visit: Visitor) -> None:
-    tab = visit()
+def test_a_word_and_a_block_lead_to_their_step(tab: Visit) -> None:
     tab.page.click("[data-do=last]")
     tab.page.locator("[data-lane=speculative] .word[data-item='2']").first.click()
     assert tab.step() == 2
@@ -107,8 +103,7 @@ def test_a_word_and_a_block_lead_to_their_step(visit: Visitor) -> None:
     assert rows == len(tab.page.evaluate(drawn))
 
 
-def test_errors_are_words_and_the_run_on_show_stays(visit: Visitor) -> None:
-    tab = visit()
+def test_errors_are_words_and_the_run_on_show_stays(tab: Visit) -> None:
     tab.run("fail now")
     tab.wait("document.querySelector('#notice .notice').textContent.includes('Something went wrong')")
     assert "secret" not in tab.text("body")
@@ -116,10 +111,9 @@ def test_errors_are_words_and_the_run_on_show_stays(visit: Visitor) -> None:
     tab.wait("!document.querySelector('#run').disabled")
 
 
-def test_words_of_the_model_never_become_markup(visit: Visitor, server: Server) -> None:
+def test_words_of_the_model_never_become_markup(tab: Visit, server: Server) -> None:
     server.backend.texts.update(HOSTILE)
     try:
-        tab = visit()
         tab.run("Words that bite")
         tab.wait(FINISHED)
         tab.page.click("[data-do=first]")
@@ -133,8 +127,7 @@ def test_words_of_the_model_never_become_markup(visit: Visitor, server: Server) 
         server.backend.texts.clear()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [375, 1280])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 375)])
 def test_it_fits_in_light_and_dark(visit: Visitor, scheme: str, width: int) -> None:
     tab = visit(color_scheme=scheme, viewport={"width": width, "height": 800})
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
@@ -145,8 +138,7 @@ def test_it_fits_in_light_and_dark(visit: Visitor, scheme: str, width: int) -> N
     assert tab.page.locator("footer").count() == 0 or not tab.page.locator("footer").first.is_visible()
 
 
-def test_the_whole_run_answers_questions(visit: Visitor) -> None:
-    tab = visit()
+def test_the_whole_run_answers_questions(tab: Visit) -> None:
     tab.wait("document.querySelector('.chart .main-svg') !== null")
     tabs = tab.page.get_by_role("tab")
     assert tabs.count() == 5 and all(name.endswith("?") for name in tabs.all_inner_texts())
@@ -161,10 +153,9 @@ def test_the_whole_run_answers_questions(visit: Visitor) -> None:
     tab.wait("document.querySelectorAll('.charts td').length > 5")  # the table is filled when it opens
 
 
-def test_the_trace_on_show_can_be_saved(visit: Visitor, tmp_path: Path) -> None:
+def test_the_trace_on_show_can_be_saved(tab: Visit, tmp_path: Path) -> None:
     from visual.player.recorded import read_recorded
 
-    tab = visit()
     tab.page.click(".files summary")
     with tab.page.expect_download() as download:
         tab.page.click("[data-file=race]")
@@ -175,8 +166,7 @@ def test_the_trace_on_show_can_be_saved(visit: Visitor, tmp_path: Path) -> None:
     assert read_recorded(saved).speculative.prompt == parts["speculative"]["prompt"]
 
 
-def test_an_experiment_runs_when_asked_and_answers_in_words_picture_and_table(visit: Visitor) -> None:
-    tab = visit()
+def test_an_experiment_runs_when_asked_and_answers_in_words_picture_and_table(tab: Visit) -> None:
     assert tab.page.locator(".lab-result:visible").count() == 0
     tab.page.click("#lab-image-ablation .lab-run")
     tab.wait("document.querySelectorAll('#lab-image-ablation .chart .main-svg').length >= 2")
@@ -222,7 +212,6 @@ window.DecompressionStream = class extends Own {
 
 
 def test_frames_that_fail_stop_none_that_come_behind_them(visit: Visitor) -> None:
-    """One that failed once ended every later run on the page, until it was loaded anew."""
     tab = visit(init_script=FAILS)
     tab.page.evaluate("window.failing = 1")
     tab.run("What is it?")

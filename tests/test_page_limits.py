@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.browser import Server, Visitor, assert_accessible
+from support.browser import Server, Visit, Visitor, assert_accessible
 from support.visual_traces import synthetic_race, synthetic_steps
 
 from benchmarks.page import DRAWN, first_trees, step_seconds
@@ -30,8 +30,7 @@ def test_axe_finds_no_serious_violation(visit: Visitor) -> None:
     assert_accessible(tab.page)
 
 
-def test_a_lesson_asks_first_and_answers_on_request(visit: Visitor) -> None:
-    tab = visit()
+def test_a_lesson_asks_first_and_answers_on_request(tab: Visit) -> None:
     assert not tab.page.locator(".lesson").is_visible()
     tab.lesson(0)
     tab.page.wait_for_selector(".lesson:not([hidden])")
@@ -61,8 +60,7 @@ def test_pruned_guesses_are_drawn_when_switched_on(visit: Visitor) -> None:
     assert "pruned" in tab.text(".chosen .table tbody")
 
 
-def test_a_rejected_guess_can_be_forced_from_its_card(visit: Visitor) -> None:
-    tab = visit()
+def test_a_rejected_guess_can_be_forced_from_its_card(tab: Visit) -> None:
     for _ in range(30):
         if tab.page.locator(".node-go").is_visible():
             break
@@ -92,7 +90,6 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_steps_are_timed_from_the_first_on_wherever_the_run_opens(tmp_path: Path, browser: object) -> None:
-    """It once waited for ever for a step behind the last."""
     run = written_run(tmp_path / "run.html", DRAWN + 1, show=DRAWN)
     assert len(step_seconds(browser, run.as_uri(), 1)) == 1
     with pytest.raises(SystemExit, match=f"{DRAWN + 1} steps, {2 * DRAWN + 1} are needed"):

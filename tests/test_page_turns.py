@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.browser import FINISHED, LAB_READY, PATIENCE, Server, Visit, Visitor
+from support.browser import FINISHED, LAB_READY, PATIENCE, Server, Visit
+
+Tabs = tuple[Visit, Visit]
 
 
 def until(tab: Visit, holds: Callable[[], bool]) -> None:
@@ -22,8 +24,7 @@ def line(tab: Visit, address: str) -> int:
     return int(tab.page.request.get(f"{address}gradio_api/queue/status").json()["queue_size"])
 
 
-def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: Server) -> None:
-    tab = visit()
+def test_stop_keeps_what_was_said_and_frees_the_backend(tab: Visit, server: Server) -> None:
     tab.run("slowly, to be stopped")
     tab.wait("document.querySelector('.asked').textContent.includes('to be stopped')")
     tab.wait("document.querySelectorAll('[data-lane=target-only] .word').length > 5")
@@ -37,9 +38,7 @@ def test_stop_keeps_what_was_said_and_frees_the_backend(visit: Visitor, server: 
     tab.wait("!document.querySelector('[data-file=race]').disabled")
 
 
-def test_a_race_follows_one_that_has_not_quite_stopped(visit: Visitor) -> None:
-    """The second was once forgotten: its click came while the first still had a word to say."""
-    tab = visit()
+def test_a_race_follows_one_that_has_not_quite_stopped(tab: Visit) -> None:
     tab.run("slowly, to be stopped and followed")
     tab.wait("document.querySelector('.asked').textContent.includes('followed')")
     tab.page.click("#stop")
@@ -50,9 +49,7 @@ def test_a_race_follows_one_that_has_not_quite_stopped(visit: Visitor) -> None:
 
 
 @pytest.mark.parametrize("button", ["button.example", "button.teach"])
-def test_what_is_chosen_during_a_race_takes_its_place_for_good(visit: Visitor, server: Server, button: str) -> None:
-    """The race once came back with its last word, over the example that had been clicked."""
-    tab = visit()
+def test_what_is_chosen_during_a_race_takes_its_place_for_good(tab: Visit, server: Server, button: str) -> None:
     question = f"slowly, to be left for {button}"
     tab.run(question)
     tab.wait("document.querySelector('.asked').textContent.includes('to be left')")
@@ -65,9 +62,8 @@ def test_what_is_chosen_during_a_race_takes_its_place_for_good(visit: Visitor, s
     assert not tab.text("#notice").strip()
 
 
-def test_a_visitor_who_waits_can_stop_and_ask_something_else(visit: Visitor, server: Server) -> None:
-    """A stopped race once went on saying that it waits, and ran in place of the next one when its turn came."""
-    first, second = visit(), visit()
+def test_a_visitor_who_waits_can_stop_and_ask_something_else(tabs: Tabs, server: Server) -> None:
+    first, second = tabs
     first.run("slowly, before the others")
     first.wait("document.querySelector('.asked').textContent.includes('before the others')")
     second.run("never to be seen")
@@ -87,8 +83,8 @@ def test_a_visitor_who_waits_can_stop_and_ask_something_else(visit: Visitor, ser
     assert second.page.locator("[data-file=race]").is_enabled() and second.page.locator("#run").is_enabled()
 
 
-def test_a_race_stopped_before_its_turn_leaves_everything_as_it_was(visit: Visitor, server: Server) -> None:
-    first, second = visit(), visit()
+def test_a_race_stopped_before_its_turn_leaves_everything_as_it_was(tabs: Tabs, server: Server) -> None:
+    first, second = tabs
     before = second.text(".asked")
     first.run("slowly, before the other")
     first.wait("document.querySelector('.asked').textContent.includes('before the other')")
@@ -105,8 +101,8 @@ def test_a_race_stopped_before_its_turn_leaves_everything_as_it_was(visit: Visit
     assert "never to be seen" not in server.backend.closed
 
 
-def test_a_visitor_for_whom_there_is_no_room_reads_so_and_can_try_again(visit: Visitor, server: Server) -> None:
-    first, late = visit(), visit()
+def test_a_visitor_for_whom_there_is_no_room_reads_so_and_can_try_again(tabs: Tabs, server: Server) -> None:
+    first, late = tabs
     first.run("slowly, while many wait")
     first.wait("document.querySelector('.asked').textContent.includes('many wait')")
     computes = first.page.evaluate("gradio_config.dependencies.findIndex((d) => d.outputs.length === 2 && d.queue)")
@@ -126,9 +122,7 @@ def test_a_visitor_for_whom_there_is_no_room_reads_so_and_can_try_again(visit: V
     late.errors.clear()
 
 
-def test_a_run_that_cannot_begin_says_so_and_can_be_tried_again(visit: Visitor) -> None:
-    """Run was once dead without a word where a setting could not be read."""
-    tab = visit()
+def test_a_run_that_cannot_begin_says_so_and_can_be_tried_again(tab: Visit) -> None:
     before = tab.text(".asked")
     tab.page.route("**/run/predict*", lambda route: route.fulfill(status=500, json={"error": None}))
     tab.run("What is there, if it begins?")
@@ -143,8 +137,7 @@ def test_a_run_that_cannot_begin_says_so_and_can_be_tried_again(visit: Visitor) 
     tab.errors.clear()
 
 
-def test_a_run_that_finds_no_server_is_not_dead_without_a_word(visit: Visitor) -> None:
-    tab = visit()
+def test_a_run_that_finds_no_server_is_not_dead_without_a_word(tab: Visit) -> None:
     tab.page.route("**/run/predict*", lambda route: route.abort())
     tab.run("What is there, if anybody answers?")
     tab.wait("document.body.textContent.toLowerCase().includes('connection')")
@@ -153,11 +146,9 @@ def test_a_run_that_finds_no_server_is_not_dead_without_a_word(visit: Visitor) -
 
 
 def test_an_experiment_behind_a_race_says_that_it_waits_and_starts_by_itself(
-    visit: Visitor,
-    server: Server,
+    tabs: Tabs, server: Server
 ) -> None:
-    """It once said nothing: races and experiments did not know of each other."""
-    first, second = visit(), visit()
+    first, second = tabs
     first.run("slowly, before what another finds")
     first.wait("document.querySelector('.asked').textContent.includes('another finds')")
     second.page.click("#lab-image-ablation .lab-run")
@@ -171,8 +162,8 @@ def test_an_experiment_behind_a_race_says_that_it_waits_and_starts_by_itself(
     assert "tokens per target pass" in second.text("#lab-image-ablation .answer")
 
 
-def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:
-    one, two = visit(), visit()
+def test_two_visitors_do_not_see_each_other(tabs: Tabs) -> None:
+    one, two = tabs
     one.run("The question of one visitor")
     one.wait("document.querySelector('.asked').textContent.includes('one visitor')")
     two.run("The question of the other")
@@ -182,9 +173,8 @@ def test_two_visitors_do_not_see_each_other(visit: Visitor) -> None:
     assert "the other" in two.text(".asked")
 
 
-def test_an_experiment_stopped_before_its_turn_leaves_its_answer(visit: Visitor, server: Server) -> None:
-    """Its answer once vanished when the turn came."""
-    first, second = visit(), visit()
+def test_an_experiment_stopped_before_its_turn_leaves_its_answer(tabs: Tabs, server: Server) -> None:
+    first, second = tabs
     second.page.click("#lab-image-ablation .lab-run")
     second.wait("document.querySelectorAll('#lab-image-ablation .chart .main-svg').length >= 2")
     second.wait(LAB_READY.format(name="image-ablation"))

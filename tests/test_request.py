@@ -85,15 +85,6 @@ def test_only_the_last_event_is_finished_and_says_why(drafter: str, ending: int 
     assert trace.token_ids == expected(1, 0, 14, () if eos is None else (eos,))
 
 
-def test_a_run_that_is_closed_early_was_stopped(tiny: Pair):
-    lane = Lane(SPECULATIVE, CONFIG, models.prompt(0))
-    events = models.events(tiny, lane.prompt, CONFIG)
-    begun = [next(events), next(events)]
-    events.close()
-    assert [event.finished for event in begun] == [None, None]
-    assert tiny.collect(lane, begun).finish_reason == "stopped"
-
-
 def test_two_requests_by_turns_say_what_each_says_alone():
     """The order in which a scheduler stands between phases changes nothing."""
     pairs = models.pair("mixed"), models.pair("perfect")

@@ -99,31 +99,25 @@ def test_a_walk_over_the_whole_page_violates_nothing(watched: Visit, browser: An
     alone.close()
 
 
-@pytest.mark.parametrize(
-    ("injected", "directive"),
-    [
-        ("(() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 1'; return s; })()",
-         "script-src-elem"),
-        ("Object.assign(document.createElement('script'), { src: 'https://example.invalid/x.js' })", "script-src-elem"),
-        ("(() => { const p = document.createElement('div');"
-         " p.innerHTML = '<img src=data:, onerror=\"window.hacked = 1\">'; return p; })()", "script-src-attr"),
-        ("Object.assign(document.createElement('img'), { src: 'https://example.invalid/x.png' })", "img-src"),
-        ("Object.assign(document.createElement('iframe'), { src: 'https://example.invalid/' })", "frame-src"),
-    ],
-)  # fmt: skip
-def test_what_comes_into_the_page_later_neither_runs_nor_asks_another_host(
-    injected: str, directive: str, watched: Visit
-) -> None:
-    watched.page.evaluate(f"document.body.append({injected})")
-    watched.wait(f"window.violations.some((one) => one.startsWith({directive!r}))")
-    assert watched.page.evaluate("window.hacked") is None
-    watched.errors.clear()  # the browser reports the violation as one
-    watched.calls[:] = [call for call in watched.calls if "example.invalid" not in call]
+SCRIPT = "Object.assign(document.createElement('script'), { %s })"
+HANDLER = "'<img src=data:, onerror=\"window.hacked = 1\">'"
+INJECTED = [
+    (SCRIPT % "textContent: 'window.hacked = 1'", "script-src-elem"),
+    (SCRIPT % "src: 'https://example.invalid/x.js'", "script-src-elem"),
+    (f"Object.assign(document.createElement('div'), {{ innerHTML: {HANDLER} }})", "script-src-attr"),
+    ("Object.assign(document.createElement('img'), { src: 'https://example.invalid/x.png' })", "img-src"),
+    ("Object.assign(document.createElement('iframe'), { src: 'https://example.invalid/' })", "frame-src"),
+]
 
 
-def test_data_may_be_sent_to_no_other_host(watched: Visit) -> None:
+def test_what_comes_into_the_page_later_neither_runs_nor_asks_another_host(watched: Visit) -> None:
+    for injected, directive in INJECTED:
+        watched.page.evaluate(f"window.violations.length = 0, document.body.append({injected})")
+        watched.wait(f"window.violations.some((one) => one.startsWith({directive!r}))")
+        assert watched.page.evaluate("window.hacked") is None, injected
+    watched.page.evaluate("window.violations.length = 0")
     sent = "fetch('https://example.invalid/', { method: 'POST' }).then(() => 'sent', () => 'refused')"
     assert watched.page.evaluate(sent) == "refused"
     assert any(one.startswith("connect-src") for one in violations(watched))
-    watched.errors.clear()
+    watched.errors.clear()  # the browser reports violations as such
     watched.calls[:] = [call for call in watched.calls if "example.invalid" not in call]

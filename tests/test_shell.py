@@ -30,8 +30,8 @@ def told(tab: Visit, words: str) -> None:
 
 
 @pytest.mark.parametrize("width", [375, 1280])
-def test_the_drawer_takes_the_focus_keeps_it_and_gives_it_back(visit: Visitor, width: int) -> None:
-    tab = visit(viewport={"width": width, "height": 700})
+def test_the_drawer_takes_the_focus_keeps_it_and_gives_it_back(tab: Visit, width: int) -> None:
+    tab.page.set_viewport_size({"width": width, "height": 700})
     opened(tab)
     inside = "document.querySelector('.drawer').contains(document.activeElement)"
     assert tab.page.evaluate(inside)
@@ -112,8 +112,7 @@ def test_axe_finds_no_serious_violation_in_the_open_drawer_and_menu(visit: Visit
 # --- picture and question -------------------------------------------------------------------------------------------
 
 
-def test_a_race_is_never_beside_another_picture_without_saying_so(visit: Visitor, tmp_path: Path) -> None:
-    tab = visit()
+def test_a_race_is_never_beside_another_picture_without_saying_so(tab: Visit, tmp_path: Path) -> None:
     source = "document.querySelector('#picture img').src"
     assert not tab.page.evaluate(STALE)
     first = tab.page.evaluate(source)
@@ -134,8 +133,7 @@ def test_a_race_is_never_beside_another_picture_without_saying_so(visit: Visitor
     assert tab.page.locator(".learn-card button.teach").first.is_hidden()
 
 
-def test_a_race_is_never_beside_another_question_without_saying_so(visit: Visitor) -> None:
-    tab = visit()
+def test_a_race_is_never_beside_another_question_without_saying_so(tab: Visit) -> None:
     tab.page.select_option(".speed", "1")
     assert not tab.page.evaluate(STALE)
     first = tab.page.input_value("#question textarea")
@@ -161,8 +159,7 @@ def test_a_race_is_never_beside_another_question_without_saying_so(visit: Visito
     tab.wait(f"{FINISHED} && document.querySelector('.asked').textContent.includes('What?') && !({STALE})")
 
 
-def test_a_run_of_an_uploaded_picture_says_what_the_toy_pair_knows(visit: Visitor, tmp_path: Path) -> None:
-    tab = visit()
+def test_a_run_of_an_uploaded_picture_says_what_the_toy_pair_knows(tab: Visit, tmp_path: Path) -> None:
     said = "The toy pair knows only its own cartoon scenes"
     assert said in tab.text(".sources-card")
     tab.run("What is there?")
@@ -177,12 +174,10 @@ def test_a_run_of_an_uploaded_picture_says_what_the_toy_pair_knows(visit: Visito
 
 
 @pytest.mark.parametrize("width", [375, 1280])
-def test_a_file_that_is_no_picture_is_refused_beside_upload_and_in_view(
-    visit: Visitor, width: int, tmp_path: Path
-) -> None:
+def test_a_file_that_is_no_picture_is_refused_beside_upload_and_in_view(tab: Visit, width: int, tmp_path: Path) -> None:
     bad = tmp_path / "not-a-picture.png"
     bad.write_bytes(b"nothing to see")
-    tab = visit(viewport={"width": width, "height": 720})
+    tab.page.set_viewport_size({"width": width, "height": 720})
     tab.page.set_input_files("#upload input, input[accept*=image]", str(bad))
     tab.wait("document.querySelector('#picture-notice').textContent.includes('cannot be used')")
     upload, notice = (tab.page.locator(place).bounding_box() for place in ("#upload", "#picture-notice"))
@@ -190,8 +185,7 @@ def test_a_file_that_is_no_picture_is_refused_beside_upload_and_in_view(
     assert notice["y"] >= 0 and notice["y"] + notice["height"] <= 720
 
 
-def test_run_waits_for_a_question(visit: Visitor) -> None:
-    tab = visit()
+def test_run_waits_for_a_question(tab: Visit) -> None:
     tab.page.fill("#question textarea", "   ")
     tab.wait("document.querySelector('#run').disabled && document.querySelector('#stop').disabled")
     tab.page.get_by_role("button", name="Count").click()
@@ -199,17 +193,16 @@ def test_run_waits_for_a_question(visit: Visitor) -> None:
     assert tab.page.input_value("#question textarea") == "How many objects are there?"
 
 
-def test_thumbnails_are_named_once(visit: Visitor) -> None:
-    tab = visit()
+def test_thumbnails_are_named_once(tab: Visit) -> None:
     for thumbnail in tab.page.locator("button.example").all():
         assert thumbnail.aria_snapshot() == f'- button "{thumbnail.inner_text()}"'
 
 
-@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
-def test_where_motion_is_reduced_gradios_own_widgets_keep_still_too(visit: Visitor, motion: str) -> None:
-    tab = visit(reduced_motion=motion)
+def test_where_motion_is_reduced_gradios_own_widgets_keep_still_too(tab: Visit) -> None:
     moving = """[...document.querySelectorAll('.gradio-container *')].filter((element) => {
       const { animationName, transitionDuration } = getComputedStyle(element);
       return animationName !== 'none' || transitionDuration !== '0s';
     }).length"""
-    assert (tab.page.evaluate(moving) == 0) == (motion == "reduce")
+    for motion in ("reduce", "no-preference"):
+        tab.page.emulate_media(reduced_motion=motion)
+        assert (tab.page.evaluate(moving) == 0) == (motion == "reduce")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.browser import SavedPages, Server, Visit, Visitor, assert_accessible
+from support.browser import SavedPages, Visit, Visitor, assert_accessible
 from support.visual_traces import ANSWER, synthetic_race
 from test_files_page import saved
 
@@ -45,15 +44,15 @@ def sides(seed: int = 0) -> tuple[DecodeTrace, DecodeTrace]:
 
 
 def written(folder: Path, a: DecodeTrace, b: DecodeTrace) -> Path:
-    path = folder / "pair.json"
+    path = folder / f"{folder.name}.json"
     alone = synthetic_race(0)["target-only"]
     path.write_text(comparison_json(NamedTrace("entropy rule", a), NamedTrace("chain", b), alone), encoding="utf-8")
     return path
 
 
-def opened(visit: Visitor, path: Path, **context: Any) -> Visit:
-    tab = visit(**context)
+def opened(tab: Visit, path: Path) -> Visit:
     tab.page.set_input_files("input[accept*=json]", str(path))
+    tab.wait(f"document.querySelector('.origin').textContent.includes('{path.name}')")
     tab.wait(COMPARED)
     tab.wait(COUNTED)
     return tab
@@ -100,9 +99,11 @@ def only(trace: DecodeTrace, number: int, other: DecodeTrace, others: int) -> in
     return sum(text not in there and said[: len(text)] != text for text in own)
 
 
-def test_a_pinned_run_stands_beside_the_next_one(visit: Visitor) -> None:
+def test_a_pinned_run_stands_beside_the_next_one_and_both_are_saved_and_opened(visit: Visitor, tmp_path: Path) -> None:
     tab = visit()
     assert not tab.page.locator(".versus").is_visible()
+    tab.page.click(".files summary")
+    assert not tab.page.locator("[data-file=both]").is_visible()
     tab.page.click(".pin")
     assert tab.text(".pin") == "Pinned as A ✓" and "run again" in tab.text(".versus-note")
     assert tab.page.evaluate(SIDES)[1] == "the next run"
@@ -111,13 +112,25 @@ def test_a_pinned_run_stands_beside_the_next_one(visit: Visitor) -> None:
     a, b = tab.page.evaluate(SIDES)
     assert "entropy rule" in a and "chain rule" in b
     assert tab.text(".versus-note") == f"Equal ✓: both say the same {len(ANSWER.split()) + 1} tokens."
+    path = saved(tab, "both", tmp_path)
+    race = read_recorded(path)
+    assert race.a is not None and race.b is not None
+    assert [race.a.name + MACHINE, race.b.name + MACHINE] == [a, b]
+    assert (race.a.trace.config.rule, race.b.trace.config.rule) == ("entropy", "chain")
+    page = saved(tab, "page", tmp_path)
+    tab.page.set_input_files("input[accept*=json]", str(path))
+    tab.wait("document.querySelector('.origin').textContent.includes('from specllava-a-and-b.json')")
+    tab.wait(COMPARED)
+    assert tab.page.evaluate(SIDES) == [a, b]
+    frames = json.loads(page.read_text(encoding="utf-8").split('id="frames">')[1].split("</script>")[0])
+    assert {"against", "a_name", "b_name"} <= json.loads(frames[0]).keys()
     tab.page.click("[data-versus=unpin]")
     assert not tab.page.locator(".versus").is_visible() and tab.text(".pin") == "Pin as A"
 
 
-def test_numbers_and_words_are_those_of_the_traces(visit: Visitor, tmp_path: Path) -> None:
+def test_numbers_and_words_are_those_of_the_traces(tab: Visit, tmp_path: Path) -> None:
     a, b = sides()
-    tab = opened(visit, written(tmp_path, a, b))
+    opened(tab, written(tmp_path, a, b))
     assert tab.page.evaluate(SIDES) == ["entropy rule" + MACHINE, "chain" + MACHINE]
     rows = {row[0]: row[1:] for row in tab.page.evaluate(
         "[...document.querySelectorAll('.versus-result tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
@@ -140,12 +153,12 @@ def test_numbers_and_words_are_those_of_the_traces(visit: Visitor, tmp_path: Pat
         assert {at for at, (_, marks) in enumerate(words) if marks[side]} == starts
 
 
-def test_passes_of_both_sides_are_priced_at_one_set_of_costs(visit: Visitor, tmp_path: Path) -> None:
+def test_passes_of_both_sides_are_priced_at_one_set_of_costs(tab: Visit, tmp_path: Path) -> None:
     """A run on a busy machine looked slower than it was: counted passes at the quicker run's costs stand beside."""
     lanes = synthetic_race(0)
     a = lanes["speculative"]
     slow = [replace(step, seconds=StepSeconds(*(9 * part for part in astuple(step.seconds)))) for step in a.steps]
-    tab = opened(visit, written(tmp_path, a, replace(a, steps=tuple(slow))))
+    opened(tab, written(tmp_path, a, replace(a, steps=tuple(slow))))
     row = tab.page.evaluate(
         "[...[...document.querySelectorAll('.versus-result tbody tr')].find((r) => /counted/.test(r.textContent))"
         ".cells].map((cell) => cell.textContent)"
@@ -156,9 +169,9 @@ def test_passes_of_both_sides_are_priced_at_one_set_of_costs(visit: Visitor, tmp
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_word_opens_the_step_of_each_run_that_said_it(visit: Visitor, tmp_path: Path, seed: int) -> None:
+def test_a_word_opens_the_step_of_each_run_that_said_it(tab: Visit, tmp_path: Path, seed: int) -> None:
     a, b = sides(seed)
-    tab = opened(visit, written(tmp_path, a, b))
+    opened(tab, written(tmp_path, a, b))
     for position in (0, 1, len(a.steps[0].emitted) + 1, 17, 25, len(a.token_ids) - 1):
         tab.page.locator(".versus .gloss-word").nth(position).click()
         tab.wait(f"document.querySelector('.versus .before').textContent.includes('token {position + 1}.')")
@@ -171,8 +184,8 @@ def test_a_word_opens_the_step_of_each_run_that_said_it(visit: Visitor, tmp_path
         assert [tree["only"] for tree in drawn] == [only(a, step_a, b, step_b), only(b, step_b, a, step_a)]
 
 
-def test_swapping_swaps_names_numbers_and_trees(visit: Visitor, tmp_path: Path) -> None:
-    tab = opened(visit, written(tmp_path, *sides()))
+def test_swapping_swaps_names_numbers_and_trees(tab: Visit, tmp_path: Path) -> None:
+    opened(tab, written(tmp_path, *sides()))
     cells = "[...document.querySelectorAll('.versus-result tbody tr')].map((row) => row.cells[{}].textContent)"
     a, b = (tab.page.evaluate(cells.format(column)) for column in (1, 2))
     tab.page.click("[data-versus=swap]")
@@ -181,7 +194,7 @@ def test_swapping_swaps_names_numbers_and_trees(visit: Visitor, tmp_path: Path) 
     assert [tab.page.evaluate(cells.format(column)) for column in (1, 2)] == [b, a]
 
 
-def test_answers_that_part_are_aligned_up_to_there(visit: Visitor, tmp_path: Path) -> None:
+def test_answers_that_part_are_aligned_up_to_there(tab: Visit, tmp_path: Path) -> None:
     a, b = sides()
     other = next(token for token in a.texts if token not in (*a.token_ids, *a.eos_token_ids))
     steps = (*b.steps[:2], replace(b.steps[2], emitted=(other,), verification=replace(
@@ -190,7 +203,7 @@ def test_answers_that_part_are_aligned_up_to_there(visit: Visitor, tmp_path: Pat
     last = replace(steps[2], target=replace(b.steps[2].view, choices=choices))
     b = replace(b, steps=(*steps[:2], last), finish_reason="stopped")
     shared = next(at for at, (x, y) in enumerate(zip(a.token_ids, b.token_ids, strict=False)) if x != y)
-    tab = opened(visit, written(tmp_path, a, b))
+    opened(tab, written(tmp_path, a, b))
     said = tab.text(".versus-note")
     assert said.startswith(f"The answers part at token {shared + 1}: A says “")
     assert a.texts[other].strip() in said
@@ -208,26 +221,6 @@ def test_another_question_leaves_the_numbers_only(visit: Visitor) -> None:
     assert not tab.page.locator("[data-file=both]").is_visible()
 
 
-def test_both_runs_are_saved_and_opened_again(visit: Visitor, tmp_path: Path) -> None:
-    tab = visit()
-    tab.page.click(".pin")
-    run_with(tab, "chain")
-    tab.wait(COMPARED)
-    shown = tab.page.evaluate(SIDES)
-    path = saved(tab, "both", tmp_path)
-    race = read_recorded(path)
-    assert race.a is not None and race.b is not None
-    assert [race.a.name + MACHINE, race.b.name + MACHINE] == shown
-    assert (race.a.trace.config.rule, race.b.trace.config.rule) == ("entropy", "chain")
-    page = saved(tab, "page", tmp_path)
-    tab.page.set_input_files("input[accept*=json]", str(path))
-    tab.wait("document.querySelector('.origin').textContent.includes('from specllava-a-and-b.json')")
-    tab.wait(COMPARED)
-    assert tab.page.evaluate(SIDES) == shown
-    frames = json.loads(page.read_text(encoding="utf-8").split('id="frames">')[1].split("</script>")[0])
-    assert {"against", "a_name", "b_name"} <= json.loads(frames[0]).keys()
-
-
 def test_a_saved_page_compares_with_no_server(saved_page: SavedPages, tmp_path: Path) -> None:
     frames = race_frames(read_recorded(written(tmp_path, *sides())), "saved run")
     page = saved_page(frames, viewport={"width": 375, "height": 800}, color_scheme="dark").page
@@ -238,8 +231,8 @@ def test_a_saved_page_compares_with_no_server(saved_page: SavedPages, tmp_path: 
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
 
 
-def test_the_keyboard_alone_pins_walks_and_opens(visit: Visitor, tmp_path: Path) -> None:
-    tab = opened(visit, written(tmp_path, *sides()))
+def test_the_keyboard_alone_pins_walks_and_opens(tab: Visit, tmp_path: Path) -> None:
+    opened(tab, written(tmp_path, *sides()))
     tab.page.focus("[data-versus=unpin]")
     tab.page.keyboard.press("Tab")
     while not tab.page.evaluate("document.activeElement.matches('.gloss-word')"):
@@ -253,10 +246,11 @@ def test_the_keyboard_alone_pins_walks_and_opens(visit: Visitor, tmp_path: Path)
     tab.page.focus(".pin")
     tab.page.keyboard.press("Enter")
     assert tab.text(".pin") == "Pinned as A ✓"
+    tab.page.click("[data-versus=unpin]")
 
 
-def test_axe_finds_nothing_serious_in_a_comparison(visit: Visitor, tmp_path: Path) -> None:
-    tab = opened(visit, written(tmp_path, *sides()))
+def test_axe_finds_nothing_serious_in_a_comparison(tab: Visit, tmp_path: Path) -> None:
+    opened(tab, written(tmp_path, *sides()))
     tab.page.locator(".versus .gloss-word").nth(12).click()
     tab.page.wait_for_selector(".versus .pair .main-svg")
     assert_accessible(tab.page, ".versus")
@@ -271,9 +265,3 @@ def test_numbers_of_a_run_are_those_of_the_metrics() -> None:
         assert run_numbers(None, together)["speedup"] is None
         stopped = replace(together, steps=(), finish_reason="stopped")
         assert run_numbers(alone, stopped)["tau"] is None
-
-
-def test_the_menu_offers_both_only_with_a_and_b(visit: Visitor, server: Server) -> None:
-    tab = visit()
-    tab.page.click(".files summary")
-    assert not tab.page.locator("[data-file=both]").is_visible()

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 if TYPE_CHECKING:
     from support.visual_traces import FakeBackend
 
+VIEWPORT = {"width": 1280, "height": 900}
 PATIENCE = 90_000  # milliseconds; a busy machine is slow, and only a failure waits for so long
 DRAWN = "JSON.stringify(document.querySelector('.tree').data.map(({name, x, y, text}) => ({name, x, y, text})))"
 HOSTILE = {5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}", 11: " `<b>x</b>"}
@@ -67,6 +68,16 @@ class Visit:
         self.page.fill("#question textarea", question)
         self.page.click("#run")
 
+    def settle(self) -> None:
+        """Leave what runs for the first example, as a visitor does who begins again without a reload."""
+        self.page.set_viewport_size(VIEWPORT)
+        self.page.keyboard.press("Escape")  # a drawer that is open
+        self.page.evaluate("document.querySelector('.asked').textContent = ''")  # until the example is shown
+        self.page.locator("button.example").first.click()
+        self.wait("document.querySelector('.asked').textContent !== ''")
+        self.wait("document.querySelector('.origin').textContent.includes('recorded run')")
+        self.wait("!document.querySelector('#run').disabled && document.querySelector('#stop').disabled")
+
     def close(self) -> None:
         """Leave; a tab in a browser's own profile must have left nothing there."""
         context = self.page.context
@@ -109,7 +120,7 @@ def new_page(browser: Any, viewport: dict[str, int], **context: Any) -> Any:
 
 def new_tab(browser: Any, **context: Any) -> Visit:
     """A visitor's tab, which notes errors and what it asks for."""
-    context.setdefault("viewport", {"width": 1280, "height": 900})
+    context.setdefault("viewport", VIEWPORT)
     tab = Visit(new_page(browser, **context))
     tab.page.on("console", lambda message: tab.errors.extend([message.text] if message.type == "error" else []))
     tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
