@@ -37,7 +37,7 @@ def tables_of(
     title: str, results: Mapping[str, LaneResult], categories: Mapping[str, Mapping[str, LaneResult]]
 ) -> list[Table]:
     """Return the tables for a terminal, the first with a title."""
-    tables = []
+    tables: list[Table] = []
     for heads, rows in table_rows(results, categories):
         table = Table(box=SIMPLE, padding=0, title=None if tables else title)
         for head in heads:
