@@ -24,7 +24,7 @@ from specllava.core.config import DecodingConfig, one_line
 from specllava.core.growth.rule import GrowthRule
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.trace import NO_DRAFT, DecodeTrace, Prefill
-from specllava.decoding import stream
+from specllava.decoding import Event, stream
 from specllava.drafters.drafter import Drafter
 from specllava.lane import LaneOverrides, lane_of
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
@@ -106,7 +106,7 @@ def speculative_generate(
     shown = {name: given[name] for name in MEDIA if given.get(name) is not None}
     lane = lane_of(config, _prompt(pair, input_ids, shown, draft_inputs), **own)
     recorded = bool(generation_config.return_dict_in_generate)
-    request, events = pair.request(lane, record=recorded), []
+    request, events = pair.request(lane, record=recorded), list[Event]()
     streamer = given.get("streamer") or arguments.get("streamer")
     for event in stream(request):
         events.append(event)
