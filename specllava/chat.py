@@ -46,12 +46,12 @@ class Turn:
 
 
 class Chat:
-    """A dialogue with a pair. Every answer is that of ``pair.generate(None, chat.messages)``, without a whole prefill:
-    caches and features of pictures are reused as far as the new prompt equals the last one.
+    """A dialogue with a pair. Every answer is that of ``pair.generate(None, chat.messages)``, without a whole prefill.
+    Caches and features of pictures are reused as far as the new prompt equals the last one.
 
     A turn that fails, or is refused, leaves the chat as it was. One that is stopped (its generator closed) is kept
     with its text so far; a new question stops the answer before it. Earlier answers are read back as text, so a chat
-    can be saved and resumed: where the text has other tokens than were emitted, the prefill starts there.
+    can be saved and resumed. Where the text has other tokens than were emitted, the prefill starts there.
 
     A turn may be a race (:meth:`race`). The target alone then has KV caches of its own, so each lane reuses its own
     text. The dialogue goes on with the answer of the lane that ``config`` describes.

@@ -92,7 +92,7 @@ def slower_lanes(old: OldReport, report: Mapping[str, Any]) -> list[str]:
     """Name the lanes whose speed-up is now below the interval that it had, with the figures.
 
     A lane that speed-ups are over cannot lose against itself, so on the same processor its time per token is compared,
-    too: so are those of all lanes where another lane is the reference now.
+    too. So are those of all lanes where another lane is the reference now.
     """
     same_machine = all(old.machine.get(name) == report["machine"].get(name) for name in ("cpu", "gpu"))
     same_reference = old.reference == report["reference"]

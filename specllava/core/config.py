@@ -1,6 +1,6 @@
 """Options of decoding: frozen, validated, documented. The only source of defaults and bounds.
 
-The command line and the page are made from these fields: a field's docstring is its help text, its title the page's
+The command line and the page are made from these fields. A field's docstring is its help text, its title the page's
 label, its usual range the page's slider, and its bounds what may be typed.
 """
 

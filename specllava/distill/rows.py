@@ -1,6 +1,6 @@
 """Rows by number of a data file in LLaVA's instruction format, of any size.
 
-The file is read once, row by row: usable rows are written to a copy with one row a line and the offset of each
+The file is read once, row by row. Usable rows are written to a copy with one row a line and the offset of each
 line, unusable ones are counted by reason. Memory holds eight bytes a row; a row is read when it is used.
 
 A row is ``{"id": …, "image": "path" or ["path", …], "conversations": [{"from": "human" | "gpt", "value": …}, …]}``,

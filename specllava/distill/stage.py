@@ -141,7 +141,7 @@ def chat_states(model: PreTrainedModel, input_ids: Tensor, features: Features | 
     """Return a draft's last hidden states ``[batch, length, hidden]``.
 
     Padding is on the right, so causal attention needs no mask for it. Projector and compressor are part of the graph
-    even where there is no picture: several processes expect a gradient for every weight from each of them.
+    even where there is no picture. Several processes expect a gradient for every weight from each of them.
     """
     embeds = merge_features(model, input_ids, features)
     unread = list((compressor_of(model) or nn.Identity()).parameters())

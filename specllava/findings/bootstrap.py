@@ -32,7 +32,7 @@ def pooled_ratio(a: Sequence[Part], b: Sequence[Part], seed: int = 0) -> Ratio:
     """Compare two rates, each the total of its numerators over the total of its denominators.
 
     The interval is the percentile bootstrap's (Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993, chapter
-    13): prompts are drawn with replacement, both rates pooled anew each time. A prompt keeps its A and its B together.
+    13). Prompts are drawn with replacement, both rates pooled anew each time. A prompt keeps its A and its B together.
 
     Args:
         a, b: a part per prompt, in the same order.

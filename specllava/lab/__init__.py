@@ -32,7 +32,7 @@ BLANK = (128, 128, 128)  # grey: about zero after the vision tower's normalisati
 @dataclass(frozen=True, slots=True)
 class Lab:
     """Experiments with one pair. All raise a ``ValueError`` in one line for bad input, as ``Pair`` does, and for a
-    ``config`` whose guesses are drawn: tokens of runs would differ, which cannot be compared.
+    ``config`` whose guesses are drawn. Tokens of runs would differ, which cannot be compared.
     """
 
     pair: Pair

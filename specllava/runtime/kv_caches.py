@@ -18,7 +18,7 @@ from specllava.runtime.feature_engine import FeatureEngine
 class KVCaches:
     """Engines that serve one answer after the other, so that a chat is read once and not once per turn.
 
-    A column takes 2 x layers x key/value heads x head size numbers: in half precision 0.5 MiB for LLaVA-1.5-7B (2.0 GiB
+    A column takes 2 x layers x key/value heads x head size numbers. In half precision 0.5 MiB for LLaVA-1.5-7B (2.0 GiB
     for its 4096 tokens) and 0.04 MiB for a draft of 160M (0.15 GiB). Drop a chat that is no longer needed.
 
     Args:

@@ -1,7 +1,7 @@
 """Drawing of a scene as a flat picture.
 
 Contract: ``draw_scene`` returns the same pixels for the same scene and size, and an object's pixels depend on nothing
-but that object: backdrop and weather take their details from ``scene.seed`` alone. Objects keep their colours at
+but that object. Backdrop and weather take their details from ``scene.seed`` alone. Objects keep their colours at
 sunset and at night, because a colour must match the scene's data; only the backdrop changes its light.
 """
 

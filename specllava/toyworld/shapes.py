@@ -1,7 +1,7 @@
 """The sixteen kinds of objects, each drawn by one small function with a pen in its own unit box.
 
 Contract: ``SHAPES[kind](pen, paint)`` draws an object into the unit box: it stands on y = 1 and fills most of the box;
-only a few wide kinds reach a tenth over it. Shape functions draw flat colours only: outline, edges and shadow are
+only a few wide kinds reach a tenth over it. Shape functions draw flat colours only. Outline, edges and shadow are
 derived from the silhouette in the same way for all kinds, for a uniform style.
 """
 

@@ -1,7 +1,7 @@
 """Training of the vision tower: a linear head for every attribute classifies the content of each patch.
 
 The stage reads no text. Pictures of the held-out combinations are among its examples, with colour and kind
-as separate labels: only their combination in text is held out, as a real tower's training pictures are more
+as separate labels. Only their combination in text is held out, as a real tower's training pictures are more
 than its language model's text covers.
 """
 

@@ -91,7 +91,7 @@ def verify_top(
     """Verify children that were chosen, not drawn, such as the draft's most likely ones.
 
     The target draws its own token after each node, and where a child bears it, goes on from there. So there is one
-    draw for each emitted token, exactly as without any tree: with the same seed, the answer is the target's own, token
+    draw for each emitted token, exactly as without any tree. With the same seed, the answer is the target's own, token
     for token. And no rule accepts more: each node is accepted as often as the target itself would emit it.
 
     Args:

@@ -1,6 +1,6 @@
 """The settings of the page: options of decoding as a form, made from the fields of ``DecodingConfig``, and presets.
 
-The component's value maps an option's name to its value. Nothing in the browser decides what an option means: after a
+The component's value maps an option's name to its value. Nothing in the browser decides what an option means. After a
 change the server says which options count, what they come to, and what it refuses (:func:`described_settings`).
 """
 

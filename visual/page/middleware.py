@@ -1,6 +1,6 @@
 """What the server adds to Gradio: answers of ``/health``, the link preview, and security headers.
 
-``HEAD /`` is answered without making the whole document: Gradio asks it of itself at the launch, which fails where it
+``HEAD /`` is answered without making the whole document. Gradio asks it of itself at the launch, which fails where it
 takes three seconds, and so do hosts.
 
 Gradio compiles templates and scripts of its HTML components in the browser (``new Function``), so the policy allows

@@ -4,7 +4,7 @@ The form's setting ``drafter`` names a drafter, or another draft after :data:`DR
 ``pair`` another pair, which has neither.
 
 Another pair is loaded when it is first chosen. That takes minutes and may begin with a download, so it runs on a thread
-of its own: runs on loaded models go on, and the visitor sees the progress. Whoever serves the page loads and weighs
+of its own. Runs on loaded models go on, and the visitor sees the progress. Whoever serves the page loads and weighs
 pairs; no models are imported here.
 """
 

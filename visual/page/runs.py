@@ -11,7 +11,7 @@ The way of one click on Run:
    of this session and kind, which may be another than that of the click. It checks its settings and starts the run:
    ``RunKind.start``, of ``visual.page.race`` or ``visual.page.lab``.
 4. The run's events come from ``Pair.race`` or ``Lab``, one for each decode step. After each, ``Run.show`` turns what is
-   there into an update of the page, and the request's state decides: ``on`` goes on, ``stopped`` and the deadline end
+   there into an update of the page, and the request's state decides. ``on`` goes on, ``stopped`` and the deadline end
    the run with a last update, ``left`` ends it without one.
 5. A click on Stop only sets the state (``halt``). Another Run of the same kind sets the state of the one before to
    ``left``, as whatever else replaces what the run shows does.

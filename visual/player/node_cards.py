@@ -116,7 +116,7 @@ def _reasons(layout: StepLayout) -> list[str]:
 def guess_sources(trace: DecodeTrace, step: StepTrace) -> list[str]:
     """Return the source of each guess in words, by its id; "" for root and bonus token, and of an unknown drafter.
 
-    A draft that reads the target's hidden states has only the root's from the target: what it guesses below its own
+    A draft that reads the target's hidden states has only the root's from the target. What it guesses below its own
     guesses it makes from states of its own (EAGLE, arXiv 2401.15077, section 4.1).
     """
     parents = [*step.tree.parents[1:], *(guess.parent for guess in step.pruned)]

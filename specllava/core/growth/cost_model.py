@@ -116,7 +116,7 @@ def _basis(n: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 class Calibration:
     """Rate at which the target accepts a guess to which the draft gave probability ``q``, learnt from its verdicts.
 
-    The best guess and the others are kept apart: of two guesses as probable as each other to the draft, a greedy
+    The best guess and the others are kept apart. Of two guesses as probable as each other to the draft, a greedy
     target accepts the best one more often. Old verdicts fade by :data:`CALIBRATION_DECAY` per step.
     """
 

@@ -124,8 +124,8 @@ def check_tokens(
 def align(model: PreTrainedModel, name: str, tokens: int, size: int) -> None:
     """Give a model ``size`` rows of embeddings and of its head, in place.
 
-    New rows are the mean of those there are: as an input a token of no particular meaning, as a guess never better than
-    the best (the mean of logits). Rows after the last token are padding and may be cut.
+    New rows are the mean of those there are. As an input that is a token of no particular meaning, as a guess (the mean
+    of logits) never better than the best. Rows after the last token are padding and may be cut.
 
     Args:
         tokens: ids that the model's tokenizer uses.

@@ -234,7 +234,7 @@ class Compressor(nn.Module):
         """Return the operators that a prompt's pictures go through, with the logarithm of their weight, if any.
 
         At inference that is one operator without a weight. In training a gate takes all, weighted by Gumbel-Softmax
-        (arXiv 1611.01144): added to the attention scores of an operator's entries, the logarithm makes them count
+        (arXiv 1611.01144). Added to the attention scores of an operator's entries, the logarithm makes them count
         that much, and all gradients flow.
 
         Args:
