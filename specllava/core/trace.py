@@ -268,7 +268,7 @@ class DecodeTrace(Record):
 
     Args:
         lane: name of the lane, such as ``target-only`` or ``speculative``.
-        prompt: the last user message; ``image`` names where the picture came from, if anywhere.
+        prompt: the last user message; ``image`` has the sizes of its pictures, if any.
         text: the answer, forced tokens included, special tokens left out.
         texts: text of every token id that occurs in the trace.
         turn: messages of the user before the one that is answered.

@@ -38,7 +38,7 @@ class DraftTree(Record):
     Args:
         tokens: token id of every node; ``tokens[0]`` is the root's.
         parents: parent node of every node; ``parents[0]`` is -1.
-        log_probs: ``log q(token | path)`` under the draft, in nats; 0.0 for the root.
+        log_probs: ``log q(token | path)`` under the draft, in nats; 0.0 for the root and where unknown.
         entropies: entropy in nats of the draft's next-token distribution *after* each node, which
             decided how the node branched; ``None`` where the draft was not run (unexpanded leaves).
 

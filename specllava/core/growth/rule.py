@@ -21,7 +21,8 @@ class TopTokens:
     """The draft's next-token distribution after one node, as far as growth needs it.
 
     Args:
-        tokens: most likely tokens, best first.
+        tokens: most likely tokens, best first; drawn ones where children are drawn. There may be fewer than
+            ``max_children``, even none, where tokens are forbidden.
         log_probs: their log-probabilities in nats.
         entropy: of the whole distribution, in nats.
     """
@@ -33,7 +34,10 @@ class TopTokens:
 
 @dataclass(slots=True)
 class TreeBuilder:
-    """A tree under construction; node 0 is the root. ``scores`` are cumulative log-probabilities in nats."""
+    """A tree under construction; node 0 is the root.
+
+    ``scores`` are cumulative log-probabilities in nats, ``ranks`` positions among siblings, 0 for the draft's best.
+    """
 
     tokens: list[int]
     parents: list[int] = field(default_factory=lambda: [ROOT_PARENT])
@@ -56,7 +60,8 @@ class TreeBuilder:
 class GrowthRule(ABC):
     """Interface of a tree rule: which nodes get children, when growth stops, what the target verifies; one per answer.
 
-    The limits of ``DecodingConfig`` (depth, nodes, width) bind every rule; ``grow`` refuses what exceeds them.
+    The limits of ``DecodingConfig`` bind every rule, and ``grow`` refuses what exceeds them. A tree has ``depth``
+    levels, ``nodes`` guesses and ``max(depth * width, nodes)`` expanded nodes at most.
     """
 
     drawable: bool = False
