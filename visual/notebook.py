@@ -9,7 +9,8 @@ import html
 import json
 import time
 import uuid
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from specllava.pair import Pair
 
 SECONDS_PER_UPDATE = 0.5
+SOURCE = "run of a notebook"
 SIDES = ("A", "B")
 # Frames are kept at the iframe, for a page that the notebook loads anew as it scrolls.
 UPDATE = """<script>{
@@ -55,10 +57,11 @@ def run_html(run: Playable, picture: Image.Image | str | Path | None = None) -> 
     Raises:
         ValueError: no lane, more than can be drawn, or a run that did not record its steps; one line.
     """
-    traces: Mapping[str, DecodeTrace] = run if isinstance(run, Race) else {run.lane: run}  # type: ignore[attr-defined]
-    if picture is None and isinstance(run, Race):
-        picture = run.picture
-    return _cell(race_frames(_recorded(traces), "run of a notebook", _address(picture)))
+    if isinstance(run, DecodeTrace):
+        alone = run.config.drafter == "none" and run.drafter is None
+        run = Race({TARGET_ONLY if alone else SPECULATIVE: run})
+    assert isinstance(run, Race)
+    return _cell(_frames(run, _address(run.picture if picture is None else picture)))
 
 
 def live(
@@ -98,12 +101,12 @@ class _LiveCell:
         """Show what is new in the traces. ``ending`` closes the run."""
         if not {TARGET_ONLY, SPECULATIVE}.issuperset(traces):
             if ending is not None:
-                _display(_cell(race_frames(_recorded(traces), "run of a notebook", self._picture)), "a race")
+                _display(_cell(_frames(traces, self._picture)), "a race")
             return
         if self._frame_list is None:
             if not any(trace.steps for trace in traces.values()):
                 return  # until then a lane may be missing that has not read its prompt
-            self._frame_list = FrameList("run of a notebook", True, self._picture, lanes=tuple(traces))
+            self._frame_list = FrameList(SOURCE, True, self._picture, lanes=tuple(traces))
         frames = self._frame_list.update(traces, ending)
         if not frames:
             return
@@ -118,23 +121,23 @@ class _LiveCell:
         self._sent = len(frames)
 
 
-def _recorded(traces: Mapping[str, DecodeTrace]) -> Recorded:
-    """Return a race as its file would be read.
+def _frames(race: Race, picture: str | None) -> list[str]:
+    """Return the player's frames of a race, whose ``picture`` is a data address.
 
     Raises:
         ValueError: no lane, more than can be drawn, or a run that did not record its steps; one line.
     """
-    for lane, trace in traces.items():
+    for lane, trace in race.items():
         check_lane(lane, trace)
-    if set(SIDES) <= set(traces):
-        one, two = (traces[side] for side in SIDES)
+    alone, together = race.get(TARGET_ONLY), race.get(SPECULATIVE)
+    recorded = Recorded("race", None, alone, together)
+    if set(SIDES) <= set(race):
+        one, two = (race[side] for side in SIDES)
         names = side_names(one.config, two.config, one.setting, two.setting)
-        sides = NamedTrace(names[0], one), NamedTrace(names[1], two)
-        return Recorded("race", None, traces.get(TARGET_ONLY), None, "", *sides)
-    alone, together = traces.get(TARGET_ONLY), traces.get(SPECULATIVE)
-    if alone is None and together is None:
-        raise ValueError(f"a race has {TARGET_ONLY} or {SPECULATIVE}, or A and B: this has {[*traces] or 'no lane'}")
-    return Recorded("race", None, alone, together)
+        recorded = replace(recorded, a=NamedTrace(names[0], one), b=NamedTrace(names[1], two))
+    elif alone is None and together is None:
+        raise ValueError(f"a race has {TARGET_ONLY} or {SPECULATIVE}, or A and B: this has {[*race] or 'no lane'}")
+    return race_frames(recorded, SOURCE, picture)
 
 
 def _address(picture: Image.Image | str | Path | None) -> str | None:
