@@ -1,7 +1,6 @@
 """Runs in a notebook's cells: the player in an iframe, light and dark, and a race that is shown while it runs."""
 
 import json
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -67,12 +66,6 @@ def wait(frame, condition):
 def open_file(tab, path, text):
     path.write_text(text, encoding="utf-8")
     tab.page.goto(path.as_uri())
-
-
-def test_importing_traces_imports_nothing_that_draws():
-    code = "import sys, specllava.core.trace, specllava.core.race; sys.exit(str({'visual', 'plotly'} & {*sys.modules}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.strip() == "set()"
 
 
 class Tags(HTMLParser):
@@ -174,6 +167,9 @@ def test_what_cannot_be_shown_is_one_line(outputs, monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", None)
     with pytest.raises(ValueError, match=r"IPython is not installed: .* trace export"):
         lane.show()
+    backend = FakeBackend()
+    with pytest.raises(ValueError, match="IPython is not installed"):
+        next(live(backend, backend.race(PICTURE, "What?", DecodingConfig())))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -185,4 +181,5 @@ def test_a_notebook_runs_and_every_output_plays(path, tab, tmp_path, outputs):
     shown = players(tab)
     assert len(shown) == 4
     for player in shown:
+        assert player.is_visible("#picture img") == (player != shown[-1])  # a trace knows no picture
         assert player.inner_text(".asked") and int(player.inner_text(".count").split()[-1]) > 0

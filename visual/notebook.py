@@ -9,7 +9,7 @@ import html
 import json
 import time
 import uuid
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,8 +75,10 @@ def live(
     Raises:
         ValueError: there is no notebook.
     """
+    _ipython_display()  # refused here, before the race has begun
     cell, past = _LiveCell(_address(picture)), list[Any]()
-    shown, ending = time.monotonic(), "stopped"
+    shown = time.monotonic()
+    ending: Ending = "stopped"
     try:
         for event in events:
             past.append(event)
@@ -86,7 +88,7 @@ def live(
             yield event
         ending = "finished"
     finally:
-        cell.update(pair.collect_race(past), "finished" if ending == "finished" else "stopped")
+        cell.update(pair.collect_race(past), ending)
 
 
 class _LiveCell:
@@ -100,7 +102,7 @@ class _LiveCell:
     def update(self, traces: Race, ending: Ending | None = None) -> None:
         """Show what is new in the traces. ``ending`` closes the run."""
         if not {TARGET_ONLY, SPECULATIVE}.issuperset(traces):
-            if ending is not None:
+            if ending is not None and traces.keys() >= {*SIDES}:
                 _display(_cell(_frames(traces, self._picture)), "a race")
             return
         if self._frame_list is None:
@@ -131,7 +133,7 @@ def _frames(race: Race, picture: str | None) -> list[str]:
         check_lane(lane, trace)
     alone, together = race.get(TARGET_ONLY), race.get(SPECULATIVE)
     recorded = Recorded("race", None, alone, together)
-    if set(SIDES) <= set(race):
+    if race.keys() >= {*SIDES}:
         one, two = (race[side] for side in SIDES)
         names = side_names(one.config, two.config, one.setting, two.setting)
         recorded = replace(recorded, a=NamedTrace(names[0], one), b=NamedTrace(names[1], two))
@@ -152,7 +154,12 @@ def _cell(frames: Sequence[str], name: str = "") -> str:
 
 
 def _display(markup: str, words: str, **options: Any) -> Any:
-    """Show HTML in the output of a cell, or ``words`` where there is only text; return IPython's handle.
+    """Show HTML in the output of a cell, or ``words`` where there is only text; return IPython's handle."""
+    return _ipython_display()({"text/html": markup, "text/plain": words}, raw=True, **options)
+
+
+def _ipython_display() -> Callable[..., Any]:
+    """Import what shows outputs.
 
     Raises:
         ValueError: IPython is not installed.
@@ -164,4 +171,5 @@ def _display(markup: str, words: str, **options: Any) -> Any:
             "runs are shown in a notebook, and IPython is not installed: save the race and use"
             " `python -m specllava trace export`"
         ) from error
-    return display({"text/html": markup, "text/plain": words}, raw=True, **options)
+    show_output: Callable[..., Any] = display
+    return show_output

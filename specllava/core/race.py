@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from PIL import Image
+from typing import TYPE_CHECKING
 
 from specllava.core.playable import Playable
 from specllava.core.trace import DecodeTrace
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 class Race(Playable, dict[str, DecodeTrace]):
