@@ -156,6 +156,17 @@ def test_sides_and_single_lanes_are_shown(outputs):
     assert len(outputs.history) > 3 and set(backend.collect_race(events)) == {"target-only"}
 
 
+def test_a_race_of_sides_is_shown_when_it_is_over_and_not_if_a_side_is_missing(outputs, monkeypatch):
+    monkeypatch.setattr(notebook, "SECONDS_PER_UPDATE", 0.0)
+    backend, lanes = FakeBackend(), synthetic_race(3)
+    sides = {"A": synthetic_race(3, DecodingConfig(rule="chain"))["speculative"], "B": lanes["speculative"]}
+    next(live(backend, backend._events(sides, "")))  # left after one event
+    assert not outputs.history
+    list(live(backend, backend._events(sides, "")))
+    ((_, shown),) = outputs.history
+    assert "rule chain" in shown
+
+
 def test_what_cannot_be_shown_is_one_line(outputs, monkeypatch):
     lane = synthetic_race(3)["speculative"]
     blind = replace(lane, steps=tuple(replace(step, target=None) for step in lane.steps))
