@@ -12,11 +12,13 @@ from typing import Any, Unpack
 
 import torch
 import transformers
+from PIL import Image
 from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.cost_model import CostModel, Costs
 from specllava.core.growth.rules import RULE_INFOS, build_rule
+from specllava.core.race import Race
 from specllava.core.trace import NO_DRAFT, DecodeTrace, RunInfo
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
 from specllava.drafters.build import build_drafter
@@ -402,16 +404,16 @@ class Pair:
         """Run lanes in turn, see :func:`~specllava.decoding.race`; each has caches of its own."""
         return race([self.request(lane) for lane in lanes])
 
-    def collect_race(self, events: Iterable[RaceEvent]) -> dict[str, DecodeTrace]:
+    def collect_race(self, events: Iterable[RaceEvent]) -> Race:
         """Return a trace per lane of a race, finished or stopped; lanes that did not start are left out."""
         lanes: dict[str, tuple[LaneFacts, list[Event]]] = {}
         for event in events:
             lanes.setdefault(event.lane.name, (event.lane, []))[1].append(event.item)
-        return {name: self.collect(lane, items) for name, (lane, items) in lanes.items()}
+        return Race({name: self.collect(lane, items) for name, (lane, items) in lanes.items()})
 
     def compare(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
-    ) -> dict[str, DecodeTrace]:
+    ) -> Race:
         """Run a race to its end: traces of ``target-only`` and ``speculative``.
 
         Raises:
@@ -419,7 +421,9 @@ class Pair:
         """
         if own.get("drafter") is None and config is not None and config.drafter == "none":
             raise ValueError('both lanes would be target-only: a comparison needs another drafter than "none"')
-        return self.collect_race(self.race(image, messages, config, **own))
+        media = open_media(image)
+        picture = media[0] if len(media) == 1 and isinstance(media[0], Image.Image) else None
+        return Race(self.collect_race(self.race(media, messages, config, **own)), picture)
 
 
 def run_info(

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_TORCH = (
-    "specllava", "specllava.core.config", "specllava.core.tree", "specllava.core.trace", "specllava.core.metrics",
+    "specllava", "specllava.core.config", "specllava.core.tree", "specllava.core.race", "specllava.core.metrics",
     "specllava.cli.main", "specllava.distill.config", "specllava.models.loading.presets",
 )  # fmt: skip
 
@@ -40,7 +40,7 @@ def test_drawing_traces_needs_no_torch():
 
 
 def test_a_race_becomes_a_page_of_its_own_without_gradio():
-    names = (*modules("visual/figures"), *modules("visual/player"), "specllava.cli.trace")
+    names = (*modules("visual/figures"), *modules("visual/player"), "specllava.cli.trace", "visual.notebook")
     assert not loaded_after(*names) & {"gradio", "torch", "transformers"}
 
 

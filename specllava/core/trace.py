@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError, ValidatorFunctionWrapH
 
 from specllava.core.config import DecodingConfig, few_errors, one_line, short
 from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.playable import Playable
 from specllava.core.trace_fields import (
     Count,
     Many,
@@ -263,7 +264,7 @@ class RunInfo(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeTrace(Record):
+class DecodeTrace(Record, Playable):
     """A whole run of one lane.
 
     Args:

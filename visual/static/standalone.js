@@ -6,17 +6,36 @@ const modules = Object.fromEntries(await Promise.all(
     await import(`data:text/javascript;charset=utf-8,${encodeURIComponent(textContent)}`),
   ]),
 ));
-const frames = JSON.parse(document.getElementById("frames").textContent);
-const run = JSON.parse(frames[0]);
+// The iframe of a notebook's cell, if the page is in one: the notebook's theme is the colour of its text, and frames of a
+// race that is running are kept at the iframe.
+const cell = window.frameElement?.matches("[data-specllava]") ? window.frameElement : null;
+const frames = () => (cell?.frames?.length ? cell.frames : given);
+const given = JSON.parse(document.getElementById("frames").textContent);
+const run = JSON.parse(frames()[0]);
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
-const follow = () => document.body.classList.toggle("dark", dark.matches);
+const lightText = () => Math.max(...getComputedStyle(cell.parentElement).color.match(/[\d.]+/g).slice(0, 3)) > 127;
+const follow = () => document.body.classList.toggle("dark", cell ? lightText() : dark.matches);
 dark.addEventListener("change", follow);
 follow();
+
+let changed = () => {};
+if (cell) {
+  document.body.classList.add("in-cell");
+  cell.addEventListener("frames", () => changed());
+  cell.addEventListener("pointerenter", follow); // the notebook may have another theme by now
+  const stage = document.querySelector(".stage"); // down to the controls; charts are scrolled to
+  new ResizeObserver(() => (cell.style.height = `${Math.ceil(stage.getBoundingClientRect().bottom + window.scrollY) + 8}px`)).observe(document.body);
+}
 
 document.title = `${run.prompt.slice(0, 80)} · specllava`;
 if (run.picture?.startsWith("data:image/")) {
   const picture = Object.assign(document.createElement("img"), { src: run.picture, alt: "The picture that the models looked at" });
   document.getElementById("picture").replaceChildren(picture);
 }
-modules.player.mount({ element: document.getElementById("show"), props: { value: frames, pays: document.getElementById("pays").textContent }, watch: () => {}, modules });
+modules.player.mount({
+  element: document.getElementById("show"),
+  props: { get value() { return frames(); }, pays: document.getElementById("pays").textContent },
+  watch: (_, heard) => (changed = heard),
+  modules,
+});

@@ -1,0 +1,76 @@
+"""A notebook without Jupyter: cells run in one namespace, outputs are kept as IPython's ``display`` would show them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+# What JupyterLab does with HTML: scripts that came as text are made anew, so that they run.
+SHOW = """([place, markup]) => {
+  const output = (window.outputs ??= [])[place] ??= document.body.appendChild(document.createElement("div"));
+  output.innerHTML = markup;
+  for (const old of output.querySelectorAll("script")) {
+    const script = document.createElement("script");
+    script.textContent = old.textContent;
+    old.replaceWith(script);
+  }
+}"""
+
+
+@dataclass
+class Outputs:
+    """Every output, and every change of one: ``(its number, HTML)`` in the order of time."""
+
+    history: list[tuple[int, str]] = field(default_factory=list)
+    count: int = 0
+
+    @classmethod
+    def of(cls, monkeypatch: pytest.MonkeyPatch) -> Outputs:
+        """Take what ``IPython.display.display`` is given."""
+        outputs, package, module = cls(), ModuleType("IPython"), ModuleType("IPython.display")
+        module.display = outputs.display  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "IPython", package)
+        monkeypatch.setitem(sys.modules, "IPython.display", module)
+        return outputs
+
+    def display(self, data: dict[str, str], raw: bool, display_id: bool = False) -> _Handle | None:
+        assert raw and data.keys() == {"text/html", "text/plain"}
+        handle = _Handle(self, self.count)
+        self.count += 1
+        handle.update(data, raw)
+        return handle if display_id else None
+
+    def run(self, notebook: Path) -> dict[str, Any]:
+        """Run the code cells; a cell's last expression is shown where it has HTML. Returns the namespace."""
+        space: dict[str, Any] = {"__name__": "__main__"}
+        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] != "code":
+                continue
+            body = ast.parse("".join(cell["source"])).body
+            last = body.pop() if isinstance(body[-1], ast.Expr) else None
+            exec(compile(ast.Module(body, []), cell["id"], "exec"), space)
+            value = None if last is None else eval(compile(ast.Expression(last.value), cell["id"], "eval"), space)
+            markup = value._repr_html_() if hasattr(value, "_repr_html_") else None
+            if markup is not None:
+                self.display({"text/html": markup, "text/plain": ""}, raw=True)
+        return space
+
+    def export(self, style: str = "") -> str:
+        """The notebook as a page: each output as it was last."""
+        return f"<!doctype html><meta charset=utf-8><body style='{style}'>" + "".join(dict(self.history).values())
+
+
+@dataclass
+class _Handle:
+    outputs: Outputs
+    number: int
+
+    def update(self, data: dict[str, str], raw: bool) -> None:
+        self.outputs.history.append((self.number, data["text/html"]))

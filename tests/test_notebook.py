@@ -1,0 +1,196 @@
+"""Runs in a notebook's cells: the player in an iframe, light and dark, and a race that is shown while it runs."""
+
+import json
+import sys
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from support.browser import HOSTILE, PATIENCE, new_tab
+from support.notebook import SHOW, Outputs
+from support.visual_traces import FakeBackend, retexted, synthetic_race
+
+from specllava import DecodingConfig
+from specllava.core.race import Race
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.scene import sample_scene
+from visual import notebook
+from visual.notebook import live, run_html
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+LIGHT, DARK = "background: white; color: #222", "background: #111; color: #ddd"
+PICTURE = draw_scene(sample_scene(3), 64)
+DRAWN = "document.querySelector('.tree .main-svg') !== null"
+FITS = """() => {
+  const stage = document.querySelector(".stage").getBoundingClientRect();
+  return Math.abs(stage.bottom + scrollY + 8 - innerHeight) < 2 && document.documentElement.scrollWidth <= innerWidth;
+}"""
+
+
+@pytest.fixture
+def outputs(monkeypatch):
+    return Outputs.of(monkeypatch)
+
+
+@pytest.fixture
+def tab(browser):
+    tab = new_tab(browser)
+    yield tab
+    tab.page.close()
+    assert not tab.errors, tab.errors
+    assert all(call.startswith(("file:", "data:", "about:")) for call in tab.calls), tab.calls
+
+
+def hostile_race():
+    return Race({lane: retexted(trace, HOSTILE) for lane, trace in synthetic_race(3).items()}, PICTURE)
+
+
+def players(tab):
+    """The documents of the iframes, each as soon as it has drawn."""
+    frames = tab.page.frames[1:]
+    for frame in frames:
+        wait(frame, DRAWN)
+    return frames
+
+
+def wait(frame, condition):
+    """Until an expression holds. Playwright's own waiting evaluates strings, which these pages forbid."""
+    end = time.monotonic() + PATIENCE / 1000
+    while not frame.evaluate(condition):
+        assert time.monotonic() < end, condition
+        time.sleep(0.05)
+
+
+def open_file(tab, path, text):
+    path.write_text(text, encoding="utf-8")
+    tab.page.goto(path.as_uri())
+
+
+class Tags(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+
+def test_a_run_is_one_iframe_whose_page_holds_texts_as_data_and_may_neither_ask_nor_evaluate():
+    (_, _), (tag, given) = Tags(hostile_race()._repr_html_()).tags
+    assert tag == "iframe" and given.keys() == {"title", "data-specllava", "style", "srcdoc"}
+    before, _, behind = given["srcdoc"].partition('id="frames">')
+    written = behind.partition("</script>")[0]
+    assert "default-src 'none'" in before and "unsafe-eval" not in before
+    assert "<" not in written and "<img src=x" in "".join(json.loads(written))
+
+
+@pytest.mark.parametrize("style", [LIGHT, DARK])
+def test_the_player_in_a_cell_has_the_notebooks_theme_and_fits(tab, tmp_path, style):
+    open_file(tab, tmp_path / "cell.html", f"<body style='{style}'>{hostile_race()._repr_html_()}")
+    (player,) = players(tab)
+    assert player.evaluate("document.body.classList.contains('dark')") == (style == DARK)
+    wait(player, FITS)
+    assert player.is_visible("#picture img") and not player.is_visible("#masthead")
+    for document in tab.page.frames:
+        assert document.evaluate("window.hacked") is None
+    other = {LIGHT: DARK, DARK: LIGHT}[style]
+    tab.page.evaluate("style => { document.body.style = style; }", other)  # the theme is changed
+    tab.page.hover("iframe")
+    wait(player, f"document.body.classList.contains('dark') === {str(other == DARK).lower()}")
+
+
+def test_a_race_is_shown_while_it_runs_and_its_iframe_stays(tab, tmp_path, outputs, monkeypatch):
+    monkeypatch.setattr(notebook, "SECONDS_PER_UPDATE", 0.0)
+    backend = FakeBackend(texts=HOSTILE)
+    events = list(live(backend, backend.race(PICTURE, "What?", DecodingConfig()), PICTURE))
+    race = backend.collect_race(events)
+    steps = len(race["speculative"].steps)
+    (first, page), *updates = outputs.history
+    assert first == 0 and {number for number, _ in updates} == {1} and len(updates) > steps
+    open_file(tab, tmp_path / "cell.html", "<body>")
+    tab.page.evaluate(SHOW, [0, page])
+    tab.page.evaluate("window.kept = document.querySelector('iframe')")
+    half = len(updates) // 2
+    for _, update in updates[:half]:  # some before the page in the iframe has started
+        tab.page.evaluate(SHOW, [1, update])
+    (player,) = players(tab)
+    player.evaluate("window.same = true")
+    wait(player, "document.querySelector('.count').textContent !== ''")
+    seen = tab.page.evaluate("kept.frames.length")
+    tab.page.evaluate(SHOW, [1, updates[half + 1][1]])  # the one before it was lost on the way
+    assert tab.page.evaluate("kept.frames.length") == seen
+    tab.page.evaluate(SHOW, [1, updates[-1][1]])
+    assert tab.page.evaluate("kept.frames.length") == steps + len(race["target-only"].steps) + 4
+    wait(player, f"document.querySelector('.count').textContent.endsWith('of {steps}')")
+    assert player.evaluate("window.same") and tab.page.evaluate("kept === document.querySelector('iframe')")
+    tab.page.evaluate("document.body.append(kept.parentElement)")  # as it scrolls out of sight and back
+    tab.page.wait_for_timeout(200)
+    (again,) = players(tab)
+    wait(again, "document.querySelector('.same').dataset.state === 'same'")
+    assert again.evaluate("window.same") is None and again.evaluate("window.hacked") is None
+    assert tab.page.evaluate("window.hacked") is None
+
+
+def test_a_race_that_is_left_keeps_what_was_shown(outputs, monkeypatch):
+    monkeypatch.setattr(notebook, "SECONDS_PER_UPDATE", 0.0)
+    backend = FakeBackend()
+    for number, _ in enumerate(live(backend, backend.race(PICTURE, "What?", DecodingConfig()))):
+        if number == 9:
+            break
+    frames = json.loads(outputs.history[-1][1].partition("Infinity, ...")[2].partition(");\n")[0])
+    assert json.loads(frames[-1])["ending"] == "stopped" and json.loads(frames[0])["live"] is False
+
+
+def test_sides_and_single_lanes_are_shown(outputs):
+    lanes = synthetic_race(3)
+    chain = synthetic_race(3, DecodingConfig(rule="chain"))["speculative"]
+    Race({"A": chain, "B": lanes["speculative"]}).show(PICTURE)
+    lanes["target-only"].show()
+    ((_, sides), (_, alone)) = outputs.history
+    assert "rule chain" in sides and "data:image/jpeg" in sides and "rule chain" not in alone
+    backend = FakeBackend()
+    events = list(live(backend, backend.race(PICTURE, "What?", DecodingConfig(drafter="none"))))
+    assert len(outputs.history) > 3 and set(backend.collect_race(events)) == {"target-only"}
+
+
+def test_a_race_of_sides_is_shown_when_it_is_over_and_not_if_a_side_is_missing(outputs, monkeypatch):
+    monkeypatch.setattr(notebook, "SECONDS_PER_UPDATE", 0.0)
+    backend, lanes = FakeBackend(), synthetic_race(3)
+    sides = {"A": synthetic_race(3, DecodingConfig(rule="chain"))["speculative"], "B": lanes["speculative"]}
+    next(live(backend, backend._events(sides, "")))  # left after one event
+    assert not outputs.history
+    list(live(backend, backend._events(sides, "")))
+    ((_, shown),) = outputs.history
+    assert "rule chain" in shown
+
+
+def test_what_cannot_be_shown_is_one_line(outputs, monkeypatch):
+    lane = synthetic_race(3)["speculative"]
+    blind = replace(lane, steps=tuple(replace(step, target=None) for step in lane.steps))
+    assert blind._repr_html_() is None and Race({})._repr_html_() is None
+    with pytest.raises(ValueError, match="step 1: it did not record"):
+        blind.show()
+    with pytest.raises(ValueError, match="this has no lane"):
+        run_html(Race({}))
+    monkeypatch.setitem(sys.modules, "IPython.display", None)
+    with pytest.raises(ValueError, match=r"IPython is not installed: .* trace export"):
+        lane.show()
+    backend = FakeBackend()
+    with pytest.raises(ValueError, match="IPython is not installed"):
+        next(live(backend, backend.race(PICTURE, "What?", DecodingConfig())))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_every_output_plays(path, tab, tmp_path, outputs):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    assert not any(cell.get("outputs") for cell in cells)  # megabytes each
+    outputs.run(path)
+    open_file(tab, tmp_path / "export.html", outputs.export())
+    shown = players(tab)
+    assert len(shown) == 4
+    for player in shown:
+        assert player.is_visible("#picture img") == (player != shown[-1])  # a trace knows no picture
+        assert player.inner_text(".asked") and int(player.inner_text(".count").split()[-1]) > 0
