@@ -210,7 +210,9 @@ def _prompt(pair: Pair, one: Answer) -> Prompt:
 
 
 def _table(found: dict[int, Difference]) -> Table:
-    table = Table(*HEADS, box=SIMPLE, padding=0)
+    table = Table(box=SIMPLE, padding=0)
+    for head in HEADS:
+        table.add_column(head, overflow="fold")
     for number, one in found.items():
         table.add_row(str(number), *(Text(cell) for cell in _cells(one)))
     return table
