@@ -77,7 +77,7 @@ export function forkSign() {
 
 function summary(words) {
   const count = (kind) => words.filter(({ mark }) => mark === kind).length;
-  return `Doubt of the draft word by word: ${words.length} words, ${count("branched") + count("saved")} at branches, ${count("saved")} of them saved by another branch than its favourite.`;
+  return `Doubt of the draft word by word: ${words.length} words, ${count("branched") + count("saved")} at branches, ${count("saved")} of them where another guess than its favourite was right.`;
 }
 
 function element(name, attributes) {
