@@ -58,10 +58,14 @@ def test_slower_is_called_slower_with_its_reason(factor: int) -> None:
         assert not shown["speedup"].startswith("0.")
         assert shown["speedup"] == f"{max(ratio, 1 / ratio):.1f}×"
         if ratio > 1.05:
-            drafting = sum(1e3 * step.seconds.draft for step in together.steps)
+            drafting = 100 * sum(step.seconds.draft for step in together.steps) / seconds(together)
+            tau = (len(together.token_ids) - 1) / len(together.steps)
+            price = seconds(together) / len(together.steps) / (seconds(alone) / len(alone.steps))
+            assert price > tau
             assert shown["speedup_state"] == "slower"
             assert (
-                f"slower while answering: drafting took {drafting:.0f} of {1e3 * seconds(together):.0f} ms"
+                f"slower while answering: a step took the time of {price:.2f} tokens alone"
+                f" ({drafting:.0f} % of it drafting) and brought {tau:.2f}"
                 in (shown["speedup_note"])
             )
             assert "slower in all" in shown["speedup_note"]
@@ -94,7 +98,8 @@ def test_the_counts_of_the_headline_agree() -> None:
     for alone, together in races():
         shown = headline(alone, together, finished=True)
         tokens = len(together.token_ids)
-        assert shown["instead"] == f"instead of {tokens - 1}" and shown["same_note"] == f"{tokens} of {tokens} tokens"
+        assert shown["instead"] == f"instead of {tokens - 1}"
+        assert shown["same_note"] == f"{tokens} of {tokens} tokens, the first from reading"
         assert (shown["same"], shown["same_state"]) == ("identical ✓", "same")
         assert shown["passes"] == str(len(together.steps))
         assert shown["tau"] == f"{(tokens - 1) / len(together.steps):.1f}"

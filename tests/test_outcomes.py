@@ -27,10 +27,10 @@ def test_every_judged_node_has_the_outcome_of_the_accepted_path() -> None:
                 assert step.emitted[position] in [step.tree.tokens[n] for n in family] or outcome == "missed"
 
 
-def test_another_branch_saved_seven_tokens_of_the_opening_example() -> None:
+def test_another_branch_saved_tokens_of_the_opening_example() -> None:
     """The number that is the whole argument for a tree appeared nowhere."""
     first = next(race for race in shipped_races() if race.name == "1-describe").lead
-    assert sum(map(saved_tokens, first.steps)) == 7
+    assert sum(map(saved_tokens, first.steps)) == 41
     assert all(any(saved_tokens(step) for step in race.lead.steps) for race in shipped_races())
 
 
@@ -40,7 +40,8 @@ def test_marks_and_doubts_are_those_of_emitted_tokens() -> None:
             path, children = step.verification.path, step.tree.children()
             branched = [p for p in range(len(step.emitted)) if len(children[path[p]]) > 1]
             assert [position for _, position in marks(step)] == branched
-            assert sum(mark == "saved" for mark, _ in marks(step)) == saved_tokens(step)
+            forks = sum(judged.outcome == "saved" for judged in judged_nodes(step))
+            assert sum(mark == "saved" for mark, _ in marks(step)) == forks
             assert doubts(step) == [step.tree.entropies[node] for node in path[: len(step.emitted)]]
 
 

@@ -142,7 +142,7 @@ def test_numbers_and_words_are_those_of_the_traces(tab: Visit, tmp_path: Path) -
     passes = other.target_passes - one.target_passes
     assert rows["target passes"] == [str(one.target_passes), str(other.target_passes), f"{passes:+d}"]
     helped = [sum(map(saved_tokens, trace.steps)) for trace in (a, b)]
-    assert rows["words saved by another branch"][:2] == [str(count) for count in helped]
+    assert rows["tokens saved by another branch"][:2] == [str(count) for count in helped]
     words = tab.page.evaluate(
         "[...document.querySelectorAll('.versus .gloss-word')].map((w) => [w.firstChild.textContent,"
         " [...w.querySelectorAll('.gloss-mark')].map((m) => m.classList.contains('starts'))])"

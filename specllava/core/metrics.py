@@ -27,7 +27,7 @@ class RunTotals:
         accepted: drafted tokens that are part of the answers; those after an answer's end are not.
         decode_seconds: of the steps: drafting, verifying and keeping.
         prefill_seconds: of the prefills, the vision tower's included.
-        saved: tokens that another branch than the draft's favourite brought.
+        saved: tokens that the same steps would not have brought with the draft's favourites alone.
         draft_passes, wall_seconds: of the draft model, and of everything, where they were measured.
     """
 
@@ -211,8 +211,12 @@ def judged_nodes(step: StepTrace) -> tuple[JudgedNode, ...]:
 
 
 def saved_tokens(step: StepTrace) -> int:
-    """Count the tokens of a step that another branch than the draft's favourite brought."""
-    return sum(judged.outcome == "saved" for judged in judged_nodes(step))
+    """Count the tokens that a step brought and the draft's favourites alone would not have brought.
+
+    These would have ended where another guess was right, and there the target's own token would have come.
+    """
+    forks = (judged.position for judged in judged_nodes(step) if judged.outcome == "saved")
+    return max(0, len(step.emitted) - next(forks, len(step.emitted)) - 1)
 
 
 def acceptance_by_depth(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, int]]:

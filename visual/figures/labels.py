@@ -44,6 +44,12 @@ def even_choices(nats: float) -> str:
     return f"≈ {math.exp(round(nats, 2)):.1f} even choices"
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun, in the plural where it is not 1."""
+    plural = noun + ("es" if noun.endswith(("ch", "s")) else "s")
+    return f"{number} {noun if number == 1 else plural}"
+
+
 def continues_word(before: str, text: str) -> bool:
     """Return whether a token's text goes on with the word that the token before it began."""
     return before[-1:].isalnum() and text[:1].isalnum()

@@ -15,10 +15,11 @@ from specllava.findings.sweep import Point, Sweep
 from visual.figures import theme
 from visual.figures.chart import LEGEND, Chart, finite, panel
 
-COUNTED = "Speed-ups are counted passes at the costs measured here, so no other work tells in them; the clock's: table."
+COUNTED = "Speed-ups are counted passes at the costs measured here, whatever else runs; the table has the clock's."
 ONE_RUN = "Times are of one run each: on a machine that does other things too, trust the tokens per target pass more."
 LABEL_POSITIONS = ("middle left", "middle left", "top center", "bottom center", "middle right", "middle right")  # by τ
 UNITS: Final = {"entropy_threshold": " nats", "max_branches": " branches", "depth": " levels", "nodes": " nodes"}
+UNITS_OF_ONE: Final = {" nats": " nat", " branches": " branch", " levels": " level", " nodes": " node"}
 TAU, WORTH = "tokens per target pass (τ)", "times as fast as the target alone"  # axes
 COLOURS: Final = ("#4c78a8", "#e4572e", "#54a24b", "#b279a2", "#9d755d", "#72b7b2", "#f58518")  # of drafters
 SYMBOLS: Final = ("circle", "diamond", "square", "triangle-up", "x", "cross", "star")
@@ -80,8 +81,29 @@ def _fastest_and_longest(found: Sweep) -> tuple[Point, Point] | None:
     return max(points, key=lambda point: point.worth), max(points, key=lambda point: point.summary.tau)
 
 
-def _describe_fastest(point: Point) -> str:
-    return f"Fastest here: {point.value}, {point.worth:.1f}× with {point.summary.tau:.1f} tokens per target pass. "
+def _describe_fastest(point: Point, unit: str = "") -> str:
+    bring = f"{point.worth:.1f}× with {point.summary.tau:.1f} tokens per target pass. "
+    return f"{_superlative(point)}: {_value(point, unit)}, {bring}"
+
+
+def _superlative(point: Point) -> str:
+    """Introduce the point of the largest speed-up; the target alone, at 1.0×, is in the same chart."""
+    shown = round(point.worth, 1)
+    if shown > 1:
+        return "Fastest here"
+    return f"{'As' if shown == 1 else 'None is as'} fast as the target alone; best here"
+
+
+def _value(point: Point, unit: str = "") -> str:
+    """Write a value with its unit, which is singular after 1."""
+    if not unit:
+        return str(point.value)
+    return f"{point.value:g}{UNITS_OF_ONE[unit] if point.value == 1 else unit}"
+
+
+def _brings_more(point: Point, other: Point) -> bool:
+    """Return whether a point has more tokens per target pass as they are shown, so that a tie is no win."""
+    return round(point.summary.tau, 1) > round(other.summary.tau, 1)
 
 
 def _rules_answer(found: Sweep) -> str:
@@ -90,7 +112,7 @@ def _rules_answer(found: Sweep) -> str:
         return "No rule has made a step yet."
     fastest, longest = best
     answer = _describe_fastest(fastest)
-    if longest.summary.tau - fastest.summary.tau > 0.05:
+    if _brings_more(longest, fastest):
         answer += (
             f"More tokens per target pass is not faster by itself: {longest.value} has {longest.summary.tau:.1f},"
             f" and {longest.worth:.1f}×. "
@@ -130,10 +152,9 @@ def _sweep_answer(found: Sweep, unit: str) -> str:
     if best is None:
         return "No value has made a step yet."
     fastest, longest = best
-    answer = (
-        f"Fastest here: {fastest.value:g}{unit}, {fastest.worth:.1f}×; most tokens per target pass:"
-        f" {longest.summary.tau:.1f}, first reached at {longest.value:g}. "
-    )
+    answer = _describe_fastest(fastest, unit)
+    if _brings_more(longest, fastest):
+        answer += f"Most tokens per target pass: {longest.summary.tau:.1f}, first reached at {longest.value:g}{unit}. "
     yours = next((p for p in found.points if p.value == found.current and not math.isnan(p.worth)), None)
     if yours is not None and yours is not fastest:
         answer += f"Yours, {yours.value:g}: {yours.worth:.1f}× with {yours.summary.tau:.1f} tokens per target pass. "
@@ -206,7 +227,7 @@ def _drafters_answer(found: Sweep) -> str:
         return "No drafter has made a step yet."
     fastest, longest = best
     answer = _describe_fastest(fastest)
-    if longest is not fastest:
+    if _brings_more(longest, fastest):
         answer += f"Most tokens per target pass: {longest.value}, {longest.summary.tau:.1f}, and {longest.worth:.1f}×. "
     return f"{answer}{_sameness_sentence(found)} {_how_timed(found)}"
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import gradio as gr
 
+from specllava.core.growth.rules.chain import CHAIN_OPTIONS
 from specllava.core.race_file import write_zip
 from specllava.findings.comparison import PairedComparison
 from specllava.findings.comparison_tables import race_files, records, summary_lines, to_csv, to_markdown
@@ -57,7 +58,7 @@ ABOUT: Final = (
     "Two settings answer the same questions, as two lanes of one race each. A row is a prompt; a click opens both runs"
     " in the player. The interval says how much the prompts leave open."
 )
-FIRST: Final = {"A": {"rule": "chain"}, "B": {}}  # what differs from the defaults at first
+FIRST: Final = {"A": CHAIN_OPTIONS, "B": {}}  # what differs from the defaults at first
 SIDE: Final = '<p class="side"><b>{}</b> <span></span></p>'
 SHOW_SIDE: Final = """
 const show = () => { element.querySelector("span").textContent = props.value; };

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from specllava.core.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read
 from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.growth.rules.chain import CHAIN_OPTIONS
 from specllava.core.growth.rules.topk import eagle2_tree
 from specllava.core.limits import Limits
 from specllava.drafters import DRAFTER_INFOS
@@ -59,7 +60,7 @@ class SettingsPreset:
 
 PRESETS: Final = (
     SettingsPreset(
-        "chain", "One guess after the other, as it began: the first wrong one ends the step.", {"rule": "chain"}
+        "chain", "One guess after the other, as it began: the first wrong one ends the step.", CHAIN_OPTIONS
     ),
     SettingsPreset("this paper", "Spec-LLaVA: the tree branches only where the draft is in doubt."),
     SettingsPreset(

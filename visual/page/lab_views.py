@@ -12,7 +12,7 @@ from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import Sweep
 from visual.figures.ablation_charts import distillation_chart, drafted_by_position, image_ablation_chart
 from visual.figures.chart import Chart
-from visual.figures.labels import token_label
+from visual.figures.labels import counted, token_label
 from visual.figures.step_layout import StepLayout
 from visual.figures.sweep_charts import drafters_chart, rules_chart, sweep_chart
 from visual.figures.tree_figure import tree_figure
@@ -153,10 +153,10 @@ def _forced_token_answer(found: ForcedToken) -> str:
         answer += "the target goes on with the very same words. "
     elif found.rejoined > 2:
         answer += (
-            f"the target says {after - found.rejoined} tokens of its own and then the same last {found.rejoined}. "
+            f"the target says {counted(after - found.rejoined, 'token')} of its own"
+            f" and then the same last {found.rejoined}. "
         )
     else:
-        answer += f"the target says something else to the end, {after} tokens. "
-    taus = summarise([original]).tau, summarise([forced]).tau
-    new, old = (number(tau, "{:.1f}") for tau in taus)
+        answer += f"the target says something else to the end, {counted(after, 'token')}. "
+    old, new = (number(summarise([trace]).tau, "{:.1f}") for trace in (original, forced))
     return f"{answer}It took {new} tokens per target pass; the original, {old}."

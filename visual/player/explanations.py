@@ -9,59 +9,85 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from specllava.core.metrics import judged_nodes
+from specllava.core.metrics import JudgedNode, judged_nodes
 from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.core.tree import Pruned
-from visual.figures.labels import END_MARK, even_choices, strip_bidi, token_label
+from visual.figures.labels import END_MARK, counted, even_choices, token_label
 from visual.figures.reasons import Reason, reasons
+from visual.player.whole_words import path_text, word_after, word_at
 
 Segments = list[list[str]]
-LONGEST_PATH = 80
+TORN = 0.75  # of the draft's favourite: with more it is in no doubt
+LEAST_RIVAL = 0.05  # of the next guess
+FLOORED, RANKED = ("entropy", "chain"), ("entropy", "chain", "topk")  # rules with a least probability, and by rank
 NAMED = 3  # pruned guesses that are named
 
 
-def path_text(trace: DecodeTrace, step: StepTrace, node: int, words: int = 4) -> str:
-    """Join the last tokens of the branch down to ``node`` as running text."""
-    path = step.tree.path(node)[-words:]
-    text = strip_bidi("".join(trace.texts[step.tree.tokens[n]] for n in path)).strip()
-    text = text if len(text) <= LONGEST_PATH else "…" + text[1 - LONGEST_PATH :]
-    return text.lstrip(".,;: ") or text or token_label(trace, step.tree.tokens[node])
-
-
 def step_sentence(trace: DecodeTrace, step: StepTrace) -> Segments:
-    """Explain where a step's tree branched and which branch was taken, how far it went, and why it ended there."""
-    tree, accepted = step.tree, step.emitted_nodes
-    if tree.drafted == 0:
-        said = token_label(trace, step.verification.bonus_token)
+    """Explain which branch was taken and why it ended there; then, small, how many guesses there were."""
+    if step.tree.drafted == 0:
+        said = word_after(trace, step, 0, step.verification.bonus_token)
         return [["plain", "Nothing was drafted; the target said "], ["target", said], ["plain", "."]]
+    return [*_fork(trace, step), *_ending(trace, step), ["small", f" {_bookkeeping(trace, step)}"]]
+
+
+def _bookkeeping(trace: DecodeTrace, step: StepTrace) -> str:
+    """Count guesses, branches, accepted guesses, and those that follow an end of the answer."""
+    tree, ended = step.tree, _follow_end(trace, step)
     leaves = sum(not family for family in tree.children())
-    start: Segments = [
-        ["plain", f"Drafted {_count(tree.drafted, 'token')} on {_count(leaves, 'branch')}; "],
-        ["strong", f"{len(accepted) or 'none'} accepted"],
-        ["plain", ". "],
-    ]
-    return _fork(trace, step) + start + _ending(trace, step)
+    kept = len(step.emitted_nodes) or "none"
+    text = f"{counted(tree.drafted, 'guess')} on {counted(leaves, 'branch')}, {kept} accepted"
+    after = f"; {sum(ended)} after {END_MARK}, where none can count" if any(ended) else ""
+    return f"{text}{after}."
+
+
+def _follow_end(trace: DecodeTrace, step: StepTrace) -> list[bool]:
+    """Return which nodes lie below one that ends the answer."""
+    follow = [False]
+    for parent in step.tree.parents[1:]:
+        follow.append(follow[parent] or (parent > 0 and step.tree.tokens[parent] in trace.eos_token_ids))
+    return follow
 
 
 def _fork(trace: DecodeTrace, step: StepTrace) -> Segments:
-    """Describe the branching that mattered most: one at which another guess than the favourite was right."""
+    """Describe the branching that mattered most: another guess than the favourite was right, or the draft was torn."""
     forks = [judged for judged in judged_nodes(step) if len(judged.children) > 1 and judged.outcome != "missed"]
-    if not forks:
+    saved = [judged for judged in forks if judged.outcome == "saved"]
+    told = saved or [judged for judged in forks if _torn(step, judged)]
+    if not told:
         return []
-    fork = next((judged for judged in forks if judged.outcome == "saved"), forks[0])
-    family = sorted(fork.children, key=lambda node: -step.tree.log_probs[node])
+    fork = told[0]
+    first, second, *others = _family(step, fork)
+    start: Segments
     taken = step.emitted_nodes[fork.position]
-    segments: Segments = [["plain", "Torn between "]]
-    for number, node in enumerate(family[:NAMED]):
-        joint = "" if not number else " and " if number == len(family) - 1 else ", "
-        segments += [["plain", joint]] * bool(joint)
-        segments += [["em", token_label(trace, step.tree.tokens[node])], ["plain", f" {_draft(step, node)}"]]
-    if len(family) > NAMED:
-        segments.append(["plain", f" and {len(family) - NAMED} more"])
-    tried = {2: "both", 3: "all three"}.get(len(family), f"all {len(family)}")
-    winner = token_label(trace, step.tree.tokens[taken])
-    right = "was accepted. " if _sampled(trace) else "was right. "
-    return [*segments, ["plain", f" it tried {tried}; "], ["strong", winner], ["plain", f" {right}"]]
+    right = " was accepted. " if _sampled(trace) else " was right. "
+    if _torn(step, fork):
+        tried = "both" if not others else "all three" if len(others) == 1 else f"all {2 + len(others)}"
+        start = [["plain", "Torn between "], *_named(trace, step, first)]
+        for number, node in enumerate([second, *others] if len(others) == 1 else [second]):
+            joint = ", " if len(others) == 1 and not number else " and "
+            start += [["plain", joint], *_named(trace, step, node)]
+        more = f" and {len(others)} less likely" if len(others) > 1 else ""
+        start.append(["plain", f"{more}, the draft tried {tried}: "])
+    else:
+        start = [["plain", "The draft's favourite was "], *_named(trace, step, first), ["plain", ", but it tried "],
+                 *_named(trace, step, taken), ["plain", " too: "]]  # fmt: skip
+    return [*start, ["strong", word_at(trace, step, taken)], ["plain", right]]
+
+
+def _family(step: StepTrace, fork: JudgedNode) -> list[int]:
+    """Return the guesses of a fork, the likeliest first."""
+    return sorted(fork.children, key=lambda node: -step.tree.log_probs[node])
+
+
+def _torn(step: StepTrace, fork: JudgedNode) -> bool:
+    """Return whether the draft was in doubt: its favourite has no more than :data:`TORN`, and another as shown."""
+    first, second, *_ = (math.exp(step.tree.log_probs[node]) for node in _family(step, fork))
+    return first <= TORN and second >= LEAST_RIVAL
+
+
+def _named(trace: DecodeTrace, step: StepTrace, node: int) -> Segments:
+    return [["em", word_at(trace, step, node)], ["plain", f" ({_draft(step, node)})"]]
 
 
 def _sampled(trace: DecodeTrace) -> bool:
@@ -77,9 +103,10 @@ def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
     if step.bonus_unused:
         if step.emitted[-1] in trace.eos_token_ids:
             return [["plain", "With "], ["em", END_MARK], ["plain", " the answer was complete."]]
-        return [["plain", f"With these the answer had the {trace.config.max_new_tokens} tokens that it was allowed."]]
+        most = counted(trace.config.max_new_tokens, "token")
+        return [["plain", f"With these the answer had the {most} that it was allowed."]]
     last = step.verification.path[-1]
-    wanted = token_label(trace, step.verification.bonus_token)
+    wanted = word_after(trace, step, last, step.verification.bonus_token)
     drawn = step.verification.bonus_token != step.view.choices[last]  # only with a temperature
     sure = "." if drawn else f" ({step.view.choice_probs[last]:.2f})."
     after: Segments = [["em", path_text(trace, step, last, 2)]]
@@ -94,7 +121,7 @@ def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
     chose = "drew" if _sampled(trace) else "wanted"
     return [
         ["plain", "After "], *after, ["plain", " the draft expected "],
-        ["rejected", token_label(trace, step.tree.tokens[best])],
+        ["rejected", word_at(trace, step, best)],
         ["plain", f" ({_draft(step, best)}); the target {chose} "],
         ["target", wanted], ["plain", sure],
     ]  # fmt: skip
@@ -133,6 +160,8 @@ def _verdict_sentence(trace: DecodeTrace, step: StepTrace, node: int, reason: Re
     spread = _spread(tree.entropies[parent], siblings, threshold) if trace.rule_name == "entropy" else ""
     if trace.config.temperature > 0 and reason in ("accepted", "chance-against"):
         return spread + _draw_sentence(trace, step, node)
+    if _follow_end(trace, step)[node]:
+        return f"It follows {END_MARK}, where the answer stops: the draft went on in vain."
     if reason == "after-end":
         return "The answer had ended or reached its limit before it, so nobody asked for it."
     if reason == "accepted":
@@ -156,12 +185,24 @@ def _pruned_below(trace: DecodeTrace, step: StepTrace, node: int, below: Sequenc
 
 
 def pruned_reason(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> str:
-    """Explain why a guess was pruned."""
-    wanted = guess.token == step.view.choices[guess.parent]
-    paid = trace.rule_name == "cost-aware"
-    kept = "it would not have paid" if paid else "the tree keeps only its likeliest guesses"
-    regret = " It is what the target wanted there." if wanted else ""
-    return f"The draft thought of it, but {kept}, so the target was not asked.{regret}"
+    """Explain why a guess was pruned, as far as the run's options tell."""
+    regret = " It is what the target wanted there." if guess.token == step.view.choices[guess.parent] else ""
+    return f"The draft thought of it, but {_cut_by(trace, step, guess)}, so the target was not asked.{regret}"
+
+
+def _cut_by(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> str:
+    """Name the bound that a pruned guess was beyond: what pays, the floor of a branch, or the size of the tree."""
+    config, rule = trace.config, trace.rule_name
+    if rule == "cost-aware":
+        return "it would not have paid"
+    score = step.tree.scores()[guess.parent] + guess.log_prob
+    if rule in FLOORED and score < config.min_log_prob:
+        digits = 2 if math.exp(config.min_log_prob) >= 0.1 else 4
+        own, least = math.exp(score), math.exp(config.min_log_prob)
+        return f"its branch has {own:.{digits}f}, below the {least:.{digits}f} that is worth asking"
+    if rule in RANKED and step.tree.drafted >= config.nodes:
+        return f"the {counted(config.nodes, 'guess')} that a tree may have went to likelier branches"
+    return "its rule left it out"
 
 
 def _spread(entropy: float | None, siblings: int, threshold: float) -> str:
@@ -191,7 +232,3 @@ def next_reason(step: StepTrace) -> str:
         return "The answer had already ended or reached its limit, so this token was not used."
     return "The target's own word: the same pass that judges the tree also says what comes next."
 
-
-def _count(number: int, noun: str) -> str:
-    plural = noun + ("es" if noun.endswith("ch") else "s")
-    return f"{number} {noun if number == 1 else plural}"

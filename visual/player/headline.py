@@ -94,7 +94,7 @@ def _counts(summary: RunTotals) -> Headline:
         "tau": number(summary.tau, "{:.1f}"),
         "passes": str(summary.target_passes),
         "saved": str(summary.saved),
-        "saved_note": f"word{'' if summary.saved == 1 else 's'} saved by another branch",
+        "saved_note": f"token{'' if summary.saved == 1 else 's'} saved by another branch",
     }
 
 
@@ -111,16 +111,22 @@ def _speedups(
         return shown, "faster than the target alone", state
     note = f"{word} while answering"
     if state == "slower":
-        note += (
-            f": drafting took {1e3 * candidate.draft_seconds:.0f} of {1e3 * candidate.decode_seconds:.0f} ms,"
-            f" τ only {candidate.tau:.1f}"
-        )
+        note += f": {_slowness(reference, candidate)}"
     if finished:
         ratio, way, whole = _pace(end_to_end_speedup(reference, candidate))
         read = "picture" if together.prefill.vision_seconds else "prompt"
         words = way if whole == "open" else ratio if whole == state == "faster" else f"{ratio} {way}"
         note += f" · {words} in all, with reading the {read}"
     return shown, note, state
+
+
+def _slowness(reference: RunTotals, candidate: RunTotals) -> str:
+    """Say why a lane is slower: its mean step takes more of the target's time than the tokens that it brings."""
+    price = candidate.decode_seconds / candidate.target_passes / reference.seconds_per_token
+    parts = {"drafting": candidate.draft_seconds, "the target's passes": candidate.verify_seconds}
+    part, seconds = max(parts.items(), key=lambda entry: entry[1])
+    share = f"{100 * seconds / candidate.decode_seconds:.0f} % of it {part}"
+    return f"a step took the time of {price:.2f} tokens alone ({share}) and brought {candidate.tau:.2f}"
 
 
 def _pace(ratio: float) -> tuple[str, str, str]:
@@ -146,7 +152,7 @@ def _sameness(result: Comparison, together: DecodeTrace, finished: bool) -> tupl
     if not together.config.exact:
         return "drawn by chance", "both lanes have the target's distribution", "open"
     if result.identical and finished:
-        return "identical ✓", f"{result.tokens} of {result.tokens} tokens", "same"
+        return "identical ✓", f"{result.tokens} of {result.tokens} tokens, the first from reading", "same"
     parted = result.position is not None and result.position < result.tokens
     if not parted and not finished:
         return "same so far", f"{result.tokens} of {result.tokens} tokens", "open"

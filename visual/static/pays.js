@@ -129,10 +129,10 @@ export function create(root, { player, modules, plotly, pays }) {
     const edge = `${breakEven.toFixed(1)} tokens per target pass, and ${tree.key === "run" ? "this run's trees" : `the trees of ${tree.name}`} bring ${tau.toFixed(1)}`;
     const answer = `an answer takes ${duration(together)}, with the target alone ${duration(alone)}`;
     if (Math.abs(inAll - 1) <= SAME) return `It makes no difference to you: ${answer}. Drafting pays above ${edge}.`;
-    if (inAll > 1) return `It pays for you: ${times(speedup)} as fast while answering, ${times(inAll)} in all; ${answer}. Drafting stops paying below ${edge}.`;
+    if (inAll > 1) return `It pays for you: ${asFast(speedup)} while answering, ${times(inAll)} in all; ${answer}. Drafting stops paying below ${edge}.`;
     if (speedup <= 1) return `It does not pay for you: ${answer}. Drafting pays only above ${edge}.`;
     const least = Math.ceil(math.shortestAnswer(speedup, costs));
-    return `It does not pay for answers this short: ${times(speedup)} as fast while answering, but the draft reads the picture too; ${answer}. It pays from ${least.toLocaleString("en")} tokens an answer on.`;
+    return `It does not pay for answers this short: ${asFast(speedup)} while answering, but the draft reads the picture too; ${answer}. It pays from ${least.toLocaleString("en")} tokens an answer on.`;
   }
 
   // Whose trees, and so whose τ.
@@ -182,7 +182,14 @@ export function create(root, { player, modules, plotly, pays }) {
 
 const fits = (name, value) => Number.isFinite(value) && value < 1e9 && (name === "tokens" ? value >= 1 : name === "one" || name === "many" ? value > 0 : value >= 0);
 
-const times = (ratio) => (ratio < 1 - SAME ? `${(1 / ratio).toFixed(1)}× slower` : `${ratio.toFixed(1)}×`);
+// As in the headline: what rounds to 1.0 is neither faster nor slower.
+function times(ratio) {
+  const factor = Math.max(ratio, 1 / ratio).toFixed(1);
+  if (factor === "1.0") return "as fast";
+  return `${factor}×${ratio > 1 ? "" : " slower"}`;
+}
+
+const asFast = (ratio) => times(ratio).replace(/×$/, "× as fast");
 
 function duration(milliseconds) {
   if (milliseconds >= 9995) return `${(milliseconds / 1000).toFixed(1)} s`;

@@ -135,6 +135,7 @@ class Player {
   add(frame) {
     if (frame.kind === "end") {
       this.end = frame;
+      if (this.race.led().length < 2) this.step.end(frame.ending);
       this.charts.show(frame.charts);
       this.tell("end", frame);
     } else {

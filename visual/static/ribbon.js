@@ -18,13 +18,16 @@ export function create(root, { player }) {
 
   function begin(run) {
     ceiling = run.ceiling;
+    now = null;
     place.replaceChildren();
     place.hidden = key.hidden = true;
   }
 
-  // All words of the answer are in the frames from the start; a live run adds to them.
+  // Frames of the words that may be shown: of a run that comes in, those of the steps so far; else all.
+  const reached = () => (player.firstPass ? player.race.led().slice(0, now === null ? 0 : player.index() + 2) : player.race.led());
+
   function draw() {
-    const words = player.race.led().flatMap(({ frame }, step) => wordsOf(frame, step));
+    const words = reached().flatMap(({ frame }, step) => wordsOf(frame, step));
     place.hidden = key.hidden = !words.some(({ doubt }) => doubt !== null);
     if (place.hidden) return;
     const svg = element("svg", { viewBox: `0 0 ${Math.max(words.length, 24)} ${TOP + BAR + MARKS}`, preserveAspectRatio: "none", "aria-hidden": "true" });
@@ -46,8 +49,10 @@ export function create(root, { player }) {
 
   // Another step is shown: its words are marked.
   function step(frame, index) {
-    if (now !== player.race.led().length) draw();
-    now = player.race.led().length;
+    now ??= 0;
+    const count = reached().length;
+    if (now !== count) draw();
+    now = count;
     for (const bar of place.querySelectorAll("rect, i")) bar.classList.toggle("now", Number(bar.dataset.step) === index);
   }
 
@@ -77,7 +82,7 @@ export function forkSign() {
 
 function summary(words) {
   const count = (kind) => words.filter(({ mark }) => mark === kind).length;
-  return `Doubt of the draft word by word: ${words.length} words, ${count("branched") + count("saved")} at branches, ${count("saved")} of them saved by another branch than its favourite.`;
+  return `Doubt of the draft word by word: ${words.length} words, ${count("branched") + count("saved")} at branches, ${count("saved")} of them where another guess than its favourite was right.`;
 }
 
 function element(name, attributes) {

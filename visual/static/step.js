@@ -216,10 +216,17 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     for (const part of ["node-word", "node-verdict", "node-path", "node-facts", "node-reason", "chosen .table-scroll"]) find(`.${part}`).replaceChildren();
     find(".node-go").hidden = true;
     find(".step-name").textContent = "Step";
+    find(".with-pruned span").textContent = "nothing pruned";
+    pruned.disabled = true;
     sentence.textContent = "Waiting for the first step.";
   }
 
-  return { show, move, reset, look, choose, redraw: () => frame && redraw() };
+  // The run is over, and no step of it was made.
+  function end(ending) {
+    if (!frame) sentence.textContent = ending === "stopped" ? "Stopped before the first step." : "The run ended before its first step.";
+  }
+
+  return { show, move, reset, end, look, choose, redraw: () => frame && redraw() };
 }
 
 function facts(node) {

@@ -49,7 +49,7 @@ function guess(step, level, threshold) {
   const start = `Guess ${level}: ${count(here.length, "new guess")}.`;
   if (!forks.length) return { kind: "guess", level, forks, say: `${start} ${sureWords(step, parents, doubt)}` };
   const [first] = forks;
-  const more = forks.length > 1 ? ` It branches at ${count(forks.length - 1, "more node")} too.` : "";
+  const more = forks.length > 1 ? ` The tree branches at ${count(forks.length - 1, "more node")}.` : "";
   return { kind: "guess", level, forks, say: `${start} After “${step.words[first]}” the draft ${doubtWords(step, first, threshold)}${triedWords(step, first)}.${more}` };
 }
 
@@ -63,7 +63,7 @@ const evenly = ({ entropy, choices }, id) => `${entropy[id].toFixed(2)} nats ${c
 function triedWords(step, fork) {
   const kept = step.families[fork].filter((id) => step.verdict[id] !== PRUNED).length;
   if (kept === step.families[fork].length) return `tries ${spelled(kept)}`;
-  return kept ? `tries ${spelled(kept)} of ${spelled(step.families[fork].length)}` : `thinks of ${spelled(step.families[fork].length)}, all cut later`;
+  return kept ? `tries ${spelled(kept)} of ${spelled(step.families[fork].length)}` : `weighs ${spelled(step.families[fork].length)} and keeps none`;
 }
 
 function sureWords(step, parents, doubt) {
@@ -87,10 +87,11 @@ function acceptWords(step) {
   const [stand, drafted, saved] = [step.kept.length - 1, step.nodes.length - 1, savedAt(step)];
   const start = `${stand ? stand : "None"} of ${count(drafted, "guess")} ${stand > 1 ? "stand" : "stands"}.`;
   if (saved < 0) return start;
-  const tokens = step.kept.length - step.kept.indexOf(saved);
+  const tokens = step.kept.length - step.kept.indexOf(saved) - (step.next < 0); // more than favourites alone bring
+  const brought = tokens ? `it saved ${count(tokens, "token")}` : "nothing came after it";
   const [favourite] = step.families[step.parent[saved]].filter((id) => id !== saved && step.verdict[id] !== PRUNED);
   const refused = favourite === undefined ? "" : `“${step.words[favourite]}” (${step.draft[favourite].toFixed(2)}) is refused; `;
-  return `${start} ${refused}another branch had “${step.words[saved]}” (${step.draft[saved].toFixed(2)}): it saved ${count(tokens, "token")}.`;
+  return `${start} ${refused}another branch had “${step.words[saved]}” (${step.draft[saved].toFixed(2)}): ${brought}.`;
 }
 
 function keepWords(step) {

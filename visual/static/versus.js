@@ -7,7 +7,7 @@ const SOURCES = { accepted: "drafted and taken", target: "the target's own", pla
 const NUMBERS = [ // label, name in the end frame, digits, unit, whether the difference is a share
   ["tokens per target pass (τ)", "tau", 2, "", true], ["target passes", "passes", 0, "", false],
   ["speed-up while answering, by the clock", "speedup", 2, "×", true],
-  ["the same by counted passes at one set of costs", "counted", 2, "×", true], ["words saved by another branch", "saved", 0, "", false],
+  ["the same by counted passes at one set of costs", "counted", 2, "×", true], ["tokens saved by another branch", "saved", 0, "", false],
 ];
 const WAITING = "A is pinned. Change the rule, a setting, the draft or the temperature and run again: that run will be B.";
 

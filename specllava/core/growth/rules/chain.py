@@ -9,6 +9,7 @@ from specllava.core.growth.rule import RuleInfo, TopTokens, TreeBuilder
 from specllava.core.growth.rules.scored import ScoredRule
 
 BENCH_FLOOR = -1.0  # nats; a chain stops sooner than a tree
+CHAIN_OPTIONS: Final = {"rule": "chain", "min_log_prob": BENCH_FLOOR}  # the chain that trees are compared with
 
 
 @dataclass(frozen=True)

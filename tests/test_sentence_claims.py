@@ -1,0 +1,161 @@
+"""Each claim of a step's sentences, recomputed from the trace: 300 random runs, of every rule, greedy and drawn."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import replace
+
+import pytest
+from support.visual_traces import retexted, synthetic_race
+
+from specllava.core.config import DecodingConfig
+from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.metrics import saved_tokens
+from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.core.tree import Pruned
+from visual.figures.labels import END_MARK, token_label
+from visual.player.explanations import LEAST_RIVAL, TORN, node_reasons, pruned_reason, step_sentence
+from visual.player.whole_words import word_after, word_at
+
+RUNS = 300
+CHANCE = re.compile(r"\((\d\.\d\d)\)")
+
+
+def random_run(seed: int) -> DecodeTrace:
+    """A run of one of the rules, with guesses pruned at random; every third one is drawn."""
+    rng = random.Random(seed)
+    rule = sorted(RULE_INFOS)[seed % len(RULE_INFOS)]
+    config = DecodingConfig(depth=rng.randint(2, 9), nodes=rng.randint(4, 30), max_branches=rng.randint(2, 5))
+    trace = synthetic_race(seed, config)["speculative"]
+    steps = tuple(replace(step, pruned=_pruned(step, trace, rng)) for step in trace.steps)
+    settings = replace(config, rule=rule, temperature=0.8 if seed % 3 == 0 else 0.0)
+    return replace(trace, config=settings, steps=steps)
+
+
+def _pruned(step: StepTrace, trace: DecodeTrace, rng: random.Random) -> tuple[Pruned, ...]:
+    nodes, tokens = range(len(step.tree)), sorted(trace.texts)
+    return tuple(
+        Pruned(rng.choice(nodes), rng.choice(tokens), math.log(rng.uniform(0.01, 0.6))) for _ in range(rng.randint(0, 4))
+    )
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_every_claim_of_a_sentence_follows_from_the_trace(part: int) -> None:
+    events = 0
+    for seed in range(part, RUNS, 4):
+        trace = random_run(seed)
+        for step in trace.steps:
+            segments = step_sentence(trace, step)
+            events += check_event(trace, step, segments)
+            check_ending(trace, step, segments)
+            check_counts(trace, step, segments)
+            for guess in step.pruned:
+                check_pruned(trace, step, guess)
+            assert len(node_reasons(trace, step)) == len(step.tree)
+    assert events > 50
+
+
+def check_event(trace: DecodeTrace, step: StepTrace, segments: list[list[str]]) -> int:
+    """Check who was torn between what and which guess was right; returns whether there was such an event."""
+    sentence = "".join(text for _, text in segments)
+    if not sentence.startswith(("Torn between ", "The draft's favourite was ")):
+        for node, parent in zip(step.emitted_nodes, step.verification.path, strict=False):
+            family = sorted(step.tree.log_probs[child] for child in step.tree.children()[parent])
+            assert step.tree.log_probs[node] == family[-1], "another guess was right, and nothing is told of it"
+        return 0
+    event = sentence.split(" was right. " if trace.config.temperature == 0 else " was accepted. ")[0]
+    chances = [float(chance) for chance in CHANCE.findall(event)]
+    winners = [text for style, text in segments if style == "strong"]
+    (taken,) = [node for node in step.emitted_nodes if word_at(trace, step, node) == winners[0]][:1]
+    parents = [step.tree.parents[node] for node in step.emitted_nodes if word_at(trace, step, node) == winners[0]]
+    families = [sorted(map(math.exp, (step.tree.log_probs[c] for c in step.tree.children()[p])))[::-1] for p in parents]
+    if event.startswith("Torn"):
+        assert any(family[: len(chances)] == pytest.approx(chances, abs=0.0051) for family in families)
+        assert chances[0] <= TORN + 0.005 and chances[1] >= LEAST_RIVAL - 0.005
+        count = {"both": 2, "all three": 3}.get(event.split("tried ")[1].split(":")[0])
+        assert count is None or any(len(family) == count for family in families)
+    else:
+        assert math.exp(step.tree.log_probs[taken]) == pytest.approx(chances[1], abs=0.0051) or len(parents) > 1
+        assert chances[0] >= chances[1]
+    return 1
+
+
+def check_ending(trace: DecodeTrace, step: StepTrace, segments: list[list[str]]) -> None:
+    """Check the token that the target said after the accepted guesses."""
+    sentence = "".join(text for _, text in segments)
+    said = [text for style, text in segments if style == "target"]
+    last = step.verification.path[-1]
+    if step.bonus_unused:
+        assert not said and ("was complete" in sentence or "that it was allowed" in sentence)
+    elif said:
+        token = step.verification.bonus_token
+        assert said == [word_after(trace, step, last, token)] and token_label(trace, token) in said[0]
+    else:
+        assert step.verification.bonus_token in trace.eos_token_ids and "ended the answer" in sentence
+    assert ("The whole branch" in sentence) <= (not step.tree.children()[last])
+    if trace.config.temperature > 0:
+        assert "was right" not in sentence and "target wanted" not in sentence
+
+
+def check_counts(trace: DecodeTrace, step: StepTrace, segments: list[list[str]]) -> None:
+    """Check the counts in small letters, and those behind an end of the answer."""
+    small = [text for style, text in segments if style == "small"]
+    assert bool(small) == (step.tree.drafted > 0)
+    if not small:
+        return
+    parents = set(step.tree.parents[1:])
+    leaves = sum(node not in parents for node in range(len(step.tree)))
+    kept, guesses = len(step.emitted_nodes), step.tree.drafted
+    assert small[0].startswith(
+        f" {guesses} guess{'es' * (guesses > 1)} on {leaves} branch{'es' * (leaves > 1)}, {kept or 'none'} accepted"
+    )
+    after = [n for n in range(1, len(step.tree)) if any(
+        step.tree.tokens[above] in trace.eos_token_ids for above in step.tree.path(n)[1:-1])]  # fmt: skip
+    assert (f"; {len(after)} after {END_MARK}" in small[0]) == bool(after)
+
+
+def check_pruned(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> None:
+    """Check that the bound that a reason names was passed."""
+    reason, config = pruned_reason(trace, step, guess), trace.config
+    branch = math.exp(guess.log_prob + sum(step.tree.log_probs[node] for node in step.tree.path(guess.parent)))
+    floored = trace.rule_name in ("entropy", "chain")
+    assert ("worth asking" in reason) == (floored and branch < math.exp(config.min_log_prob))
+    if "worth asking" in reason:
+        shown = re.search(r"has (\d\.\d+), below the (\d\.\d+)", reason)
+        assert shown and float(shown[1]) == pytest.approx(branch, abs=0.0051) and float(shown[1]) <= float(shown[2])
+    if "that a tree may have" in reason:
+        assert step.tree.drafted >= config.nodes
+    assert ("would not have paid" in reason) == (trace.rule_name == "cost-aware")
+    assert ("target wanted there" in reason) == (guess.token == step.view.choices[guess.parent])
+
+
+def test_saved_tokens_are_what_the_favourites_alone_would_not_have_brought() -> None:
+    told = 0
+    for seed in range(RUNS):
+        for step in random_run(seed).steps:
+            node, brought = 0, 0
+            for taken in step.emitted_nodes:
+                family = step.tree.children()[node]
+                if max(family, key=lambda child: step.tree.log_probs[child]) != taken:
+                    break
+                node, brought = taken, brought + 1
+            alone = min(brought + 1, len(step.emitted))  # and the target's own token
+            assert saved_tokens(step) == len(step.emitted) - alone
+            told += saved_tokens(step) > 0
+    assert told > 100
+
+
+def test_pieces_of_a_word_are_never_said_alone() -> None:
+    """ "after *amp* the target went on with mountains": it was damp."""
+    found = 0
+    for seed in range(0, RUNS, 10):
+        trace = random_run(seed)
+        (piece,) = [token for token, text in trace.texts.items() if text == "rella"]
+        for step in retexted(trace, {}).steps:
+            for node in step.verification.accepted:
+                if step.tree.tokens[node] == piece:
+                    assert word_at(trace, step, node) == "umbrella"
+                    found += 1
+    assert found
