@@ -140,8 +140,8 @@ def test_a_forced_token_shows_both_answers(end: int):
     taken = synthetic_forced_token(CONFIG, given, end=end)
     _, view = forced_token_view(taken)
     assert taken.forced is not None
-    new, old = (summarise([trace]).tau for trace in (taken.forced, taken.original))
-    assert str(view["answer"]).endswith(f"It took {new:.1f} tokens per target pass; the original, {old:.1f}.")
+    new, old = (f"{summarise([one]).tau:.1f}".replace("nan", "–") for one in (taken.forced, taken.original))
+    assert str(view["answer"]).endswith(f"It took {new} tokens per target pass; the original, {old}.")
     assert view["forced_token"]["position"] == 4 and view["forced_token"]["rejoined"] == taken.rejoined == end
     assert len(view["forced_token"]["other"]) == 5 + end and len(view["rows"]) == 2
     assert "gave 0.20" in view["answer"] and "nan" not in view["answer"]
