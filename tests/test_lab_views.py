@@ -20,7 +20,7 @@ from support.visual_traces import first_steps
 
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS
-from specllava.core.metrics import drafted_tokens
+from specllava.core.metrics import drafted_tokens, summarise
 from specllava.core.trace import StepSeconds
 from specllava.findings.ablation import Ablation
 from specllava.findings.sweep import Point, Sweep
@@ -139,6 +139,9 @@ def test_a_forced_token_shows_both_answers(end: int):
     given = (*opened.original.token_ids[:4], opened.options[4][0].token)
     taken = synthetic_forced_token(CONFIG, given, end=end)
     _, view = forced_token_view(taken)
+    assert taken.forced is not None
+    new, old = (f"{summarise([one]).tau:.1f}".replace("nan", "–") for one in (taken.forced, taken.original))
+    assert str(view["answer"]).endswith(f"It took {new} tokens per target pass; the original, {old}.")
     assert view["forced_token"]["position"] == 4 and view["forced_token"]["rejoined"] == taken.rejoined == end
     assert len(view["forced_token"]["other"]) == 5 + end and len(view["rows"]) == 2
     assert "gave 0.20" in view["answer"] and "nan" not in view["answer"]

@@ -36,8 +36,10 @@ def random_run(seed: int) -> DecodeTrace:
 
 def _pruned(step: StepTrace, trace: DecodeTrace, rng: random.Random) -> tuple[Pruned, ...]:
     nodes, tokens = range(len(step.tree)), sorted(trace.texts)
-    count = rng.randint(0, 4)
-    return tuple(Pruned(rng.choice(nodes), rng.choice(tokens), math.log(rng.uniform(0.01, 0.6))) for _ in range(count))
+    return tuple(
+        Pruned(rng.choice(nodes), rng.choice(tokens), math.log(rng.uniform(0.01, 0.6)))
+        for _ in range(rng.randint(0, 4))
+    )
 
 
 @pytest.mark.parametrize("part", range(4))

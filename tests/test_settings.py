@@ -142,7 +142,7 @@ def test_every_choice_is_explained(drawer: gr.HTML) -> None:
 def test_presets_are_the_papers_and_touch_nothing_but_the_tree(drawer: gr.HTML) -> None:
     made = {preset["title"]: decoding_config(drawer.value | preset["changes"]) for preset in drawer.props["presets"]}
     assert made == {
-        "chain": DecodingConfig(rule="chain"),
+        "chain": DecodingConfig(rule="chain", min_log_prob=-1.0),
         "this paper": DecodingConfig(),
         "EAGLE-2": DecodingConfig(rule="topk", width=10, depth=8, nodes=59),
         "cost-aware": DecodingConfig(rule="cost-aware"),
