@@ -286,7 +286,7 @@ def test_a_page_of_an_older_version_opens(page: Visitor) -> None:
     tab = page()
     tab.page.set_input_files("#site-file", str(OLD_PAGE))
     told(tab, ".origin", f"from {OLD_PAGE.name}")
-    told(tab, ".sentence", "Torn between can (0.50) and count (0.49)")
+    told(tab, ".sentence", "Torn between can 0.50 and count 0.49")
     tab.page.click("[data-do=last]")
     assert "I count two things here." in tab.text("[data-lane=speculative] .words")
     tab.page.click(".inside-toggle")
