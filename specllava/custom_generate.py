@@ -81,8 +81,8 @@ def speculative_generate(
     Args:
         draft: an id of the hub, a directory, or a loaded model; without one ``drafter`` says who guesses.
         processor: of the model; by default that of ``model.name_or_path``.
-        draft_inputs: what the draft's own processor made of the same chat, for a draft with a tower of its own whose
-            pictures are cut in other ways.
+        draft_inputs: what the draft's own processor made of the same chat. Needed by a draft with a tower of its own
+            whose pictures are cut in other ways.
         given: fields of :class:`DecodingConfig` and :class:`DraftReading` by name, a rule or drafter as an object too;
             what the processor made of pictures and videos; the rest of what ``generate`` prepared.
 

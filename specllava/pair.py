@@ -291,8 +291,8 @@ class Pair:
             learn: the pair's cost model learns from this answer; not where the draft reads another prompt.
 
         Raises:
-            ValueError: prompt and limit do not fit the context, there is no draft to draft with, or a rule does not fit
-                its drafter or drawn children.
+            ValueError: prompt and limit do not fit the context, or there is no draft to draft with; a rule that does
+                not fit its drafter or drawn children.
         """
         config, prompt = lane.config, lane.prompt
         check_room(self.context, prompt.length, config.max_new_tokens, prompt.turn)

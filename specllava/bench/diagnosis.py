@@ -39,7 +39,7 @@ class Diagnosis:
         perfect: the chain that is best if every guess is right; a tree brings no more.
         chain: the chain that is best at the draft's own agreement.
         lane: the fastest lane of this project that guesses, and ``speedup`` as measured.
-        without: speed-ups of its steps at the costs of passes alone: as they were, and with drafting at half its
+        without: speed-ups of its steps at the costs of passes alone. Four: as they were, with drafting at half its
             cost, with drafting for nothing, with wide passes at the cost of one token.
     """
 

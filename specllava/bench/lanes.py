@@ -102,8 +102,8 @@ def _run_config(pair: Pair, name: str, config: DecodingConfig, prompt: Prompt) -
 def run_timed(pair: Pair, lane: Lane) -> TimedRun:
     """Decode a lane and time the whole run.
 
-    The towers' passes, which all lanes share because a prompt is encoded once, are added to the time of each lane that
-    reads their features, as in its prefill.
+    A prompt is encoded once for all lanes. The towers' passes are added to the time of each lane that reads their
+    features, as in its prefill.
     """
     read = lane.prompt.draft_prompt or lane.prompt
     started = now(pair.device)

@@ -18,8 +18,8 @@ def read_questions(
 ) -> tuple[Question, ...]:
     """Read the questions of a file: a JSON list, or a JSON text a line in a ``.jsonl``.
 
-    A row is ``{"image": "path", "prompt": text}``, ``image`` missing where there is no picture, or one of LLaVA's
-    format, of which the first question is taken, answered or not.
+    A row is ``{"image": "path", "prompt": text}``, ``image`` missing where there is no picture. Of a row in LLaVA's
+    format the first question is taken, answered or not.
 
     Args:
         images: directory that the image paths begin in; the file's own without it.

@@ -107,7 +107,7 @@ class Draw(Record):
         credit: with which p was weighed against q; below 1 only for the traversal verifier.
         tokens: the likeliest few of target and draft, ``token`` among them, by id.
         target_probs, draft_probs: their probabilities; the latter are empty where the target drew its own.
-        starts: probability of all tokens with smaller ids than each of ``tokens``, where the target drew its own: the
+        starts: probability of all tokens with smaller ids than each of ``tokens``, where the target drew its own. The
             draw fell on the token whose start is the last that is not above ``uniform``. Empty otherwise.
     """
 

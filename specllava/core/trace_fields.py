@@ -1,7 +1,7 @@
 """Types of a trace's fields: what a file from anywhere may hold, and that its errors stay few. No torch.
 
-A list stops at its first bad entry and an object is refused for too many keys, so that the errors of a damaged file
-cannot outgrow it. Pydantic keeps every one of them in memory.
+A list stops at its first bad entry, and an object is refused for too many keys. So the errors of a damaged file cannot
+outgrow it: pydantic keeps every one of them in memory.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def feature_losses(draft: FeatureDraft, texts: TaughtTexts, objective: FeatureOb
     with the state that the step before made; only steps that predict an answer token count.
 
     Returns:
-        ``loss``, and two values of the first step: ``kl`` is KL(target ‖ draft) among the tokens that the draft can
+        ``loss``, and two values of the first step. ``kl`` is KL(target ‖ draft) among the tokens that the draft can
         guess, in nats per token; ``features`` is the smooth L1 distance, not for ``eagle3``.
     """
     states = _noisy(texts.states, objective.noise)

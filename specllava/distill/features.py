@@ -39,8 +39,10 @@ ELSEWHERE = ("text_config", "transformers_version")  # fields of a configuration
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """Feature cache by picture path, as the family stores them: ``[tiles, patches, vision_hidden]`` of a LLaVA, of
-    others the embeddings of a picture's slots, ``[slots, hidden]``, and what else there is of them.
+    """Feature cache by picture path, as the family stores them.
+
+    A LLaVA's are ``[tiles, patches, vision_hidden]``. Other families store the embeddings of a picture's slots,
+    ``[slots, hidden]``, and whatever else they need.
 
     Args:
         directory: holds ``features-NNNNN.safetensors``, whose tensors are named by their pictures' paths and, but for

@@ -42,10 +42,10 @@ def distil(
     Args:
         draft: takes the target's features, or no picture at all; with a :class:`FeatureObjective`, the target's states.
         target: in evaluation mode, on the accelerator's device.
-        batches: batch number to ``input_ids`` and ``labels`` ``[batch, length]``. With pictures, in the order of their
-            slots, also ``image_sizes`` ``[images, 2]`` and either :func:`batch_entries` or, where each is one square,
-            ``pixel_values`` ``[images, 3, height, width]``. ``images`` ``[batch]`` counts those of each row, where the
-            target reads rows one by one.
+        batches: batch number to ``input_ids`` and ``labels`` ``[batch, length]``. With pictures also ``image_sizes``
+            ``[images, 2]``, in the order of their slots, and :func:`batch_entries`. Where each is one square,
+            ``pixel_values`` ``[images, 3, height, width]`` in their stead. ``images`` ``[batch]`` counts those of each
+            row, where the target reads rows one by one.
 
     Raises:
         FloatingPointError: the loss is not finite; the last checkpoint is kept.

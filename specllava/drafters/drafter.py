@@ -108,8 +108,8 @@ def check_proposal(name: str, tree: DraftTree, root: int, depth: int, nodes: int
         vocabulary: token ids that the target knows.
 
     Raises:
-        ValueError: no tree, another root, a token that the target does not know, what is no integer or no finite
-            number, or more levels or guesses; one line.
+        ValueError: no tree, another root, a token that the target does not know; no integer or no finite number;
+            more levels or guesses. One line.
     """
     about = f"the drafter {name} proposes"
     if not isinstance(tree, DraftTree):

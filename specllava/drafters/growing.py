@@ -24,8 +24,8 @@ from specllava.verification.sampling import RandomSource
 class GrowingSession(DraftSession):
     """Session that grows trees by a rule; subclasses run the passes, one a level, and keep the KV cache.
 
-    The state of a growing tree is by node: its column, if it was expanded, and the columns and tokens of the branch
-    that ends with it, from below the root.
+    The state of a growing tree is by node: its column, if it was expanded, and its branch. A branch has the columns and
+    tokens from below the root to the node.
     """
 
     _position_offset = 0  # position in the text minus column, where the KV cache holds a shorter text

@@ -1,9 +1,9 @@
 """Verification by sampling: the emitted tokens have exactly the target's distribution. Needs no model and no cache.
 
-Why it is lossless: one more child of any node, drawn from the draft's residual distribution there or chosen, does not
-change the distribution of emitted tokens, see :func:`verify_drawn`. So a tree may grow by any rule on earlier draws. A
-drawn child must stay: to drop it because of its token changes the distribution. Chosen children need none of this, see
-:func:`verify_top`.
+Why it is lossless: one more child of any node does not change the distribution of emitted tokens. It is drawn from the
+draft's residual distribution there, or chosen, see :func:`verify_drawn`. So a tree may grow by any rule on earlier
+draws. A drawn child must stay: to drop it because of its token changes the distribution. Chosen children need none of
+this, see :func:`verify_top`.
 
 Distributions come from :func:`warp`, the draft's too, if children are drawn from it.
 """

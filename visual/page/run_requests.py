@@ -30,9 +30,9 @@ class RunRequest:
         settings: of decoding, by option.
         more: inputs of this kind of run only.
 
-    ``state`` is set by :class:`RunRequests` alone. It is ``on`` from the click, ``stopped`` by the visitor, who keeps
-    the result so far, ``left`` for something else, and ``closed`` by a server that ends. So are ``asked`` and
-    ``began``: when the request was made, and when its run took its turn, on the clock of ``time.monotonic``.
+    ``state`` is set by :class:`RunRequests` alone. It is ``on`` from the click, and ``stopped`` by the visitor, who
+    keeps the result so far. It is ``left`` for something else, and ``closed`` by a server that ends. So are
+    ``asked`` and ``began``: when the request was made, and when its run took its turn, on the clock of ``time.monotonic``.
     """
 
     picture: PictureSource | None

@@ -1,7 +1,7 @@
 """Uploads of visitors, read within the page's limits, and kept by reference: pictures, a video, a file of prompts.
 
 A page holds a short string in the browser. It names a file of the page's own by its contents, a scene by its number,
-and an upload by a random token. So a session that the server forgot loses no choice, and an upload that was dropped is
+and an upload by a random token. So a session that the server forgot loses no choice. An upload that was dropped is
 refused: nothing else is ever taken in its stead.
 """
 

@@ -5,10 +5,10 @@ the browser parses them once and never asks the server while it plays. The eleme
 
 * ``run`` (first): what ran, where it plays from, the scale of the entropies; the ``dialogue`` and number of the
   ``turn``, and the rows of the ``turns`` before it;
-* ``prefill`` and ``step``: a lane's tokens and seconds. Steps of the lane that is drawn (the speculative one, where it
-  runs) have more: the headline so far, the draft's ``doubt`` before each token, and the tokens before which the tree
-  branched (``marks``). ``cached`` counts the columns of the target's KV cache before the step; ``picture`` is packed
-  and holds figure, sentence and nodes;
+* ``prefill`` and ``step``: a lane's tokens and seconds. Steps of the lane that is drawn have more; it is the
+  speculative one, where it runs. They have the headline so far, the draft's ``doubt`` before each token, and the tokens
+  before which the tree branched (``marks``). ``cached`` counts the columns of the target's KV cache before the step;
+  ``picture`` is packed and holds figure, sentence and nodes;
 * ``end`` (last): the final headline, ``numbers`` to compare it by, the charts, the race file, packed, for saving, and
   the rows of all ``turns``; ``visual.player.race_frames`` adds the frames of the others, ``held``.
 """

@@ -34,7 +34,7 @@ class FeatureDraftConfig(LlamaConfig):
 
     Args:
         format: recurrence: ``eagle`` (EAGLE-1 and 2, arXiv 2401.15077), ``msd`` (2505.14260: image embeddings enter as
-            they are), ``vispec`` (2509.15235: image runs are compressed), ``eagle3`` (2503.01840: several layers).
+            they are), ``vispec`` (2509.15235: image runs are compressed); ``eagle3`` (2503.01840: several layers).
         state_layers: hidden states of the target that it reads, numbered as transformers does; -1 is the last, normed.
         target_hidden_size: of one such state; ``hidden_size`` if not given.
         draft_vocab_size: tokens that its own head scores; all of the target's if not given.
@@ -227,8 +227,8 @@ class DraftInputs:
         bias: added to the attention scores of each entry, ``[entries]``, where a gate in training weighs several
             compressions; ``None`` otherwise.
         choice: name of the operator that pictures go through, the gate's choice if there is a gate.
-        rows: instead of ``positions``, for a draft that rotates by them: its target's rows of positions of the token
-            whose state each entry reads, and those of the next entry, ``[3, entries + 1]``; ``None`` without.
+        rows: instead of ``positions``, for a draft that rotates by its target's rows of positions. Those of the token
+            whose state each entry reads, and of the next entry, ``[3, entries + 1]``; ``None`` without.
     """
 
     inputs: Tensor
