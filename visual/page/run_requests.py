@@ -32,7 +32,7 @@ class RunRequest:
 
     ``state`` is set by :class:`RunRequests` alone. It is ``on`` from the click, and ``stopped`` by the visitor, who
     keeps the result so far. It is ``left`` for something else, and ``closed`` by a server that ends. So are
-    ``asked`` and ``began``: when the request was made, and when its run took its turn, on the clock of ``time.monotonic``.
+    ``asked`` and ``began``: when the request was made, and when its run took its turn, in ``time.monotonic``.
     """
 
     picture: PictureSource | None
