@@ -51,7 +51,7 @@ async () => {
     const live = document.querySelector(".player");
     const copy = live.cloneNode(true);
     copy.querySelector(".tree").replaceChildren(still(live.querySelector(".tree")));
-    copy.querySelectorAll(".charts, .versus, .pays, .glossary, [hidden]").forEach((part) => part.remove()); // below the first screen
+    copy.querySelectorAll(".charts, .versus, .pays, .glossary, [hidden]:not(.opening [hidden], .opening-foot [hidden])").forEach((part) => part.remove()); // below the first screen
     for (const name of ["title", "data-item"]) {
       copy.querySelectorAll(`[${name}]`).forEach((element) => element.removeAttribute(name));
     }

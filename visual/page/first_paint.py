@@ -79,7 +79,7 @@ class FirstPaint:
         parts = {
             "stylesheet": _stylesheet(),
             "preloads": _preloads(),
-            "script": static_text("first_paint.js"),
+            "script": static_text("view_choice.js") + static_text("first_paint.js"),
             "masthead": markup.masthead(),
             "links": markup.links(self._state.code),
             "lessons": LESSONS if self._state.lessons else "",

@@ -9,6 +9,7 @@ from visual.player.pays import packed_pays
 from visual.player.static_files import PLOTLY_JS, STATIC, static_text, static_version
 
 MODULES: Final = (
+    "views.js",
     "race.js",
     "ribbon.js",
     "dialogue.js",
@@ -35,6 +36,7 @@ MODULES: Final = (
     "mask.js",
     "kv_cache.js",
     "phases.js",
+    "opening.js",
     "player.js",
 )
 LOAD: Final = """

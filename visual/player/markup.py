@@ -7,11 +7,12 @@ import html
 from visual.figures.theme import css_variables
 from visual.player.static_files import STATIC, static_text
 
-STYLES = ("page", "shell", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures", "coin")
+STYLES = ("page", "shell", "views", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures", "coin")
 TITLE = "specllava: a draft's doubt grows a tree, one pass checks it"
 CLAIM = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."
 PREVIEW_ALT = "A tree of guessed tokens; the branch that the large model keeps is marked."
 PAPERS = {"Paper": "https://arxiv.org/abs/2509.11961", "SpecVLM": "https://arxiv.org/abs/2509.11815"}
+VIEWS = {"opening": "How it works", "explain": "Explain", "workbench": "Workbench"}
 FAVICON = STATIC / "favicon.png"
 
 
@@ -22,8 +23,16 @@ def stylesheet() -> str:
 
 
 def masthead() -> str:
-    """Return the page's name and claim as HTML."""
-    return f"<h1>specllava</h1><p>{html.escape(CLAIM)}</p>"
+    """Return the page's name, claim and views as HTML."""
+    return f"<h1>specllava</h1><p>{html.escape(CLAIM)}</p>{views()}"
+
+
+def views() -> str:
+    """Return links to the three views of a run."""
+    made = (
+        f'<a href="?view={name}" data-opens-view="{name}">{text}</a>' for name, text in VIEWS.items()
+    )  # fmt: skip
+    return f'<nav class="views" aria-label="Views">{"".join(made)}</nav>'
 
 
 def links(code: str = "", live: str = "") -> str:

@@ -62,6 +62,7 @@ class StaticSite:
         before, after = halves()
         blank = "<!-- frames -->".join([before, after.replace(plotly.decode(), "<!-- plotly -->", 1)])
         own = SiteFiles(
+            view=files.add("view.js", static_text("view_choice.js").encode()),
             script=f"{code}/site.js",
             preloads=tuple(f"{code}/{name}" for name in (*SCRIPTS[1:], *MODULES)),
             style=files.add("style.css", style.encode()),

@@ -23,6 +23,7 @@ export function create(root, { player, step: view, modules }) {
   let open = false;
   let since = 0; // when the phase began, while it is played
   let last = false; // the next step to come is entered at its end
+  let posed = null; // a phase that is shown on the tree alone
   let looked = 0; // the node whose row is lit
 
   bar.append(
@@ -161,8 +162,18 @@ export function create(root, { player, step: view, modules }) {
   }
 
   function redraw() {
-    if (!step || !open || drawn !== frame) return;
-    drawing.show(step, phases[at]);
+    if (!step || !(open || posed) || drawn !== frame) return;
+    drawing.show(step, posed ?? phases[at]);
+  }
+
+  // Shows a phase on the tree alone, without bar, mask and cache; null: the whole tree again.
+  function pose(phase) {
+    if (open) close();
+    posed = phase;
+    chart.classList.toggle("ph-unborn", posed !== null); // no node is chosen
+    if (!posed) return drawing.clear();
+    step = readStep(frame);
+    redraw();
   }
 
   function again() {
@@ -210,7 +221,7 @@ export function create(root, { player, step: view, modules }) {
     toggle.focus();
   }
 
-  return { begin, step: show, holds, enter, onward };
+  return { begin, step: show, holds, enter, onward, pose };
 }
 
 function button(label, text, act, className) {

@@ -3,8 +3,8 @@
 
 // Parts of the page that follow the player. Each is a module with `create(root, context)`, which returns what it wants
 // to hear of: `begin(run)`, `step(frame, index, count, playing)` as another step is shown (index from 1), `end(frame)`,
-// `phase(kind, frame)` as another phase of it is (null: the step as a whole). While a part's `holds(now)`, the clock waits.
-const PARTS = ["ribbon", "dialogue", "lessons", "versus", "about", "pays", "phases", "coin"];
+// `phase(kind, frame)` as another phase of it is (null: the step as a whole), `view(name)` as another view is chosen. While a part's `holds(now)`, the clock waits.
+const PARTS = ["views", "ribbon", "dialogue", "lessons", "versus", "about", "pays", "phases", "coin", "opening"];
 
 // `plotly` is the address of the drawing library; `page` gives a blank page to save a run in; `teach` opens a lesson by its
 // number, where no menu of the page does.
