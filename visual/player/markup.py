@@ -23,16 +23,9 @@ def stylesheet() -> str:
 
 
 def masthead() -> str:
-    """Return the page's name, claim and views as HTML."""
-    return f"<h1>specllava</h1><p>{html.escape(CLAIM)}</p>{views()}"
-
-
-def views() -> str:
-    """Return links to the three views of a run."""
-    made = (
-        f'<a href="?view={name}" data-opens-view="{name}">{text}</a>' for name, text in VIEWS.items()
-    )  # fmt: skip
-    return f'<nav class="views" aria-label="Views">{"".join(made)}</nav>'
+    """Return the page's name and links to the three views of a run, as HTML."""
+    links = "".join(f'<a href="?view={name}" data-opens-view="{name}">{text}</a>' for name, text in VIEWS.items())
+    return f'<h1>specllava</h1><nav class="views" aria-label="Views">{links}</nav>'
 
 
 def links(code: str = "", live: str = "") -> str:

@@ -120,7 +120,7 @@ class Player {
     Object.assign(this, { run, seen: 1, time: 0, end: null, firstPass: run.live, opened: false, told: null });
     this.pause();
     this.race.reset(run);
-    this.step.reset();
+    this.step.reset(run.live);
     this.charts.show([]);
     if (!this.paced) this.speed.value = String(run.speed);
     this.find(".origin").textContent = [run.source, run.setting].join(" · ");
