@@ -15,6 +15,7 @@ async () => {
   }
   const show = make("div", { id: "show" });
   show.append(player());
+  show.querySelector(".opening-picture").src = ask.querySelector("#picture img").src; // the smaller copy
   for (const control of [ask, show].flatMap((column) => [...column.querySelectorAll("button, input, select")])) {
     control.setAttribute("disabled", "");
   }
