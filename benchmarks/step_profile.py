@@ -39,7 +39,7 @@ PARTS: tuple[tuple[Any, str, str], ...] = (
     (growing.GrowingSession, "_expand", "· · expand: a level"),
     (growing.GrowingSession, "_level_input", "· · · what each node sees"),
     (growing.GrowingSession, "_guesses", "· · · the likeliest tokens, entropy"),
-    (grow, "_prune", "· · selection of the nodes"),
+    (grow, "_select_tree", "· · selection of the nodes"),
     (Request, "verify", "verify: the verdict"),
     (PassInput, "of_tree", "· what each node sees"),
     (GreedyVerifier, "verify", "· the target's choices"),

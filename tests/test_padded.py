@@ -301,11 +301,11 @@ def test_events_tell_how_many_tokens_each_pass_of_the_draft_read(name: str, rule
         for event in race([pair.request(lane, KVCaches(Engines()))]):
             if isinstance(event.item, StepTrace):
                 counted.append(tuple(read))
-                widths.append(event.draft_widths)
+                widths.append(event.draft_pass_tokens)
             read.clear()
     assert widths == counted and max(map(len, widths)) > 1
     padded = race([pair.request(lane, KVCaches(recording()[0]))])
-    assert [event.draft_widths for event in padded][1:] == widths
+    assert [event.draft_pass_tokens for event in padded][1:] == widths
 
 
 @pytest.mark.parametrize("name", ["model", "eagle"])

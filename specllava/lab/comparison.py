@@ -142,7 +142,7 @@ class _Lane:
         """Add an event."""
         self.events.append(event)
         if isinstance(event.item, StepTrace) and self.side.costs is not None:
-            self.seconds += self.side.costs.step_seconds(event.draft_widths, event.item.tree.drafted)
+            self.seconds += self.side.costs.step_seconds(event.draft_pass_tokens, event.item.tree.drafted)
 
     def trace(self) -> DecodeTrace:
         """Collect the lane's trace."""
@@ -157,4 +157,4 @@ def picture_name(question: Question, number: int) -> str | None:
 def same_words(a: DecodingConfig, b: DecodingConfig) -> bool:
     """Whether one target would give the same tokens: nothing is drawn, or the same draws by the target itself."""
     drawn = {(one.temperature, one.top_p, one.top_k, one.seed) if one.temperature else () for one in (a, b)}
-    return a.exact and b.exact and len(drawn) == 1
+    return a.keeps_tokens and b.keeps_tokens and len(drawn) == 1

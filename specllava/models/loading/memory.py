@@ -99,10 +99,10 @@ def pair_memory(
         linear: bytes of a weight in the linear layers of the target's decoder, if that is quantised.
     """
     tree = DecodingConfig()
-    columns = target_columns(context, tree)
+    columns = tree.target_columns(context)
     caches, column = columns * target.column, target.column
     if draft is not None:
-        caches += draft_columns(context, tree) * draft.column + columns * draft.states
+        caches += tree.draft_columns(context) * draft.column + columns * draft.states
         column += draft.column + draft.states
     return Estimate(
         target=target.weight_bytes(number, linear),
@@ -111,21 +111,6 @@ def pair_memory(
         context=context,
         column=column * number,
     )
-
-
-def target_columns(length: int, config: DecodingConfig) -> int:
-    """Count columns of the target's KV cache for ``length`` tokens of prompt and answer and the largest tree."""
-    return length + config.nodes + 1
-
-
-def draft_columns(length: int, config: DecodingConfig) -> int:
-    """Count columns of a draft's KV cache likewise; it holds every expanded node until the target has verified."""
-    return target_columns(length, config) + max_expansions(config)
-
-
-def max_expansions(config: DecodingConfig) -> int:
-    """Count the nodes of one tree that the draft may expand: a beam's levels, or a whole static shape."""
-    return max(config.depth * config.width, config.nodes)
 
 
 @dataclass(frozen=True, slots=True)
