@@ -27,9 +27,8 @@ from specllava.decoding import Request
 from specllava.drafters import growing
 from specllava.lane import lane_of
 from specllava.pair import Pair
-from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.engine import Engine
-from specllava.runtime.passes import PassInput
+from specllava.runtime.passes import AttentionMasks, PassInput
 from specllava.runtime.timing import now
 from specllava.verification.verifier import GreedyVerifier
 

@@ -33,9 +33,8 @@ from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PassInput
 from specllava.runtime.timing import now, now_read
 from specllava.verification.answer_settings import AnswerSettings
-from specllava.verification.recording import DrawRecorder, margins, target_view
-from specllava.verification.sampling import SeededRandom
-from specllava.verification.verifier import build_verifier
+from specllava.verification.sampling import DrawRecorder, SeededRandom
+from specllava.verification.verifier import build_verifier, margins, target_view
 
 Event = Prefill | StepTrace
 

@@ -24,7 +24,7 @@ from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
 from specllava.drafters.build import build_drafter
 from specllava.lane import SIDES, Lane, LaneFacts, LaneOverrides, lane_of, race_lanes
 from specllava.models.checkpoints.checkpoint import Source
-from specllava.models.checkpoints.language_model import input_device
+from specllava.models.checkpoints.language_model import checked_context, input_device
 from specllava.models.checkpoints.tokens import Detokenizer, eos_token_ids
 from specllava.models.drafts.draft_classes import VisionSource, vision_source
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
@@ -32,7 +32,6 @@ from specllava.models.families.family import family_of
 from specllava.models.families.interface import Family, ImageFeatures
 from specllava.models.loading.load_options import LoadOptions, PassesName, QuantizationName
 from specllava.models.loading.loading import load_draft, load_target
-from specllava.models.loading.memory_estimate import checked_context
 from specllava.models.loading.presets import draft_hint, preset_named, presets
 from specllava.models.media.media import Pictures, open_media
 from specllava.runtime.engines import Engines, engines_for

@@ -15,8 +15,8 @@ from specllava.core.config import DecodingConfig
 from specllava.lane import Lane
 from specllava.models.checkpoints.tokens import align
 from specllava.pair import Pair
-from specllava.runtime.attention import seen_in_prefill
 from specllava.runtime.engine import Engine
+from specllava.runtime.passes import seen_in_prefill
 from specllava.runtime.prompt import Prompt
 
 ALONE = DecodingConfig(max_new_tokens=8, drafter="none")

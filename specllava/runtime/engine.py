@@ -18,9 +18,15 @@ from specllava.models.checkpoints.language_model import GROWING_ROPES, input_dev
 from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.families.family import find_family
 from specllava.models.families.interface import Features
-from specllava.runtime.attention import AttentionMasks, seen_in_prefill
 from specllava.runtime.cache import BranchCache, Content, StateRows
-from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput, PrefillOutput
+from specllava.runtime.passes import (
+    AttentionMasks,
+    LogitsReduction,
+    PassInput,
+    PassOutput,
+    PrefillOutput,
+    seen_in_prefill,
+)
 from specllava.runtime.vision import merge_features, num_image_tokens, prompt_contents
 
 

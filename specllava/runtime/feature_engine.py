@@ -13,9 +13,8 @@ from transformers import PreTrainedModel
 
 from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
 from specllava.models.families.family import family_of
-from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache, Content
-from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
+from specllava.runtime.passes import AttentionMasks, LogitsReduction, PassInput, PassOutput
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.vision import merge_features, prompt_contents
 

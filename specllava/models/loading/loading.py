@@ -13,6 +13,7 @@ from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.language_model import (
     LANGUAGE_MODELS,
     check_decoder,
+    checked_context,
     input_device,
     language_model_class,
     parse_device,
@@ -22,12 +23,12 @@ from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, dr
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.models.drafts.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
 from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.fused import fuse
 from specllava.models.families.family import family_of, find_family, known_families
 from specllava.models.families.interface import SharedTower
 from specllava.models.loading.compatibility import check_pair, check_processor, check_relative
-from specllava.models.loading.fused import fuse
 from specllava.models.loading.load_options import LoadOptions
-from specllava.models.loading.memory_estimate import check_memory, checked_context, estimate, without_storage
+from specllava.models.loading.memory_estimate import check_memory, estimate, without_storage
 from specllava.models.loading.quantization import kept_whole, quantization_config
 
 
