@@ -32,8 +32,8 @@ from specllava.toyworld.corpus import (
     converse,
     description,
     encode_chat,
+    list_objects,
     messages,
-    register,
 )  # fmt: skip
 from specllava.toyworld.draw import draw_scene, shown_at
 from specllava.toyworld.evaluate import EVALUATION_START
@@ -191,7 +191,7 @@ def test_what_is_measured_on_was_never_trained_on():
     assert all(abs(one - other) > most for one, other in combinations(measured, 2))
 
 
-TALKS = (register, converse, description)
+TALKS = (list_objects, converse, description)
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def test_hints_say_what_slots_show_and_which_cell_is_spoken_of(processor):
                 assert names[-1] == IGNORE and names[0] == first_tokens(tokenizer, [scene.place])[scene.place]
             else:
                 assert digit[names[2]] == (thing.column, thing.row)
-        _, labels = encode_chat(tokenizer, register(scene, random.Random(index)), 64)
+        _, labels = encode_chat(tokenizer, list_objects(scene, random.Random(index)), 64)
         told = hints.name_cells(scene, labels)
         for place, wanted in enumerate(told[:-1]):
             if wanted != IGNORE:

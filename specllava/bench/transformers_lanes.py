@@ -157,8 +157,8 @@ class _Arrivals(BaseStreamer):
         self, started: float, wall_seconds: float, vision: float, prompt: Prompt, ends: frozenset[int], limit: int
     ) -> TimedRun:
         """Make the run of what arrived."""
-        said = [token for tokens in self._tokens[1:] for token in tokens]
-        kept = clip(said, limit, ends)
+        emitted_ids = [token for tokens in self._tokens[1:] for token in tokens]
+        kept = clip(emitted_ids, limit, ends)
         first = min(len(self._tokens[1]), len(kept))
         left, steps = len(kept) - first, list[TimedStep]()
         taken = [later - earlier for earlier, later in zip(self._times[1:], self._times[2:], strict=False)]

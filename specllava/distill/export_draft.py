@@ -56,7 +56,7 @@ def export_draft(
     Raises:
         ValueError: models that are not there or do not fit, an output that is, or what the layout cannot hold, with the
             way out; in one line.
-        OSError: it cannot be written; nothing is left behind.
+        OSError: it cannot be written; nothing of it remains.
     """
     check_free(output)
     small, large = Checkpoint.at(draft), Checkpoint.at(target)

@@ -43,7 +43,7 @@ def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
         wanted = batch["cells"][referring]
         cells = model.lm_head(gathered[referring]).float()  # [referring, vocab]
         gathering = F.cross_entropy(cells, wanted, reduction="sum") / max(1, len(wanted))
-        loss = answers + recipe.shown_weight * naming + recipe.told_weight * gathering
+        loss = answers + recipe.naming_weight * naming + recipe.gathering_weight * gathering
         return {"loss": loss, "answers": answers, "naming": naming, "gathering": gathering}
 
     return losses

@@ -28,7 +28,7 @@ from specllava.models.families.family import family_of, find_family, known_famil
 from specllava.models.families.interface import SharedTower
 from specllava.models.loading.compatibility import check_pair, check_processor, check_relative
 from specllava.models.loading.load_options import LoadOptions
-from specllava.models.loading.memory_estimate import check_memory, estimate, without_storage
+from specllava.models.loading.memory_estimate import Build, check_memory, estimate, without_storage
 from specllava.models.loading.quantization import kept_whole, quantization_config
 
 
@@ -80,19 +80,13 @@ def load_target(
     device = parse_device(options.device)
     auto = "float32" if device.type == "cpu" else "bfloat16"
     precision = getattr(torch, auto if options.dtype == "auto" else options.dtype)
-    config, small = checkpoint.config(), None
+    config = checkpoint.config()
     check_decoder(checkpoint.name, config.get_text_config())
     family = family_of(config)
     stored = quantization_config(
         options.quantization, device, lambda: kept_whole(without_storage(family.target, config))
     )
-    if draft is not None:
-        small_checkpoint = Checkpoint.at(draft)
-        if is_feature_draft(small_checkpoint):
-            small = (FeatureDraft, sizes_of(small_checkpoint, config))
-        else:
-            small_config = draft_config(small_checkpoint)
-            small = (draft_class(small_checkpoint.name, small_config), small_config)
+    small = None if draft is None else _draft_build(Checkpoint.at(draft), config)
     context = checked_context(options.context, config)
     needed = estimate((family.target, config), small, precision, options.quantization, context)
     context, line = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
@@ -108,6 +102,14 @@ def load_target(
     except ValueError as error:
         raise ValueError(f"{checkpoint.name_or_path}: {error}") from error
     return LoadedTarget(checkpoint.name, model, processor, context)
+
+
+def _draft_build(checkpoint: Checkpoint, target: PretrainedConfig) -> Build:
+    """Return class and configuration of a draft, by which its memory is estimated."""
+    if is_feature_draft(checkpoint):
+        return FeatureDraft, sizes_of(checkpoint, target)
+    config = draft_config(checkpoint)
+    return draft_class(checkpoint.name, config), config
 
 
 def load_draft(
