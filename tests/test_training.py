@@ -54,7 +54,7 @@ from specllava.toyworld.scene import (
     sample_any_scene,
     sample_scene,
 )
-from specllava.toyworld.train import TALKING_START, VALIDATION_START, deepened
+from specllava.toyworld.train import TALKING_START, VALIDATION_START, deepen
 from specllava.toyworld.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
 
 
@@ -290,7 +290,7 @@ def test_added_layers_change_nothing_until_they_learn(processor, looking):
     recipe = ToyRecipe.tiny()
     shallow = LlavaForConditionalGeneration(recipe.llava_config(2, 64, special_ids(processor), tied=True))
     shallow.load_state_dict(looking.state_dict())
-    deeper = deepened(shallow, recipe.llava_config(5, 64, special_ids(processor), tied=True)).eval()
+    deeper = deepen(shallow, recipe.llava_config(5, 64, special_ids(processor), tied=True)).eval()
     batch = PackedBatches(processor, 2, 4, TALKS)(0)
     before, after = (packed_states(model, batch, model)[-1] for model in (shallow.eval(), deeper))
     assert torch.allclose(before, after, atol=1e-6)

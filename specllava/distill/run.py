@@ -189,9 +189,9 @@ def _batches(run: _Run, pair: Pair, rows: Rows, learnt: Tensor) -> tuple[Rows, R
         source = _answered(run, pair, rows, learnt[: run.rows_read].tolist())
         numbers = torch.arange(len(source))
     make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
-    batches = make(see=Pixels(pair.processor, pair.target.config, job.images))
+    batches = make(read_pictures=Pixels(pair.processor, pair.target.config, job.images))
     if job.features is not None:
-        batches = make(see=_features(run, pair, batches, job.features))
+        batches = make(read_pictures=_features(run, pair, batches, job.features))
     return source, batches
 
 

@@ -136,13 +136,13 @@ def _talk(run: _Run, part: Path) -> None:
     """Add layers to the aligned target and train it on free conversations."""
     set_seed(run.recipe.target.seed)
     target = LlavaForConditionalGeneration.from_pretrained(run.root / ALIGNED, dtype=torch.float32)
-    target = deepened(target, run.llava(run.recipe.target_layers, run.recipe.target_hidden, tied=True))
+    target = deepen(target, run.llava(run.recipe.target_layers, run.recipe.target_hidden, tied=True))
     batches = run.packed(run.recipe.target_batch, TALKING, TALKING_START)
     _fit_packed("target", target, batches, run.recipe.target, run)
     save(target, run.processor, part)
 
 
-def deepened(model: LlavaForConditionalGeneration, config: LlavaConfig) -> LlavaForConditionalGeneration:
+def deepen(model: LlavaForConditionalGeneration, config: LlavaConfig) -> LlavaForConditionalGeneration:
     """Add the layers of ``config`` that a model lacks, after its own; at first they change nothing.
 
     They are copies of the old layers, in their order, whose last projections are zero; so the logits are the same.
