@@ -34,8 +34,7 @@ from specllava.models.loading.load_options import LoadOptions, PassesName, Quant
 from specllava.models.loading.loading import load_draft, load_target
 from specllava.models.loading.presets import draft_hint, preset_named, presets
 from specllava.models.media.media import Pictures, open_media
-from specllava.runtime.engines import Engines, engines_for
-from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.kv_caches import EnginePool, KVCaches, build_engine_pool
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.prompt_builder import Messages, PromptBuilder, check_room
 from specllava.runtime.timing import CostMeasurement, costs_key, costs_of_before, kept_costs
@@ -54,7 +53,7 @@ class Pair:
         quantization: how the target's weights are stored.
         context_limit: tokens of prompt and answer, if fewer than the target can hold.
         costs: of passes on this machine; ``None``: measured when they are first needed.
-        passes: how they run, see :func:`~specllava.runtime.engines.engines_for`.
+        passes: how they run, see :func:`~specllava.runtime.kv_caches.build_engine_pool`.
         exact: target-only decodes by the very kernels that verify trees; others round differently in half precision.
     """
 
@@ -146,13 +145,13 @@ class Pair:
         return input_device(self.target)
 
     @cached_property
-    def engines(self) -> Engines:
+    def engines(self) -> EnginePool:
         """The engines of its models, which outlive the answers that they serve.
 
         Raises:
             ValueError: passes that this device cannot run.
         """
-        return engines_for(self.device, self.passes, self.exact)
+        return build_engine_pool(self.device, self.passes, self.exact)
 
     @cached_property
     def family(self) -> Family:

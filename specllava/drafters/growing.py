@@ -14,7 +14,7 @@ from specllava.core.growth.rule import GrowthRule, TopTokens
 from specllava.core.tree import DraftTree
 from specllava.drafters.drafter import DraftSession
 from specllava.drafters.top_tokens import Drawing, TopTokensOf, TopTokensReduction, top_tokens
-from specllava.runtime.engines import AnyEngine
+from specllava.runtime.kv_caches import AnyEngine
 from specllava.runtime.passes import PassInput, PassOutput
 from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.sampling import RandomSource
