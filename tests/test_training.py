@@ -40,7 +40,7 @@ from specllava.toyworld.evaluate import EVALUATION_START
 from specllava.toyworld.export import EXPORT_START
 from specllava.toyworld.hints import Hints, first_tokens, naming_loss
 from specllava.toyworld.language import QuestionAnswer
-from specllava.toyworld.packed_losses import drafting_losses, looking_losses, packed_states
+from specllava.toyworld.packed_losses import draft_losses, packed_states, target_losses
 from specllava.toyworld.packing import PackedBatches
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene import (
@@ -295,7 +295,7 @@ def test_added_layers_change_nothing_until_they_learn(processor, looking):
     before, after = (packed_states(model, batch, model)[-1] for model in (shallow.eval(), deeper))
     assert torch.allclose(before, after, atol=1e-6)
     assert len(deeper.model.language_model.layers) == 5
-    learnt = looking_losses(recipe, content_ids(processor.tokenizer))(deeper, batch)
+    learnt = target_losses(recipe, content_ids(processor.tokenizer))(deeper, batch)
     learnt["loss"].backward()
     assert all(layer.mlp.down_proj.weight.grad.abs().sum() > 0 for layer in deeper.model.language_model.layers)
 
@@ -304,11 +304,11 @@ def test_a_draft_reads_its_slots_before_its_first_layer(processor, looking):
     draft = DraftLlava(ToyRecipe.tiny().llava_config(1, 32, special_ids(processor), tied=True))
     batch = PackedBatches(processor, 2, 4, TALKS)(0)
     eyes = copy.deepcopy(looking).float()
-    drafting_losses(draft, batch, eyes, 0.1)["naming"].backward()
+    draft_losses(draft, batch, eyes, 0.1)["naming"].backward()
     assert all(weight.grad.abs().sum() > 0 for weight in draft.model.multi_modal_projector.parameters())
     assert all(weight.grad is None for weight in draft.model.language_model.layers.parameters())
     draft.zero_grad()
-    drafting_losses(draft, batch, eyes, 0.1)["answers"].backward()
+    draft_losses(draft, batch, eyes, 0.1)["answers"].backward()
     assert all(weight.grad.abs().sum() > 0 for weight in draft.model.language_model.layers.parameters())
     assert all(weight.grad is None for weight in eyes.parameters())
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
-from specllava.bench.sighted_assistant import SightedAssistant, blindness
+from specllava.bench.sighted_assistant import SightedAssistant, why_blind
 from specllava.bench.timed_run import TimedRun, TimedStep
 from specllava.core.config import DecodingConfig
 from specllava.decoding import clip
@@ -82,7 +82,7 @@ TRANSFORMERS_LANES: Final[Mapping[str, TransformersLane]] = MappingProxyType(
         ),
         "transformers-assisted-sighted": TransformersLane(
             lambda pair, prompt: {"assistant_model": SightedAssistant(_assistant(pair), prompt)},
-            blindness,
+            why_blind,
             needs_draft=True,
         ),
         "transformers-prompt-lookup": TransformersLane(_lookup),

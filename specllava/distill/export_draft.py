@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from specllava.core.files import whole_directory
-from specllava.distill.make_draft import MadeDraft, check_free
+from specllava.core.files import check_free, whole_directory
+from specllava.distill.make_draft import MadeDraft
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.hub_cache import SINGLE
 from specllava.models.drafts.draft_reading import LayoutName

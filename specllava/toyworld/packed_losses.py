@@ -22,7 +22,7 @@ from specllava.toyworld.recipe import ToyRecipe
 PackedLosses = Callable[[Any, Batch], Losses]
 
 
-def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
+def target_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
     """Return a target's loss function for packed rows: the answers, and both hints of :mod:`specllava.toyworld.hints`.
 
     Args:
@@ -49,7 +49,7 @@ def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
     return losses
 
 
-def drafting_losses(
+def draft_losses(
     draft: DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration, scenery: float
 ) -> Losses:
     """Return a draft's losses on packed rows: the answers, and the words of the slots *before* its first layer.

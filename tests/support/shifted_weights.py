@@ -38,7 +38,7 @@ def shift_weights(count: int) -> None:
         with torch.no_grad():
             return model._apply(shifted)
 
-    checkpoint.aligned = shifted
+    checkpoint.align_memory = shifted
     loading._ready = lambda model, device: moved(layer_out(model, device))
     loading.fuse = lambda model: moved(fuse(model))
 

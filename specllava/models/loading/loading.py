@@ -18,7 +18,7 @@ from specllava.models.checkpoints.language_model import (
     language_model_class,
     parse_device,
 )
-from specllava.models.checkpoints.tokens import align, eos_token_ids
+from specllava.models.checkpoints.tokens import eos_token_ids, resize_vocabulary
 from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, draft_config, vision_source
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.models.drafts.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
@@ -154,7 +154,7 @@ def load_draft(
     if not relative:
         check_pair(target, model, processor, reads)
     elif (rows := target.config.get_text_config().vocab_size) != config.get_text_config().vocab_size:
-        align(model, checkpoint.name, 1 + max(reads.tokenizer.get_vocab().values()), rows)
+        resize_vocabulary(model, checkpoint.name, 1 + max(reads.tokenizer.get_vocab().values()), rows)
     model = fuse(_ready(model, device))
     return LoadedDraft(checkpoint.name, model, reads if vision_source(model) == "own" else None)
 
