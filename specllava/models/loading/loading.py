@@ -26,7 +26,7 @@ from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.models.drafts.fused import fuse
 from specllava.models.families.family import family_of, find_family, known_families
 from specllava.models.families.interface import SharedTower
-from specllava.models.loading.compatibility import check_pair, check_processor, check_relative
+from specllava.models.loading.compatibility import check_pair, check_processor, check_same_family
 from specllava.models.loading.load_options import LoadOptions
 from specllava.models.loading.memory_estimate import Build, check_memory, estimate, without_storage
 from specllava.models.loading.quantization import kept_whole, quantization_config
@@ -96,7 +96,7 @@ def load_target(
     arguments = _experts(device, precision) | ({} if stored is None else {"quantization_config": stored})
     if device.type != "cpu" or options.device_map:
         arguments["device_map"] = "auto" if options.device_map else {"": device}
-    model = _ready(checkpoint.load(family.target, dtype=precision, **arguments), device)
+    model = _prepare(checkpoint.load(family.target, dtype=precision, **arguments), device)
     try:
         eos_token_ids(model, processor.tokenizer)  # refused here, and not in the first answer
     except ValueError as error:
@@ -131,7 +131,7 @@ def load_draft(
     checkpoint, asked = Checkpoint.at(draft), reading or DraftReading()
     if is_feature_draft(checkpoint):
         made = load_feature_draft(checkpoint, target, asked, tell)
-        return LoadedDraft(checkpoint.name + asked.suffix, fuse(_ready(made, input_device(target))), None)
+        return LoadedDraft(checkpoint.name + asked.suffix, fuse(_prepare(made, input_device(target))), None)
     if asked.draft_format is not None:
         raise ValueError(f"{checkpoint.name} is no draft of format {asked.draft_format}: leave --draft-format out")
     if asked.options:
@@ -145,17 +145,17 @@ def load_draft(
     device = input_device(target)
     where: dict[str, Any] = {} if device.type == "cpu" else {"device_map": {"": device}}
     shares = all(isinstance(one, SharedTower) for one in (family, family_of(target.config)))
-    relative = family is not None and not shares  # whose tower and prompt are its own
-    if relative:
-        check_relative(checkpoint.name, config, reads.tokenizer, target.config, processor.tokenizer)
+    own_prompt = family is not None and not shares  # whose tower and prompt are its own
+    if own_prompt:
+        check_same_family(checkpoint.name, config, reads.tokenizer, target.config, processor.tokenizer)
     if family is not None and build is family.target:
         check_processor(checkpoint.name, family, config, reads)
     model = checkpoint.load(build, dtype=target.dtype, **where, **_experts(device, target.dtype))
-    if not relative:
+    if not own_prompt:
         check_pair(target, model, processor, reads)
     elif (rows := target.config.get_text_config().vocab_size) != config.get_text_config().vocab_size:
         resize_vocabulary(model, checkpoint.name, 1 + max(reads.tokenizer.get_vocab().values()), rows)
-    model = fuse(_ready(model, device))
+    model = fuse(_prepare(model, device))
     return LoadedDraft(checkpoint.name, model, reads if vision_source(model) == "own" else None)
 
 
@@ -185,7 +185,7 @@ def _experts(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     return {"experts_implementation": "eager"} if device.type == "cpu" or dtype == torch.float64 else {}
 
 
-def _ready(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+def _prepare(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
     """Prepare a model: without dropout, on a CPU with its weights laid out for a tree's number of rows.
 
     A linear layer's weight ``[out, in]`` stored column by column holds the same numbers. Multiplying 4 to 64 rows by
