@@ -1,4 +1,4 @@
-"""Which lanes of a benchmark got slower than an earlier report of it says."""
+"""Lanes of a benchmark that are slower than in an earlier report of it."""
 
 from __future__ import annotations
 

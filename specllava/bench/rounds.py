@@ -67,7 +67,7 @@ def measure(
     A lane of ``transformers`` that fails is left out from there on, and the report says why.
 
     Raises:
-        BenchStopped: Ctrl-C, once there is something to tell.
+        BenchStopped: Ctrl-C, once something was measured.
         ValueError: a dialogue that cannot be asked.
     """
     return _Bench(pair, dialogues, runners, config, plan).measure()

@@ -54,7 +54,7 @@ class Lab:
     def drafters(
         self, image: Pictures, messages: Messages, others: Mapping[str, Lab], config: DecodingConfig | None = None
     ) -> Generator[Sweep]:
-        """Race the drafts of one target on one prompt, and prompt lookup; whoever ``config`` lets draft.
+        """Race the drafts of one target on one prompt, and prompt lookup, whatever drafter ``config`` names.
 
         Args:
             others: a lab for each draft, by what it is called.

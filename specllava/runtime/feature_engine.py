@@ -86,6 +86,10 @@ class FeatureEngine:
         own = self._run(inputs, self._rotations(positions), batch, batch.tokens, self._in_text(positions))
         return PassOutput(self.model.logits(own), own)
 
+    def copy_from(self, other: FeatureEngine) -> None:
+        """Take over the columns of an engine of smaller capacity."""
+        self.cache.copy_from(other.cache)
+
     def keep(self, base: int, offsets: Sequence[int]) -> None:
         """Keep columns; see :meth:`BranchCache.keep`."""
         self.cache.keep(base, offsets)

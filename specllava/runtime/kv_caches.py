@@ -9,7 +9,8 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -22,6 +23,8 @@ from specllava.runtime.padded_engines import PaddedEngine, PaddedFeatureEngine, 
 from specllava.runtime.padded_passes import WIDEST, EagerRunner, GraphRunner, PassRunner, bucket_of, window_of
 
 AnyEngine = Engine | FeatureEngine
+Key = TypeVar("Key")
+Held = TypeVar("Held", Engine, FeatureEngine)
 MOST_FREE = 3  # engines of a model that wait for another text: as many as lanes of a race
 log = logging.getLogger(__name__)
 
@@ -67,7 +70,7 @@ class EnginePool:
         return free if isinstance(free, Engine) else PaddedEngine(model, window_of(capacity), runner())
 
     def feature_engine(self, draft: FeatureDraft, capacity: int) -> FeatureEngine:
-        """Return the engine of a feature draft, likewise."""
+        """Return an engine of a feature draft that holds nothing."""
         runner = self._padding(draft)
         if runner is None:
             return FeatureEngine(draft, capacity)
@@ -101,7 +104,7 @@ class EnginePool:
                 self._free = [one for one in self._free if all(one is not old for old in gone)] + [engine]
 
     def _take(self, model: PreTrainedModel, capacity: int) -> AnyEngine | None:
-        """Return the smallest free engine that fits. If none does, texts have outgrown them, and they are let go."""
+        """Return the smallest free engine that fits. If none does, texts have outgrown them, and they are dropped."""
         own = sorted((e for e in self._free if e.model is model), key=lambda engine: engine.cache.capacity)
         fitting = next((engine for engine in own if engine.cache.capacity >= capacity), None)
         gone = own if fitting is None else [fitting]
@@ -166,20 +169,13 @@ class KVCaches:
         return own + sum(engine.nbytes for engine in self._engines.values())
 
     def feature_engine(self, draft: FeatureDraft, capacity: int) -> FeatureEngine:
-        """Return the engine of a feature draft, likewise larger if needed."""
-        held = self._feature_engines.get(draft)
-        if held is None or held.cache.capacity < capacity:
-            larger = self._pool.feature_engine(draft, capacity)
-            if held is not None:
-                larger.cache.copy_from(held.cache)
-                self._pool.give_back([held])
-            held = self._feature_engines[draft] = larger
-        return held
+        """Return the engine of a feature draft, with ``capacity`` columns at least."""
+        return self._hold(self._feature_engines, draft, capacity, partial(self._pool.feature_engine, draft))
 
     def engine(
         self, model: PreTrainedModel, capacity: int, state_layers: Sequence[int] = (), rows: int = 0
     ) -> Engine:
-        """Return the engine of a model; a larger one with the same columns if it has fewer than ``capacity``.
+        """Return the engine of a model, with ``capacity`` columns at least.
 
         A target that drafts too has two: one verifies, the other drafts.
 
@@ -187,17 +183,23 @@ class KVCaches:
             state_layers: hidden states that its passes return.
             rows: tokens of the largest tree that it verifies; 0 for an engine that drafts.
         """
-        key = model, rows > 0
-        held = self._engines.get(key)
-        if held is None or held.cache.capacity < capacity:
-            larger = self._pool.engine(model, capacity)
-            if held is not None:
-                larger.copy_from(held)
-                self._pool.give_back([held])
-            held = self._engines[key] = larger
-        self._pool.prepare(held, capacity, rows)
-        held.set_state_layers(state_layers)
-        return held
+        engine = self._hold(self._engines, (model, rows > 0), capacity, partial(self._pool.engine, model))
+        self._pool.prepare(engine, capacity, rows)
+        engine.set_state_layers(state_layers)
+        return engine
+
+    def _hold(
+        self, held: dict[Key, Held], key: Key, capacity: int, lend: Callable[[int], Held]
+    ) -> Held:
+        """Return the engine that is held under a key; a larger one with the same columns replaces one too small."""
+        engine = held.get(key)
+        if engine is None or engine.cache.capacity < capacity:
+            larger = lend(capacity)
+            if engine is not None:
+                larger.copy_from(engine)
+                self._pool.give_back([engine])
+            engine = held[key] = larger
+        return engine
 
     @contextmanager
     def in_use(self) -> Iterator[None]:

@@ -91,7 +91,7 @@ def unpaddable(model: PreTrainedModel) -> str | None:
 
 
 class PaddedFeatureEngine(FeatureEngine):
-    """A :class:`FeatureEngine` over a slab, likewise."""
+    """A :class:`FeatureEngine` over a slab."""
 
     cache: SlabCache
 

@@ -81,7 +81,7 @@ class AttentionMasks:
         Args:
             visible: ``[tokens, columns]``.
             positions: of each token in the text; read only where there is a window.
-            cached: position of each cached column; likewise.
+            cached: position of each cached column; read only where there is a window.
         """
         full = self._additive_mask(visible)
         if self.window is None:

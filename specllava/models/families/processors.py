@@ -53,7 +53,7 @@ class LlavaOnevisionProcessorPil(LlavaOnevisionProcessor):
 
 
 class InternVLProcessorPil(InternVLProcessor):
-    """InternVL's processor, likewise."""
+    """InternVL's processor without its video processor."""
 
     def __init__(
         self,

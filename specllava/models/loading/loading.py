@@ -50,7 +50,7 @@ class LoadedTarget:
     """A target with its processor.
 
     Args:
-        context: tokens of prompt and answer that it takes: as many as were asked for, or as memory is there for.
+        context: tokens of prompt and answer that it takes: as many as requested, or as fit the memory.
     """
 
     name: str
