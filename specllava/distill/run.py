@@ -68,6 +68,8 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
         run.tell(f"already done: {job.output}")
         return done if main else None
     pair = _load_pair(run)
+    if config.tensorboard:
+        accelerator.init_trackers("tensorboard")
     with accelerator.main_process_first():
         rows = index_rows(job.data, job.images, run.output.rows)
     if rows.reasons.counts:
@@ -166,13 +168,10 @@ def _encoder(pair: Pair, length: int, row: Row) -> ChatEncoder:
 
 def _load_pair(run: _Run) -> Pair:
     """Load the target, with the draft that learns if there is one; refuse what the loss does not support."""
-    job = run.job
-    device = str(run.accelerator.device)
+    job, device = run.job, str(run.accelerator.device)
     pair = Pair.load(job.target, name="distillation", device=device, dtype=job.dtype, context=job.context)
     pair = pair if job.draft is None else pair.with_draft(job.draft)
     check_teachable(pair, job.training)
-    if job.training.tensorboard:
-        run.accelerator.init_trackers("tensorboard")
     return pair
 
 
