@@ -22,7 +22,7 @@ from specllava.cli.options import write_json
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
-from specllava.models.loading.fused import fuse
+from specllava.models.drafts.fused import fuse
 from specllava.pair import run_info
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine

@@ -43,7 +43,7 @@ from specllava.core.trace import NO_DRAFT, DecodeTrace
 from specllava.lane import lane_of
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
-from specllava.models.loading.fused import fuse
+from specllava.models.drafts.fused import fuse
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.toyworld.build import build_processor, special_ids

@@ -32,7 +32,7 @@ from specllava.findings.bootstrap import pooled_ratio
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
 from specllava.findings.comparison_tables import race_files, records, to_csv, to_json, to_markdown
 from specllava.lab import Lab
-from specllava.lab.comparison import Side, compare_questions, same_words
+from specllava.lab.comparison import Side, compare_questions, same_tokens
 from specllava.pair import Pair
 from visual.player.race_frames import race_frames
 from visual.player.recorded import read_recorded
@@ -330,7 +330,7 @@ def test_sides_may_be_two_pairs(tiny: Pair) -> None:
     ],
 )
 def test_tokens_are_compared_where_chance_draws_the_same(a: Any, b: Any, same: bool) -> None:
-    assert same_words(DecodingConfig(**a), DecodingConfig(**b)) is same
+    assert same_tokens(DecodingConfig(**a), DecodingConfig(**b)) is same
 
 
 def test_sides_are_named_by_what_sets_them_apart(tiny: Pair) -> None:

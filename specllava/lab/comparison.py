@@ -124,7 +124,7 @@ def _row(
         image=question.name,
         a=summarise([one]),
         b=summarise([two]),
-        sameness=compare(one, two) if same_words(a.config, b.config) else None,
+        sameness=compare(one, two) if same_tokens(a.config, b.config) else None,
         counted=(ours.seconds, theirs.seconds) if a.costs and b.costs else None,
         packed_race=gzip.compress(comparison_json(*named, picture_name(question, number)).encode(), mtime=0),
     )
@@ -142,7 +142,7 @@ class _Lane:
         """Add an event."""
         self.events.append(event)
         if isinstance(event.item, StepTrace) and self.side.costs is not None:
-            self.seconds += self.side.costs.step_seconds(event.draft_widths, event.item.tree.drafted)
+            self.seconds += self.side.costs.step_seconds(event.draft_pass_tokens, event.item.tree.drafted)
 
     def trace(self) -> DecodeTrace:
         """Collect the lane's trace."""
@@ -154,7 +154,7 @@ def picture_name(question: Question, number: int) -> str | None:
     return None if question.image is None else f"{number:03}{PurePath(question.name or '.png').suffix or '.png'}"
 
 
-def same_words(a: DecodingConfig, b: DecodingConfig) -> bool:
+def same_tokens(a: DecodingConfig, b: DecodingConfig) -> bool:
     """Whether one target would give the same tokens: nothing is drawn, or the same draws by the target itself."""
     drawn = {(one.temperature, one.top_p, one.top_k, one.seed) if one.temperature else () for one in (a, b)}
-    return a.exact and b.exact and len(drawn) == 1
+    return a.keeps_tokens and b.keeps_tokens and len(drawn) == 1

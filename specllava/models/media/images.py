@@ -141,6 +141,6 @@ def _upright(picture: Image.Image, longest: int | None, most: int, own: bool = F
 def _orientation(picture: Image.Image) -> int:
     """Return the EXIF orientation, 1 if there is none; of a PNG only if it is before the pixels."""
     if picture.format == "PNG" and "exif" not in picture.info:
-        return 1  # Pillow would decode the picture to look behind it
+        return 1  # Pillow would decode the picture to look after it
     orientation: int = picture.getexif().get(ExifTags.Base.Orientation, 1)
     return orientation
