@@ -2,8 +2,8 @@
 
     python -m benchmarks.drafters --begin assets/toy/eagle --work runs/drafters --json benchmarks/results/drafters.json
 
-Each variant begins as the EagleVLM that is given and learns as many steps on the same batches, EagleVLM itself too, so
-that only the compressor differs. What ``--work`` holds already is not trained again. One run measures all: every
+Each variant, EagleVLM itself too, begins as the given EagleVLM and learns as many steps on the same batches. So only
+the compressor differs. What ``--work`` holds already is not trained again. One run measures all: every
 drafter answers each held-out prompt in turn.
 """
 

@@ -24,16 +24,20 @@ COUNT = """() => {
     return e.checkVisibility({ opacityProperty: true, visibilityProperty: true }) && box.width > 0.5 && box.height > 0.5
       && box.bottom > Math.max(0, room.top + 4) && box.top < Math.min(innerHeight, room.bottom - 4);
   };
-  const all = [...document.body.querySelectorAll("*")].filter((e) => !e.closest("#first-paint, .offscreen, option") && seen(e));
+  const every = [...document.body.querySelectorAll("*")];
+  const all = every.filter((e) => !e.closest("#first-paint, .offscreen, option") && seen(e));
+  const drawn = (e) => e instanceof SVGElement || getComputedStyle(e).backgroundImage !== "none";
   const leaves = all.filter((e) => e.matches("button, input, select, textarea, img")
-    || !e.children.length && (e.textContent.trim() || e instanceof SVGElement || getComputedStyle(e).backgroundImage !== "none"));
-  const texts = all.flatMap((e) => e.matches("textarea") ? [e.value] : [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.textContent));
-  return { elements: leaves.length, words: texts.join(" ").split(/\\s+/).filter(Boolean).length, page: document.documentElement.scrollHeight };
+    || !e.children.length && (e.textContent.trim() || drawn(e)));
+  const own = (e) => [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.textContent);
+  const words = all.flatMap((e) => e.matches("textarea") ? [e.value] : own(e)).join(" ").split(/\\s+/).filter(Boolean);
+  return { elements: leaves.length, words: words.length, page: document.documentElement.scrollHeight };
 }"""
 SHIFTS = """() => {
   window.shifts = [];
-  new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((e) => [e.value, e.startTime,
-    e.sources.map(({ node }) => node?.className?.baseVal ?? node?.className ?? node?.nodeName)])))
+  const named = ({ node }) => node?.className?.baseVal ?? node?.className ?? node?.nodeName;
+  new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((e) =>
+    [e.value, e.startTime, e.sources.map(named)])))
     .observe({ type: "layout-shift", buffered: false });
 }"""
 # Nodes of the tree that are seen in a beat, by id.
@@ -42,7 +46,9 @@ SEEN = """() => {
   const seen = [];
   for (const { customdata = [], uid, name } of chart.data) {
     const points = chart.querySelectorAll(`.trace${uid} .point`);
-    customdata.forEach((node, place) => name !== "marked" && getComputedStyle(points[place]).opacity > 0.5 && seen.push(node));
+    customdata.forEach((node, place) => {
+      if (name !== "marked" && getComputedStyle(points[place]).opacity > 0.5) seen.push(node);
+    });
   }
   return [...new Set(seen)].sort((a, b) => a - b);
 }"""
@@ -173,11 +179,16 @@ def test_nothing_moves_while_a_run_comes_or_steps_are_walked(shipped_page: Serve
     tab.page.wait_for_timeout(600)
     tab.page.evaluate(SHIFTS)
     tab.page.focus(".stage")
+    button = "document.querySelector('[data-do=next]').getBoundingClientRect().top"
+    place = tab.page.evaluate(button)
     for key in ["ArrowLeft"] * 9 + ["ArrowRight"] * 9:
-        place = tab.page.evaluate("document.querySelector('[data-do=next]').getBoundingClientRect().top")
+        tab.page.evaluate("window.shifts.length = 0")
         tab.page.keyboard.press(key)
         tab.page.wait_for_timeout(60)
-        assert tab.page.evaluate("document.querySelector('[data-do=next]').getBoundingClientRect().top") == pytest.approx(place, abs=1)
+        assert tab.page.evaluate(button) == pytest.approx(place, abs=1)
+        shifts = tab.page.evaluate("window.shifts")
+        assert sum(value for value, *_ in shifts) < 0.02, json.dumps(shifts)
+    tab.page.evaluate("window.shifts.length = 0")
     tab.run("What is on the left?", "0.05")
     tab.wait(FINISHED)
     tab.page.wait_for_timeout(600)
@@ -190,7 +201,8 @@ def test_a_phone_shows_the_question_in_a_line_then_sentence_and_tree(shipped_pag
     tab = Visit(new_page(browser, {"width": 375, "height": 812}))
     tab.page.goto(f"{shipped_page.address}?view=explain")
     tab.page.wait_for_selector(".tree .main-svg .textpoint")
-    tops = [tab.page.evaluate("(s) => document.querySelector(s).getBoundingClientRect().top", s) for s in ("#ask", ".sentence", ".tree", ".lanes")]
+    top = "(selector) => document.querySelector(selector).getBoundingClientRect().top"
+    tops = [tab.page.evaluate(top, selector) for selector in ("#ask", ".sentence", ".tree", ".lanes")]
     assert tops == sorted(tops) and tops[2] < 400 and tops[3] > 600
     assert tab.page.evaluate("document.querySelector('#ask').getBoundingClientRect().height") < 64
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 375

@@ -22,8 +22,9 @@ MARKS: Final = "0789"  # of the frames of a clip, in their order: digits that no
 
 
 class ClipBatches:
-    """Batches by number, a clip a row: those of :class:`PackedBatches`, with the pictures of all rows one after the
-    other in ``pixel_values [b · frames, 3, h, w]`` and ``patch_names [b, frames · patches, NAMES + 2]``.
+    """Batches by number, a clip a row, as of :class:`PackedBatches`. The pictures of all rows are concatenated.
+
+    Shapes are ``pixel_values [b · frames, 3, h, w]`` and ``patch_names [b, frames · patches, NAMES + 2]``.
 
     Args:
         frames: how many frames of its clips a batch shows; batches take turns.
@@ -59,8 +60,10 @@ class ClipBatches:
         return pack_row(self.tokenizer, talks, self.image_tokens, lambda labels: [IGNORE] * len(labels), count)
 
     def name_patches(self, clip: Clip, count: int) -> Tensor:
-        """Return the words of each slot, ``[frames · patches, NAMES + 2]``: those of its frame, the frame's mark, and
-        whether its object has moved since the frame before."""
+        """Return the words of each slot, ``[frames · patches, NAMES + 2]``.
+
+        They are those of its frame, the frame's mark, and whether its object has moved since the frame before.
+        """
         before: Scene | None = None
         named = []
         for mark, scene in zip(self.marks, clip.frames(count), strict=False):

@@ -83,7 +83,8 @@ class Visit:
         """Leave; a tab in a browser's own profile must have left nothing there."""
         context = self.page.context
         if context == context.browser.contexts[0]:
-            kept = self.page.evaluate("document.cookie + Object.keys(localStorage).filter((key) => key !== 'specllava.view')")
+            left = "document.cookie + Object.keys(localStorage).filter((key) => key !== 'specllava.view')"
+            kept = self.page.evaluate(left)
             self.page.close()
             assert not kept, f"the next visitor would have it: {kept}"
         else:
