@@ -196,11 +196,13 @@ def test_once_both_lanes_have_ended_equal_words_meet_within_a_second(saved_page:
         assert bool(ends) == (motion == "no-preference")
         assert all(end < 1200 for end in ends)
         tokens = len(race["target-only"].token_ids)
-        tab.wait("getComputedStyle(document.querySelector('.meeting')).opacity === '1'")
+        while tab.page.evaluate("getComputedStyle(document.querySelector('.meeting')).opacity") != "1":
+            tab.page.wait_for_timeout(50)  # the page's policy forbids what a browser that waits by itself would do
         assert tab.text(".meeting") == f"identical ✓ {tokens} of {tokens} tokens; the first comes from reading"
         assert tab.page.get_attribute(".meeting", "aria-live") == "polite"
         met = "getComputedStyle(document.querySelector('.word')).backgroundColor !== 'rgba(0, 0, 0, 0)'"
-        tab.wait(met)
+        tab.page.wait_for_timeout(300)
+        assert tab.page.evaluate(met)
         tab.page.click("[data-do=previous]")
         assert not tab.page.evaluate(met)
 
