@@ -11,6 +11,7 @@ from visual.player.static_files import PLOTLY_JS, STATIC, static_text, static_ve
 MODULES: Final = (
     "views.js",
     "race.js",
+    "lanes.js",
     "ribbon.js",
     "dialogue.js",
     "lessons.js",
