@@ -223,7 +223,8 @@ def test_the_first_word_that_differs_is_marked_in_both_lanes(saved_page: SavedPa
 def test_the_ribbon_has_bars_of_said_words_only_and_nothing_over_its_key(saved_page: SavedPages) -> None:
     race = synthetic_race(1)
     tab = saved_page(recorded_frames(*(race[name] for name in LANES)))
-    bars = "[...document.querySelectorAll('.ribbon-bar')].filter((bar) => getComputedStyle(bar).visibility === 'visible').length"  # noqa: E501
+    bars = """[...document.querySelectorAll('.ribbon-bar')].filter((bar) => getComputedStyle(bar).visibility === 'visible')
+      .reduce((sum, bar) => sum + bar.getAttribute('d').match(/M/g).length, 0)"""
     said = "document.querySelectorAll('[data-lane=speculative] .word:not(.later, .pale)').length"
     for place in (0, 300, 500, 1000):
         tab.page.evaluate("(place) => { const scrub = document.querySelector('.scrub'); scrub.value = place; scrub.dispatchEvent(new Event('input')); }", place)  # noqa: E501

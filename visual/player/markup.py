@@ -8,8 +8,8 @@ from visual.figures.theme import css_variables
 from visual.player.static_files import STATIC, static_text
 
 STYLES = (
-    "page", "shell", "lanes", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures", "coin",
-    "views",
+    "page", "shell", "lanes", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures",
+    "coin", "views",
 )  # fmt: skip
 TITLE = "specllava: a draft's doubt grows a tree, one pass checks it"
 CLAIM = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."
