@@ -48,10 +48,10 @@ COLUMNS: Final = (  # heading, field of the record, and how the table writes it
     ("Δ speed by passes", "counted_ratio", "change"), ("Δ speed by the clock", "speed_ratio", "change"),
     ("tokens", "same", "same"),
 )  # fmt: skip
-MODULES: Final = ("files.js", "against.js")
+MODULES: Final = ("files.js", "tables.js", "against.js")
 MOUNT: Final = """
-loaded.then(({ files, against }) =>
-  against.mount({ element, props, watch, files, open: (given) => trigger("select", { given }) }));
+loaded.then(({ files, tables, against }) =>
+  against.mount({ element, props, watch, files, tables, open: (given) => trigger("select", { given }) }));
 """
 TITLE: Final = "A against B, on many prompts"
 ABOUT: Final = (

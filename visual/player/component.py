@@ -23,6 +23,7 @@ MODULES: Final = (
     "coin_math.js",
     "coin_toss.js",
     "coin.js",
+    "tables.js",
     "files.js",
     "glossary.js",
     "pays_math.js",

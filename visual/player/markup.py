@@ -7,7 +7,10 @@ import html
 from visual.figures.theme import css_variables
 from visual.player.static_files import STATIC, static_text
 
-STYLES = ("page", "shell", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures", "coin")
+STYLES = (
+    "page", "shell", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures", "coin",
+    "tables",
+)  # fmt: skip
 TITLE = "specllava: a draft's doubt grows a tree, one pass checks it"
 CLAIM = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."
 PREVIEW_ALT = "A tree of guessed tokens; the branch that the large model keeps is marked."

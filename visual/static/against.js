@@ -12,7 +12,7 @@ const WRITTEN = {
 };
 
 // `open([id, row])` asks for the pair of a row, counted from 0.
-export function mount({ element, props, watch, files, open }) {
+export function mount({ element, props, watch, files, tables, open }) {
   const root = element.querySelector(".against-result");
   const find = (selector) => root.querySelector(selector);
   let view = null;
@@ -24,7 +24,7 @@ export function mount({ element, props, watch, files, open }) {
     if (key) sort(key);
     else if (row) open([view.id, Number(row)]);
   });
-  find(".against-files").addEventListener("click", ({ target }) => target.dataset.file && save(target.dataset.file));
+  find(".against-files").addEventListener("click", ({ target }) => target.dataset.file && (target.dataset.file === "copy" ? copy() : save(target.dataset.file)));
   watch("value", show);
   show();
 
@@ -82,6 +82,11 @@ export function mount({ element, props, watch, files, open }) {
       cell.className = `cell-${kind}`;
     }
     return tr;
+  }
+
+  async function copy() {
+    const done = await tables.copied(tables.pasteOf(tables.readTable(find("table"))));
+    find(".table-said").textContent = done ? "Copied." : "This browser lends no clipboard here: save the CSV instead.";
   }
 
   function save(kind) {
