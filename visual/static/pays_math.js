@@ -39,6 +39,52 @@ function pooled(steps, one) {
   return { one, many: Math.max(one, one + (GUESSES * beyond) / (guesses || 1)), level: levels ? sum(steps, (step) => step.drafted) / levels : 0 };
 }
 
+// --- what one set of trees buys against another -----------------------------------------------------
+// A side is { tokens, passes, drafting, guesses }, sums over its steps; `drafting` and all costs are in milliseconds.
+
+const SAME = 0.005; // ratios this near to 1 are none
+export const ALONE = { tokens: 1, passes: 1, drafting: 0, guesses: 0 }; // the target, a token at a time
+
+// Sums over recorded steps { levels, guesses, emitted }, each level of the draft at one cost.
+export function sideOf(steps, level) {
+  return { tokens: sum(steps, (step) => step.emitted), passes: steps.length, drafting: level * sum(steps, (step) => step.levels), guesses: sum(steps, (step) => step.guesses) };
+}
+
+// Ratios of B over A, and the cost of checking GUESSES guesses at which both are as fast; null where none decides it. A
+// pass costs `one` and, for each guess that it checks, an equal part of what `many` costs more.
+export function gainOf(a, b, { one, many }) {
+  const fixed = ({ drafting, passes, tokens }) => (drafting + passes * one) / tokens;
+  const checked = ({ guesses, tokens }) => guesses / tokens;
+  const took = (side) => fixed(side) + (checked(side) * (many - one)) / GUESSES;
+  const more = checked(b) - checked(a);
+  const edge = Math.abs(more) < 1e-9 ? null : one + (GUESSES * (fixed(a) - fixed(b))) / more;
+  return { tokens: b.tokens / b.passes / (a.tokens / a.passes), speed: took(a) / took(b), edge, wider: more > 0 };
+}
+
+// One sentence; `where` says whose costs these are.
+export function gainSentence(a, b, costs, where = "here") {
+  const { tokens, speed, edge, wider } = gainOf(a, b, costs);
+  return `${tokensOf(tokens)}, ${speedOf(speed)} ${where}: ${edgeOf(edge, wider, costs, where)}.`;
+}
+
+function tokensOf(ratio) {
+  if (Math.abs(ratio - 1) <= SAME) return "As many tokens a pass";
+  return ratio >= 2 ? `${ratio.toFixed(1)}× the tokens a pass` : `${ratio > 1 ? "+" : "−"}${Math.abs(100 * (ratio - 1)).toFixed(0)} % tokens a pass`;
+}
+
+function speedOf(ratio) {
+  if (Math.abs(ratio - 1) <= SAME) return "as fast";
+  return ratio >= 2 ? `${ratio.toFixed(1)}× as fast` : `${Math.abs(100 * (ratio - 1)).toFixed(0)} % ${ratio > 1 ? "faster" : "slower"}`;
+}
+
+function edgeOf(edge, wider, { one, many }, where) {
+  if (edge === null) return "as many guesses are checked for a token, so what checking costs does not decide";
+  if (edge <= one) return wider ? `it would not pay even if checking ${GUESSES} guesses cost no more than one token` : "it pays whatever checking costs";
+  return `it pays where checking ${GUESSES} guesses costs ${wider ? "less" : "more"} than ${milliseconds(edge)} (${where}: ${milliseconds(many)})`;
+}
+
+const milliseconds = (value) => `${Number(value.toPrecision(value < 100 ? 2 : 3)).toLocaleString("en")} ms`;
+
 // --- a run that was shown -------------------------------------------------------------------------
 
 // A lane's frames: its prefill, then its steps. Levels are those that a kept node was expanded in.
