@@ -299,7 +299,11 @@ def test_tokens_a_pass_of_ones_own_give_the_verdict_and_impossible_numbers_are_q
 ) -> None:
     race = synthetic_race(1)
     tab = opened(saved_page, recorded_frames(race["target-only"], race["speculative"]))
+    fill(tab, one=22)
+    kept = "20 guesses, a level of the draft, reading, the draft's reading, the answer"
+    assert tab.text(".pays-published") == f"Not yours yet, still as before: {kept}."
     fill(tab, **COSTS)
+    assert tab.text(".pays-published") == ""
     own(tab, tau=3.5, guesses=20, levels=6)
     assert tab.page.locator(".pays-rows input:checked").get_attribute("value") == "own"
     took = 24 + 6 * 2.5  # milliseconds of a pass over 20 guesses and 6 levels

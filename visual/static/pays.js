@@ -19,6 +19,7 @@ export function create(root, { player, modules, plotly, pays }) {
   let file = null; // the race file that was opened: { costs, sets, pair }
   let from = "run"; // where the costs come from: "run", the number of a preset, "bench", "file" or "own"
   let costs = {};
+  let entered = new Set(); // names of costs that a visitor changed since a source was taken
   let wanted = "run"; // the trees that were asked for; the first there are where they are missing
 
   modules.files.unpacked(pays).then((text) => {
@@ -31,6 +32,8 @@ export function create(root, { player, modules, plotly, pays }) {
   preset.addEventListener("change", () => take(preset.value));
   for (const field of fields) field.addEventListener("input", () => {
     costs = { ...costs, [field.dataset.cost]: field.value.trim() === "" ? undefined : Number(field.value) };
+    if (from !== "own") entered = new Set();
+    entered.add(field.dataset.cost);
     from = "own";
     refresh();
   });
@@ -124,9 +127,11 @@ export function create(root, { player, modules, plotly, pays }) {
     tell();
   }
 
-  // Where published costs come from.
+  // Where published costs come from, or which of one's own are still another source's.
   function cite(published) {
     const place = find(".pays-published");
+    const kept = Object.keys(NAMES).filter((name) => from === "own" && costs[name] !== undefined && !entered.has(name));
+    if (kept.length && entered.size) return place.replaceChildren(`Not yours yet, still as before: ${kept.map((name) => NAMES[name]).join(", ")}.`);
     if (!published?.source) return place.replaceChildren();
     const link = Object.assign(document.createElement("a"), { href: published.source, target: "_blank", rel: "noopener", textContent: published.source.replace("https://", "") });
     return place.replaceChildren("Not measured by us: ", link, `, ${published.where}, ${published.date}. What it lacks is empty.`);
