@@ -9,12 +9,12 @@ from visual.player.static_files import STATIC, static_text
 
 STYLES = (
     "page", "shell", "lanes", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures",
-    "coin", "views",
+    "coin", "tables", "views",
 )  # fmt: skip
 TITLE = "specllava: a draft's doubt grows a tree, one pass checks it"
 CLAIM = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."
 PREVIEW_ALT = "A tree of guessed tokens; the branch that the large model keeps is marked."
-PAPERS = {"Paper": "https://arxiv.org/abs/2509.11961", "SpecVLM": "https://arxiv.org/abs/2509.11815"}
+PAPERS = {"Spec-LLaVA paper": "https://arxiv.org/abs/2509.11961", "SpecVLM paper": "https://arxiv.org/abs/2509.11815"}
 VIEWS = {"opening": "How it works", "explain": "Explain", "workbench": "Workbench"}
 FAVICON = STATIC / "favicon.png"
 
@@ -44,5 +44,5 @@ def links(code: str = "", live: str = "") -> str:
 
 def footer() -> str:
     """Return the footer, paper and licence, as HTML."""
-    paper = f'<a href="{PAPERS["Paper"]}" target="_blank" rel="noopener">Spec-LLaVA (arXiv 2509.11961)</a>'
+    paper = f'<a href="{PAPERS["Spec-LLaVA paper"]}" target="_blank" rel="noopener">Spec-LLaVA (arXiv 2509.11961)</a>'
     return f'<p class="footer-line">specllava implements {paper}. Apache License 2.0.</p>'

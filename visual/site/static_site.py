@@ -82,7 +82,7 @@ class StaticSite:
                 for lesson in self.lessons
             ],
         }
-        page = index_html(own, examples, self.lessons, index, packed_pays(), self.live, self.code)
+        page = index_html(own, examples, self.lessons, index, packed_pays(self.code), self.live, self.code)
         (folder / "index.html").write_text(page, encoding="utf-8")
         (folder / "README.md").write_text(readme(self.live), encoding="utf-8")
 

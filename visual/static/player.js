@@ -30,7 +30,7 @@ export function mount({ element, props, watch, server, plotly, page, fork, edit,
   }
   const pictures = modules.pictures.createPictures(root, { modules, plotly: ready, shown: () => ({ frame: player.told.frame, run: player.run }) });
   const { whole, turn } = part("dialogue");
-  const menu = files.createFiles(root, { frames, whole, turn, step: () => player.index() + 1, page, both: part("versus").both, pictures });
+  const menu = files.createFiles(root, { frames, whole, turn, step: () => player.index() + 1, page, both: part("versus").both, pictures, tables: modules.tables });
   function open(list) {
     opened = list;
     player.feed(frames());

@@ -65,6 +65,15 @@ def read_size(source: Path | EncodedImage) -> tuple[int, int]:
     return _read(source, lambda picture: picture.size if _orientation(picture) in SIDEWAYS else picture.size[::-1])
 
 
+def is_animated(source: Path | EncodedImage) -> bool:
+    """Return whether a picture has several frames, of which :func:`open_image` reads the first; no pixel is decoded.
+
+    Raises:
+        ValueError: as :func:`read_size`.
+    """
+    return _read(source, lambda picture: bool(getattr(picture, "is_animated", False)))
+
+
 class _Unfit(ValueError):
     """Error of a readable picture that is refused for its size."""
 
