@@ -124,9 +124,9 @@ def test_leaving_restores_every_attribute_of_the_drawing(saved_page: SavedPages)
           const all = JSON.parse(document.getElementById("frames").textContent).map((text) => JSON.parse(text));
           const steps = all.filter(({ picture, kind }) => picture && kind === "step");
           const frame = { ...steps[5], ...JSON.parse(await unpacked(steps[5].picture)) };
-          const step = readStep(frame);
-          const list = phasesOf(step, 0.3);
-          const drawing = createDrawing(document.querySelector(".tree"));
+          const step = readStep(frame, { threshold: 0.3 });
+          const list = phasesOf(step);
+          const drawing = createDrawing(document.querySelector(".tree"), await module("phase_words"));
           const read = eval(attributes);
           const before = read();
           let changed = 0;

@@ -34,6 +34,7 @@ MODULES: Final = (
     "apng.js",
     "pictures.js",
     "step_phases.js",
+    "phase_words.js",
     "phase_drawing.js",
     "mask.js",
     "kv_cache.js",

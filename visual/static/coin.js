@@ -38,7 +38,7 @@ export function create(root, { player, step: view, modules }) {
 
   function step(next) {
     frame = next;
-    at = Math.max(0, (frame.draws ?? []).findIndex(refusal)); // a refusal shows all that there is
+    at = closest(frame.draws ?? []);
     if (sampled) show();
   }
 
@@ -90,7 +90,7 @@ export function create(root, { player, step: view, modules }) {
     const parts = judged
       ? [[0, draw.acceptance, "keeps", ""], [draw.acceptance, 1 - draw.acceptance, "refuses", ""]]
       : draw.starts.map((start, place) => [start, draw.p[place], draw.guessed[place] ? "keeps" : "own", draw.words[place]]);
-    line.replaceChildren(...parts.map(([start, width, kind, text]) => {
+    line.replaceChildren(...parts.filter(([, width]) => width > 0).map(([start, width, kind, text]) => {
       const part = styled("i", `coin-part ${kind}`, width > 0.09 ? text : "");
       part.style.left = `${100 * start}%`;
       part.style.width = `${100 * width}%`;
@@ -109,6 +109,15 @@ export function create(root, { player, step: view, modules }) {
 
 // Whether a guess was judged and turned down.
 const refusal = ({ uniform, acceptance }) => acceptance !== null && uniform >= acceptance;
+
+// The decision to begin with: a refusal shows all that there is, then a guess that might have been refused, then a draw of
+// the target's own; of several the closest call, of draws that with the least certain outcome. A certain one proves nothing.
+function closest(draws) {
+  const rank = (draw) => (refusal(draw) ? 0 : draw.acceptance === null ? 2 : draw.acceptance < 1 ? 1 : 3);
+  const call = (draw) => (draw.acceptance === null ? Math.max(...draw.p) : Math.abs(draw.uniform - draw.acceptance));
+  const order = draws.map((_, place) => place).sort((a, b) => rank(draws[a]) - rank(draws[b]) || call(draws[a]) - call(draws[b]));
+  return order[0] ?? 0;
+}
 
 // The likeliest words, the judged one among them, and all others as one.
 function rowsOf({ words, p, q, place, guessed, credit }, residual) {

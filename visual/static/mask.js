@@ -6,7 +6,7 @@ const WIDTH = 380; // units of the drawing, which scales to its slot
 const [MARGIN, LABEL, CONTEXT] = [34, 62, 46]; // of positions, of tokens, of the one column for the context
 const WIDEST = 17; // of a cell
 const READABLE = 8.5; // cells from here on have their tokens beside them
-const HEAD = 54;
+const [HEAD, TAIL] = [54, 30]; // above the rows, and right of the columns: names of columns are slanted
 const LETTERS = 9;
 const NAMED = 5; // nodes that a sentence names
 
@@ -38,7 +38,7 @@ export function createMask(slot, { look, choose }) {
   function lay(next, columns) {
     [step, cached] = [next, columns];
     const { length } = step.nodes;
-    cell = Math.min(WIDEST, (WIDTH - left()) / length);
+    cell = Math.min(WIDEST, (WIDTH - left() - TAIL) / length);
     const height = HEAD + cell * length + 2;
     put(picture, { viewBox: `0 0 ${WIDTH} ${height}`, "aria-label": `Attention mask: ${length} nodes, each sees ${cached} columns of context, the nodes above it and itself` });
     const levels = Array.from({ length: step.levels + 1 }, (_, level) => layLevel(level));
@@ -92,7 +92,7 @@ export function createMask(slot, { look, choose }) {
     if (step.verdict[node] === "n") return `${word} is not in the pass: it comes out of it.`;
     if (!step.nodes.includes(node)) return `${word} was cut before the pass, so it has no row.`;
     const before = above(node);
-    const sees = `${word} at position ${cached + step.depth[node]} sees the context${before.length ? ` and ${listed(before)}` : " only"}`;
+    const sees = `${word} at position ${cached + step.depth[node]} sees the context${before.length ? `, ${listed(before)}` : ""} and itself`;
     const siblings = step.nodes.filter((other) => other && other !== node && step.parent[other] === step.parent[node]);
     if (siblings.length) return `${sees}; it does not see its sibling${siblings.length > 1 ? "s" : ""} ${listed(siblings)}, though ${siblings.length > 1 ? "they have" : "it has"} the same position.`;
     return before.length ? `${sees}, and no other branch.` : `${sees}.`;

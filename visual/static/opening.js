@@ -10,6 +10,7 @@ export function create(root, { player, part, modules }) {
   const page = document.documentElement;
   const active = () => page.dataset.view === "opening";
   const calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+  let run = null;
   let frame = null;
   let beats = [];
   let at = 0;
@@ -25,8 +26,8 @@ export function create(root, { player, part, modules }) {
   });
   document.addEventListener("keydown", onKey, true); // wherever the focus is
 
-  function begin(run) {
-    [frame, at] = [null, 0];
+  function begin(next) {
+    [run, frame, at] = [next, null, 0];
     const picture = find("picture");
     picture.hidden = !run.picture;
     if (run.picture) picture.src = run.picture;
@@ -41,9 +42,9 @@ export function create(root, { player, part, modules }) {
   }
 
   function lay() {
-    const read = modules.step_phases.readStep(frame);
+    const read = modules.step_phases.readStep(frame, run);
     const said = player.race.led().slice(0, player.index() + 1).flatMap((past) => past.frame.tokens.map(([text]) => text)).join("");
-    beats = beatsOf(read, said.trim(), frame.tokens);
+    beats = beatsOf(read, said.trim(), frame.tokens, modules.step_phases.phasesOf(read));
     if (!find("dots").children.length) find("dots").append(...beats.map(() => document.createElement("li")));
     show();
   }
@@ -105,29 +106,30 @@ export function create(root, { player, part, modules }) {
 }
 
 // The beats of a step: each with a title, a sentence as pairs of style and text, the phases that are shown one after the
-// other, and what it adds to the answer. `tokens` are those that the step brings, with their sources.
-function beatsOf(step, said, tokens) {
+// other, and what it adds to the answer. `tokens` are those that the step brings, with their sources; `all` its phases.
+function beatsOf(step, said, tokens, all) {
   const { words, kept, depth, nodes, draft } = step;
   const won = kept.find((id) => id && step.rank[id] > 1) ?? -1; // here the draft's second guess was right
   const fork = step.parent[won] ?? -1;
   const lost = won < 0 ? undefined : step.families[fork].find((id) => id !== won && nodes.includes(id));
   const ahead = depth[fork] || step.levels;
-  const run = (level, forks = []) => ({ kind: "guess", level, forks });
+  const guess = (level, forks = []) => ({ kind: "guess", level, forks });
+  const notes = (kind) => all.find((phase) => phase.kind === kind)?.notes ?? [];
   const line = tokens.slice(0, ahead).map(([text]) => text).join("").trim();
   const brought = tokens.map(([text, source]) => [source.startsWith("target") ? "own" : "word", text]);
   const wavers = lost === undefined ? [["", "Where it is not sure, it follows several words. Here it was sure all along, so the tree is one line."]]
     : [["strong", words[lost]], ["", ` (${share(draft[lost])}) or `], ["strong", words[won]], ["", ` (${share(draft[won])})? It is not sure, so it follows both: the guesses are a tree.`]];
   const chosen = lost === undefined ? [] : [["", " After "], ["strong", words[fork]], ["", " that is "], ["own", words[won]], ["", ", not "], ["lost", words[lost]], ["", "."]];
-  const whole = [{ kind: "keep", level: Infinity, forks: [] }];
+  const whole = [{ kind: "keep", level: Infinity, forks: [], notes: notes("accept") }];
   return [
     { title: "One pass, one word", answer: [["", `… ${said.split(/\s+/).slice(-WORDS).join(" ")}`]], phases: [{ kind: "root", level: 0, forks: [] }],
       say: [["", "A large model reads the picture, the question and its answer so far. That is one pass, and it brings one word: "], ["own", words[0]], ["", "."]] },
-    { title: "A small model runs ahead", phases: Array.from({ length: ahead }, (_, level) => run(level + 1)),
+    { title: "A small model runs ahead", phases: Array.from({ length: ahead }, (_, level) => guess(level + 1)),
       say: [["", "It is quick, and was taught to talk like the large one. It guesses the next words: "], ["strong", line], ["", " …"]] },
-    { title: "It wavers, and branches", phases: [run(Infinity, fork < 0 ? [] : [fork])], say: wavers },
-    { title: "One pass of the large model checks them all", phases: [{ kind: "check", level: Infinity, forks: [], plain: true }],
+    { title: "It wavers, and branches", phases: [guess(Infinity, fork < 0 ? [] : [fork])], say: wavers },
+    { title: "One pass of the large model checks them all", phases: [{ kind: "check", level: Infinity, forks: [] }],
       say: [["", `It reads all ${nodes.length - 1} guesses side by side, in one pass. On a GPU that takes hardly longer than one word.`]] },
-    { title: "Its own word appears over every guess", phases: [{ kind: "check", level: Infinity, forks: [] }],
+    { title: "Its own word appears over every guess", phases: [{ kind: "check", level: Infinity, forks: [], notes: notes("check") }],
       say: [["", "The same pass tells which word it would have written itself after each guess."], ...chosen] },
     { title: "The equal ones stay, one more comes free", brought, phases: whole,
       say: [["", `One pass brought ${tokens.length} words or pieces of words in place of one. Each is the large model's own choice, so the answer stays the same, word for word.`]] },

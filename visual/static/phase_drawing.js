@@ -5,7 +5,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const CIRCLE = "M6.5,0A6.5,6.5 0 1,1 -6.5,0A6.5,6.5 0 1,1 6.5,0Z"; // of a guess without a verdict
 const UNJUDGED = ["root", "guess", "prune"]; // phases before the target's pass
 const BLIND = [...UNJUDGED, "check"]; // phases before the verdict
-const CLASSES = ["ph-hidden", "ph-guess", "ph-cut", "ph-dropped"];
+const CLASSES = ["ph-hidden", "ph-guess", "ph-cut", "ph-dropped", "ph-pale"];
 const [PANEL, ROW, BAR, WORD] = [156, 14, 42, 64]; // pixels of a fork's chart: width, height of a row, longest bar, word
 const ROWS = 4;
 const LONGEST = 9; // letters of a word in it
@@ -14,11 +14,14 @@ const NOTE = 130; // pixels of the words at a branch that saved the step
 const GAP = 14;
 const BAND = 7; // pixels of the band around the nodes and their labels
 
-export function createDrawing(chart) {
+// `words` is phase_words.js.
+export function createDrawing(chart, words) {
   let marks = new Map(); // node: its elements and position
   let edges = []; // path of a style, its pieces by node
   let changed = new Map(); // element: attributes as Plotly wrote them
   let layer = null;
+  let lifted = []; // labels that are a line higher
+  let fixed = []; // boxes of the bracket and its words
 
   // Looks up the elements of the tree that Plotly has just drawn.
   function collect() {
@@ -36,10 +39,13 @@ export function createDrawing(chart) {
       const path = chart.querySelector(`.shapelayer path[data-index="${shape}"]`);
       return { path, nodes: chart.layout.meta.edges[shape], name }; // no nodes: the bracket below all that was judged
     });
+    const bracket = [...edges.filter(({ nodes }) => !nodes).map(({ path }) => path), ...chart.querySelectorAll(".annotation")];
+    fixed = bracket.map((element) => boxOf(element, corner));
   }
 
   // Shows a phase of a step, both as of step_phases.js.
   function show(step, phase) {
+    for (const label of lifted) restore(label, "transform");
     if (!marks.size) collect();
     const blind = BLIND.includes(phase.kind);
     chart.dataset.phase = phase.kind;
@@ -52,8 +58,13 @@ export function createDrawing(chart) {
     for (const edge of edges) drawEdge(edge, step, phase);
     layer?.remove();
     layer = chart.querySelector(".main-svg").appendChild(make("g", { class: "ph-layer" }));
-    if (phase.kind === "check") layBand(step);
-    const taken = [...marks].filter(([node]) => stateOf(step, phase, node) !== "ph-hidden").flatMap(([, { boxes }]) => boxes);
+    const seen = new Map([...marks].filter(([node]) => stateOf(step, phase, node) !== "ph-hidden"));
+    const size = { width: chart.clientWidth, height: chart.clientHeight };
+    const { taken, raised } = words.layWords(layer, phase.notes ?? [], seen, size);
+    lifted = raised.map((node) => marks.get(node).label);
+    lifted.forEach(lift);
+    if (phase.kind === "check") layBand(taken);
+    taken.push(...fixed);
     if (phase.saved > 0 && marks.has(phase.saved)) layNote(marks.get(phase.saved), taken);
     for (const fork of phase.forks.slice(0, PANELS)) layPanel(step, fork, taken);
   }
@@ -65,6 +76,7 @@ export function createDrawing(chart) {
     if (code === "p") return kind === "guess" && depth[node] <= level ? "ph-guess" : kind === "prune" ? "ph-cut" : "ph-hidden";
     if (depth[node] > level) return "ph-hidden";
     if (BLIND.includes(kind)) return code === "o" ? "" : "ph-guess";
+    if (kind === "accept" && code === "u") return "ph-pale";
     return kind === "keep" && !"oa".includes(code) ? "ph-dropped" : "";
   }
 
@@ -73,7 +85,7 @@ export function createDrawing(chart) {
     restore(path, "d");
     const states = nodes.map((node) => stateOf(step, phase, node));
     const shown = states.filter((state) => state !== "ph-hidden");
-    const most = shown[0] ?? "ph-hidden"; // the nodes of one style share their verdict
+    const most = shown.length ? shown.find((state) => state !== "ph-pale") ?? "ph-pale" : "ph-hidden"; // but for pale ones, those of one style share it
     path.classList.toggle("ph-plain", name === "branch" && BLIND.includes(phase.kind));
     setState(path, most);
     if (!shown.length || shown.length === nodes.length) return;
@@ -83,12 +95,11 @@ export function createDrawing(chart) {
 
   // --- notes over the tree --------------------------------------------------------------------
 
-  // One band over all nodes: they are judged together.
-  function layBand({ nodes }) {
-    const boxes = nodes.flatMap((node) => marks.get(node)?.boxes ?? []);
-    const [x, y] = ["x", "y"].map((side) => Math.min(...boxes.map((box) => box[side])) - BAND);
+  // One band over all nodes and words: they are judged together.
+  function layBand(boxes) {
+    const [x, y] = ["x", "y"].map((side) => Math.max(2, Math.min(...boxes.map((box) => box[side])) - BAND));
     const [right, low] = [["x", "width"], ["y", "height"]].map(([side, size]) => Math.max(...boxes.map((box) => box[side] + box[size])) + BAND);
-    layer.append(make("rect", { class: "ph-band", x, y, width: right - x, height: low - y, rx: 2 * BAND }));
+    layer.prepend(make("rect", { class: "ph-band", x, y, width: right - x, height: low - y, rx: 2 * BAND }));
   }
 
   function layNote(node, taken) {
@@ -132,7 +143,7 @@ export function createDrawing(chart) {
       [node.x + GAP, node.y + 2 * GAP], [node.x - GAP, under], [right, 2], [right, low], [2, low], [most, low], [most, 2]];
     const inside = places.map(([x, y]) => ({ x: clamp(x, most), y: clamp(y, low) }));
     const away = ({ x, y }) => Math.hypot(node.x - clamp(node.x, x + width, x), node.y - clamp(node.y, y + height, y));
-    return inside.filter((place) => away(place) <= farthest && !taken.some((box) => meet({ ...place, width, height }, box)))
+    return inside.filter((place) => away(place) <= farthest && !taken.some((box) => words.meet({ ...place, width, height }, box)))
       .sort((a, b) => away(a) - away(b))[0];
   }
 
@@ -153,6 +164,11 @@ export function createDrawing(chart) {
     if (before) delete changed.get(element)[name];
   }
 
+  // Makes room for a word between a node and its label.
+  function lift(label) {
+    put(label, "transform", `${label.getAttribute("transform") ?? ""}translate(0,${-words.LINE})`);
+  }
+
   // The whole tree as Plotly drew it.
   function clear() {
     for (const [element, names] of changed) for (const name of Object.keys(names)) restore(element, name);
@@ -162,7 +178,7 @@ export function createDrawing(chart) {
       setState(element, "");
     }
     delete chart.dataset.phase;
-    [marks, edges, changed, layer] = [new Map(), [], new Map(), null];
+    [marks, edges, changed, layer, lifted] = [new Map(), [], new Map(), null, []];
   }
 
   return { show, clear, forget: () => (marks = new Map()), hides: (...where) => stateOf(...where) === "ph-hidden" };
@@ -178,7 +194,6 @@ function boxOf(element, corner) {
   return { x: left - corner.left, y: top - corner.top, width, height };
 }
 
-const meet = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
 const clamp = (value, most, least = 2) => Math.min(Math.max(least, value), Math.max(least, most));
 
 // From the node to the nearest point of its chart, in the chart's own coordinates.

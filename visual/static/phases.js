@@ -1,19 +1,21 @@
 // Inside a step: the phases between two states of the answer, stepped through by hand or played, with the attention mask
-// and the KV cache beside the tree. Outside of it the whole tree with its verdict is on show.
+// and the KV cache beside the tree. Outside of it the whole tree with its verdict is on show. Others may pose a phase on the
+// tree alone.
 
 const SLOW = 0.05; // playing speed up to which an opened step is played phase by phase
 const DWELL = 45; // milliseconds of a phase at full speed: 0.9 s at a twentieth
 const NARROW = 760; // pixels of a window below which mask and cache are folded below their headings
+const UNJUDGED = ["root", "guess", "prune"]; // phases before the target's pass
 const TAIL = 26; // letters of the answer so far in the strip
 
 export function create(root, { player, step: view, modules }) {
   const find = (selector) => root.querySelector(selector);
   const [chart, bar, toggle, inside] = [".tree", ".phases", ".inside-toggle", ".inside"].map(find);
   const { readStep, phasesOf } = modules.step_phases;
-  const drawing = modules.phase_drawing.createDrawing(chart);
+  const drawing = modules.phase_drawing.createDrawing(chart, modules.phase_words);
   const mask = modules.mask.createMask(find(".mask"), { look: lookAt, choose: (node) => view.choose(node) });
   const cache = modules.kv_cache.createCache(find(".kv-cache"), "KV cache of the target");
-  const [list, caption] = [styled("ol", "phase-list"), styled("p", "phase-said")]; // the caption replaces the sentence
+  const [list, caption, pairs] = [styled("ol", "phase-list"), styled("p", "phase-said"), styled("p", "phase-pairs offscreen")]; // the caption replaces the sentence
   let run = null;
   let frame = null; // the step on show
   let drawn = null; // the step that Plotly has drawn
@@ -21,6 +23,7 @@ export function create(root, { player, step: view, modules }) {
   let phases = [];
   let at = 0;
   let open = false;
+  let judged = false; // the mask was opened for the target's pass
   let since = 0; // when the phase began, while it is played
   let last = false; // the next step to come is entered at its end
   let posed = null; // a phase that is shown on the tree alone
@@ -31,7 +34,7 @@ export function create(root, { player, step: view, modules }) {
     button("Back to the result of the step", "result", close, "phase-leave"),
   );
   caption.setAttribute("aria-live", "polite");
-  find(".sentence").after(caption);
+  find(".sentence").after(caption, pairs);
   toggle.addEventListener("click", () => (open ? close() : enter()));
   find(".stage").addEventListener("keydown", key, true); // before the player, which has the arrows without Shift
   chart.addEventListener("drawn", ({ detail }) => {
@@ -67,13 +70,16 @@ export function create(root, { player, step: view, modules }) {
     open = true;
     if (first) reveal();
     set(Math.max(0, phases.findIndex((phase) => phase.kind === kind)));
-    if (first) view.redraw(); // the tree has less room now
+    if (!first) return;
+    view.redraw(); // the tree has another room now
+    if (bar.getBoundingClientRect().top < 0) find(".step").scrollIntoView({ block: "start" });
   }
 
   function reveal() {
     lay();
     for (const slot of places()) slot.hidden = false;
-    mask.open(window.innerWidth > NARROW);
+    judged = false;
+    mask.open(false);
     mark();
   }
 
@@ -84,7 +90,9 @@ export function create(root, { player, step: view, modules }) {
     return true;
   }
 
+  // Goes back to the result of the step.
   function close() {
+    if (!open) return;
     open = false;
     drawing.clear();
     for (const slot of places()) slot.hidden = true;
@@ -120,11 +128,19 @@ export function create(root, { player, step: view, modules }) {
     const now = list.children[at].firstChild;
     list.scrollLeft = now.offsetLeft - list.clientWidth / 2;
     caption.textContent = phase.say;
+    pairs.textContent = phase.pairs ?? "";
     mask.reach(phase.level);
+    unfold(!UNJUDGED.includes(phase.kind));
     cache.mark((place) => columnState(place, phase), cacheNote(phase));
     light(looked);
     redraw();
     player.tell("phase", phase.kind, frame);
+  }
+
+  // The mask opens as the target's pass begins, and folds before it; in between it stays as one leaves it.
+  function unfold(now) {
+    if (now !== judged) mask.open(now && window.innerWidth > NARROW);
+    judged = now;
   }
 
   // While it plays, the clock waits for the phases of an opened step.
@@ -139,8 +155,8 @@ export function create(root, { player, step: view, modules }) {
   // --- what is shown ------------------------------------------------------------------------------
 
   function lay() {
-    step = readStep(frame);
-    phases = phasesOf(step, run.threshold);
+    step = readStep(frame, run);
+    phases = phasesOf(step);
     list.replaceChildren(...phases.map(item));
     mask.lay(step, frame.cached);
     const { prompt_tokens: prompt, reused_tokens: reused } = player.race.led()[0].frame;
@@ -172,7 +188,7 @@ export function create(root, { player, step: view, modules }) {
     posed = phase;
     chart.classList.toggle("ph-unborn", posed !== null); // no node is chosen
     if (!posed) return drawing.clear();
-    step = readStep(frame);
+    step = readStep(frame, run);
     redraw();
   }
 
@@ -183,7 +199,7 @@ export function create(root, { player, step: view, modules }) {
 
   function columnState(place, { kind, level }) {
     if (step.depth[step.nodes[place]] > level) return "absent";
-    if (kind === "root" || kind === "guess" || kind === "prune") return "waiting";
+    if (UNJUDGED.includes(kind)) return "waiting";
     if (kind === "check") return "read";
     const kept = step.kept.includes(step.nodes[place]);
     return kept ? "kept" : kind === "keep" ? "dropped" : "read";
@@ -201,13 +217,21 @@ export function create(root, { player, step: view, modules }) {
     if (!open || !step || node >= step.verdict.length) return;
     const phase = phases[at];
     const hidden = drawing.hides(step, phase, node);
-    mask.show(!hidden ? node : phase.kind === "root" ? 0 : phase.forks[0] ?? step.kept.at(-1));
+    mask.show(!hidden ? asked(node, phase) : phase.kind === "root" ? 0 : phase.forks[0] ?? step.kept.at(-1));
     chart.classList.toggle("ph-unborn", hidden); // its halo waits for it
+  }
+
+  // The row that tells most of a node: of the root, its likeliest guess, beside which others may be.
+  function asked(node, { kind }) {
+    if (node || kind === "root") return node;
+    return step.families[0].find((guess) => step.nodes.includes(guess)) ?? 0;
   }
 
   function lookAt(node) {
     if (!step) return;
-    if (node === undefined || !drawing.hides(step, phases[at], node)) view.look(node);
+    if (node !== undefined && drawing.hides(step, phases[at], node)) return;
+    view.look(node);
+    if (node !== undefined) mask.show(node);
   }
 
   function key(event) {
@@ -221,7 +245,7 @@ export function create(root, { player, step: view, modules }) {
     toggle.focus();
   }
 
-  return { begin, step: show, holds, enter, onward, pose };
+  return { begin, step: show, holds, enter, onward, pose, unfold: () => mask.open(true) };
 }
 
 function button(label, text, act, className) {

@@ -18,21 +18,30 @@ export function createPictures(root, { modules, plotly, shown }) {
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const ruler = document.createElement("canvas").getContext("2d");
 
-  const svg = () => framed(drawingOf(find(".tree")), heading(), find(".is-inside .phase-said, .step:not(.is-inside) .sentence").textContent);
+  const svg = () => framed(drawingOf(find(".tree")), heading(), styled(find(".is-inside .phase-said, .step:not(.is-inside) .sentence")));
   const heading = () => `specllava · ${find(".step-name").textContent.toLowerCase()} · “${find(".asked").textContent.trim()}”`;
   const png = () => raster(svg(), PNG_SCALE);
+
+  // The sentence on show as pieces of one style each.
+  function styled(sentence) {
+    return [...sentence.childNodes].map((piece) => {
+      const { fontStyle, fontWeight, color } = getComputedStyle(piece.nodeType === Node.TEXT_NODE ? sentence : piece);
+      const weight = piece.matches?.(".say-strong, .say-rejected, .say-target") ? 800 : Number(fontWeight) > SAID.weight ? fontWeight : SAID.weight;
+      return { text: piece.textContent, style: fontStyle, weight, fill: color };
+    });
+  }
 
   // A picture for each phase, drawn aside at a width for slides: what is on show stays as it is. `progress` hears a word.
   async function film(progress) {
     const [{ frame, run }, title] = [shown(), heading()];
-    const step = modules.step_phases.readStep(frame);
-    const phases = modules.step_phases.phasesOf(step, run.threshold);
+    const step = modules.step_phases.readStep(frame, run);
+    const phases = modules.step_phases.phasesOf(step);
     const texts = await aside(frame, (chart) => {
-      const drawing = modules.phase_drawing.createDrawing(chart);
-      const lines = Math.max(...phases.map(({ say }) => wrapped(say, SAID, chart.clientWidth - 2 * EDGE).length));
+      const drawing = modules.phase_drawing.createDrawing(chart, modules.phase_words);
+      const lines = Math.max(...phases.map(({ say }) => wrapped([{ text: say }], SAID, chart.clientWidth - 2 * EDGE).length));
       return phases.map((phase) => {
         drawing.show(step, phase);
-        return framed(drawingOf(chart, true), title, phase.say, lines);
+        return framed(drawingOf(chart, true), title, [{ text: phase.say }], lines);
       });
     });
     const times = phases.map((_, place) => (place < phases.length - 1 ? FILM.phase : FILM.last));
@@ -56,7 +65,7 @@ export function createPictures(root, { modules, plotly, shown }) {
     try {
       const { data, layout } = frame.figure;
       const seen = data.filter(({ visible, name }) => visible !== false && name !== "marked").map((trace) => ({ ...trace }));
-      const figure = modules.tree_fit.fit({ data: seen, layout: { ...layout, meta: { ...layout.meta, checked: null } } }, FILM.width);
+      const figure = modules.tree_fit.fit({ data: seen, layout: { ...layout, meta: { ...layout.meta, checked: null } } }, FILM.width, { inside: true });
       put(chart, { style: `width: ${Math.max(FILM.width, figure.width)}px; height: ${figure.height}px` });
       await library.newPlot(chart, figure.data, figure.layout, { staticPlot: true });
       return await act(chart);
@@ -71,18 +80,18 @@ export function createPictures(root, { modules, plotly, shown }) {
   // The sentence has room for so many `lines`, so that the pictures of one film have one size.
   function framed({ layers, x, y, width: inner, height: inside }, title, said, lines = 0) {
     const width = Math.max(LEAST, inner + 2 * EDGE);
-    const parts = [title, said].map((text, place) => wrapped(text, [TITLE, SAID][place], width - 2 * EDGE));
+    const parts = [[{ text: title }], said].map((pieces, place) => wrapped(pieces, [TITLE, SAID][place], width - 2 * EDGE));
     const picture = make("svg", {});
     let top = EDGE;
     for (const [place, font] of [TITLE, SAID].entries()) {
-      for (const [row, line] of parts[place].entries()) picture.append(write(line, EDGE, top + font.size + row * font.line, font));
+      for (const [row, line] of parts[place].entries()) picture.append(spelled(line, EDGE, top + font.size + row * font.line, font));
       top += Math.max(parts[place].length, place ? lines : 0) * font.line + 4;
     }
     put(layers, { transform: `translate(${(width - inner) / 2 - x},${top - y})` });
     const key = legend(top + inside + 8, width);
     const height = Math.ceil(top + inside + 8 + key.height + EDGE);
     put(picture, { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` });
-    const [name, told] = [["title", title], ["desc", said]].map(([tag, text]) => Object.assign(make(tag, {}), { textContent: text }));
+    const [name, told] = [["title", title], ["desc", said.map(({ text }) => text).join("")]].map(([tag, text]) => Object.assign(make(tag, {}), { textContent: text }));
     picture.prepend(name, told, make("rect", { width, height, fill: colour("--surface") }), layers);
     picture.append(...key.parts);
     return new XMLSerializer().serializeToString(picture);
@@ -116,8 +125,8 @@ export function createPictures(root, { modules, plotly, shown }) {
     if (name === "mark-root") return line(`M${x},${y - 6}l6,6l-6,6l-6,-6Z`, target, 2.4);
     if (name === "mark-accepted") return make("circle", { cx: x, cy: y, r: 4.8, fill: "none", stroke: accepted, "stroke-width": 2.6 });
     if (name === "mark-rejected") return line(`M${x - 5},${y - 5}h10v10h-10ZM${x - 5},${y - 5}l10,10M${x + 5},${y - 5}l-10,10`, rejected, 1.6);
-    if (name === "mark-unreached") return make("circle", { cx: x, cy: y, r: 5, fill: "none", stroke: quiet, "stroke-width": 1.4, "stroke-dasharray": "2.5 2" });
-    return line(`M${x - 7},${y}h14`, quiet, 2, "2 2");
+    if (name === "mark-unreached") return make("circle", { cx: x, cy: y, r: 5, fill: "none", stroke: colour("--muted"), "stroke-width": 1.8, "stroke-dasharray": "2.5 2" });
+    return line(`M${x - 7},${y - 3.5}l14,7`, quiet, 1.5);
   }
 
   // The scale of doubt, with the colours of the page's.
@@ -128,19 +137,40 @@ export function createPictures(root, { modules, plotly, shown }) {
     return [scale, make("rect", { x, y, width: SCALE, height: 9, rx: 4.5, fill: "url(#doubt)" })];
   }
 
-  function measured(text, { size, weight }) {
-    ruler.font = `${weight} ${size}px ${FONT}`;
+  function measured(text, { size, weight, style = "normal" }) {
+    ruler.font = `${style} ${weight} ${size}px ${FONT}`;
     return ruler.measureText(text).width;
   }
 
-  function wrapped(text, font, width) {
-    const lines = [""];
-    for (const word of text.trim().split(/\s+/)) {
-      const longer = `${lines.at(-1)} ${word}`.trim();
-      if (measured(longer, font) <= width) lines[lines.length - 1] = longer;
-      else lines.push(word);
+  // Lines of words, each word with the style of its piece; words that two pieces share stay together.
+  function wrapped(pieces, font, width) {
+    const words = [[]];
+    for (const { text, ...style } of pieces) {
+      for (const part of text.split(/(\s+)/)) {
+        if (/^\s+$/.test(part)) words.push([]);
+        else if (part) words.at(-1).push({ text: part, ...style });
+      }
     }
-    return lines.filter(Boolean);
+    const long = (word) => word.reduce((sum, part) => sum + measured(part.text, { ...font, ...part }), 0);
+    const space = measured(" ", font);
+    const lines = [];
+    let room = 0;
+    for (const word of words.filter(({ length }) => length)) {
+      const wide = long(word);
+      if (!lines.length || wide + space > room) [room, lines[lines.length]] = [width, []];
+      lines.at(-1).push(word);
+      room -= wide + space;
+    }
+    return lines;
+  }
+
+  function spelled(line, x, y, font) {
+    const text = write("", x, y, font);
+    line.forEach((word, place) => word.forEach(({ text: part, style, weight, fill }, piece) => {
+      const made = make("tspan", { ...(style && { "font-style": style }), ...(weight && { "font-weight": weight }), ...(fill && { fill }) });
+      text.append(Object.assign(made, { textContent: place && !piece ? ` ${part}` : part }));
+    }));
+    return text;
   }
 
   function write(text, x, y, { size, weight, ink }) {

@@ -61,6 +61,12 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
 
   const ids = ({ nodes }) => nodes.label.map((_, id) => id).filter((id) => nodes.verdict[id] !== "-" && (nodes.verdict[id] !== "p" || pruned.checked));
 
+  // For another room than before: inside a step its tree is taller.
+  function anew() {
+    room = 0;
+    if (frame) redraw();
+  }
+
   // Draws the newest step only: while one is being drawn, later ones replace each other.
   async function draw() {
     wanted = frame;
@@ -69,7 +75,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     try {
       plotly ??= await plotlyReady();
       while (wanted) {
-        const [drawn, figure] = [wanted, fit(figureOf(wanted), find(".scroller").clientWidth)];
+        const [drawn, figure] = [wanted, fit(figureOf(wanted), find(".scroller").clientWidth, { inside: find(".step").matches(".is-inside") })];
         wanted = null;
         const halo = traceOf(figure.data, "marked");
         const { x, y, sizes } = halos(figure, []);
@@ -228,7 +234,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     if (!frame) sentence.textContent = ending === "stopped" ? "Stopped before the first step." : "The run ended before its first step.";
   }
 
-  return { show, move, reset, end, look, choose, redraw: () => frame && redraw() };
+  return { show, move, reset, end, look, choose, redraw: anew };
 }
 
 function facts(node) {

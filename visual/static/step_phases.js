@@ -5,9 +5,10 @@ const COUNTS = ["none", "one", "two", "three", "four", "five", "six", "seven", "
 const PRUNED = "p";
 
 // A step as phases need it. Nodes that the target judges come first and in the order of the cache; `next` is the bonus
-// token, -1 where none was used; `cut` are pruned guesses. `kept` are the columns that both caches keep.
-export function readStep(frame) {
-  const { label, parent, verdict, draft, rank, entropy, choices } = frame.nodes;
+// token, -1 where none was used; `cut` are pruned guesses. `kept` are the columns that both caches keep. `says` is the
+// target's own next token after each node. `sampled` is as of the run (visual/player/draws.py), null without a temperature.
+export function readStep(frame, { sampled = null, threshold = null } = {}) {
+  const { label, parent, verdict, draft, rank, entropy, choices, target, choice } = frame.nodes;
   const everyone = [...verdict].map((_, id) => id);
   const of = (codes) => everyone.filter((id) => codes.includes(verdict[id]));
   const cut = of(PRUNED);
@@ -19,26 +20,92 @@ export function readStep(frame) {
   for (const id of [...nodes.slice(1), ...cut]) families[parent[id]].push(id);
   for (const family of families) family.sort((a, b) => draft[b] - draft[a]);
   return {
-    nodes, cut, kept, depth, parent, families, draft, rank, entropy, choices, verdict,
+    nodes, cut, kept, depth, parent, families, draft, rank, entropy, choices, verdict, target, sampled, threshold,
+    says: choice, draws: frame.draws ?? [],
     words: label.map((text) => text.trim()), next: verdict.indexOf("n"),
     levels: Math.max(0, ...[...nodes, ...cut].map((id) => depth[id])),
   };
 }
 
-// The phases in order; `threshold` is the entropy in nats above which the run's rule calls the draft unsure, if it has one.
-export function phasesOf(step, threshold) {
-  const guesses = Array.from({ length: step.levels }, (_, level) => guess(step, level + 1, threshold));
+// The phases in order. `notes` are written at nodes, the most important first: `parts` as [kind, text], or a `mark` in
+// their stead with them as its `title`; `beyond` are on the token after a node. `pairs` says the same in a sentence.
+export function phasesOf(step) {
+  const guesses = Array.from({ length: step.levels }, (_, level) => guess(step, level + 1, step.threshold));
   const drafted = step.nodes.length - 1;
   const root = step.words[0];
   return [
     { kind: "root", level: 0, forks: [], say: `The tree starts at “${root}”, the last token that the target has said.` },
     ...guesses,
     ...(step.cut.length ? [{ kind: "prune", level: Infinity, forks: [], say: pruneWords(step) }] : []),
-    { kind: "check", level: Infinity, forks: [], say: drafted ? `1 target pass judges ${drafted === 1 ? "the one guess" : `all ${drafted} guesses at once`}.`
-      : "1 target pass, for one token: nothing was guessed." },
-    ...(drafted ? [{ kind: "accept", level: Infinity, forks: [], say: acceptWords(step), saved: savedAt(step) }] : []),
+    { kind: "check", level: Infinity, forks: [], say: checkWords(step), pairs: saidInText(step), notes: saidNotes(step) },
+    ...(drafted ? [{ kind: "accept", level: Infinity, forks: [], say: acceptWords(step), saved: savedAt(step), pairs: pairsInText(step), notes: pairNotes(step) }] : []),
     { kind: "keep", level: Infinity, forks: [], say: keepWords(step) },
   ];
+}
+
+// Each guess that the target judged and what it is compared with: the target's own `word` there, or, where a coin decides,
+// the `chance` with which it keeps the guess; `prob` is the target's probability of the guess. `fate` is "kept",
+// "refused" or "open": nobody asked.
+export function judgementsOf({ nodes, parent, verdict, says, target, draws, sampled }) {
+  const fates = { a: "kept", r: "refused", u: "open" };
+  const coins = new Map(draws.filter(({ acceptance }) => acceptance !== null).map(({ child, acceptance }) => [child, acceptance]));
+  const own = new Map(draws.filter(() => sampled === "best").map((draw) => [draw.node, draw]));
+  return nodes.filter((node) => node > 0).map((node) => {
+    const draw = own.get(parent[node]);
+    const word = sampled ? draw?.words[draw.place] : says[parent[node]];
+    const chance = draw ? draw.p[draw.place] : coins.get(node);
+    const passed = coins.size > 0 && verdict[node] === "r" && chance === undefined; // a sibling was kept before its turn
+    return { node, fate: passed ? "open" : fates[verdict[node]], word: word ?? null, chance: chance ?? null, prob: target[node] };
+  });
+}
+
+// The target's own token after each guess that nothing follows.
+export function endsOf({ nodes, parent, says, sampled }) {
+  const followed = new Set(nodes.map((node) => parent[node]));
+  return sampled ? [] : nodes.filter((node) => node && !followed.has(node) && says[node] !== null).map((node) => ({ node, word: says[node] }));
+}
+
+const SIGNS = { kept: ["=", "✓", "yes"], refused: ["≠", "✗", "no"] };
+const FATES = ["kept", "refused", "open"];
+
+// What stands at the guesses while the pass is read: the target's own token, or its probability of the guess.
+function saidNotes(step) {
+  const judged = judgementsOf(step).filter(({ word, prob }) => (step.sampled ? prob : word) !== null);
+  const notes = judged.map(({ node, fate, word, prob }) => step.sampled
+    ? { node, fate: "said", first: fate, parts: [["own", `p ${prob.toFixed(2)}`]] }
+    : { node, fate: "said", first: fate, parts: [["own", word]], mark: ["own", "·"], title: word });
+  return [...byFate(notes), ...endsOf(step).map(({ node, word }) => ({ node, fate: "said", beyond: true, parts: [["own", `→ ${word}`]] }))];
+}
+
+// Each guess beside what it is compared with; those that nobody asked for last.
+function pairNotes(step) {
+  const pairs = byFate(judgementsOf(step).map((one) => ({ ...one, first: one.fate }))).map((one) => pairNote(step, one)).filter(Boolean);
+  const ends = endsOf(step).map(({ node, word }) => ({ node, fate: node === step.kept.at(-1) ? "said" : "open", beyond: true, parts: [["own", `→ ${word}`]] }));
+  return [...pairs, ...ends];
+}
+
+function pairNote({ words, sampled }, { node, fate, word, chance }) {
+  if (fate === "open") return word === null || sampled ? null : { node, fate, parts: [["own", word]] };
+  const [sign, verdict, kind] = SIGNS[fate];
+  const odds = chance === null ? "" : ` ${chance.toFixed(2)}`;
+  const parts = word === null ? [[kind, `${verdict}${odds}`]] : [[kind, `${sign} `], ["own", word], [kind, `${odds} ${verdict}`]];
+  const title = word === null ? `${words[node]} ${verdict}${odds}` : `${words[node]} ${sign} ${word}${odds} ${verdict}`;
+  return { node, fate, parts, mark: [kind, verdict], title };
+}
+
+const byFate = (notes) => [...notes].sort((a, b) => FATES.indexOf(a.first) - FATES.indexOf(b.first));
+
+function saidInText(step) {
+  if (step.sampled) return judgementsOf(step).filter(({ prob }) => prob !== null).map(({ node, prob }) => `“${step.words[node]}”: p = ${prob.toFixed(2)}`).join("; ");
+  return step.nodes.filter((node) => step.says[node] !== null).map((node) => `after “${step.words[node]}” it says “${step.says[node]}”`).join("; ");
+}
+
+function pairsInText(step) {
+  const judged = judgementsOf(step).filter(({ fate }) => fate !== "open");
+  return judged.map(({ node, fate, word, chance }) => {
+    const compared = word === null ? "" : ` is ${fate === "kept" ? "" : "not "}“${word}”`;
+    return `“${step.words[node]}”${compared}: ${fate}${chance === null ? "" : ` (${chance.toFixed(2)})`}`;
+  }).join("; ");
 }
 
 function guess(step, level, threshold) {
@@ -83,9 +150,24 @@ function savedAt(step) {
   return step.kept.find((id) => id && step.rank[id] > 1) ?? -1;
 }
 
+function checkWords({ nodes, sampled }) {
+  const drafted = nodes.length - 1;
+  if (!drafted) return "One pass of the large model, for one token: nothing was guessed.";
+  const guesses = drafted === 1 ? "the one guess" : "every guess";
+  const all = drafted === 1 ? "" : `, all ${drafted} at once`;
+  return sampled ? `One pass of the large model gives ${guesses} its own probability p${all}.` : `One pass of the large model writes its own next word after ${guesses}${all}.`;
+}
+
+const RULES = { // how a guess comes to stay
+  greedy: "Where its word equals the guess, the guess stays",
+  best: "The large model draws its own word by chance; where it equals the guess, the guess stays",
+  drawn: "A coin keeps each guess with the probability shown, so that chance stays the large model's",
+  traversal: "A coin keeps each branch with the probability shown, so that chance stays the large model's",
+};
+
 function acceptWords(step) {
   const [stand, drafted, saved] = [step.kept.length - 1, step.nodes.length - 1, savedAt(step)];
-  const start = `${stand ? stand : "None"} of ${count(drafted, "guess")} ${stand > 1 ? "stand" : "stands"}.`;
+  const start = `${RULES[step.sampled ?? "greedy"]}: ${stand || "none"} of ${count(drafted, "guess")}.`;
   if (saved < 0) return start;
   const tokens = step.kept.length - step.kept.indexOf(saved) - (step.next < 0); // more than favourites alone bring
   const brought = tokens ? `it saved ${count(tokens, "token")}` : "nothing came after it";

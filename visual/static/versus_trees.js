@@ -15,7 +15,7 @@ export async function show(place, sides, at, modules, plotly) {
   steps.forEach((step, side) => {
     const own = onlyHere(step, keys[side], steps[1 - side], keys[1 - side]);
     const figure = outlined(step.picture.figure, step.node, own, modules.step.placesOf);
-    const drawn = tree_fit.fit(figure, place.clientWidth, LEAST);
+    const drawn = tree_fit.fit(figure, place.clientWidth, { least: LEAST });
     cards[side].chart.dataset.node = step.node;
     compared.drawTree(plotly, cards[side].chart, drawn);
   });
