@@ -56,6 +56,7 @@ async () => {
     for (const name of ["title", "data-item"]) {
       copy.querySelectorAll(`[${name}]`).forEach((element) => element.removeAttribute(name));
     }
+    copy.querySelectorAll(".words-before").forEach((count) => count.replaceChildren()); // another number at another width
     copy.querySelector(".scrub").setAttribute("value", live.querySelector(".scrub").value);
     copy.querySelectorAll("option").forEach((option) => option.toggleAttribute("selected", option.value === live.querySelector(".speed").value));
     return copy;

@@ -35,7 +35,8 @@ READ = """(parts) => {
     const { x, y, width, height } = element.getBoundingClientRect();
     return [x + scrollX, y + scrollY, width, height];
   };
-  const told = (element) => element.innerText.replace(/\\s+/g, " ").trim();
+  const told = (element) => [...element.querySelectorAll(".words-before")] // their number depends on the width
+    .reduce((text, count) => text.replace(count.innerText, ""), element.innerText).replace(/\\s+/g, " ").trim();
   const look = (element) => {
     const { fill, stroke, strokeWidth } = getComputedStyle(element);
     return `${element.textContent} ${fill} ${stroke} ${strokeWidth}`;

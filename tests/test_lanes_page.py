@@ -223,7 +223,8 @@ def test_the_first_word_that_differs_is_marked_in_both_lanes(saved_page: SavedPa
 def test_the_ribbon_has_bars_of_said_words_only_and_nothing_over_its_key(saved_page: SavedPages) -> None:
     race = synthetic_race(1)
     tab = saved_page(recorded_frames(*(race[name] for name in LANES)))
-    bars = """[...document.querySelectorAll('.ribbon-bar')].filter((bar) => getComputedStyle(bar).visibility === 'visible')
+    bars = """[...document.querySelectorAll('.ribbon-bar')]
+      .filter((bar) => getComputedStyle(bar).visibility === 'visible')
       .reduce((sum, bar) => sum + bar.getAttribute('d').match(/M/g).length, 0)"""
     said = "document.querySelectorAll('[data-lane=speculative] .word:not(.later, .pale)').length"
     for place in (0, 300, 500, 1000):
@@ -232,7 +233,8 @@ def test_the_ribbon_has_bars_of_said_words_only_and_nothing_over_its_key(saved_p
         assert f": {tab.page.evaluate(said)} words" in str(tab.page.get_attribute(".ribbon", "aria-label"))
     assert tab.page.evaluate(said) == len(race["speculative"].token_ids)
     lowest, key = tab.page.evaluate(
-        "[Math.max(...[...document.querySelectorAll('.ribbon-marks i')].map((one) => one.getBoundingClientRect().bottom)),"
+        "[Math.max(...[...document.querySelectorAll('.ribbon-marks i')]"
+        ".map((one) => one.getBoundingClientRect().bottom)),"
         " document.querySelector('.ribbon + .lanes-key').getBoundingClientRect().top]"
     )
     assert lowest <= key

@@ -2,6 +2,7 @@
 // on the tree alone, with a sentence of its own; the seventh hands over to the other views.
 
 const LEVEL = 260; // milliseconds from one level of guesses to the next
+const PAIRS = 1600; // for which each guess stands beside the target's own word
 const WORDS = 7; // of the answer before the step
 const KEYS = { ArrowRight: 1, " ": 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 };
 
@@ -74,7 +75,7 @@ export function create(root, { player, part, modules }) {
   // One phase after the other, as the guesses of a level come after those before it.
   function pose([phase, ...later]) {
     part("phases").pose(phase);
-    if (later.length) waiting = setTimeout(() => pose(later), LEVEL);
+    if (later.length) waiting = setTimeout(() => pose(later), phase.kind === "accept" ? PAIRS : LEVEL);
   }
 
   function leave(focus) {
@@ -120,7 +121,7 @@ function beatsOf(step, said, tokens, all) {
   const wavers = lost === undefined ? [["", "Where it is not sure, it follows several words. Here it was sure all along, so the tree is one line."]]
     : [["strong", words[lost]], ["", ` (${share(draft[lost])}) or `], ["strong", words[won]], ["", ` (${share(draft[won])})? It is not sure, so it follows both: the guesses are a tree.`]];
   const chosen = lost === undefined ? [] : [["", " After "], ["strong", words[fork]], ["", " that is "], ["own", words[won]], ["", ", not "], ["lost", words[lost]], ["", "."]];
-  const whole = [{ kind: "keep", level: Infinity, forks: [], notes: notes("accept") }];
+  const [accept, keep] = ["accept", "keep"].map((kind) => ({ kind, level: Infinity, forks: [], notes: notes("accept") }));
   return [
     { title: "One pass, one word", answer: [["", `… ${said.split(/\s+/).slice(-WORDS).join(" ")}`]], phases: [{ kind: "root", level: 0, forks: [] }],
       say: [["", "A large model reads the picture, the question and its answer so far. That is one pass, and it brings one word: "], ["own", words[0]], ["", "."]] },
@@ -131,9 +132,9 @@ function beatsOf(step, said, tokens, all) {
       say: [["", `It reads all ${nodes.length - 1} guesses side by side, in one pass. On a GPU that takes hardly longer than one word.`]] },
     { title: "Its own word appears over every guess", phases: [{ kind: "check", level: Infinity, forks: [], notes: notes("check") }],
       say: [["", "The same pass tells which word it would have written itself after each guess."], ...chosen] },
-    { title: "The equal ones stay, one more comes free", brought, phases: whole,
+    { title: "The equal ones stay, one more comes free", brought, phases: [accept, keep],
       say: [["", `One pass brought ${tokens.length} words or pieces of words in place of one. Each is the large model's own choice, so the answer stays the same, word for word.`]] },
-    { title: "Now you", brought, phases: whole, say: [["", "Watch both models race, take the lessons, or measure it."]] },
+    { title: "Now you", brought, phases: [keep], say: [["", "Watch both models race, take the lessons, or measure it."]] },
   ];
 }
 

@@ -106,9 +106,11 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
 
   // The figure as it was made, or with its pruned guesses: then every row may lie elsewhere.
   function figureOf({ figure, pruned: moved }) {
-    const stubs = document.documentElement.dataset.view === "workbench" || find(".step").classList.contains("is-inside");
+    const { view } = document.documentElement.dataset;
+    const stubs = view === "workbench" || find(".step").classList.contains("is-inside");
+    const meta = view === "opening" ? { ...figure.layout.meta, checked: "" } : figure.layout.meta; // its sentence says it
     const shapes = figure.layout.shapes.map((shape) => (shape.name === "pruned-stubs" && !stubs ? { ...shape, opacity: 0 } : shape));
-    const layout = { ...figure.layout, shapes, uirevision: "run", dragmode: matchMedia("(pointer: fine)").matches && "pan" };
+    const layout = { ...figure.layout, shapes, meta, uirevision: "run", dragmode: matchMedia("(pointer: fine)").matches && "pan" };
     if (!pruned.checked || !moved) {
       const seen = figure.data.filter((trace) => trace.visible !== false); // Plotly spends time on hidden ones too
       return { data: seen.map((trace) => ({ ...trace })), layout };
