@@ -215,6 +215,10 @@ def test_the_first_word_that_differs_is_marked_in_both_lanes(saved_page: SavedPa
     tab.page.click("[data-do=last]")
     marked = [tab.page.locator(f"[data-lane={name}] .word.parted").all_inner_texts() for name in LANES]
     assert marked == [[ANSWER.split()[20]], ["wide"]]
+    assert tab.page.evaluate("""[...document.querySelectorAll(".word.parted")].every((word) => {
+      const [box, { top, bottom }] = [word.closest(".words"), word].map((part) => part.getBoundingClientRect());
+      return top >= box.top && bottom <= box.bottom;
+    })""")
     assert tab.page.get_attribute(".meeting", "data-state") == "differs"
     assert tab.text(".meeting").startswith("differs at 21")
     assert not tab.page.locator(".lanes.met").count()
@@ -231,7 +235,7 @@ def test_the_ribbon_has_bars_of_said_words_only_and_nothing_over_its_key(saved_p
         assert f": {tab.page.evaluate(said)} words" in str(tab.page.get_attribute(".ribbon", "aria-label"))
     assert tab.page.evaluate(said) == len(race["speculative"].token_ids)
     lowest, key = tab.page.evaluate(
-        "[Math.max(...[...document.querySelectorAll('.ribbon-marks i')].map((one) => one.getBoundingClientRect().bottom)),"
+        "[Math.max(...[...document.querySelectorAll('.ribbon-marks i')].map((m) => m.getBoundingClientRect().bottom)),"
         " document.querySelector('.ribbon + .lanes-key').getBoundingClientRect().top]"
     )
     assert lowest <= key
