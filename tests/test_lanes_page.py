@@ -215,6 +215,10 @@ def test_the_first_word_that_differs_is_marked_in_both_lanes(saved_page: SavedPa
     tab.page.click("[data-do=last]")
     marked = [tab.page.locator(f"[data-lane={name}] .word.parted").all_inner_texts() for name in LANES]
     assert marked == [[ANSWER.split()[20]], ["wide"]]
+    assert tab.page.evaluate("""[...document.querySelectorAll(".word.parted")].every((word) => {
+      const [box, { top, bottom }] = [word.closest(".words"), word].map((part) => part.getBoundingClientRect());
+      return top >= box.top && bottom <= box.bottom;
+    })""")
     assert tab.page.get_attribute(".meeting", "data-state") == "differs"
     assert tab.text(".meeting").startswith("differs at 21")
     assert not tab.page.locator(".lanes.met").count()

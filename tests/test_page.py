@@ -93,7 +93,9 @@ def test_keys_step_through_the_race(tab: Visit) -> None:
 
 def test_a_word_and_a_block_lead_to_their_step(tab: Visit) -> None:
     tab.page.click("[data-do=last]")
+    tab.page.click(".whole")
     tab.page.locator("[data-lane=speculative] .word[data-item='2']").first.click()
+    tab.page.click(".whole")
     assert tab.step() == 2
     tab.page.locator(".track[data-lane=speculative] .lap[data-item='3']").click()
     assert tab.step() == 3

@@ -19,7 +19,8 @@ export function createLanes(root, names) {
   const other = (lane) => lanes[1 - lanes.indexOf(lane)];
   const whole = root.querySelector(".whole");
   let parted = Infinity; // the first place where the lanes have different words
-  let over = false;
+  let met = false; // equal words have met
+  let ended = false; // both lanes have, and the run with them
 
   whole.addEventListener("click", () => {
     whole.setAttribute("aria-expanded", String(grid.classList.toggle("open")));
@@ -30,7 +31,7 @@ export function createLanes(root, names) {
 
   // A lane that does not run says why, instead of its words.
   function reset(run) {
-    [parted, over] = [Infinity, false];
+    [parted, met, ended] = [Infinity, false, false];
     grid.classList.remove("met");
     grid.classList.toggle("by-chance", Boolean(run.sampled));
     grid.classList.toggle("single", Object.keys(run.absent).length > 0);
@@ -75,6 +76,7 @@ export function createLanes(root, names) {
 
   // How many of its items every lane has said, by name, and the final headline where both are at their ends.
   function show(said, totals) {
+    ended = Boolean(totals);
     for (const lane of lanes) lane.said = said[lane.name];
     for (const lane of lanes) paint(lane, other(lane).said);
     for (const { cells, absent } of lanes) cells[parted]?.word.classList.toggle("parted", !absent && Math.min(...lanes.map((one) => one.said)) > parted);
@@ -108,8 +110,8 @@ export function createLanes(root, names) {
 
   // Equal words light up from left to right in both lanes: those in sight, each at its share of the way.
   function meet(equal) {
-    if (equal === over) return;
-    over = equal;
+    if (equal === met) return;
+    met = equal;
     for (const { box, cells } of lanes) {
       const { top, bottom } = box.getBoundingClientRect();
       const seen = cells.map(({ word }) => word).filter((word) => word.getBoundingClientRect().top < bottom && word.getBoundingClientRect().bottom > top);
@@ -121,20 +123,22 @@ export function createLanes(root, names) {
   // --- which lines are in sight -----------------------------------------------------------------
 
   // From the start of a sentence where there is one: the same lines in both lanes where both cursors fit in, else each
-  // lane's own.
+  // lane's own. At the end of a race whose words differ, those around the first of them.
   function follow() {
     const height = parseFloat(getComputedStyle(lanes[0].box).lineHeight);
     const rows = Math.round(lanes[0].box.clientHeight / height);
     if (!rows) return; // nothing is on show
     const seen = lanes.filter(({ absent }) => !absent).map((lane) => ({ lane, row: rowOf(lane.cursor, height), starts: startsOf(lane, height) }));
     const [slow, fast] = seen.toSorted((one, two) => one.row - two.row).concat(seen).slice(0, 2);
-    const together = lanes.some(({ said }) => said <= parted) && fast.row - slow.row < rows;
+    const past = lanes.every(({ said }) => said > parted);
+    const together = !past && fast.row - slow.row < rows;
     for (const one of seen) {
-      const least = fast.row - rows + 1;
-      if (grid.classList.contains("open")) scroll(one.lane, 0, height);
-      else if (together) scroll(one.lane, startBetween(slow.starts, least, slow.row), height);
-      else if (one === fast) scroll(one.lane, startBetween(one.starts, least, one.row), height);
-      else scroll(one.lane, sentenceOf(one, rows), height);
+      const { lane, row, starts } = one;
+      if (grid.classList.contains("open")) scroll(lane, 0, height);
+      else if (past && ended) scroll(lane, sentenceOf(rowOf(lane.cells[parted].word, height), starts, rows), height);
+      else if (together) scroll(lane, startBetween(slow.starts, fast.row - rows + 1, slow.row), height);
+      else if (past || one === fast) scroll(lane, startBetween(starts, row - rows + 1, row), height);
+      else scroll(lane, sentenceOf(row, starts, rows), height);
     }
   }
 
@@ -190,8 +194,8 @@ function startBetween(starts, least, most) {
   return least <= 0 ? 0 : (starts.find((row) => row >= least && row <= most) ?? least);
 }
 
-// The row at which the cursor's sentence starts, or the one above the cursor where that is out of reach.
-function sentenceOf({ row, starts }, rows) {
+// The row at which the sentence of a row starts, or the one above it where that is out of reach.
+function sentenceOf(row, starts, rows) {
   const start = starts.findLast((one) => one <= row) ?? 0;
   return row - start < rows - 1 ? start : row - 1;
 }
