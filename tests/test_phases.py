@@ -90,7 +90,7 @@ def test_captions_say_what_the_trace_holds(saved_page: SavedPages) -> None:
     for number, step in enumerate(race.lead.steps):
         enter(tab, number)
         said = {(kind, level): text for kind, level, text in walk(tab, SAID)}
-        assert f"judges all {step.tree.drafted} guesses at once" in said["check", 0]
+        assert f"after every guess, all {step.tree.drafted} at once" in said["check", 0]
         cut = cut_in(StepLayout(race.lead, step))
         assert said.get(("prune", 0), "0 guess").startswith(f"{len(cut)} guess")
         root = step.tree.entropies[0]
