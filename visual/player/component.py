@@ -14,6 +14,8 @@ MODULES: Final = (
     "ribbon.js",
     "dialogue.js",
     "lessons.js",
+    "present.js",
+    "address.js",
     "about.js",
     "tree_fit.js",
     "step.js",

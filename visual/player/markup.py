@@ -7,7 +7,7 @@ import html
 from visual.figures.theme import css_variables
 from visual.player.static_files import STATIC, static_text
 
-STYLES = ("page", "shell", "views", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures", "coin")
+STYLES = ("page", "shell", "views", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures", "coin", "lessons", "present")
 TITLE = "specllava: a draft's doubt grows a tree, one pass checks it"
 CLAIM = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."
 PREVIEW_ALT = "A tree of guessed tokens; the branch that the large model keeps is marked."
@@ -23,9 +23,10 @@ def stylesheet() -> str:
 
 
 def masthead() -> str:
-    """Return the page's name and links to the three views of a run, as HTML."""
+    """Return the page's name, links to the three views of a run and the button that presents it, as HTML."""
     links = "".join(f'<a href="?view={name}" data-opens-view="{name}">{text}</a>' for name, text in VIEWS.items())
-    return f'<h1>specllava</h1><nav class="views" aria-label="Views">{links}</nav>'
+    present = '<button type="button" class="quiet" data-present aria-pressed="false" title="For a room (Escape leaves)">Present</button>'
+    return f'<h1>specllava</h1><nav class="views" aria-label="Views">{links}</nav> {present}'
 
 
 def links(code: str = "", live: str = "") -> str:

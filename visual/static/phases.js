@@ -44,7 +44,8 @@ export function create(root, { player, step: view, modules }) {
   // --- which phase ------------------------------------------------------------------------------
 
   function begin(next) {
-    if (open && next.live) close(); // a race that runs waits for nobody
+    if (open && (next.live || next.lesson)) close(); // a race that runs waits for nobody, and a lesson opens its own phase
+    posed = null;
     drawing.clear();
     [run, frame, step] = [next, null, null];
     toggle.disabled = true;
@@ -60,13 +61,14 @@ export function create(root, { player, step: view, modules }) {
     last = false;
   }
 
-  // Goes inside the step on show, to the first phase of a kind.
-  function enter(kind = "root") {
+  // Goes inside the step on show, to the first phase of a kind, or to that of a level.
+  function enter(kind = "root", level = null) {
     if (!frame) return;
     const first = !open;
     open = true;
+    posed = null;
     if (first) reveal();
-    set(Math.max(0, phases.findIndex((phase) => phase.kind === kind)));
+    set(Math.max(0, phases.findIndex((phase) => phase.kind === kind && (level === null || phase.level === level))));
     if (first) view.redraw(); // the tree has less room now
   }
 
@@ -75,13 +77,6 @@ export function create(root, { player, step: view, modules }) {
     for (const slot of places()) slot.hidden = false;
     mask.open(window.innerWidth > NARROW);
     mark();
-  }
-
-  // Goes to the next phase of this step. Returns whether there was one.
-  function onward() {
-    if (!frame || (open && at === phases.length - 1)) return false;
-    go(1);
-    return true;
   }
 
   function close() {
@@ -168,12 +163,13 @@ export function create(root, { player, step: view, modules }) {
 
   // Shows a phase on the tree alone, without bar, mask and cache; null: the whole tree again.
   function pose(phase) {
+    if (!phase && !posed) return undefined;
     if (open) close();
     posed = phase;
     chart.classList.toggle("ph-unborn", posed !== null); // no node is chosen
     if (!posed) return drawing.clear();
     step = readStep(frame);
-    redraw();
+    return redraw();
   }
 
   function again() {
@@ -221,7 +217,7 @@ export function create(root, { player, step: view, modules }) {
     toggle.focus();
   }
 
-  return { begin, step: show, holds, enter, onward, pose };
+  return { begin, step: show, holds, enter, pose, now: () => (open && step ? phases[at] : null) };
 }
 
 function button(label, text, act, className) {
