@@ -15,6 +15,8 @@ MODULES: Final = (
     "ribbon.js",
     "dialogue.js",
     "lessons.js",
+    "present.js",
+    "address.js",
     "about.js",
     "tree_fit.js",
     "step.js",

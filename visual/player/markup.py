@@ -9,7 +9,7 @@ from visual.player.static_files import STATIC, static_text
 
 STYLES = (
     "page", "shell", "lanes", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures",
-    "coin", "tables", "views",
+    "coin", "tables", "lessons", "views", "present",
 )  # fmt: skip
 TITLE = "specllava: a draft's doubt grows a tree, one pass checks it"
 CLAIM = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."
@@ -26,9 +26,11 @@ def stylesheet() -> str:
 
 
 def masthead() -> str:
-    """Return the page's name and links to the three views of a run, as HTML."""
+    """Return the page's name, links to the three views of a run and the button that presents it, as HTML."""
     links = "".join(f'<a href="?view={name}" data-opens-view="{name}">{text}</a>' for name, text in VIEWS.items())
-    return f'<h1>specllava</h1><nav class="views" aria-label="Views">{links}</nav>'
+    present = 'data-present aria-pressed="false" title="For a room (Escape leaves)"'
+    button = f'<button type="button" class="quiet" {present}>Present</button>'
+    return f'<h1>specllava</h1><nav class="views" aria-label="Views">{links}</nav> {button}'
 
 
 def links(code: str = "", live: str = "") -> str:

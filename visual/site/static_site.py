@@ -78,7 +78,10 @@ class StaticSite:
             "blank": files.add("blank.html", blank.encode()),
             "examples": [{"name": one.name, "file": one.file, "steps": one.steps} for one in examples],
             "lessons": [
-                {"file": written[lesson.race.name], "step": lesson.text.step, "words": lesson.words}
+                {
+                    "file": written[lesson.race.name], "step": lesson.text.step,
+                    "steps": len(lesson.race.lead.steps), "words": lesson.words,
+                }
                 for lesson in self.lessons
             ],
         }

@@ -8,11 +8,10 @@ const TABLES = { ".chosen details .table-scroll": "tree", ".charts .table-scroll
 // frames() and step() are of the run on show; page() gives a blank page in two halves, and is missing on a saved one;
 // both() gives the two runs that are compared, each with its frames as `list`, its `name` and its `run`, or null;
 // `pictures` are of the step on show, see pictures.js; `tables` is that module.
-export function createFiles(root, { frames, whole, turn, step, page, both, pictures, tables }) {
+export function createFiles(root, { frames, whole, address, step, page, both, pictures, tables }) {
   const menu = root.querySelector(".files");
   const note = menu.querySelector(".menu-note");
   const button = (name) => menu.querySelector(`[data-file="${name}"]`);
-  const run = () => JSON.parse(frames()[0]);
   const drawn = () => Promise.all(frames().map((text) => JSON.parse(text)).filter(({ picture, kind }) => picture && kind === "step").map(async (frame) => ({ ...frame, ...JSON.parse(await unpacked(frame.picture)) })));
   for (const [selector, name] of Object.entries(TABLES)) tables.addTools(root.querySelector(selector), name, save);
 
@@ -34,11 +33,10 @@ export function createFiles(root, { frames, whole, turn, step, page, both, pictu
     },
     steps: async () => save(tables.csvOf(tables.stepsTable(await drawn())), "text/csv", "specllava-steps.csv"),
     link: async () => {
-      const { example, lesson } = run();
-      const query = lesson ? { lesson: lesson.number } : { example, ...(turn() && { turn: turn() }), step: step() };
-      const address = new URL(`?${new URLSearchParams(query)}`, location.href).href;
-      const copied = await tables.copied(address);
-      if (!copied) window.prompt("A link to this step", address); // browsers lend the clipboard to secure pages only
+      const link = await address.share(JSON.parse(whole().at(-1)).file).catch((refusal) => refusal);
+      if (link instanceof Error) return link.message;
+      const copied = await tables.copied(link);
+      if (!copied) window.prompt("A link to this step", link); // browsers lend the clipboard to secure pages only
       return copied ? "The link is on the clipboard." : "";
     },
   };
@@ -64,7 +62,7 @@ export function createFiles(root, { frames, whole, turn, step, page, both, pictu
 
   return { offer };
 
-  // A run can be saved once it is over; a tree at any time; only recorded examples and lessons have an address.
+  // A run can be saved once it is over; a tree at any time; what is recorded has an address, a live run gets one.
   function offer() {
     if (!menu.open) return;
     const list = frames();
@@ -74,15 +72,16 @@ export function createFiles(root, { frames, whole, turn, step, page, both, pictu
     for (const name of ["svg", "png", "film"]) button(name).disabled = !tree;
     button("page").hidden = !page;
     button("both").hidden = !both()?.same;
-    button("link").hidden = !list.length || !(run().example || run().lesson);
+    button("link").hidden = !address.can();
+    button("link").disabled = !over;
     note.textContent = over ? "" : "The run can be saved when it is over.";
   }
 }
 
 // Long texts come packed: gzip, base64. Throws where one has more than `most` bytes.
-export async function unpacked(text, most = Infinity) {
+export async function unpacked(text, most = Infinity, format = "gzip") {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
+  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream(format)).getReader();
   const parts = [];
   let size = 0;
   for (let part = await reader.read(); !part.done; part = await reader.read()) {
@@ -93,8 +92,8 @@ export async function unpacked(text, most = Infinity) {
   return new Blob(parts).text();
 }
 
-export async function packed(text) {
-  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream("gzip"));
+export async function packed(text, format = "gzip") {
+  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream(format));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
   return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
 }

@@ -47,7 +47,8 @@ export function create(root, { player, step: view, modules }) {
   // --- which phase ------------------------------------------------------------------------------
 
   function begin(next) {
-    if (open && next.live) close(); // a race that runs waits for nobody
+    if (open && (next.live || next.lesson)) close(); // a race that runs waits for nobody, and a lesson opens its own phase
+    posed = null;
     drawing.clear();
     [run, frame, step] = [next, null, null];
     toggle.disabled = true;
@@ -63,13 +64,14 @@ export function create(root, { player, step: view, modules }) {
     last = false;
   }
 
-  // Goes inside the step on show, to the first phase of a kind.
-  function enter(kind = "root") {
+  // Goes inside the step on show, to the first phase of a kind, or to that of a level.
+  function enter(kind = "root", level = null) {
     if (!frame) return;
     const first = !open;
     open = true;
+    posed = null;
     if (first) reveal();
-    set(Math.max(0, phases.findIndex((phase) => phase.kind === kind)));
+    set(Math.max(0, phases.findIndex((phase) => phase.kind === kind && (level === null || phase.level === level))));
     if (!first) return;
     view.redraw(); // the tree has another room now
     if (bar.getBoundingClientRect().top < 0) find(".step").scrollIntoView({ block: "start" });
@@ -81,13 +83,6 @@ export function create(root, { player, step: view, modules }) {
     judged = false;
     mask.open(false);
     mark();
-  }
-
-  // Goes to the next phase of this step. Returns whether there was one.
-  function onward() {
-    if (!frame || (open && at === phases.length - 1)) return false;
-    go(1);
-    return true;
   }
 
   // Goes back to the result of the step.
@@ -184,12 +179,13 @@ export function create(root, { player, step: view, modules }) {
 
   // Shows a phase on the tree alone, without bar, mask and cache; null: the whole tree again.
   function pose(phase) {
+    if (!phase && !posed) return undefined;
     if (open) close();
     posed = phase;
     chart.classList.toggle("ph-unborn", posed !== null); // no node is chosen
     if (!posed) return drawing.clear();
     step = readStep(frame, run);
-    redraw();
+    return redraw();
   }
 
   function again() {
@@ -245,7 +241,7 @@ export function create(root, { player, step: view, modules }) {
     toggle.focus();
   }
 
-  return { begin, step: show, holds, enter, onward, pose, unfold: () => mask.open(true) };
+  return { begin, step: show, holds, enter, pose, now: () => (open && step ? phases[at] : null) };
 }
 
 function button(label, text, act, className) {
