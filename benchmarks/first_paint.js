@@ -5,7 +5,7 @@ async () => {
   const SVG = "http://www.w3.org/2000/svg";
   const CLASSES = ["card", "picture-card", "question-card", "sources-card", "chips", "examples", "suggestions", "pill", "example",
     "actions", "hint", "pictured", "settings", "settings-open", "summary"];
-  const IDS = ["picture", "question", "run", "stop"];
+  const IDS = ["picture", "question", "run", "stop", "notice"];
   const ATTRIBUTES = ["alt", "rows", "type"];
   const SHARPNESS = 2; // pixels of a picture to one of the page
 
@@ -15,7 +15,8 @@ async () => {
   }
   const show = make("div", { id: "show" });
   show.append(player());
-  show.querySelector(".opening-picture").src = ask.querySelector("#picture img").src; // the smaller copy
+  const small = ask.querySelector("#picture img");
+  if (small) show.querySelector(".opening-picture").src = small.src;
   for (const control of [ask, show].flatMap((column) => [...column.querySelectorAll("button, input, select")])) {
     control.setAttribute("disabled", "");
   }

@@ -137,7 +137,7 @@ def test_inside_a_step_tree_phases_cache_and_controls_fit_a_small_laptop_and_sta
         for kind, _, (top, bottom, controls, shown) in walk(tab, """() => {
           const at = (name) => document.querySelector(name).getBoundingClientRect();
           return [at(".step").top, at(".controls").bottom, at(".controls").top - at(".step").top,
-            [".phases", ".tree", ".kv-cache"].map(at).every((box) => box.height > 20 && box.bottom < at(".controls").y)];
+            [".phases", ".tree", ".kv-cache"].map(at).every((b) => b.height > 20 && b.bottom < at(".controls").y)];
         }"""):  # fmt: skip
             assert bottom - top <= 720 - 56, (race.name, kind)  # 56 pixels are the masthead's
             assert shown, (race.name, kind)

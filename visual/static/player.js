@@ -100,6 +100,7 @@ class Player {
     const seen = another ? 1 : this.seen;
     const frames = await Promise.all(list.slice(seen).map((text) => this.parsed(text)));
     if (another) this.begin(first); // only now, so that nothing of two runs is ever on show together
+    this.step.reserve(frames.filter(({ figure }) => figure));
     for (const frame of frames) {
       this.seen += 1; // before it is added, so that one that fails is not added twice
       this.add(frame);

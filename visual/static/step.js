@@ -3,6 +3,7 @@
 
 const CONFIG = { responsive: true, displaylogo: false, doubleClick: "reset", scrollZoom: false,
   modeBarButtons: [["zoomIn2d", "zoomOut2d", "resetScale2d"]] };
+const LOWEST = 220; // pixels that a tree has at least where it grows to the right
 const HALO = 23;
 const CHOSEN_HALO = 28;
 const VERDICTS = {
@@ -102,6 +103,12 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     if (place && (place.left < card.left || place.right > card.right)) {
       find(".scroller").scrollLeft += place.left - card.left - card.width / 2;
     }
+  }
+
+  // Keeps room for the highest of these steps: as one walks through them nothing moves.
+  function reserve(frames) {
+    const width = find(".scroller").clientWidth;
+    if (width) room = Math.max(room, ...frames.map((next) => fit(figureOf(next), width).height));
   }
 
   // The figure as it was made, or with its pruned guesses: then every row may lie elsewhere.
@@ -221,7 +228,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
 
   function reset(live) {
     frame = wanted = null;
-    if (!live) room = 0;
+    if (!live || !room) room = matchMedia("(min-width: 761px)").matches ? LOWEST : 0;
     chart.style.visibility = "hidden"; // another run's tree, until this one's clock has reached a step
     for (const part of ["node-word", "node-verdict", "node-path", "node-facts", "node-reason", "chosen .table-scroll"]) find(`.${part}`).replaceChildren();
     find(".node-go").hidden = true;
@@ -236,7 +243,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     if (!frame) sentence.textContent = ending === "stopped" ? "Stopped before the first step." : "The run ended before its first step.";
   }
 
-  return { show, move, reset, end, look, choose, redraw: anew };
+  return { show, move, reset, reserve, end, look, choose, redraw: anew };
 }
 
 function facts(node) {
