@@ -29,7 +29,8 @@ COUNT = """() => {
   const drawn = (e) => e instanceof SVGElement || getComputedStyle(e).backgroundImage !== "none";
   const leaves = all.filter((e) => e.matches("button, input, select, textarea, img")
     || !e.closest("button") && !e.children.length && (e.textContent.trim() || drawn(e)));
-  const own = (e) => getComputedStyle(e).fontSize === "0px" ? [] : [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.textContent);
+  const texts = (e) => [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.textContent);
+  const own = (e) => getComputedStyle(e).fontSize === "0px" ? [] : texts(e);
   const words = all.flatMap((e) => e.matches("textarea") ? [e.value] : own(e)).join(" ").split(/\\s+/).filter(Boolean);
   return { elements: leaves.length, words: words.length, page: document.documentElement.scrollHeight };
 }"""
