@@ -22,7 +22,7 @@ from specllava.cli.options import write_json
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
-from specllava.models.loading.fused import fuse
+from specllava.models.drafts.fused import fuse
 from specllava.pair import run_info
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
@@ -110,9 +110,9 @@ def measure(subjects: list[Subject], repeats: int) -> list[dict[str, Any]]:
     """Time subjects in rotation, so that other work on the machine affects all alike; the first round warms up.
 
     Returns:
-        For each the compressor and the operator that ran (of a gate, its random weights' choice), columns of the
-        draft's KV cache after the prefill, their megabytes in float32, and median milliseconds of the prefill and of a
-        pass over a level of :data:`LEVEL` nodes.
+        For each the compressor and the operator that ran (of a gate, its random weights' choice). Columns of the
+        draft's KV cache after the prefill, and their megabytes in float32. Median milliseconds of the prefill, and of
+        a pass over a level of :data:`LEVEL` nodes.
     """
     rows: list[dict[str, Any]] = []
     taken: list[tuple[list[float], list[float]]] = [([], []) for _ in subjects]

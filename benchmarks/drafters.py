@@ -2,8 +2,8 @@
 
     python -m benchmarks.drafters --begin assets/toy/eagle --work runs/drafters --json benchmarks/results/drafters.json
 
-Each variant begins as the EagleVLM that is given and learns as many steps on the same batches, EagleVLM itself too, so
-that only the compressor differs. What ``--work`` holds already is not trained again. One run measures all: every
+Each variant, EagleVLM itself too, begins as the given EagleVLM and learns as many steps on the same batches. So only
+the compressor differs. What ``--work`` holds already is not trained again. One run measures all: every
 drafter answers each held-out prompt in turn.
 """
 
@@ -28,15 +28,15 @@ from specllava.bench.timed_run import TimedRun
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import LoopConfig
-from specllava.distill.feature_losses import TaughtTexts, feature_losses
+from specllava.distill.feature_losses import TargetTexts, feature_losses
 from specllava.distill.initial_draft import training_draft
 from specllava.distill.loop import Batch, Losses, fit
-from specllava.distill.stage import answer_tokens, taught_texts
+from specllava.distill.stage import answer_tokens, target_texts
 from specllava.lane import Lane
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind
 from specllava.models.drafts.compressors import add_compressor
 from specllava.models.drafts.draft_classes import save
-from specllava.models.drafts.feature_draft import LAST, FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import prompt_entries
@@ -85,13 +85,13 @@ def train_variants(pair: Pair, begin: Path, work: Path, steps: int, batches: int
     taught = []
     for number in numbers:
         with torch.no_grad():
-            texts = taught_texts(target, LAST, read(number))
+            texts = target_texts(target, read(number))
         half = (getattr(texts, part.name) for part in fields(texts))
         taught.append({part.name: _stored(one) for part, one in zip(fields(texts), half, strict=True)})
     loop = LoopConfig(steps, rate, warmup=min(10, steps // 2), checkpoint_every=steps, seed=recipe.eagle.seed)
 
     def losses(draft: FeatureDraft, batch: Batch) -> Losses:
-        texts = TaughtTexts(**{name: one.float() if one.is_floating_point() else one for name, one in batch.items()})
+        texts = TargetTexts(**{name: one.float() if one.is_floating_point() else one for name, one in batch.items()})
         return feature_losses(draft, texts, recipe.long_rollout)
 
     for name in missing:

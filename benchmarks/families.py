@@ -3,8 +3,8 @@
     PYTHONPATH=tests python -m benchmarks.families --json benchmarks/results/families.json
 
 Each seed draws sizes of decoder and tower, heads, grouped keys and values, a tied head, a window, rows of padding and
-two drafts, and runs what ``tests/test_families.py`` runs, and of families that read videos as such the first tests of
-``tests/test_video_families.py``. Families that are not named keep their entry in the file.
+two drafts. It runs what ``tests/test_families.py`` runs. For families that read videos as such, it also runs the first
+tests of ``tests/test_video_families.py``. Families that are not named keep their entry in the file.
 """
 
 from __future__ import annotations

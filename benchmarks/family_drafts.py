@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python -m benchmarks.family_drafts --json benchmarks/results/family_drafts.json
 
-Targets are small random checkpoints in the published layouts, and the data file a few sentences, so the numbers say
-that each draft learns, and not what one is worth. Families that are not named keep their entry in the file.
+Targets are small random checkpoints in the published layouts, and the data file a few sentences. So the numbers show
+that each draft learns, not what one is worth. Families that are not named keep their entry in the file.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ async () => {
   }
   const show = make("div", { id: "show" });
   show.append(player());
+  show.querySelector(".opening-picture").src = ask.querySelector("#picture img").src; // the smaller copy
   for (const control of [ask, show].flatMap((column) => [...column.querySelectorAll("button, input, select")])) {
     control.setAttribute("disabled", "");
   }
@@ -51,10 +52,11 @@ async () => {
     const live = document.querySelector(".player");
     const copy = live.cloneNode(true);
     copy.querySelector(".tree").replaceChildren(still(live.querySelector(".tree")));
-    copy.querySelectorAll(".charts, .versus, .pays, .glossary, [hidden]").forEach((part) => part.remove()); // below the first screen
+    copy.querySelectorAll(".charts, .versus, .pays, .glossary, [hidden]:not(.opening [hidden], .opening-foot [hidden])").forEach((part) => part.remove()); // below the first screen
     for (const name of ["title", "data-item"]) {
       copy.querySelectorAll(`[${name}]`).forEach((element) => element.removeAttribute(name));
     }
+    copy.querySelectorAll(".words-before").forEach((count) => count.replaceChildren()); // another number at another width
     copy.querySelector(".scrub").setAttribute("value", live.querySelector(".scrub").value);
     copy.querySelectorAll("option").forEach((option) => option.toggleAttribute("selected", option.value === live.querySelector(".speed").value));
     return copy;

@@ -41,7 +41,7 @@ def _no_models() -> NoReturn:
 def record(browser: Any, address: str) -> str:
     """The columns of the page at ``address`` as plain markup, once its player has drawn its first step."""
     page = browser.new_page(viewport=SIZE)
-    page.goto(address)
+    page.goto(f"{address}?view=explain")  # the whole tree; the opening shows parts of it
     page.wait_for_selector(".tree .main-svg .textpoint", timeout=PATIENCE)
     page.wait_for_function("document.fonts.status === 'loaded'", timeout=PATIENCE)
     markup = str(page.evaluate(SCRIPT.read_text(encoding="utf-8")))

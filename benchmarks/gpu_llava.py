@@ -4,8 +4,9 @@
     python -m benchmarks.gpu_llava --size toy                                 # anywhere, seconds
 
 Nothing is downloaded: the models have the published shapes and random weights, and the words are the toy tokenizer's.
-Times do not depend on what weights say, so these are the times of the real pair; how many tokens a pass brings does,
-so that stands in the table as a choice. Everything runs through the project's own prompt, engine, rules and loop.
+Times do not depend on what the weights are, so these are the times of the real pair. How many tokens a pass brings
+does depend on it, so the table has a column for each number. Everything runs through the project's own prompt, engine,
+rules and loop.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m benchmarks.growth --json benchmarks/results/growth.json
 
-Models are a Llama of random weights, of the shape that --hidden, --layers and --vocabulary name, and variations of it
-in one measure at a time. Passes are those of this project's engine, in rounds over all variations, so that whatever
+Models are a Llama of random weights, shaped by --hidden, --layers and --vocabulary, and variations of it in one
+measure at a time. Passes are those of this project's engine, in rounds over all variations, so that whatever
 else the machine does falls on all. Steps are of the toy pair.
 """
 

@@ -3,13 +3,13 @@
     python -m benchmarks.identity --runs 3000 --json benchmarks/results/identity.json
     python -m benchmarks.identity --runs 1000 --settings --json benchmarks/results/identity_settings.json
 
-A file that is there already is gone on with, so a long count may be interrupted; every seed has targets, drafts and
-cases of its own. The drafts are made so that they agree with their target now and then; otherwise nothing would be
-accepted, and no guessed state would ever give way to a true one. Guesses that are drawn change tokens, though not their
-distribution, which ``tests/test_identity.py`` holds: here all are best guesses, of greedy and of sampled answers.
+An existing file is continued, so a long count may be interrupted. Every seed has targets, drafts and cases of its
+own. The drafts are made so that they agree with their target now and then. Otherwise nothing would be accepted, and no
+true state would ever replace a guessed one. Drawn guesses change tokens, though not their distribution, which
+``tests/test_identity.py`` checks. Here all are best guesses, of greedy and of sampled answers.
 
-With ``--settings`` every target has settings of a ``generation_config.json`` of its own, drawn anew for each run, and
-greedy answers of the target alone are held to ``generate`` of transformers.
+With ``--settings`` every target has its own ``generation_config.json``, drawn anew for each run. Greedy answers of the
+target alone are then compared with ``generate`` of transformers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from specllava.core.trace import NO_DRAFT, DecodeTrace
 from specllava.lane import lane_of
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
-from specllava.models.loading.fused import fuse
+from specllava.models.drafts.fused import fuse
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.toyworld.build import build_processor, special_ids

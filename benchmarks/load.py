@@ -3,9 +3,9 @@
     python -m benchmarks.load --json benchmarks/results/load.json
 
 A server of its own is started unless ``--address`` names one. Every visitor clicks on Run as soon as the run before is
-over, so the waiting line is as long as there are visitors. Resident memory is the server's, read once every visitor has
-run a first time (sessions hold frames and KV caches from then on) and again at the end. With ``--hostile`` requests are
-sent that nobody's browser sends, and each is measured by itself (``benchmarks.visitors.hostile``).
+over, so the waiting line is as long as there are visitors. Resident memory is the server's. It is read once every
+visitor has run a first time and sessions hold frames and KV caches, and again at the end. ``--hostile`` sends
+requests that no browser sends, and measures each by itself (``benchmarks.visitors.hostile``).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def record(
         rule = None if cost_model is None else build_rule(config, cost_model)
         request = pair.request(Lane("recorded", config, prompt, rule=rule), record=False)
         steps = (event for event in stream(request) if isinstance(event, StepTrace))
-        answers.append(tuple(ReplayStep.counted(step, request.draft_widths) for step in steps))
+        answers.append(tuple(ReplayStep.counted(step, request.draft_pass_tokens) for step in steps))
     return tuple(answers)
 
 

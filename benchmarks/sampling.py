@@ -2,8 +2,8 @@
 
     python -m benchmarks.sampling --prompts 20 --json benchmarks/results/sampling.json
 
-One shape of tree for all: the draft's best guesses; guesses drawn from the draft, judged token by token; the same,
-judged branch by branch (traversal verification).
+All have trees of one shape. The guesses are the draft's best; drawn from the draft, verified token by token; or drawn
+and verified branch by branch (traversal verification).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.soak --minutes 60 --json benchmarks/results/soak.json
 
-Three visitors at a time open the page of a server of its own, each with a new session: they run, ask follow-ups, upload
-pictures, take races along and open them again, run the lab and A against B, and leave. Their order is seeded. The first
-quarter is for warming up. Behind it, and at the end, everybody leaves before threads, files and processes are counted.
+Three visitors at a time open the page of a server of its own, each with a new session. They run, ask follow-ups, upload
+pictures, save and open races, run the lab and A against B, and leave. Their order is seeded. The first quarter is for
+warming up. After it, and at the end, everybody leaves before threads, files and processes are counted.
 """
 
 from __future__ import annotations

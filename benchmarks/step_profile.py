@@ -27,9 +27,8 @@ from specllava.decoding import Request
 from specllava.drafters import growing
 from specllava.lane import lane_of
 from specllava.pair import Pair
-from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.engine import Engine
-from specllava.runtime.passes import PassInput
+from specllava.runtime.passes import AttentionMasks, PassInput
 from specllava.runtime.timing import now
 from specllava.verification.verifier import GreedyVerifier
 
@@ -39,7 +38,7 @@ PARTS: tuple[tuple[Any, str, str], ...] = (
     (growing.GrowingSession, "_expand", "· · expand: a level"),
     (growing.GrowingSession, "_level_input", "· · · what each node sees"),
     (growing.GrowingSession, "_guesses", "· · · the likeliest tokens, entropy"),
-    (grow, "_prune", "· · selection of the nodes"),
+    (grow, "_select_tree", "· · selection of the nodes"),
     (Request, "verify", "verify: the verdict"),
     (PassInput, "of_tree", "· what each node sees"),
     (GreedyVerifier, "verify", "· the target's choices"),

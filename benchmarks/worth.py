@@ -2,10 +2,9 @@
 
     python -m benchmarks.worth --prompts 16 --json benchmarks/results/worth.json
 
-Every lane really decodes, and its passes are counted by their number of tokens. What they take is then added up from
-the costs measured on this machine, with what a pass over many tokens takes beyond one over a single token scaled: to
-nothing, as on an accelerator that waits for its memory anyway, or to more. No other work on the machine tells in it,
-and neither does bookkeeping between passes.
+Every lane decodes, and its passes are counted by their number of tokens. Their time is then added up from the costs
+measured on this machine. What many tokens take beyond one token is scaled: down to nothing, as on an accelerator
+that waits for its memory anyway, or up. Neither other work on the machine nor bookkeeping between passes is counted.
 """
 
 from __future__ import annotations

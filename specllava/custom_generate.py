@@ -30,8 +30,8 @@ from specllava.lane import LaneOverrides, lane_of
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.language_model import check_decoder
 from specllava.models.drafts.draft_reading import DraftReading
-from specllava.models.families.family import ImageFeatures, Picture, family_of
-from specllava.models.families.interface import ProcessedPrompt
+from specllava.models.families.family import family_of
+from specllava.models.families.interface import ImageFeatures, Picture, ProcessedPrompt
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now

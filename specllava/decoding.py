@@ -29,14 +29,12 @@ from specllava.core.tree import DraftTree, Pruned
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, check_proposal, check_pruned
 from specllava.lane import Lane, LaneFacts
 from specllava.models.checkpoints.tokens import Detokenizer
-from specllava.models.loading.memory import target_columns
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PassInput
 from specllava.runtime.timing import now, now_read
 from specllava.verification.answer_settings import AnswerSettings
-from specllava.verification.recording import DrawRecorder, margins, target_view
-from specllava.verification.sampling import SeededRandom
-from specllava.verification.verifier import build_verifier
+from specllava.verification.sampling import DrawRecorder, SeededRandom
+from specllava.verification.verifier import build_verifier, margins, target_view
 
 Event = Prefill | StepTrace
 
@@ -49,13 +47,13 @@ class RaceEvent:
         lane: facts of the lane that moved.
         item: its prefill or step; ``item.finished`` is the reason if it was the last.
         clock: seconds on that lane's own clock, which counts only that lane's compute.
-        draft_widths: tokens of each pass that the draft made for the step; none of a prefill.
+        draft_pass_tokens: tokens of each pass that the draft made for the step; none of a prefill.
     """
 
     lane: LaneFacts
     item: Event
     clock: float
-    draft_widths: tuple[int, ...] = ()
+    draft_pass_tokens: tuple[int, ...] = ()
 
 
 class Request:
@@ -109,9 +107,9 @@ class Request:
         return self.lane.config.max_new_tokens - len(self.emitted)
 
     @property
-    def draft_widths(self) -> tuple[int, ...]:
+    def draft_pass_tokens(self) -> tuple[int, ...]:
         """Tokens of each pass that the draft made for the last tree."""
-        return () if self._session is None else self._session.widths
+        return () if self._session is None else self._session.pass_tokens
 
     @torch.inference_mode()
     def prefill(self) -> Prefill:
@@ -126,7 +124,7 @@ class Request:
         prompt, config, state_layers = self.lane.prompt, self.lane.config, self._drafter.state_layers
         device = prompt.input_ids.device
         started = now(device)
-        columns = target_columns(self._length, config)
+        columns = config.target_columns(self._length)
         self._engine = self.caches.engine(self._target, columns, state_layers, config.nodes + 1)
         output = self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
         logits, processing = output.logits, self._settings.processing
@@ -299,7 +297,7 @@ def race(requests: Sequence[Request]) -> Generator[RaceEvent]:
             if item.finished is not None:
                 events.close()
                 del running[name]
-            yield RaceEvent(request.lane.facts, item, clocks[name], request.draft_widths)
+            yield RaceEvent(request.lane.facts, item, clocks[name], request.draft_pass_tokens)
 
 
 def collect(

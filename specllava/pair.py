@@ -24,7 +24,7 @@ from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
 from specllava.drafters.build import build_drafter
 from specllava.lane import SIDES, Lane, LaneFacts, LaneOverrides, lane_of, race_lanes
 from specllava.models.checkpoints.checkpoint import Source
-from specllava.models.checkpoints.language_model import input_device
+from specllava.models.checkpoints.language_model import checked_context, input_device
 from specllava.models.checkpoints.tokens import Detokenizer, eos_token_ids
 from specllava.models.drafts.draft_classes import VisionSource, vision_source
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
@@ -32,11 +32,9 @@ from specllava.models.families.family import family_of
 from specllava.models.families.interface import Family, ImageFeatures
 from specllava.models.loading.load_options import LoadOptions, PassesName, QuantizationName
 from specllava.models.loading.loading import load_draft, load_target
-from specllava.models.loading.memory_estimate import checked_context
 from specllava.models.loading.presets import draft_hint, preset_named, presets
 from specllava.models.media.media import Pictures, open_media
-from specllava.runtime.engines import Engines, engines_for
-from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.kv_caches import EnginePool, KVCaches, build_engine_pool
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.prompt_builder import Messages, PromptBuilder, check_room
 from specllava.runtime.timing import CostMeasurement, costs_key, costs_of_before, kept_costs
@@ -55,7 +53,7 @@ class Pair:
         quantization: how the target's weights are stored.
         context_limit: tokens of prompt and answer, if fewer than the target can hold.
         costs: of passes on this machine; ``None``: measured when they are first needed.
-        passes: how they run, see :func:`~specllava.runtime.engines.engines_for`.
+        passes: how they run, see :func:`~specllava.runtime.kv_caches.build_engine_pool`.
         exact: target-only decodes by the very kernels that verify trees; others round differently in half precision.
     """
 
@@ -147,13 +145,13 @@ class Pair:
         return input_device(self.target)
 
     @cached_property
-    def engines(self) -> Engines:
+    def engines(self) -> EnginePool:
         """The engines of its models, which outlive the answers that they serve.
 
         Raises:
             ValueError: passes that this device cannot run.
         """
-        return engines_for(self.device, self.passes, self.exact)
+        return build_engine_pool(self.device, self.passes, self.exact)
 
     @cached_property
     def family(self) -> Family:

@@ -21,19 +21,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from support import models
+from support.browser import script_page
 from support.visual_traces import synthetic_race
 
 from specllava.core.config import DecodingConfig
+from specllava.core.growth.cost_model import Costs
 from specllava.core.metrics import Comparison, RunTotals, compare, summarise
 from specllava.core.question import Question
 from specllava.core.race_file import NamedTrace, comparison_json, write_zip
-from specllava.core.trace import DecodeTrace
+from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.findings.bootstrap import pooled_ratio
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
 from specllava.findings.comparison_tables import race_files, records, to_csv, to_json, to_markdown
 from specllava.lab import Lab
-from specllava.lab.comparison import Side, compare_questions, same_words
+from specllava.lab.comparison import Side, compare_questions, same_tokens
 from specllava.pair import Pair
+from visual.page.comparison import gain_sides
 from visual.player.race_frames import race_frames
 from visual.player.recorded import read_recorded
 
@@ -330,7 +333,7 @@ def test_sides_may_be_two_pairs(tiny: Pair) -> None:
     ],
 )
 def test_tokens_are_compared_where_chance_draws_the_same(a: Any, b: Any, same: bool) -> None:
-    assert same_words(DecodingConfig(**a), DecodingConfig(**b)) is same
+    assert same_tokens(DecodingConfig(**a), DecodingConfig(**b)) is same
 
 
 def test_sides_are_named_by_what_sets_them_apart(tiny: Pair) -> None:
@@ -465,3 +468,45 @@ def test_kept_races_go_into_a_zip(tiny: Pair, tmp_path: Path) -> None:
         race = read_recorded(tmp_path / f"{number:03}.json")
         assert (race.a.name, race.b.name) == ("rule entropy", "rule chain")
         assert len(race.a.trace.token_ids) == row.a.tokens and race.prompt == row.prompt
+
+
+# --- what B's trees buy -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rule", "other"), [("chain", "entropy"), ("topk", "chain"), ("entropy", "fixed")])
+def test_the_cost_of_checking_from_which_trees_pay_makes_both_sides_as_fast(
+    browser: Any, rule: str, other: str
+) -> None:
+    """The oracle decodes both sides again and prices every pass anew, on a curve with checking scaled to the edge."""
+    pair = replace(models.pair("mixed"), costs=models.COSTS)
+    a, b = (DecodingConfig(rule=name, max_new_tokens=24) for name in (rule, other))
+    given = gain_sides(last(Lab(pair).compare(iter(ASKED), len(ASKED), a, b)))
+    with script_page(browser, "pays_math.js") as page:
+        asked = [*given["sides"], given["costs"]]
+        gain = page.evaluate("([a, b, costs]) => script.gainOf(a, b, costs)", asked)
+        said = page.evaluate("([a, b, costs]) => script.gainSentence(a, b, costs)", asked)
+    one, many = given["costs"]["one"] / 1e3, given["costs"]["many"] / 1e3
+
+    def per_token(config: DecodingConfig, checking: float) -> tuple[float, float]:
+        """Seconds per token, and tokens per pass, where checking costs so many times what it was measured."""
+        scaled = Costs(tuple(one + checking * (value - one) for value in models.COSTS.verify), models.COSTS.draft)
+        seconds = tokens = passes = 0.0
+        for question in ASKED:
+            for event in pair.race_sides(question.image, question.text, config, config):
+                if event.lane.name == "A" and isinstance(event.item, StepTrace):
+                    seconds += scaled.step_seconds(event.draft_widths, event.item.tree.drafted)
+                    tokens, passes = tokens + len(event.item.emitted), passes + 1
+        return seconds / tokens, tokens / passes
+
+    (slow, tau), (quick, other_tau) = per_token(a, 1.0), per_token(b, 1.0)
+    assert gain["speed"] == pytest.approx(slow / quick) and gain["tokens"] == pytest.approx(other_tau / tau)
+    edge = (gain["edge"] / 1e3 - one) / (many - one)
+    assert per_token(a, edge)[0] == pytest.approx(per_token(b, edge)[0])
+    beyond = 2 * abs(edge) + 1
+    assert (per_token(a, edge + beyond)[0] > per_token(b, edge + beyond)[0]) == (not gain["wider"])
+    assert ("less than" in said or "would not pay" in said) == gain["wider"]
+
+
+def test_models_without_costs_in_common_get_no_sentence_about_trees() -> None:
+    assert gain_sides(PairedComparison("A", "B", 8, rows(1, 8))) is None
+    assert gain_sides(PairedComparison("A", "B", 8, checking=(0.1, 0.2))) is None

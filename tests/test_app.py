@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.browser import FINISHED, Visit
+from support.browser import FINISHED, VIEWPORT, Visit, new_page
 from support.served_page import answer_of, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +35,7 @@ def address(browser: Any) -> Iterator[str]:  # without a browser no server is st
 
 
 def test_the_shipped_pair_races_on_the_page(browser: Any, address: str) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page = new_page(browser, VIEWPORT, locale="en-GB")
     errors: list[str] = []
     hosts: set[str] = set()
     page.on("console", lambda message: errors.extend([message.text] if message.type == "error" else []))

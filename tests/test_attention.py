@@ -28,10 +28,9 @@ from specllava.models.checkpoints.language_model import FULL, SLIDING, check_dec
 from specllava.models.loading.load_options import LoadOptions
 from specllava.models.loading.loading import load_target
 from specllava.pair import Pair
-from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.engine import Engine
 from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.passes import PassInput
+from specllava.runtime.passes import AttentionMasks, PassInput
 
 WINDOW, LIMIT = 24, 20
 MIXED = {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": WINDOW}  # the first layer sees all

@@ -17,8 +17,8 @@ from specllava.cli.main import main
 from specllava.core.config import DecodingConfig
 from specllava.findings.audit import Choice, Difference, first_difference, ulp
 from specllava.pair import Pair
-from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache
+from specllava.runtime.passes import AttentionMasks
 
 QUESTIONS = ("What is this?", "Describe the picture in detail.", "How many cats are there?", "Where is it?")
 TWIN, NEAR = 7, 1 - 2**-10  # a token whose logit is that of another one, but for a part in 1024

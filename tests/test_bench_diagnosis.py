@@ -11,7 +11,7 @@ from specllava.bench.diagnosis import DEEPEST, diagnose
 from specllava.bench.dialogue import BenchDialogue
 from specllava.bench.draft_quality import DraftQuality, draft_quality
 from specllava.bench.lanes import runners_of
-from specllava.bench.measured import Asked, Measured, RawPass, WarmUp
+from specllava.bench.measured import BenchPrompt, Measured, RawPass, WarmUp
 from specllava.bench.raw_passes import WIDTHS
 from specllava.bench.results import results_of
 from specllava.bench.rounds import Plan, measure
@@ -40,7 +40,7 @@ def benchmark(level=0.1, slope=0.05, overhead=1.2, tokens=4, refused=0):
         for name, own, bare in (("target-only", alone, tokens), ("chain", steps, cycle))
     }
     info = RunInfo("pair", "target", "draft", "cpu", "float32", 2, {})
-    asked = (Asked(0, "any", 9), Asked(1, "any", 9))
+    asked = (BenchPrompt(0, "any", 9), BenchPrompt(1, "any", 9))
     warm = WarmUp(0, None, 0.0, False)
     return Measured("test", info, DecodingConfig(), {}, 0, 1, warm, asked, runs, raw_passes=tuple(passes))
 

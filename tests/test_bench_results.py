@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import bench_table
-from specllava.bench.floor_time import FloorTime
-from specllava.bench.joined import joined
-from specllava.bench.measured import Asked, Measured, RawPass, WarmUp
+from specllava.bench.measured import BenchPrompt, Measured, RawPass, WarmUp
+from specllava.bench.pass_prices import PassPrices
+from specllava.bench.processes import join_parts
 from specllava.bench.report import category_results, report_of
 from specllava.bench.results import categories_of, pool, results_of
 from specllava.bench.timed_run import TimedRun, TimedStep
@@ -102,7 +102,7 @@ def test_differences_count_as_ties_only_where_the_target_hesitated():
 
 
 def test_prices_of_passes_are_lines_between_those_that_were_timed():
-    floor = FloorTime(PASSES)
+    floor = PassPrices(PASSES)
     assert floor.seconds("target", 5, 30) == pytest.approx(bare(5, 30))  # between widths and contexts
     assert floor.seconds("draft", 12, 90) == pytest.approx(bare(12, 90, "draft"))  # beyond them
     context, total = 20, 0.0
@@ -132,7 +132,7 @@ def test_a_lane_that_says_all_at_once_has_no_steps_to_speak_of():
 
 def measured(rounds=2):
     """A benchmark of two dialogues, the second of two turns."""
-    prompts = (Asked(0, "count", 20), Asked(1, "story", 20), Asked(1, "story", 30))
+    prompts = (BenchPrompt(0, "count", 20), BenchPrompt(1, "story", 20), BenchPrompt(1, "story", 30))
     answers = [(1, 2, 3), (4, 5, 6, 7), (8, 9)]
     runs = {
         name: tuple(run_of(answer, 1, pace, 1, 1) for _ in range(rounds) for answer in answers)
@@ -194,7 +194,7 @@ def test_parts_of_several_processes_joined_are_the_benchmark_of_one():
     """Eight dialogues of one or two prompts, dealt out to three processes: only the order of dialogues differs."""
     rng = random.Random(5)
     turns = [rng.choice((1, 2)) for _ in range(8)]
-    asked = [Asked(number, rng.choice("ab"), 20) for number, count in enumerate(turns) for _ in range(count)]
+    asked = [BenchPrompt(number, rng.choice("ab"), 20) for number, count in enumerate(turns) for _ in range(count)]
     answer = tuple(range(13))
     speeds = [[[rng.uniform(0.1, 0.5) for _ in asked] for _ in range(2)] for _ in ("target-only", "chain")]
 
@@ -208,7 +208,7 @@ def test_parts_of_several_processes_joined_are_the_benchmark_of_one():
         return replace(measured(), margins=(), prompts=prompts, runs=runs, rounds=2, raw_passes=PASSES)
 
     whole = results_of(measured_of(range(8)))
-    found = joined([measured_of(range(rank, 8, 3)) for rank in range(3)])
+    found = join_parts([measured_of(range(rank, 8, 3)) for rank in range(3)])
     assert found.machine["processes"] == 3 and len({one.dialogue for one in found.prompts}) == 8
     for name, lane in results_of(found).items():
         row, expected = lane.as_json(), whole[name].as_json()

@@ -41,6 +41,26 @@ def test_each_chart_asks_and_answers_in_words_picture_and_table(seed: int):
         json.dumps(one.as_json(), allow_nan=False)
 
 
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it, of two colours such as ``#0072B2``."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_numbers_inside_bars_can_be_read_on_them() -> None:
+    doubt, _ = chart(1, "doubt")
+    bars = [bar for bar in doubt.figures[0].data if bar.type == "bar"]
+    assert len(bars) == len(OUTCOMES)
+    for bar in bars:
+        assert contrast(bar.insidetextfont.color, bar.marker.color) >= 4.5
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_accepted_lengths_add_up(seed: int):
     how_far, lanes = chart(seed, "How far")

@@ -14,7 +14,7 @@ from specllava.cli.main import main
 from specllava.distill.config import FeatureObjective, Objective
 from specllava.distill.feature_losses import feature_losses
 from specllava.distill.losses import IGNORE
-from specllava.distill.stage import answer_positions, chat_states, state_losses, taught_losses
+from specllava.distill.stage import answer_positions, chat_states, draft_model_losses, feature_draft_losses
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig
 from specllava.models.drafts.compressors import add_compressor
 from specllava.models.drafts.draft_classes import DraftLlava
@@ -50,7 +50,7 @@ def test_every_weight_of_draft_compressor_and_gate_has_a_gradient(kind, pictures
     draft, batch = eagle_with(kind).train(), batch_of(0)
     if not pictures:
         batch = {"input_ids": batch["input_ids"].clamp(min=10), "labels": batch["labels"]}
-    state_losses(models.target(), FeatureObjective(rollout=2))(draft, batch)["loss"].backward()
+    feature_draft_losses(models.target(), FeatureObjective(rollout=2))(draft, batch)["loss"].backward()
     for name, weight in draft.named_parameters():
         assert weight.grad is not None, name
         used = pictures and kind != "concatenated"  # which would not make 4 slots fewer
@@ -92,7 +92,7 @@ def test_a_draft_vlm_learns_on_the_prompt_that_it_reads(kind):
     draft, batch = models.seeded(DraftLlava, config, 7).double(), batch_of(0)
     add_compressor(draft, CompressorConfig(kind, **SMALL))
     draft.eval()
-    losses = taught_losses(models.target(), Objective(kl_weight=0.0))(draft, batch)
+    losses = draft_model_losses(models.target(), Objective(kl_weight=0.0))(draft, batch)
     losses["loss"].backward()
     assert all(weight.grad is not None for weight in draft.compressor.parameters())
     features = models.target().model.vision_tower(batch["pixel_values"]).last_hidden_state[:, 1:]

@@ -111,8 +111,8 @@ def test_a_value_for_a_message_is_short_whatever_it_is():
 @pytest.mark.parametrize("drafter", ["prompt-lookup", "none"])
 def test_answers_are_the_targets_own_where_no_draft_is_drawn_from(drafter: str):
     drawn = DecodingConfig(children="drawn", temperature=1.0, rule="fixed")
-    assert not drawn.exact
-    assert dataclasses.replace(drawn, drafter=drafter).exact
+    assert not drawn.keeps_tokens
+    assert dataclasses.replace(drawn, drafter=drafter).keeps_tokens
 
 
 def test_a_configuration_does_not_change():

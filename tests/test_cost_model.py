@@ -79,7 +79,7 @@ def test_a_clock_that_fails_once_does_not_stop_drafting(reading: float, monkeypa
     monkeypatch.setattr(decoding, "now_read", lambda: readings.pop() if readings else clock())
     lane = Lane("any", COST_AWARE, models.prompt(0))
     assert pair.run(lane).token_ids == models.reference(0)[:12]
-    assert not readings and all(math.isfinite(price) for price in pair.cost_model(sampling=False).token_prices)
+    assert not readings and all(math.isfinite(price) for price in pair.cost_model(sampling=False).prices_per_second)
     assert sum(step.tree.drafted for step in pair.run(lane).steps) > 0
 
 

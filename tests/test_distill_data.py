@@ -30,7 +30,7 @@ from specllava.distill.losses import IGNORE
 from specllava.distill.pictures import Pixels, batch_pictures
 from specllava.distill.rows import Row, UnusableRowError, index_rows, parse_row
 from specllava.distill.self_generated import self_generated_answers, with_target_answers
-from specllava.distill.stage import answer_tokens, taught_losses
+from specllava.distill.stage import answer_tokens, draft_model_losses
 from specllava.models.families.interface import FEATURES
 from specllava.models.media.images import open_image
 from specllava.toyworld.build import SPECIAL
@@ -448,7 +448,7 @@ def test_cached_features_teach_the_same(indexed, place, seeing, monkeypatch):
     monkeypatch.setattr(caching, "SHARD", size_of(target, 5))
     cache = make_features(directory, target, models.processor(), place / "images", names_in(indexed), accelerator)
     assert len(cache) == 40 and len(list(directory.glob("*.safetensors"))) == 8
-    losses = taught_losses(target, Objective())
+    losses = draft_model_losses(target, Objective())
     for number in range(4):
         plain = batches(indexed, place)(number)
         cached = batches(indexed, place, see=cache)(number)

@@ -23,7 +23,7 @@ from specllava.distill.losses import IGNORE
 from specllava.distill.make_draft import import_draft, init_draft
 from specllava.distill.pictures import Pixels, batch_pictures
 from specllava.distill.rows import index_rows
-from specllava.distill.stage import taught_losses
+from specllava.distill.stage import draft_model_losses
 from specllava.findings.distillation import Report
 from specllava.lane import Lane
 from specllava.models.checkpoints.checkpoint import Checkpoint
@@ -105,7 +105,7 @@ def test_the_loss_is_that_of_whole_rows_by_transformers_own_forward(root, indexe
     bundle = loaded(root, family, made, "float64")
     target, draft, processor = bundle.target, bundle.draft, bundle.processor
     make = batches(root, indexed, bundle)
-    losses = taught_losses(target, Objective(kl_weight=1.0, chunk=7))
+    losses = draft_model_losses(target, Objective(kl_weight=1.0, chunk=7))
     shown = 0
     for number in range(4):
         batch = make(number)
@@ -187,7 +187,7 @@ def test_cached_tiles_teach_the_same(root, indexed, tmp_path, monkeypatch, capsy
     taken = sum(tiles.nbytes for tiles in each)
     assert taken == size_of(bundle.target, sum(map(len, each)))
     assert f"{taken / 2**20:.1f} MiB at" in capsys.readouterr().out
-    losses = taught_losses(bundle.target, Objective())
+    losses = draft_model_losses(bundle.target, Objective())
     for number in range(4):
         plain, kept = batches(root, indexed, bundle)(number), batches(root, indexed, bundle, see=cache)(number)
         assert [set(one) for one in batch_pictures(kept)] == [{FEATURES}] * len(batch_pictures(plain))
@@ -211,7 +211,7 @@ def test_every_weight_has_a_gradient_where_no_picture_is(root, indexed, family):
     plain = next(indexed[number] for number in range(len(indexed)) if not indexed[number].images)
     encoded = ChatEncoder(bundle.processor, LENGTH)(plain, [])
     alone = {"input_ids": torch.tensor([encoded.ids]), "labels": torch.tensor([encoded.labels])}
-    taught_losses(bundle.target, Objective())(bundle.draft, alone)["loss"].backward()
+    draft_model_losses(bundle.target, Objective())(bundle.draft, alone)["loss"].backward()
     assert all(weight.grad is not None for weight in bundle.draft.parameters())
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specllava.cli.main import main
 from specllava.distill.make_draft import import_draft, init_draft, same
-from specllava.models.checkpoints.tokens import align
+from specllava.models.checkpoints.tokens import resize_vocabulary
 from specllava.pair import Pair
 
 
@@ -143,10 +143,10 @@ def test_rows_of_padding_may_be_cut_and_rows_of_tokens_not(root: Path):
 
     model = LlamaForCausalLM.from_pretrained(root / "llama")
     whole = model.get_input_embeddings().weight.clone()
-    align(model, "llama", tokens=300, size=320)
+    resize_vocabulary(model, "llama", tokens=300, size=320)
     assert torch.equal(model.get_input_embeddings().weight, whole[:320])
     assert (model.config.vocab_size, model.get_output_embeddings().weight.shape[0]) == (320, 320)
-    line = complaint(lambda: align(model, "llama", tokens=321, size=320))
+    line = complaint(lambda: resize_vocabulary(model, "llama", tokens=321, size=320))
     assert line == "llama uses 321 tokens, more than the target's 320 rows: no draft can be made of it"
 
 

@@ -16,8 +16,7 @@ from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace, Draw, StepTrace, Verification
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.verification.recording import LIKELY, DrawRecorder
-from specllava.verification.sampling import SeededRandom, verify_drawn, verify_traversal
+from specllava.verification.sampling import LIKELY, DrawRecorder, SeededRandom, verify_drawn, verify_traversal
 
 SEEDS = range(40)
 PAIR_SHAPE = (((),), ((), ()))  # two guesses, which have one and two children

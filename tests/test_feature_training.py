@@ -15,9 +15,9 @@ from support.distilling import arguments, same, weights, write_data, write_pair
 from specllava.cli.main import main
 from specllava.distill import stage as stages
 from specllava.distill.config import DistillConfig, FeatureObjective, LoopConfig
-from specllava.distill.feature_losses import DECAY, RolloutCache, TaughtTexts, feature_losses, rollout_mask
+from specllava.distill.feature_losses import DECAY, RolloutCache, TargetTexts, feature_losses, rollout_mask
 from specllava.distill.losses import IGNORE
-from specllava.distill.stage import distil, state_losses, taught_texts
+from specllava.distill.stage import distil, feature_draft_losses, target_texts
 from specllava.distill.validation import _cast
 from specllava.findings.distillation import Report
 from specllava.models.drafts.draft_classes import save
@@ -48,9 +48,9 @@ def batch_of(seed, size=2):
 
 def texts_of(draft, seed, size=2):
     """Cut behind a few tokens of the first answer, since the plain loss is slow."""
-    whole = taught_texts(models.target(), draft.config.state_layers, batch_of(seed, size))
+    whole = target_texts(models.target(), batch_of(seed, size), draft.config.state_layers)
     end = int((whole.labels != IGNORE).int().argmax(dim=1).max()) + 9
-    return TaughtTexts(*(getattr(whole, part.name)[:, :end] for part in fields(whole)))
+    return TargetTexts(*(getattr(whole, part.name)[:, :end] for part in fields(whole)))
 
 
 def chains(draft, ids, labels, embeds, states, steps):
@@ -138,7 +138,7 @@ def test_training_reads_what_decoding_reads(kind, norm, number):
             "pixel_values": models.plain_inputs(number)["pixel_values"].clone(),
             "image_sizes": torch.tensor([[40, 48]]),
         }
-    texts = taught_texts(models.target(), draft.config.state_layers, batch)
+    texts = target_texts(models.target(), batch, draft.config.state_layers)
     entries = draft.entries(texts.ids[0, 1:], texts.embeds[0, 1:], texts.states[0, :-1])
     positions = torch.tensor(entries.positions)[None]
     own = draft(entries.inputs[None], draft.rotations(positions), None, RolloutCache())
@@ -154,7 +154,7 @@ def test_every_weight_has_a_gradient(kind, norm, pictures):
     if not pictures:
         batch = {"input_ids": batch["input_ids"].clamp(min=10), "labels": batch["labels"]}
         batch["input_ids"][batch["input_ids"] == models.target().config.image_token_id] = 20
-    state_losses(models.target(), FeatureObjective(rollout=2))(draft, batch)["loss"].backward()
+    feature_draft_losses(models.target(), FeatureObjective(rollout=2))(draft, batch)["loss"].backward()
     missing = [name for name, weight in draft.named_parameters() if weight.grad is None]
     assert not missing
     if pictures:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specllava.models.loading.fused import FusedLayer, fuse
+from specllava.models.drafts.fused import FusedLayer, fuse
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from specllava.core.config import DecodingConfig
 from specllava.lane import Lane
-from specllava.models.checkpoints.tokens import align
+from specllava.models.checkpoints.tokens import resize_vocabulary
 from specllava.pair import Pair
-from specllava.runtime.attention import seen_in_prefill
 from specllava.runtime.engine import Engine
+from specllava.runtime.passes import seen_in_prefill
 from specllava.runtime.prompt import Prompt
 
 ALONE = DecodingConfig(max_new_tokens=8, drafter="none")
@@ -96,6 +96,6 @@ def test_embeddings_stay_scaled_when_rows_are_cut_or_filled(pair: Pair, size: in
     draft, words = copy.deepcopy(pair.target), torch.arange(330)
     before = pair.target.get_input_embeddings()(words)
     assert not torch.equal(before, pair.target.get_input_embeddings().weight[:330])
-    align(draft, "draft", 330, size)
+    resize_vocabulary(draft, "draft", 330, size)
     assert torch.equal(draft.get_input_embeddings()(words), before)
     assert draft.get_output_embeddings()(before[0]).shape == (size,)

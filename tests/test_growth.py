@@ -24,7 +24,7 @@ VOCABULARY = 8
 
 def limits(depth: int) -> GrowthLimits:
     """So deep, and otherwise as much as a rule wants."""
-    return GrowthLimits(depth, nodes=100_000, expansions=100_000)
+    return GrowthLimits(depth, nodes=100_000, expanded_nodes=100_000)
 
 
 class Table:
@@ -129,7 +129,7 @@ def test_a_tree_stays_within_nodes_depth_width_and_floor(table: Table, config: D
 def test_kept_nodes_keep_the_number_that_expand_knew(table: Table, config: DecodingConfig, depth: int):
     """The draft finds the cache column of an accepted node by this number."""
     grown = grow(ROOT, table.expand, build_rule(config), limits(depth))
-    tree, kept = grown.tree, grown.expansion_ids
+    tree, kept = grown.tree, grown.builder_ids
     assert len(kept) == len(tree)
     assert kept == sorted(set(kept))
     for (path, _, entropy), number in zip(described(tree), kept, strict=True):

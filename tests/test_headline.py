@@ -99,7 +99,7 @@ def test_the_counts_of_the_headline_agree() -> None:
         shown = headline(alone, together, finished=True)
         tokens = len(together.token_ids)
         assert shown["instead"] == f"instead of {tokens - 1}"
-        assert shown["same_note"] == f"{tokens} of {tokens} tokens, the first from reading"
+        assert shown["same_note"] == f"{tokens} of {tokens} tokens; the first comes from reading"
         assert (shown["same"], shown["same_state"]) == ("identical ✓", "same")
         assert shown["passes"] == str(len(together.steps))
         assert shown["tau"] == f"{(tokens - 1) / len(together.steps):.1f}"

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
+from support.browser import VIEWPORT, new_page
 from support.served_page import answer_of, free_port
 from support.visual_traces import FakeBackend
 
@@ -196,7 +197,7 @@ def test_a_stopped_server_tells_its_visitors_ends_their_streams_and_exits_with_0
     server = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}, stderr=subprocess.PIPE, text=True)
     address = f"http://127.0.0.1:{port}/"
     answer_of(address, server)
-    page = browser.new_page()
+    page = new_page(browser, VIEWPORT, locale="en-GB")
     page.goto(address)
     page.wait_for_selector(".tree .main-svg", timeout=90_000)
     page.fill("#question textarea", "slowly, please")

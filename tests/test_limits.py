@@ -241,9 +241,29 @@ def test_a_visitor_is_told_their_place_and_an_estimate_from_the_latest_runs(cloc
     assert requests.position(("fourth", "race")) == QueuePosition(2, 15.0)
     clock.now += 100
     fourth = requests.position(("fourth", "race"))
-    assert fourth == QueuePosition(2, 10.0), "a run that takes longer is not counted below zero"
+    assert fourth == QueuePosition(2), "how long a run takes that has taken longer than others is not known"
     requests.stop(("third", "race"))
-    assert third.state == "stopped" and requests.position(("fourth", "race")) == QueuePosition(1, 0.0)
+    assert third.state == "stopped" and requests.position(("fourth", "race")) == QueuePosition(1)
+
+
+def test_a_run_of_the_lab_is_expected_to_take_as_long_as_its_kind_does(clock: SimpleNamespace) -> None:
+    requests = RunRequests()
+
+    def ask(key: tuple[str, str], seconds: float) -> RunRequest:
+        request = RunRequest(None, "", {})
+        requests.request(key, request)
+        requests.begin(request)
+        clock.now += seconds
+        return request
+
+    for kind, seconds in (("race", 2.0), ("rules", 30.0)):
+        requests.remove(("one", kind), ask(("one", kind), seconds))
+    ask(("two", "rules"), 5.0)
+    requests.request(("three", "race"), RunRequest(None, "", {}))
+    assert requests.position(("three", "race")) == QueuePosition(1, 25.0)
+    requests.request(("two", "sweep"), RunRequest(None, "", {}))
+    requests.request(("four", "race"), RunRequest(None, "", {}))
+    assert requests.position(("four", "race")) == QueuePosition(3), "no sweep has ended yet"
 
 
 def test_calls_that_wait_count_if_they_came_before(clock: SimpleNamespace) -> None:

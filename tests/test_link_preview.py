@@ -69,7 +69,8 @@ def test_links_open_in_a_new_tab(tab: Visit) -> None:
     links = tab.page.locator("#links a, #foot a")
     for link in links.all():
         assert link.get_attribute("target") == "_blank" and link.get_attribute("rel") == "noopener"
-    assert [link.inner_text() for link in tab.page.locator("#links a").all()] == ["Paper", "SpecVLM"]
+    assert [link.inner_text() for link in tab.page.locator("#links a").all()] == list(markup.PAPERS)
+    assert all(name.endswith(" paper") for name in markup.PAPERS)
     assert "Apache" in tab.text("#foot")
 
 

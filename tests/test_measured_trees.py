@@ -22,7 +22,6 @@ from specllava.core.growth.grow import GrowthLimits, grow
 from specllava.core.growth.rule import TopTokens
 from specllava.core.growth.rules import build_rule
 from specllava.core.growth.rules.topk import eagle2_tree
-from specllava.models.loading.memory import max_expansions
 from specllava.models.loading.presets import presets
 from visual.page.api import ENDPOINTS, _document
 from visual.page.app_state import AppState
@@ -47,7 +46,7 @@ def grown_paths(scores: Scores, config: DecodingConfig) -> set[Path]:
             found.append(TopTokens(top, [after[one] for one in top], 1.0))
         return found
 
-    limits = GrowthLimits(config.depth, config.nodes, max_expansions(config))
+    limits = GrowthLimits(config.depth, config.nodes, config.max_expanded_nodes)
     tree = grow(7, expand, build_rule(config), limits).tree
     held: dict[int, Path] = {0: ()}
     for node in range(1, len(tree)):

@@ -30,9 +30,8 @@ from specllava.lane import lane_of
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
-from specllava.runtime.engines import Engines, engines_for
 from specllava.runtime.feature_engine import FeatureEngine
-from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.kv_caches import EnginePool, KVCaches, build_engine_pool
 from specllava.runtime.padded_engines import PaddedEngine, PaddedFeatureEngine, unpaddable
 from specllava.runtime.padded_passes import EagerRunner, PassRunner, bucket_of, window_of
 from specllava.runtime.passes import PassInput
@@ -165,7 +164,7 @@ def test_buckets_windows_and_capacities():
 # ------------------------------------------------------------------------------------------------ whole answers
 
 
-def answer(pair: Pair, prompt: Any, config: DecodingConfig, engines: Engines) -> list[int]:
+def answer(pair: Pair, prompt: Any, config: DecodingConfig, engines: EnginePool) -> list[int]:
     trace = pair.collect(
         lane_of(config, prompt), models.stream(pair.request(lane_of(config, prompt), KVCaches(engines)))
     )
@@ -194,7 +193,7 @@ def test_in_float32_the_recorder_says_what_eager_passes_say(rule: str, shipped: 
     for number, question in enumerate(("Describe the picture.", "How many objects are there?")):
         config = DecodingConfig(rule=rule, max_new_tokens=24)
         prompt = pair.prompt(models.picture(number), question)
-        assert answer(pair, prompt, config, engines) == answer(pair, prompt, config, Engines())
+        assert answer(pair, prompt, config, engines) == answer(pair, prompt, config, EnginePool())
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -205,7 +204,7 @@ def test_drafts_that_read_states_grow_the_trees_that_they_grow_elsewhere(name: s
         prompt = pair.prompt(models.picture(seed), "What is this?")
         config = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
         grown = []
-        for lender in (Engines(), engines):
+        for lender in (EnginePool(), engines):
             request = pair.request(lane_of(config, prompt), KVCaches(lender))
             grown.append([item.tree.tokens for item in models.stream(request) if isinstance(item, StepTrace)])
         assert grown[0] == grown[1]
@@ -262,7 +261,7 @@ def test_a_step_waits_once_for_each_level_and_once_for_the_verdict(
     for method, owner in zip(forward, (PaddedEngine, PaddedFeatureEngine, PaddedFeatureEngine), strict=True):
         monkeypatch.setattr(owner, method.__name__, counting(method))
     prompt = models.prompt(0) if drafter not in FORMATS else pair.prompt(models.picture(0), "What is this?")
-    request = pair.request(lane_of(config, prompt), KVCaches(Engines(EagerRunner)), record=False)
+    request = pair.request(lane_of(config, prompt), KVCaches(EnginePool(EagerRunner)), record=False)
     request.prefill()
     request.propose()
     request.verify()  # the first step makes buffers
@@ -298,14 +297,14 @@ def test_events_tell_how_many_tokens_each_pass_of_the_draft_read(name: str, rule
     prompt = pair.prompt(models.picture(0), "What is this?")
     lane, widths, counted = lane_of(config, prompt), list[Any](), list[Any]()
     with tokens_read(pair.draft) as read:
-        for event in race([pair.request(lane, KVCaches(Engines()))]):
+        for event in race([pair.request(lane, KVCaches(EnginePool()))]):
             if isinstance(event.item, StepTrace):
                 counted.append(tuple(read))
-                widths.append(event.draft_widths)
+                widths.append(event.draft_pass_tokens)
             read.clear()
     assert widths == counted and max(map(len, widths)) > 1
     padded = race([pair.request(lane, KVCaches(recording()[0]))])
-    assert [event.draft_widths for event in padded][1:] == widths
+    assert [event.draft_pass_tokens for event in padded][1:] == widths
 
 
 @pytest.mark.parametrize("name", ["model", "eagle"])
@@ -330,7 +329,7 @@ def test_a_comparison_by_counted_passes_runs_them_in_the_shapes_that_were_asked_
 # -------------------------------------------------------------------------------------------- who lends engines
 
 
-def recording() -> tuple[Engines, list[Recorder]]:
+def recording() -> tuple[EnginePool, list[Recorder]]:
     """Engines that record their passes, and their recorders."""
     made: list[Recorder] = []
 
@@ -338,7 +337,7 @@ def recording() -> tuple[Engines, list[Recorder]]:
         made.append(Recorder())
         return made[-1]
 
-    return Engines(make), made
+    return EnginePool(make), made
 
 
 def test_one_slab_serves_answer_after_answer_and_two_lanes_have_two():
@@ -395,13 +394,13 @@ def test_what_cannot_be_padded_runs_as_it_comes_and_one_line_says_so(caplog: pyt
         hooked: "accelerate moves its states between devices",
         stored: "its weights are quantised",
     }
-    engines = Engines(EagerRunner)
+    engines = EnginePool(EagerRunner)
     with caplog.at_level(logging.WARNING):
         for model, why in reasons.items():
             assert unpaddable(model) == why
             assert [type(engines.engine(model, 64)) for _ in range(2)] == [Engine, Engine]
             with pytest.raises(ValueError, match=f"cannot be decoded with exact passes: {why}"):
-                Engines(EagerRunner, exact=True).engine(model, 64)
+                EnginePool(EagerRunner, exact=True).engine(model, 64)
     told = [record.getMessage().partition(": ")[2] for record in caplog.records]
     assert told == list(reasons.values())
     draft = features().pair(0, "eagle").draft
@@ -409,10 +408,10 @@ def test_what_cannot_be_padded_runs_as_it_comes_and_one_line_says_so(caplog: pyt
 
 
 def test_a_cpu_computes_as_ever_unless_it_is_asked():
-    assert type(engines_for(CPU, "auto", exact=False).engine(models.target(0), 64)) is Engine
-    assert type(engines_for(CPU, "auto", exact=True).engine(models.target(0), 64)) is PaddedEngine
-    assert type(engines_for(CPU, "padded", exact=False).engine(models.target(0), 64)) is PaddedEngine
+    assert type(build_engine_pool(CPU, "auto", exact=False).engine(models.target(0), 64)) is Engine
+    assert type(build_engine_pool(CPU, "auto", exact=True).engine(models.target(0), 64)) is PaddedEngine
+    assert type(build_engine_pool(CPU, "padded", exact=False).engine(models.target(0), 64)) is PaddedEngine
     with pytest.raises(ValueError, match="CUDA graphs need a GPU and the pair is on cpu: use auto, eager or padded"):
-        engines_for(CPU, "graphs", exact=False)
+        build_engine_pool(CPU, "graphs", exact=False)
     with pytest.raises(ValueError, match="exact passes are padded ones"):
-        engines_for(CPU, "eager", exact=True)
+        build_engine_pool(CPU, "eager", exact=True)

@@ -7,6 +7,7 @@ them and says so; in CI that is a failure.
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,9 @@ def test_keys_step_through_the_race(tab: Visit) -> None:
 
 def test_a_word_and_a_block_lead_to_their_step(tab: Visit) -> None:
     tab.page.click("[data-do=last]")
+    tab.page.click(".whole")
     tab.page.locator("[data-lane=speculative] .word[data-item='2']").first.click()
+    tab.page.click(".whole")
     assert tab.step() == 2
     tab.page.locator(".track[data-lane=speculative] .lap[data-item='3']").click()
     assert tab.step() == 3
@@ -122,7 +125,7 @@ def test_words_of_the_model_never_become_markup(tab: Visit, server: Server) -> N
         assert "<img src=x" in tab.text("[data-lane=speculative] .words")
         assert "${6*7}" in tab.text("[data-lane=speculative] .words")
         assert tab.page.evaluate("window.hacked") is None
-        assert tab.page.locator(".player img").count() == 0
+        assert tab.page.locator(".player img:not(.opening-picture)").count() == 0
     finally:
         server.backend.texts.clear()
 
@@ -272,3 +275,27 @@ def test_a_live_run_shows_a_step_no_sooner_than_its_clock(visit: Visitor) -> Non
     tab.page.click("[data-do=last]")
     tab.wait(FINISHED)
     assert tab.page.evaluate("window.tooEarly") == 0
+
+
+def test_no_level_of_headings_is_skipped(visit: Visitor) -> None:
+    tab = visit()
+    tab.wait("document.querySelector('.chip').textContent.includes('synthetic pair')")
+    levels = """[...document.querySelectorAll("h1, h2, h3, h4")].filter((one) => one.checkVisibility()).map((one) => Number(one.tagName[1]))"""  # noqa: E501
+    found = tab.page.evaluate(levels)
+    assert found[0] == 1 and all(level <= before + 1 for before, level in pairwise(found)), found
+
+
+def test_gradios_own_line_about_the_queue_is_neither_seen_nor_read_out(visit: Visitor) -> None:
+    tab = visit()
+    lines = """[...document.querySelectorAll(".lab-said > .wrap, #player > .wrap")].map((one) => getComputedStyle(one).display)"""  # noqa: E501
+    tab.wait(f"{lines}.length > 0")
+    assert set(tab.page.evaluate(lines)) == {"none"}
+
+
+def test_the_arrow_of_the_lessons_points_where_they_open(visit: Visitor) -> None:
+    tab = visit()
+    arrow = "getComputedStyle(document.querySelector('.learn-card button.label-wrap'), '::after').content"
+    icon = "getComputedStyle(document.querySelector('.learn-card button.label-wrap .icon')).display"
+    assert tab.page.evaluate(arrow) == '"▾"' and tab.page.evaluate(icon) == "none"
+    tab.page.click(".learn-card button.label-wrap")
+    tab.wait(f"""{arrow} === '"▴"'""")

@@ -10,7 +10,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from support.browser import Visit
+from support.browser import VIEWPORT, Visit, new_page
 from support.served_page import free_port
 from support.visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_recorded
 
@@ -34,7 +34,7 @@ def open_site(browser: Any) -> Iterator[Open]:
     def serve_and_visit(site: AppState) -> Visit:
         page = build_page(site)
         address = serve(page, "127.0.0.1", free_port(), block=False, paint=FirstPaint(site, app.FIRST_PAINT))
-        tab = Visit(browser.new_page(viewport={"width": 1280, "height": 900}))
+        tab = Visit(new_page(browser, VIEWPORT, locale="en-GB"))
         left.extend((tab.page.close, page.close))
         tab.page.goto(address)
         return tab

@@ -6,8 +6,9 @@ import json
 import math
 import random
 import re
+import shlex
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,27 @@ from benchmarks.gpu_llava import ALONE, Cycle, Measured, as_json
 from benchmarks.replays import record
 from specllava.bench.results import pool
 from specllava.bench.timed_run import TimedRun
+from specllava.cli.compare import Compare
+from specllava.cli.main import Command
+from specllava.cli.page_options import PageOptions
+from specllava.cli.parsing import parse
 from specllava.core.config import COMPARED_RULES, DecodingConfig
 from specllava.core.metrics import speedup, summarise
+from specllava.core.race_file import race_json
 from specllava.findings.replays import GUESSES, MAX_FILE_BYTES, Replays, ReplayStep, priced, straight_costs
 from specllava.lane import Lane
+from specllava.models.loading.presets import presets
 from specllava.pair import Pair
+from visual.player import standalone
+from visual.player.component import player_arguments
 from visual.player.frames import recorded_frames
-from visual.player.pays import MEASURED, REPLAYS, pays_data, read_preset
+from visual.player.pays import MEASURED, REPLAYS, packed_pays, pays_data, read_preset
+from visual.player.published_costs import PUBLISHED, MeanStep
 from visual.player.recorded import load_recorded
+from visual.player.starts import STARTS, Start
 
 Steps = tuple[ReplayStep, ...]
+ROOT = Path(__file__).parents[1]
 
 
 def random_steps(rng: random.Random) -> Steps:
@@ -45,7 +57,7 @@ def random_costs(rng: random.Random) -> dict[str, float]:
     """In milliseconds, as the card's fields hold them."""
     one = 10 ** rng.uniform(-2, 3)
     other = {"level": one * rng.uniform(0, 2), "reading": one * rng.uniform(0, 90), "drafting": one * rng.uniform(0, 9)}
-    return {"one": one, "many": one * rng.uniform(0.5, 4), **other, "tokens": rng.randint(1, 500)}
+    return {"one": one, "many": one * rng.uniform(1, 4), **other, "tokens": rng.randint(1, 500)}
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +185,7 @@ def test_at_its_own_costs_a_run_pays_what_it_took(saved_page: SavedPages) -> Non
         tab = opened(saved_page, recorded_frames(alone, together))
         reference, candidate = summarise([alone]), summarise([together])
         in_all = reference.end_to_end_seconds_per_token / candidate.end_to_end_seconds_per_token
+        assert f"the toy's {candidate.tau:.1f} tokens a pass" in tab.text(".pays-verdict")
         shown = cells(tab, "run")
         wanted = [f"{candidate.tau:.1f}", f"{speedup(reference, candidate):.1f}×", f"{in_all:.1f}×"]
         assert shown[:3] == wanted
@@ -198,6 +211,7 @@ def test_entered_costs_give_the_rules_verdicts_and_say_whose_trees_they_are(save
             said = tab.text(".pays-verdict")
             assert said.startswith("It pays for you") == (in_all > 1.005)
             assert said.startswith("It does not pay") == (in_all < 0.995)
+            assert f"with the toy's {found.tau:.1f} tokens a pass ({rule})" in said
         source = tab.text(".pays-source")
         assert replays.command in source and replays.date in source and "the toy pair" in source
 
@@ -207,12 +221,12 @@ def test_the_keyboard_reaches_every_cost_and_what_was_entered_stays_while_steppi
     tab.wait("document.querySelector('.pays-curve .main-svg')")
     tab.page.focus(".pays-preset")
     names = []
-    for _ in range(6):
+    for _ in range(9):
         tab.page.keyboard.press("Tab")
-        names.append(tab.page.evaluate("document.activeElement.dataset.cost"))
+        names.append(tab.page.evaluate("Object.values(document.activeElement.dataset)[0]"))
         assert tab.page.evaluate("document.activeElement.labels[0].textContent.trim().length > 8")
         tab.page.keyboard.type("7")
-    assert names == ["one", "many", "level", "reading", "drafting", "tokens"]
+    assert names == ["one", "many", "level", "reading", "drafting", "tokens", "tau", "guesses", "levels"]
     values = "[...document.querySelectorAll('[data-cost]')].map((field) => field.value)"
     entered = tab.page.evaluate(values)
     assert tab.page.input_value(".pays-preset") == "own"
@@ -268,3 +282,146 @@ def test_a_report_of_bench_gives_costs_and_trees_and_a_bad_one_changes_nothing(
     }
     tab.page.fill(".pays-bench textarea", json.dumps({"lanes": older}))
     assert "of an older bench" in tab.text(".pays-note")
+
+
+# --- an honest card ---------------------------------------------------------------------------------------------------
+
+COSTS = {"one": 22, "many": 24, "level": 2.5, "reading": 60, "drafting": 15, "tokens": 120}
+
+
+def own(tab: Visit, **step: float | str) -> None:
+    for name, value in step.items():
+        tab.page.fill(f"[data-own={name}]", str(value))
+
+
+def test_tokens_a_pass_of_ones_own_give_the_verdict_and_impossible_numbers_are_questioned(
+    saved_page: SavedPages,
+) -> None:
+    race = synthetic_race(1)
+    tab = opened(saved_page, recorded_frames(race["target-only"], race["speculative"]))
+    fill(tab, one=22)
+    kept = "20 guesses, a level of the draft, reading, the draft's reading, the answer"
+    assert tab.text(".pays-published") == f"Not yours yet, still as before: {kept}."
+    fill(tab, **COSTS)
+    assert tab.text(".pays-published") == ""
+    own(tab, tau=3.5, guesses=20, levels=6)
+    assert tab.page.locator(".pays-rows input:checked").get_attribute("value") == "own"
+    took = 24 + 6 * 2.5  # milliseconds of a pass over 20 guesses and 6 levels
+    speed = 3.5 * 22 / took
+    assert cells(tab, "own")[:2] == ["3.5", f"{speed:.1f}×"]
+    said = tab.text(".pays-verdict")
+    assert said.startswith(f"It pays for you with your 3.5 tokens a pass: {speed:.1f}× as fast") and "toy" not in said
+    edge = 20 * ((3.5 * 22 - 6 * 2.5) - 22) / 20 + 22  # what checking may cost until a pass takes 3.5 tokens' time
+    assert f"costs less than {edge:.2g} ms (at these costs: 24 ms)" in tab.text(".pays-gain")
+    for reading in ("reading", "drafting", "tokens"):
+        fill(tab, **{reading: ""})
+    assert cells(tab, "own")[2] == "–" and "what reading takes is left out" in tab.text(".pays-verdict")
+    fill(tab, **COSTS)
+    own(tab, tau=1)
+    assert tab.text(".pays-verdict").startswith("It does not pay for you with your 1.0 tokens a pass")
+    own(tab, tau=3.5)
+    questions = [
+        ({"many": 1}, {}, "20 guesses in 1 ms, and one token in 22 ms?"),
+        ({"many": 900}, {}, "20 guesses in 900 ms? One by one they would take 462 ms."),
+        ({"level": 0}, {}, "A level of the draft in 0 ms?"),
+        ({"level": 0.001, "many": 22}, {"tau": 50, "guesses": 60, "levels": 60}, "50× as fast?"),
+        ({}, {"tau": 9}, "9 tokens per target pass? 6 levels and the target's own bring 7 at most."),
+        ({}, {"tau": 0.5}, "Fewer than 1 token per target pass?"),
+        ({}, {"guesses": 3}, "3 guesses in 6 levels?"),
+    ]
+    for costs, step, words in questions:
+        fill(tab, **costs)
+        own(tab, **step)
+        assert tab.text(".pays-verdict").startswith(f"Please check: {words}")
+        assert cells(tab, "own")[1:] == ["–"] * 3 and not tab.page.locator(".pays-curve").is_visible()
+        fill(tab, **COSTS)
+        own(tab, tau=3.5, guesses=20, levels=6)
+    fill(tab, one=0)
+    assert tab.text(".pays-verdict") == "Enter what a token takes, a number from 0 on."
+
+
+def test_a_race_file_of_ones_own_brings_trees_and_costs_and_a_run_without_a_draft_brings_none(
+    saved_page: SavedPages, tmp_path: Path
+) -> None:
+    mine, race = synthetic_race(3), synthetic_race(8)
+    path = tmp_path / "mine.json"
+    path.write_text(race_json(mine["target-only"], mine["speculative"], None), encoding="utf-8")
+    tab = opened(saved_page, recorded_frames(race["target-only"], race["speculative"]))
+    tab.page.click(".pays-bench summary")
+    tab.page.set_input_files(".pays-bench [type=file]", str(path))
+    tab.page.locator(".pays-note", has_text="Read: trees and costs are those of the file.").wait_for()
+    reference, candidate = summarise([mine["target-only"]]), summarise([mine["speculative"]])
+    assert cells(tab, "file-0")[:2] == [f"{candidate.tau:.1f}", f"{speedup(reference, candidate):.1f}×"]
+    assert f"with your file's {candidate.tau:.1f} tokens a pass" in tab.text(".pays-verdict")
+    before, document = tab.text(".pays-found"), json.loads(path.read_text(encoding="utf-8"))
+    for part in ("tree", "emitted", "seconds"):
+        broken = json.loads(json.dumps(document))
+        broken["speculative"]["steps"][1][part] = {"parents": [0, "<b>"]} if part == "tree" else "x"
+        tab.page.fill(".pays-bench textarea", json.dumps(broken))
+        assert re.fullmatch(r"This report cannot be used: [^\n]{8,120}\.", tab.text(".pays-note"))
+        assert tab.text(".pays-found") == before
+    alone = replace(race["target-only"], lane="speculative", config=DecodingConfig(drafter="none"))
+    plain = saved_page(recorded_frames(race["target-only"], alone))
+    plain.page.wait_for_selector(".pays-rows [data-key=chain]")
+    assert plain.text(".pays-verdict") == (
+        "The run on show has not both a target alone and a draft to measure: choose costs, or enter your own."
+    )
+    assert plain.page.locator(".pays-preset option:checked").inner_text() == "the run on show: nothing to measure"
+    assert plain.page.input_value("[data-cost=one]") == "" and cells(plain, "chain")[1:] == ["–"] * 3
+
+
+FIGURES = {  # of the table at vllm-project/vllm#20780: K, mean acceptance length, milliseconds per output token
+    "EAGLE draft": {2: (2.1, 4.37), 3: (2.29, 4.29), 4: (2.39, 4.48), 5: (2.43, 4.71), 6: (2.45, 4.94), 7: (2.47, 5.2)},
+    "EAGLE-3 draft": {
+        2: (2.36, 4.32), 3: (2.79, 4.09), 4: (3.08, 4.05), 5: (3.32, 4.13), 6: (3.46, 4.2), 7: (3.54, 4.29),
+    },
+}  # fmt: skip
+
+
+def test_published_costs_follow_from_the_figures_of_their_source_and_are_cited(saved_page: SavedPages) -> None:
+    for name, figures in FIGURES.items():
+        (found,) = [one for one in PUBLISHED if f"its {name}," in one.name]
+        beyond = {guesses: length * time - found.one for guesses, (length, time) in figures.items()}
+        slope = sum(k * y for k, y in beyond.items()) / sum(k * k for k in beyond)
+        assert found.level == pytest.approx(slope, abs=0.005)
+        best = min(figures, key=lambda guesses: figures[guesses][1])
+        assert found.step == MeanStep(figures[best][0], best, best)
+        pass_took = found.one + best * found.level
+        assert found.one * found.step.tau / pass_took == pytest.approx(found.one / figures[best][1], rel=0.05)
+    race = synthetic_race(1)
+    tab = opened(saved_page, recorded_frames(race["target-only"], race["speculative"]))
+    for number, one in enumerate(PUBLISHED, start=len(pays_data()["presets"])):
+        tab.page.select_option(".pays-preset", str(number))
+        cited = tab.text(".pays-published")
+        assert cited.startswith("Not measured by us: ") and one.where in cited and one.date in cited
+        assert tab.page.get_attribute(".pays-published a", "href") == one.source
+        assert tab.page.input_value("[data-cost=many]") == "" and "Enter what 20 guesses" in tab.text(".pays-verdict")
+        assert float(tab.page.input_value("[data-cost=one]")) == one.one
+
+
+@pytest.mark.parametrize("start", STARTS, ids=lambda start: start.name)
+def test_each_first_command_parses_and_names_a_preset_with_a_draft(start: Start) -> None:
+    install, compare, page = map(shlex.split, start.commands)
+    assert install[:4] == ["pip", "install", "-r", "requirements.txt"] and (ROOT / install[3]).is_file()
+    assert compare[:3] == ["python", "-m", "specllava"] and page[0] == "python" and (ROOT / page[1]).is_file()
+    command, options = parse(Command, compare[3:]), parse(PageOptions, page[2:])
+    assert isinstance(command, Compare) and command.pair.preset == options.running.preset == start.preset
+    assert presets()[start.preset].draft and (ROOT / start.guide).is_file()
+
+
+def test_the_first_commands_lead_to_the_code_where_its_address_is_known(
+    saved_page: SavedPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = synthetic_race(1)
+    tab = opened(saved_page, recorded_frames(race["target-only"], race["speculative"]))
+    shown = tab.page.locator(".pays-starts pre").all_inner_texts()
+    assert [text.splitlines() for text in shown] == [list(start.commands) for start in STARTS]
+    assert tab.page.locator(".pays-starts a").count() == 0 and "docs/llava.md" in tab.text(".pays-starts")
+    code = packed_pays("https://host/code/")
+    assert player_arguments([], code="https://host/code/")["pays"] == code != packed_pays()
+    halves = tuple(half.replace(packed_pays(), code) for half in standalone.halves())
+    monkeypatch.setattr(standalone, "halves", lambda: halves)
+    tab = opened(saved_page, recorded_frames(race["target-only"], race["speculative"]))
+    links = tab.page.locator(".pays-starts a").evaluate_all("(links) => links.map((link) => link.href)")
+    guides = [[f"https://host/code/{start.guide}", "https://host/code"] for start in STARTS]
+    assert links == [link for both in guides for link in both]

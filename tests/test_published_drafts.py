@@ -10,7 +10,7 @@ from support import checkpoints, published
 from support.published_drafts import DRAFTS, tensors
 
 from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.drafts.feature_checkpoint import IDS, feature_config, is_feature_draft, plain_name
+from specllava.models.drafts.feature_checkpoint import AUX_LAYERS, feature_config, is_feature_draft, plain_name
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.models.loading.presets import presets
 
@@ -51,7 +51,7 @@ def test_the_drafts_that_mmspec_trained_on_the_first_states_name_none(tmp_path: 
     for name in ("llava-1.5-7b-eagle3", "qwen2.5-vl-7b-eagle3-mmspec"):
         preset = presets()[name]
         kind, settings = DRAFTS[str(preset.draft)]
-        assert IDS not in settings and preset.reading.draft_state_layers == (0, 1, 2)
+        assert AUX_LAYERS not in settings and preset.reading.draft_state_layers == (0, 1, 2)
         weights = {plain_name(one): tensor for one, tensor in tensors(kind, settings).items()}
         target = published.models()[str(preset.target)][1]
         assert feature_config(name, settings, weights, target).state_layers[0] == 2

@@ -196,13 +196,13 @@ def test_what_steps_really_take_corrects_what_passes_were_measured_to_take():
         for each in (known, before):
             each.update(tree, [0, 1], widths=(1, 1))
         known.observe(draft_seconds=2 * COSTS.level_seconds(1), target_seconds=3 * COSTS.verify_seconds(2))
-    assert known.token_prices == pytest.approx((known.rate, 3 * known.rate))
+    assert known.prices_per_second == pytest.approx((known.rate, 3 * known.rate))
     assert known.rate == pytest.approx(2 / (2 * COSTS.level_seconds(1) + 3 * COSTS.verify_seconds(2)), rel=0.1)
     assert known.rate < before.rate
     for _ in range(300):  # and is quick again
         known.update(tree, [0, 1], widths=(1, 1))
         known.observe(draft_seconds=2 * COSTS.level_seconds(1), target_seconds=COSTS.verify_seconds(2))
-    assert known.token_prices[1] == pytest.approx(known.rate, rel=0.15)
+    assert known.prices_per_second[1] == pytest.approx(known.rate, rel=0.15)
 
 
 def test_dear_drafting_that_only_the_clock_shows_is_given_up():

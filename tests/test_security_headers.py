@@ -9,7 +9,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from support.browser import FINISHED, LAB_READY, PATIENCE, Server, Visit, Visitor
+from support.browser import FINISHED, LAB_READY, PATIENCE, VIEWPORT, Server, Visit, Visitor, new_page
 from test_files_page import saved
 
 from visual.page.middleware import FILE_POLICY, page_policy
@@ -93,7 +93,7 @@ def test_a_walk_over_the_whole_page_violates_nothing(watched: Visit, browser: An
     tab.wait(LAB_READY.format(name="image-ablation"))
     tab.page.emulate_media(color_scheme="dark")
     assert violations(tab) == []
-    alone = browser.new_page()
+    alone = new_page(browser, VIEWPORT, locale="en-GB")
     alone.goto(next(tmp_path.glob("*.html")).as_uri())
     alone.wait_for_selector(".tree .main-svg", timeout=PATIENCE)
     alone.close()

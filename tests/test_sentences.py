@@ -48,7 +48,7 @@ def test_the_sentence_names_the_branch_that_was_right() -> None:
 def test_the_opening_sentence() -> None:
     trace = next(race for race in shipped_races() if race.name == "1-describe").lead
     opening = said(trace, trace.steps[instructive_step(trace)])
-    assert opening.startswith("Torn between And (0.54) and At (0.31), the draft tried both: At was right. ")
+    assert opening.startswith("Torn between pink (0.48) and white (0.44), the draft tried both: white was right. ")
 
 
 @pytest.mark.parametrize("children", ["best", "drawn"])

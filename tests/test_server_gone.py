@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import FINISHED, Visit
+from support.browser import FINISHED, VIEWPORT, Visit, new_page
 from support.served_page import answer_of, free_port
 
 HERE = Path(__file__).resolve().parent
@@ -50,7 +50,7 @@ def start(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start
 
 @pytest.fixture
 def tab(browser: Any) -> Iterator[Visit]:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page = new_page(browser, VIEWPORT, locale="en-GB")
     yield Visit(page)
     page.close()
 

@@ -19,8 +19,9 @@ from specllava.core.metrics import Comparison, compare
 from specllava.lane import lane_of
 from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
-from specllava.toyworld.dialogue import DETAIL_PROMPTS, SUGGESTIONS
+from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.phrases import DETAIL_PROMPTS
 from specllava.toyworld.scene import SPLITS, sample_scene
 
 Load = Callable[[DTypeName], Pair]

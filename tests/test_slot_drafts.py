@@ -28,7 +28,7 @@ from specllava.distill.initial_draft import training_draft
 from specllava.distill.losses import IGNORE
 from specllava.distill.pictures import Pixels
 from specllava.distill.rows import Rows, index_rows
-from specllava.distill.stage import state_losses, taught_losses
+from specllava.distill.stage import draft_model_losses, feature_draft_losses
 from specllava.findings.distillation import Report
 from specllava.models.drafts.draft_classes import SlotDraft
 from specllava.models.families.family import family_of
@@ -124,9 +124,9 @@ def test_the_loss_is_what_decoding_measures(root: Path, indexed: Rows, made: Mad
     names = [name for number in range(ROWS) for name in indexed[number].images]
     place = root / f"{family} {kind} features"
     kept = make_features(place, target, pair.processor, root / "images", names, Accelerator(cpu=True))
-    losses = taught_losses(target, Objective(kl_weight=1.0))
+    losses = draft_model_losses(target, Objective(kl_weight=1.0))
     if kind != "vlm":
-        losses = state_losses(target, FeatureObjective())
+        losses = feature_draft_losses(target, FeatureObjective())
     found = []
     for see in (Pixels(pair.processor, target.config, root / "images"), kept):
         make = RowBatches(indexed, torch.arange(ROWS), encode, 2, 0, see, root / "images")

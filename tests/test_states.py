@@ -16,7 +16,7 @@ from specllava.core.config import DecodingConfig
 from specllava.core.tree import DraftTree
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
 from specllava.lane import Lane
-from specllava.models.families.family import Llava
+from specllava.models.families.llava import Llava
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput

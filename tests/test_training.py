@@ -32,15 +32,15 @@ from specllava.toyworld.corpus import (
     converse,
     description,
     encode_chat,
+    list_objects,
     messages,
-    register,
 )  # fmt: skip
 from specllava.toyworld.draw import draw_scene, shown_at
 from specllava.toyworld.evaluate import EVALUATION_START
 from specllava.toyworld.export import EXPORT_START
 from specllava.toyworld.hints import Hints, first_tokens, naming_loss
 from specllava.toyworld.language import QuestionAnswer
-from specllava.toyworld.packed_losses import drafting_losses, looking_losses, packed_states
+from specllava.toyworld.packed_losses import draft_losses, packed_states, target_losses
 from specllava.toyworld.packing import PackedBatches
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene import (
@@ -54,7 +54,7 @@ from specllava.toyworld.scene import (
     sample_any_scene,
     sample_scene,
 )
-from specllava.toyworld.train import TALKING_START, VALIDATION_START, deepened
+from specllava.toyworld.train import TALKING_START, VALIDATION_START, deepen
 from specllava.toyworld.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
 
 
@@ -191,7 +191,7 @@ def test_what_is_measured_on_was_never_trained_on():
     assert all(abs(one - other) > most for one, other in combinations(measured, 2))
 
 
-TALKS = (register, converse, description)
+TALKS = (list_objects, converse, description)
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def test_hints_say_what_slots_show_and_which_cell_is_spoken_of(processor):
                 assert names[-1] == IGNORE and names[0] == first_tokens(tokenizer, [scene.place])[scene.place]
             else:
                 assert digit[names[2]] == (thing.column, thing.row)
-        _, labels = encode_chat(tokenizer, register(scene, random.Random(index)), 64)
+        _, labels = encode_chat(tokenizer, list_objects(scene, random.Random(index)), 64)
         told = hints.name_cells(scene, labels)
         for place, wanted in enumerate(told[:-1]):
             if wanted != IGNORE:
@@ -290,12 +290,12 @@ def test_added_layers_change_nothing_until_they_learn(processor, looking):
     recipe = ToyRecipe.tiny()
     shallow = LlavaForConditionalGeneration(recipe.llava_config(2, 64, special_ids(processor), tied=True))
     shallow.load_state_dict(looking.state_dict())
-    deeper = deepened(shallow, recipe.llava_config(5, 64, special_ids(processor), tied=True)).eval()
+    deeper = deepen(shallow, recipe.llava_config(5, 64, special_ids(processor), tied=True)).eval()
     batch = PackedBatches(processor, 2, 4, TALKS)(0)
     before, after = (packed_states(model, batch, model)[-1] for model in (shallow.eval(), deeper))
     assert torch.allclose(before, after, atol=1e-6)
     assert len(deeper.model.language_model.layers) == 5
-    learnt = looking_losses(recipe, content_ids(processor.tokenizer))(deeper, batch)
+    learnt = target_losses(recipe, content_ids(processor.tokenizer))(deeper, batch)
     learnt["loss"].backward()
     assert all(layer.mlp.down_proj.weight.grad.abs().sum() > 0 for layer in deeper.model.language_model.layers)
 
@@ -304,11 +304,11 @@ def test_a_draft_reads_its_slots_before_its_first_layer(processor, looking):
     draft = DraftLlava(ToyRecipe.tiny().llava_config(1, 32, special_ids(processor), tied=True))
     batch = PackedBatches(processor, 2, 4, TALKS)(0)
     eyes = copy.deepcopy(looking).float()
-    drafting_losses(draft, batch, eyes, 0.1)["naming"].backward()
+    draft_losses(draft, batch, eyes, 0.1)["naming"].backward()
     assert all(weight.grad.abs().sum() > 0 for weight in draft.model.multi_modal_projector.parameters())
     assert all(weight.grad is None for weight in draft.model.language_model.layers.parameters())
     draft.zero_grad()
-    drafting_losses(draft, batch, eyes, 0.1)["answers"].backward()
+    draft_losses(draft, batch, eyes, 0.1)["answers"].backward()
     assert all(weight.grad.abs().sum() > 0 for weight in draft.model.language_model.layers.parameters())
     assert all(weight.grad is None for weight in eyes.parameters())
 

@@ -183,7 +183,7 @@ def test_a_token_that_continues_a_word_is_marked() -> None:
             before, text = trace.texts[layout.tokens[parent]], trace.texts[layout.tokens[node]]
             joined = before[-1:].isalnum() and text[:1].isalnum()
             pieces += joined
-            assert label.startswith("-") == (joined or text.strip().startswith("-"))
+            assert label.startswith("…") == (joined or text.strip().startswith("…"))
             assert len(label) <= 10
     assert pieces > 20
 

@@ -79,6 +79,35 @@ def test_a_video_is_watched_as_the_frames_that_the_rule_takes(clip: Path, tmp_pa
     assert video == read_video(clip, COUNT) and picture.size == (40, 30) and f"they watch {COUNT}" in notice
 
 
+def animated(path: Path, count: int = 12, **how: Any) -> str:
+    """Frames of one shade of grey each, which says what number it is."""
+    frames = [Image.new("RGB", (64, 48), (20 * number,) * 3) for number in range(count)]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=100, **how)
+    return str(path)
+
+
+def test_an_animated_gif_is_watched_as_a_clip_and_other_animations_say_that_they_are_stills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving, still = animated(tmp_path / "a.gif"), animated(tmp_path / "one.gif", count=1)
+    source, _, notice = read_upload([moving], Limits(frames=4))
+    (video,) = source.parts
+    assert [round(frame.getpixel((9, 9))[0] / 20) for frame in video.frames] == [
+        round(seconds * 10) for seconds in video.seconds
+    ]
+    assert len(video.frames) == 4 and "The models watch 4 frames of the video" in notice
+    one, _, silent = read_upload([still])
+    assert isinstance(one, Picture) and silent == ""
+    first = "is animated: the models see its first frame."
+    webp, _, said = read_upload([animated(tmp_path / "b.webp", lossless=True)])
+    assert isinstance(webp, Picture) and f"b.webp {first}" in said
+    assert f"b.webp {first}" in read_upload([still, str(tmp_path / "b.webp")])[2]
+    monkeypatch.setattr(uploads, "videos_are_read", lambda: False)
+    assert f"a.gif {first}" in read_upload([moving])[2]
+    (tmp_path / "bad.gif").write_bytes(b"GIF89a")
+    assert refused([str(tmp_path / "bad.gif")]).startswith("This picture cannot be used: bad.gif ")
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 

@@ -13,8 +13,7 @@ from support.models import random_tree, trees
 
 from specllava.core.tree import DraftTree
 from specllava.decoding import clip
-from specllava.verification.recording import target_view
-from specllava.verification.verifier import verify_greedy
+from specllava.verification.verifier import target_view, verify_greedy
 
 VOCABULARY = 6
 

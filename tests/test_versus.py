@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from specllava.core.config import DecodingConfig
 from specllava.core.metrics import saved_tokens, summarise
 from specllava.core.race_file import NamedTrace, comparison_json
 from specllava.core.trace import DecodeTrace, StepSeconds
+from specllava.findings.replays import ReplayStep, priced, straight_costs
 from visual.player.headline import run_numbers
 from visual.player.race_frames import race_frames
 from visual.player.recorded import read_recorded
@@ -164,8 +166,39 @@ def test_passes_of_both_sides_are_priced_at_one_set_of_costs(tab: Visit, tmp_pat
         ".cells].map((cell) => cell.textContent)"
     )
     assert row[1] == row[2] != "–" and row[3] == "0.0 %"
+    assert tab.text(".versus-gain").startswith("B against A: As many tokens a pass, as fast here: as many guesses are")
     tab.page.click("[data-versus=swap]")
     assert row[1] in tab.text(".versus-result")
+
+
+def test_what_bs_trees_buy_is_recomputed_from_the_traces(tab: Visit, tmp_path: Path) -> None:
+    a, b = sides()
+    opened(tab, written(tmp_path, a, b))
+    alone = synthetic_race(0)["target-only"]
+    one = sum(step.seconds.total for step in alone.steps) / len(alone.steps)
+    counted = [[ReplayStep.of(step) for step in trace.steps] for trace in (a, b)]
+
+    def costs_of(side: int) -> tuple[float, float]:
+        """What 20 guesses and a level took in a run."""
+        steps = (a, b)[side].steps
+        beyond = sum(step.seconds.verify + step.seconds.keep - one for step in steps)
+        levels = sum(len(step.widths) for step in counted[side])
+        many = one + 20 * beyond / sum(step.guesses for step in counted[side])
+        return max(one, many), sum(step.seconds.draft for step in steps) / levels
+
+    many, level = costs_of(0)  # both were measured beside one target alone: the first side's count
+
+    def faster(checking: float) -> float:
+        first, second = (priced(steps, straight_costs(one, checking, level)) for steps in counted)
+        return second.speedup / first.speedup
+
+    said, ratio = tab.text(".versus-gain"), summarise([b]).tau / summarise([a]).tau
+    assert f"{'+' if ratio > 1 else '−'}{abs(100 * (ratio - 1)):.0f} % tokens a pass" in said
+    assert f"{abs(100 * (faster(many) - 1)):.0f} % {'faster' if faster(many) > 1 else 'slower'} here" in said
+    edge = re.search(r"costs (less|more) than ([\d.]+) ms \(here: ([\d.]+) ms\)", said)
+    assert edge is not None and float(edge[3]) == pytest.approx(1000 * many, rel=0.05)
+    around = [faster(float(edge[2]) / 1000 * part) for part in (0.9, 1.1)]
+    assert around[0] > 1 > around[1] if edge[1] == "less" else around[0] < 1 < around[1]
 
 
 @pytest.mark.parametrize("seed", range(2))

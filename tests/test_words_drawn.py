@@ -95,7 +95,11 @@ def test_drawn_pairs_are_what_a_walk_through_the_trace_finds(rule: str, read: An
 def check_notes(trace: DecodeTrace, step: StepTrace, seen: Any, kept: list[int], asked: list[int]) -> None:
     """Check what is written: the words in the check phase, the signs in the accept phase, and the same in text."""
     written = {
-        phase: {note["node"]: "".join(text for _, text in note["parts"]) for note in seen[phase]["notes"] if "beyond" not in note}
+        phase: {
+            note["node"]: "".join(text for _, text in note["parts"])
+            for note in seen[phase]["notes"]
+            if "beyond" not in note
+        }
         for phase in ("check", "accept")
     }  # fmt: skip
     for one in seen["judged"]:

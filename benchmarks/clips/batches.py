@@ -15,15 +15,16 @@ from specllava.distill.losses import IGNORE
 from specllava.toyworld.corpus import draw_pixels
 from specllava.toyworld.draw import shown_at
 from specllava.toyworld.hints import Hints, first_tokens
-from specllava.toyworld.packing import packed_row, padded
+from specllava.toyworld.packing import pack_row, pad_rows
 from specllava.toyworld.scene import Scene
 
 MARKS: Final = "0789"  # of the frames of a clip, in their order: digits that no cell has
 
 
 class ClipBatches:
-    """Batches by number, a clip a row: those of :class:`PackedBatches`, with the pictures of all rows one after the
-    other in ``pixel_values [b · frames, 3, h, w]`` and ``patch_names [b, frames · patches, NAMES + 2]``.
+    """Batches by number, a clip a row, as of :class:`PackedBatches`. The pictures of all rows are concatenated.
+
+    Shapes are ``pixel_values [b · frames, 3, h, w]`` and ``patch_names [b, frames · patches, NAMES + 2]``.
 
     Args:
         frames: how many frames of its clips a batch shows; batches take turns.
@@ -40,7 +41,7 @@ class ClipBatches:
     def __call__(self, number: int) -> dict[str, Tensor]:
         start, count = self.first + number * self.batch, self.frames[number % len(self.frames)]
         clips = [sample_clip(index) for index in range(start, start + self.batch)]
-        batch = padded([self.row(clip, index, count) for index, clip in enumerate(clips, start)], self.tokenizer)
+        batch = pad_rows([self.row(clip, index, count) for index, clip in enumerate(clips, start)], self.tokenizer)
         frames = [scene for clip in clips for scene in clip.frames(count)]
         batch["pixel_values"] = draw_pixels(self.processor.image_processor, frames)
         batch["patch_names"] = torch.stack([self.name_patches(clip, count) for clip in clips])
@@ -56,11 +57,13 @@ class ClipBatches:
             (family.ask(clip, random.Random(f"specllava clip talk {index} {name}")),)
             for name, family in CLIP_FAMILIES.items()
         ]
-        return packed_row(self.tokenizer, talks, self.image_tokens, lambda labels: [IGNORE] * len(labels), count)
+        return pack_row(self.tokenizer, talks, self.image_tokens, lambda labels: [IGNORE] * len(labels), count)
 
     def name_patches(self, clip: Clip, count: int) -> Tensor:
-        """Return the words of each slot, ``[frames · patches, NAMES + 2]``: those of its frame, the frame's mark, and
-        whether its object has moved since the frame before."""
+        """Return the words of each slot, ``[frames · patches, NAMES + 2]``.
+
+        They are those of its frame, the frame's mark, and whether its object has moved since the frame before.
+        """
         before: Scene | None = None
         named = []
         for mark, scene in zip(self.marks, clip.frames(count), strict=False):

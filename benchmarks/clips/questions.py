@@ -1,7 +1,7 @@
 """Questions about clips, a function for each family, and what an answer states, so that answers can be judged.
 
-All answers are true of the whole clip, whatever frames are shown. How an answer is put depends on the object that moves
-alone: a model that has seen which one it is can know every word but those of a caption.
+All answers are true of the whole clip, whatever frames are shown. An answer's wording depends on the moving object
+alone. So a model that has seen which one moves can know every word but those of a caption.
 """
 
 from __future__ import annotations

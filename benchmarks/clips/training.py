@@ -25,7 +25,7 @@ from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.presets import presets
 from specllava.toyworld.corpus import content_ids
 from specllava.toyworld.hints import NAMES, naming_loss
-from specllava.toyworld.packed_losses import looking_losses, packed_states
+from specllava.toyworld.packed_losses import packed_states, target_losses
 from specllava.toyworld.recipe import ToyRecipe
 
 
@@ -63,7 +63,7 @@ def train_clip_pair(training: ClipTraining) -> None:
     if not places["target"].exists():
         target = _loaded(Path(toy.target))
         target.model.vision_tower.requires_grad_(False)
-        losses = looking_losses(recipe, content_ids(processor.tokenizer))
+        losses = target_losses(recipe, content_ids(processor.tokenizer))
         fit("target", target.train(), losses, batches(0), training.target, checkpoints / "target", accelerator)
         save(target, processor, places["target"], torch.float32)
     if not places["draft"].exists():

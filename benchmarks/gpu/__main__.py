@@ -3,8 +3,8 @@
     python -m benchmarks.gpu                 # make gpu: one GPU with 24 GB, less than nine minutes
     python -m benchmarks.gpu --size toy      # the same way on a CPU, where passes are padded and not captured
 
-Nothing is downloaded: LLaVA-1.5-7B and its drafts have the published shapes and random weights, see
-``benchmarks.gpu_llava``, so times are those of the real pair and tokens per pass are not. Writes gpu.json and gpu.md.
+Nothing is downloaded: LLaVA-1.5-7B and its drafts have the published shapes and random weights
+(``benchmarks.gpu_llava``). So times are those of the real pair, tokens per pass are not. Writes gpu.json and gpu.md.
 """
 
 from __future__ import annotations

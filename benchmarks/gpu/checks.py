@@ -15,8 +15,7 @@ from specllava.lane import Lane
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
-from specllava.runtime.engines import AnyEngine, Engines
-from specllava.runtime.kv_caches import KVCaches
+from specllava.runtime.kv_caches import AnyEngine, EnginePool, KVCaches
 from specllava.runtime.padded_engines import PaddedEngine, PaddedFeatureEngine
 from specllava.runtime.padded_passes import EagerRunner, PassRunner
 from specllava.runtime.passes import PassInput
@@ -59,7 +58,7 @@ class Watch:
         self._models = [model for model in (pair.target, pair.draft) if model is not None]
         self._noted: list[tuple[Watched, Hashable]] = []
         make = pair.running(way).engines.runner
-        self.engines = Engines() if make is None else Engines(lambda: Watched(make(), self._noted))
+        self.engines = EnginePool() if make is None else EnginePool(lambda: Watched(make(), self._noted))
 
     def forget(self) -> None:
         """Forget the passes so far."""
@@ -112,7 +111,7 @@ def check_bits(pair: Pair, way: PassesName) -> Check:
     assert make is not None
     compared = unequal = 0
     for model in (pair.target, pair.draft):
-        called, other = (engine_of(model, 2 * CONTEXT, Engines(each)) for each in (EagerRunner, make))
+        called, other = (engine_of(model, 2 * CONTEXT, EnginePool(each)) for each in (EagerRunner, make))
         for engine in (called, other):
             engine.forward(PassInput([1] * CONTEXT, last=1))
         for number in range(4):  # called, captured, replayed

@@ -13,7 +13,7 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
-from specllava.models.loading.fused import fuse
+from specllava.models.drafts.fused import fuse
 from specllava.pair import Pair
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.recipe import ToyRecipe

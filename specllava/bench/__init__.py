@@ -1,1 +1,1 @@
-"""The benchmark: every lane on the same prompts, in one process; ``docs/performance.md`` tells how to read it."""
+"""The benchmark: every lane on the same prompts, in one process; see ``docs/performance.md``."""

@@ -13,9 +13,9 @@ from transformers import LlamaModel, PreTrainedModel
 from specllava.bench.timed_run import PassShape, TimedRun
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
-from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
+from specllava.runtime.passes import AttentionMasks
 from specllava.runtime.timing import now
 
 Ready = Callable[[], object]  # runs a pass whose tensors are ready

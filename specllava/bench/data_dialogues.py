@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +12,7 @@ from specllava.distill.rows import (
     check_picture,
     image_paths,
     parse_conversation,
-    raw_rows,
+    parsed_rows,
 )
 
 UNNAMED: Final = "all"  # category of rows that name none
@@ -44,17 +42,11 @@ def data_dialogues(data: Path, images: Path | None, most: int, turns: int) -> tu
     if not data.is_file():
         raise ValueError(f"no data file at {data}: a .json list or .jsonl of questions is expected")
     beside = data.parent / "images"
-    folder = images or (beside if beside.is_dir() else data.parent)
-    if not folder.is_dir():
-        raise ValueError(f"no images directory at {folder}: give the one that the rows' image paths begin in")
-    found = []
-    with closing(raw_rows(data)) as rows:
-        for number, raw in enumerate(islice(rows, most), start=1):
-            name = f"{data.name}, row {number}"
-            try:
-                found.append(_dialogue(name, raw, folder, turns))
-            except UnusableRowError as error:
-                raise ValueError(f"{name}: {error}") from error
+    rows = parsed_rows(data, images or (beside if beside.is_dir() else data.parent), _dialogue, most)
+    found = tuple(
+        BenchDialogue(f"{data.name}, row {number}", category, texts[:turns], pictures)
+        for number, (category, texts, pictures) in enumerate(rows, start=1)
+    )
     if not found:
         raise ValueError(f"{data.name} has no question")
     categories = {dialogue.category for dialogue in found}
@@ -63,12 +55,11 @@ def data_dialogues(data: Path, images: Path | None, most: int, turns: int) -> tu
             f"{data.name} has {len(categories)} categories, and at most {MAX_CATEGORIES} are kept apart: name coarser"
             ' ones as "topic"'
         )
-    return tuple(found)
+    return found
 
 
-def _dialogue(name: str, raw: Any, folder: Path, turns: int) -> BenchDialogue:
-    if isinstance(raw, UnusableRowError):
-        raise raw
+def _dialogue(raw: Any, folder: Path) -> tuple[str, tuple[str, ...], tuple[Path, ...]]:
+    """Parse category, questions and picture files of a row."""
     if not isinstance(raw, dict):
         raise UnusableRowError("no object")
     if "conversations" in raw:
@@ -79,7 +70,7 @@ def _dialogue(name: str, raw: Any, folder: Path, turns: int) -> BenchDialogue:
         raise UnusableRowError("an empty question")
     for image in images:
         check_picture(folder, image)
-    return BenchDialogue(name, _category(raw), texts[:turns], tuple(folder / image for image in images))
+    return _category(raw), texts, tuple(folder / image for image in images)
 
 
 def _texts(raw: dict[str, Any]) -> tuple[str, ...]:

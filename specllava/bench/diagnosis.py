@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from specllava.bench.draft_quality import DraftQuality
-from specllava.bench.floor_time import FloorTime, Price
 from specllava.bench.measured import Measured
+from specllava.bench.pass_prices import PassPrices, Price
 from specllava.bench.results import TARGET_ONLY_LANES, LaneResult
 from specllava.bench.timed_run import TimedRun
 
@@ -108,58 +108,59 @@ def diagnose(measured: Measured, results: Mapping[str, LaneResult], quality: Dra
     own = {name: lane for name, lane in results.items() if lane.totals.draft_passes and "transformers" not in name}
     if not own or not any(one.model == "draft" for one in measured.raw_passes):
         raise ValueError("a diagnosis needs a lane that guesses with the draft: name one with --lanes, such as entropy")
-    floor = FloorTime(measured.raw_passes)
+    prices = PassPrices(measured.raw_passes)
     alone = measured.runs[TARGET_ONLY_LANES[0]]
     context = int(statistics.median(run.prompt_tokens + len(run.token_ids) // 2 for run in alone))
     best = min(own, key=lambda name: own[name].per_token.value)
-    one = floor.seconds("target", 1, context)
+    one = prices.seconds("target", 1, context)
 
     def chain(rate: float) -> Chain:
         """Return the best chain if a guess after an accepted one is accepted with that probability."""
-        chains = (_chain(floor, context, depth, rate) for depth in range(1, DEEPEST + 1))
+        chains = (_chain(prices, context, depth, rate) for depth in range(1, DEEPEST + 1))
         return max(chains, key=lambda found: found.speedup)
 
     overhead = own[best].overhead
     return Diagnosis(
         context=context,
         one=one,
-        wider={width: floor.seconds("target", width, context) / one for width in WIDTHS},
-        level=floor.seconds("draft", 1, context) / one,
+        wider={width: prices.seconds("target", width, context) / one for width in WIDTHS},
+        level=prices.seconds("draft", 1, context) / one,
         quality=quality,
         perfect=chain(1.0),
         chain=chain(quality.agreement),
         lane=best,
         speedup=results[TARGET_ONLY_LANES[0]].per_token.value / own[best].per_token.value,
         overhead=math.nan if overhead is None else overhead,
-        without=_what_ifs(measured.runs[best], floor),
+        without=_what_ifs(measured.runs[best], prices),
     )
 
 
-def _chain(floor: FloorTime, context: int, depth: int, rate: float) -> Chain:
+def _chain(prices: PassPrices, context: int, depth: int, rate: float) -> Chain:
     tokens = math.fsum(rate**level for level in range(depth + 1))
-    drafting = math.fsum(floor.seconds("draft", 1, context + level) for level in range(depth))
-    one = floor.seconds("target", 1, context)
-    return Chain(depth, tokens * one / (drafting + floor.seconds("target", depth + 1, context)))
+    drafting = math.fsum(prices.seconds("draft", 1, context + level) for level in range(depth))
+    one = prices.seconds("target", 1, context)
+    return Chain(depth, tokens * one / (drafting + prices.seconds("target", depth + 1, context)))
 
 
-def _what_ifs(runs: tuple[TimedRun, ...], floor: FloorTime) -> dict[str, float]:
+def _what_ifs(runs: tuple[TimedRun, ...], prices: PassPrices) -> dict[str, float]:
     """Return the speed-ups of some runs' steps over single tokens, at the costs of passes alone and at others."""
 
     def speedup(price: Price) -> float:
         alone = taken = 0.0
         for run in runs:
-            alone += floor.alone(run)
-            taken += floor.of_run(run, price)
+            alone += prices.alone(run)
+            taken += prices.of_run(run, price)
         return alone / taken if taken else math.nan
 
     def drafting_at(share: float) -> Price:
-        return lambda model, width, context: floor.seconds(model, width, context) * (share if model == "draft" else 1.0)
+        shares = {"target": 1.0, "draft": share}
+        return lambda model, width, context: shares[model] * prices.seconds(model, width, context)
 
     def narrow(model: str, width: int, context: int) -> float:
-        return floor.seconds(model, 1, context)
+        return prices.seconds(model, 1, context)
 
     return {
-        "passes alone": speedup(floor.seconds),
+        "passes alone": speedup(prices.seconds),
         "drafting at half its cost": speedup(drafting_at(0.5)),
         "drafting for nothing": speedup(drafting_at(0.0)),
         "wide passes for nothing": speedup(narrow),

@@ -34,10 +34,11 @@ def bench_lanes(config: DecodingConfig, tree: Tree | None = None) -> dict[str, D
     Raises:
         ValueError: guesses drawn by chance; the lanes' answers differ then and cannot be compared.
     """
-    if not config.exact:
+    if not config.keeps_tokens:
         raise ValueError(f"children are {config.children}: the benchmark compares tokens, so they must be best")
     rules: dict[str, DecodingConfig] = {
-        rule: replace(config, drafter="model", rule=rule, **RULE_INFOS[rule].tuned(config)) for rule in COMPARED_RULES
+        rule: replace(config, drafter="model", rule=rule, **RULE_INFOS[rule].bench_options(config))
+        for rule in COMPARED_RULES
     }
     if tree:
         rules[tree["rule"]] = replace(config, drafter="model", **tree)
@@ -114,7 +115,7 @@ def run_timed(pair: Pair, lane: Lane) -> TimedRun:
         for step in events:
             assert isinstance(step, StepTrace)
             steps.append(step)
-            widths.append(request.draft_widths)
+            widths.append(request.draft_pass_tokens)
     seconds = now(pair.device) - started + lane.prompt.vision_seconds
     assert isinstance(prefill, Prefill)
     if lane.config.drafter == "model" and lane.prompt.draft_prompt is not None:

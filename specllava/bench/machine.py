@@ -34,7 +34,7 @@ def machine_of(device: torch.device, command: str) -> dict[str, Any]:
     }
     if device.type == "cuda":
         found |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
-        found |= _asked_of_gpu(device, GPU_FACTS)
+        found |= _query_gpu(device, GPU_FACTS)
     return {**found, "before": conditions(device)}
 
 
@@ -45,7 +45,7 @@ def conditions(device: torch.device) -> dict[str, Any]:
         "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "cpu_mhz": frequency.current if frequency else None,
     }
-    return found | (_asked_of_gpu(device, GPU_CONDITIONS) if device.type == "cuda" else {})
+    return found | (_query_gpu(device, GPU_CONDITIONS) if device.type == "cuda" else {})
 
 
 def copy_rate(device: torch.device) -> float | None:
@@ -86,11 +86,11 @@ def _cpu_name() -> str:
     return next(names, platform.processor() or platform.machine())
 
 
-def _asked_of_gpu(device: torch.device, facts: tuple[str, ...]) -> dict[str, str | None]:
+def _query_gpu(device: torch.device, facts: tuple[str, ...]) -> dict[str, str | None]:
     """Return facts of a GPU from its driver; each is ``None`` where it does not answer."""
     index = str(device.index or 0)
-    said = _command_output("nvidia-smi", f"--query-gpu={','.join(facts)}", "--format=csv,noheader", f"--id={index}")
-    values = [value.strip() for value in said.split(",")] if said else []
+    output = _command_output("nvidia-smi", f"--query-gpu={','.join(facts)}", "--format=csv,noheader", f"--id={index}")
+    values = [value.strip() for value in output.split(",")] if output else []
     names = (f"gpu_{fact.replace('.', '_')}" for fact in facts)
     return dict(zip(names, values if len(values) == len(facts) else [None] * len(facts), strict=True))
 

@@ -17,7 +17,7 @@ FORMAT: Final = "specllava bench steps 1"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Record):
+class BenchPrompt(Record):
     """A prompt of the benchmark.
 
     Args:
@@ -88,7 +88,7 @@ class Measured(Record):
     seed: Count
     rounds: Count
     warm_up: WarmUp
-    prompts: Many[Asked]
+    prompts: Many[BenchPrompt]
     runs: dict[str, Many[TimedRun]]
     margins: Many[tuple[int, int, float]] = ()
     failures: dict[str, str] | None = None

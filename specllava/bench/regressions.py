@@ -1,4 +1,4 @@
-"""Which lanes of a benchmark got slower than an earlier report of it says."""
+"""Lanes of a benchmark that are slower than in an earlier report of it."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class OldReport:
             kept = {name: found[name] for name in names if name in found} if isinstance(found, dict) else found
             report: OldReport = _ADAPTER.validate_python(kept)
         except ValidationError as error:
-            told = one_line(error, most=1)
-            raise ValueError(f"--against {file.name} is no report with intervals, {again}: {told}") from error
+            why = one_line(error, most=1)
+            raise ValueError(f"--against {file.name} is no report with intervals, {again}: {why}") from error
         except ValueError as error:
             raise ValueError(f"--against {file.name} is no JSON, {again}") from error
         return report

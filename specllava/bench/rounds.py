@@ -14,7 +14,7 @@ from specllava.bench.bare_passes import BareSteps
 from specllava.bench.dialogue import BenchDialogue, prompts_of
 from specllava.bench.lanes import REFERENCE, Runner
 from specllava.bench.machine import conditions, machine_of
-from specllava.bench.measured import Asked, Measured, WarmUp
+from specllava.bench.measured import BenchPrompt, Measured, WarmUp
 from specllava.bench.raw_passes import raw_passes
 from specllava.bench.results import differences
 from specllava.bench.timed_run import TimedRun
@@ -67,7 +67,7 @@ def measure(
     A lane of ``transformers`` that fails is left out from there on, and the report says why.
 
     Raises:
-        BenchStopped: Ctrl-C, once there is something to tell.
+        BenchStopped: Ctrl-C, once something was measured.
         ValueError: a dialogue that cannot be asked.
     """
     return _Bench(pair, dialogues, runners, config, plan).measure()
@@ -83,12 +83,12 @@ class _Bench:
         self._pair, self._config, self._plan = pair, config, plan
         self._runners, self._failures = dict(runners), dict[str, str]()
         self._machine = machine_of(pair.device, plan.command)
-        self._asked: list[Asked] = []
+        self._asked: list[BenchPrompt] = []
         self._prompts: list[Prompt] = []
         for number, dialogue in enumerate(tqdm(dialogues, "prompts", disable=None)):
             for prompt in prompts_of(pair, dialogue, config):
                 self._prompts.append(prompt)
-                self._asked.append(Asked(number, dialogue.category, prompt.length))
+                self._asked.append(BenchPrompt(number, dialogue.category, prompt.length))
         self._runs: dict[str, list[TimedRun]] = {name: [] for name in runners}
         self._order = random.Random(plan.seed)
         self._warm_up = WarmUp(0, None, plan.within or 0.0, False)
@@ -104,7 +104,7 @@ class _Bench:
             for number in range(self._plan.rounds):
                 try:
                     for prompt in self._prompts:
-                        self._turns(prompt, self._runs, bare=self._plan.floor and number == 0)
+                        self._run_lanes(prompt, self._runs, bare=self._plan.floor and number == 0)
                         bar.update()
                 except KeyboardInterrupt:
                     done = min(map(len, self._runs.values()))
@@ -121,7 +121,7 @@ class _Bench:
         for number in range(1, MOST_WARM_UPS + 1):
             runs: dict[str, list[TimedRun]] = {name: [] for name in self._runners}
             for prompt in self._prompts[:WARM_UP_PROMPTS]:
-                self._turns(prompt, runs)
+                self._run_lanes(prompt, runs)
             taken = {name: math.fsum(run.wall_seconds for run in runs[name]) for name in self._runners}
             change = max((abs(taken[name] / before[name] - 1) for name in taken if name in before), default=None)
             agreed = change is not None and change <= self._plan.within
@@ -130,7 +130,7 @@ class _Bench:
                 return
             before = taken
 
-    def _turns(self, prompt: Prompt, runs: dict[str, list[TimedRun]], bare: bool = False) -> None:
+    def _run_lanes(self, prompt: Prompt, runs: dict[str, list[TimedRun]], bare: bool = False) -> None:
         """Run all lanes on one prompt, in an order that is drawn; ``bare``: repeat each run's passes after it."""
         names = list(self._runners)
         self._order.shuffle(names)
@@ -172,9 +172,9 @@ class _Bench:
 def margins_of(
     runs: Mapping[str, Sequence[TimedRun]], prompts: Sequence[Prompt], pair: Pair, config: DecodingConfig
 ) -> dict[tuple[int, int], float]:
-    """Return the target's margin at every position where a lane says something else than the reference.
+    """Return the target's margin at every position where a lane's token differs from the reference.
 
-    Only there does a target-only run tell what the target thought of its choices: it is run once more, recorded.
+    The target alone is run once more there, recorded.
     """
     positions = {position for own in runs.values() for position in differences(runs[REFERENCE], own, len(prompts))}
     found = {}

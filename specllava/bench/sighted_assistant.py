@@ -13,7 +13,7 @@ from specllava.runtime.prompt import Prompt
 from specllava.runtime.vision import compressor_of, merge_features
 
 
-def blindness(pair: Pair) -> str | None:
+def why_blind(pair: Pair) -> str | None:
     """Return why the assistant of a pair cannot be made to see, ``None`` if it can."""
     source, name = pair.draft_vision, pair.draft_name
     if source == "states":

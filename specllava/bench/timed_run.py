@@ -85,14 +85,14 @@ class TimedRun(Record):
 
     def passes(self) -> Iterator[list[PassShape]]:
         """Yield the passes of each step in their order, the target's last; the draft's first one ends with the root."""
-        said = self.first_tokens
+        emitted = self.first_tokens
         for step in self.steps:
-            shapes, context = list[PassShape](), self.draft_prompt_tokens + said - sum(step.draft_widths[:1])
+            shapes, context = list[PassShape](), self.draft_prompt_tokens + emitted - sum(step.draft_widths[:1])
             for width in step.draft_widths:
                 shapes.append(PassShape("draft", width, max(0, context)))
                 context += width
-            yield [*shapes, PassShape("target", step.target_width, self.prompt_tokens + said - 1)]
-            said += step.emitted
+            yield [*shapes, PassShape("target", step.target_width, self.prompt_tokens + emitted - 1)]
+            emitted += step.emitted
 
     @classmethod
     def of_events(
@@ -108,7 +108,7 @@ class TimedRun(Record):
         Args:
             draft_widths: for each step the tokens of each of the draft's passes.
         """
-        told = tuple(
+        timed = tuple(
             TimedStep(
                 emitted=len(step.emitted),
                 accepted=len(step.emitted_nodes),
@@ -127,7 +127,7 @@ class TimedRun(Record):
             draft_prompt_tokens=draft_prompt_tokens,
             vision_seconds=prefill.vision_seconds,
             read_seconds=prefill.target_seconds + prefill.draft_seconds,
-            steps=told,
+            steps=timed,
             wall_seconds=wall_seconds,
             draft_read_seconds=prefill.draft_seconds,
         )

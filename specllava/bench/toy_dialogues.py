@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from specllava.bench.dialogue import BenchDialogue
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.toyworld.dialogue import DETAIL_PROMPTS, converse
+from specllava.toyworld.dialogue import converse
 from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.phrases import DETAIL_PROMPTS
 from specllava.toyworld.scene import Scene, Split, scenes
 from specllava.toyworld.scene_questions import PICTURE_SIZE, START, scene_questions
 

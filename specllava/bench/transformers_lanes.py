@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
-from specllava.bench.sighted_assistant import SightedAssistant, blindness
+from specllava.bench.sighted_assistant import SightedAssistant, why_blind
 from specllava.bench.timed_run import TimedRun, TimedStep
 from specllava.core.config import DecodingConfig
 from specllava.decoding import clip
@@ -82,7 +82,7 @@ TRANSFORMERS_LANES: Final[Mapping[str, TransformersLane]] = MappingProxyType(
         ),
         "transformers-assisted-sighted": TransformersLane(
             lambda pair, prompt: {"assistant_model": SightedAssistant(_assistant(pair), prompt)},
-            blindness,
+            why_blind,
             needs_draft=True,
         ),
         "transformers-prompt-lookup": TransformersLane(_lookup),
@@ -157,8 +157,8 @@ class _Arrivals(BaseStreamer):
         self, started: float, wall_seconds: float, vision: float, prompt: Prompt, ends: frozenset[int], limit: int
     ) -> TimedRun:
         """Make the run of what arrived."""
-        said = [token for tokens in self._tokens[1:] for token in tokens]
-        kept = clip(said, limit, ends)
+        emitted_ids = [token for tokens in self._tokens[1:] for token in tokens]
+        kept = clip(emitted_ids, limit, ends)
         first = min(len(self._tokens[1]), len(kept))
         left, steps = len(kept) - first, list[TimedStep]()
         taken = [later - earlier for earlier, later in zip(self._times[1:], self._times[2:], strict=False)]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from specllava.distill.rows import UnusableRowError, check_picture, image_paths, raw_rows
+from specllava.distill.rows import UnusableRowError, check_picture, image_paths, parsed_rows
 
 PROMPT_IDS: Final = ("prompt_token_ids", "input_ids")  # vLLM's name; transformers' and SGLang's
 ANSWER_IDS: Final = ("token_ids", "output_ids")  # vLLM's name, SGLang's
@@ -40,21 +39,12 @@ def read_answers(data: Path, images: Path | None = None) -> tuple[Answer, ...]:
     Raises:
         ValueError: no such file or directory, a row that is no answer, or none; one line.
     """
-    folder = images or data.parent
     if not data.is_file():
         raise ValueError(f"no file of answers at {data}: a .jsonl with an answer a line is expected")
-    if not folder.is_dir():
-        raise ValueError(f"no images directory at {folder}: give the one that the rows' image paths begin in")
-    answers = []
-    with closing(raw_rows(data)) as rows:
-        for number, raw in enumerate(rows, start=1):
-            try:
-                answers.append(_answer(raw, folder))
-            except UnusableRowError as error:
-                raise ValueError(f"{data.name}, row {number}: {error}") from error
+    answers = tuple(parsed_rows(data, images or data.parent, _answer))
     if not answers:
         raise ValueError(f"{data.name} has no answer")
-    return tuple(answers)
+    return answers
 
 
 def check_same_questions(a: tuple[Answer, ...], b: tuple[Answer, ...]) -> None:
@@ -78,8 +68,6 @@ def check_same_questions(a: tuple[Answer, ...], b: tuple[Answer, ...]) -> None:
 
 
 def _answer(raw: Any, folder: Path) -> Answer:
-    if isinstance(raw, UnusableRowError):
-        raise raw
     if not isinstance(raw, dict):
         raise UnusableRowError("not a JSON object")
     prompt, images, answer = raw.get("prompt"), image_paths(raw), _output(raw)

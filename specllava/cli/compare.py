@@ -57,7 +57,7 @@ class Compare(AnswerOptions):
         for title, trace in (("target only", plain), ("speculative", fast)):
             console.print(f"[bold]{title}[/]")
             console.print(trace.text + "\n", markup=False, highlight=False)
-        console.print(_verdict_line(verdict) if self.decoding.exact else DRAWN_LINE)
+        console.print(_verdict_line(verdict) if self.decoding.keeps_tokens else DRAWN_LINE)
         console.print(
             f"tau {candidate.tau:.2f} tokens per target pass, {candidate.target_passes} passes"
             f" instead of {reference.target_passes}"

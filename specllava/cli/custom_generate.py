@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 
 from specllava.cli.options import print_line
-from specllava.core.files import whole_directory
+from specllava.core.files import check_free, whole_directory
 
 GENERATE: Final = '''\
 """Lossless tree speculation: ``model.generate(**inputs, custom_generate=THIS_REPOSITORY, draft=…)``."""
@@ -50,8 +50,7 @@ class CustomGenerate:
     """Directory to write; it must not exist."""
 
     def run(self, console: Console) -> None:
-        if self.output.exists():
-            raise ValueError(f"{self.output} exists already: name another --output, or remove it")
+        check_free(self.output)
         with whole_directory(self.output) as folder:
             code = folder / "custom_generate"
             code.mkdir(parents=True)

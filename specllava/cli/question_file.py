@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from specllava.core.question import Question
-from specllava.distill.rows import UnusableRowError, check_picture, parse_question, raw_rows
+from specllava.distill.rows import UnusableRowError, check_picture, parse_question, parsed_rows
 
 MAX_QUESTIONS: Final = 1_000
 
@@ -29,30 +27,19 @@ def read_questions(
     Raises:
         ValueError: no such file or directory, a row that cannot be asked, none or too many; one line.
     """
-    folder = images or data.parent
     if not data.is_file():
         raise ValueError(f"no data file at {data}: a .jsonl with a question a line is expected")
-    if not folder.is_dir():
-        raise ValueError(f"no images directory at {folder}: give the one that the rows' image paths begin in")
     if first is not None and not 1 <= first <= most:
         raise ValueError(f"the first {first} questions of {data.name} are asked for: 1 to {most:,} are possible")
-    questions = []
-    with closing(raw_rows(data)) as rows:
-        for number, raw in enumerate(islice(rows, first), start=1):
-            if number > most:
-                raise ValueError(f"{data.name} has more than {most:,} questions: take a part of it")
-            try:
-                questions.append(_question(raw, folder))
-            except UnusableRowError as error:
-                raise ValueError(f"{data.name}, row {number}: {error}") from error
+    questions = tuple(parsed_rows(data, images or data.parent, _question, first or most + 1))
     if not questions:
         raise ValueError(f"{data.name} has no question")
-    return tuple(questions)
+    if len(questions) > most:
+        raise ValueError(f"{data.name} has more than {most:,} questions: take a part of it")
+    return questions
 
 
 def _question(raw: Any, folder: Path) -> Question:
-    if isinstance(raw, UnusableRowError):
-        raise raw
     if isinstance(raw, dict) and "conversations" not in raw:
         text, names = _simple(raw)
     else:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from specllava.cli.options import print_line, print_notice
-from specllava.core.files import shipped, whole_directory
+from specllava.core.files import check_free, shipped, whole_directory
 
 if TYPE_CHECKING:
     from visual.player.recorded import Recorded
@@ -42,8 +42,7 @@ class Site:
         for name, address in (("live", self.live), ("code", self.code)):
             if address and not (urlsplit(address).scheme in ("http", "https") and urlsplit(address).netloc):
                 raise ValueError(f"--{name} {address}: an address begins with http:// or https:// and names a host")
-        if self.output.exists():
-            raise ValueError(f"{self.output} exists already: name another --output, or remove it")
+        check_free(self.output)
         if not self.output.parent.is_dir():
             raise ValueError(f"--output {self.output} cannot be written: there is no directory {self.output.parent}")
         examples = load_recorded(ASSETS / "examples") if self.races is None else _own_races(self.races)

@@ -149,12 +149,25 @@ class DecodingConfig:
     """Last tokens that prompt-lookup looks for in the text before, at most."""
 
     @property
-    def exact(self) -> bool:
-        """Whether the answer is the target's own token for token, for a given seed.
+    def keeps_tokens(self) -> bool:
+        """Whether the answer has the target's own tokens for a given seed, not only its distribution.
 
-        Guesses drawn from the draft model leave only its distribution as it is; other drafters draw none.
+        Guesses drawn from the draft model keep the distribution alone; other drafters draw none.
         """
         return self.children == "best" or self.drafter in ("prompt-lookup", "none")
+
+    @property
+    def max_expanded_nodes(self) -> int:
+        """Nodes of one tree that the draft may expand: a beam's levels, or a whole static shape."""
+        return max(self.depth * self.width, self.nodes)
+
+    def target_columns(self, length: int) -> int:
+        """Count columns of the target's KV cache for ``length`` tokens of prompt and answer and the largest tree."""
+        return length + self.nodes + 1
+
+    def draft_columns(self, length: int) -> int:
+        """Count columns of a draft's KV cache, which holds every expanded node until the target has verified."""
+        return self.target_columns(length) + self.max_expanded_nodes
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -44,6 +44,16 @@ def write_whole(path: Path, data: str | bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def check_free(output: Path) -> None:
+    """Refuse to write where something is.
+
+    Raises:
+        ValueError: there is; one line.
+    """
+    if output.exists():
+        raise ValueError(f"{output} exists already: name another --output, or remove it")
+
+
 @contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
     """Give a directory to write to beside ``directory``, which it is renamed to at the end; after an error it is gone.

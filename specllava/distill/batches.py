@@ -54,7 +54,7 @@ class RowBatches:
 
     Args:
         numbers: of the training rows.
-        see: the first pictures of a row, by the paths of all: what the tower reads of each, or its features.
+        read_pictures: paths of a row's pictures, and how many, to what the tower reads of each or its features.
         images: directory that the paths are relative to.
     """
 
@@ -65,11 +65,11 @@ class RowBatches:
         encode: ChatEncoder,
         batch: int,
         seed: int,
-        see: Callable[[Sequence[str], int], list[Picture]],
+        read_pictures: Callable[[Sequence[str], int], list[Picture]],
         images: Path,
     ) -> None:
         self.rows, self.numbers, self.encode, self.batch, self.seed = rows, numbers, encode, batch, seed
-        self.see, self.images = see, images
+        self.read_pictures, self.images = read_pictures, images
         self._orders: dict[int, Tensor] = {}
         self._windows: dict[int, list[list[int]]] = {}
 
@@ -119,7 +119,7 @@ class RowBatches:
                 counts[ANSWERLESS] += 1
                 continue
             try:
-                seen = self.see(row.images, encoded.images) if encoded.images else []
+                seen = self.read_pictures(row.images, encoded.images) if encoded.images else []
             except ValueError:
                 counts[UNREADABLE] += 1
                 continue

@@ -38,7 +38,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class ChatEncoder:
-    """Encoder of rows as tokens, the same as ``build_prompt`` gives for the same chat in decoding.
+    """Encoder of rows as tokens, the same as ``PromptBuilder.build`` gives for the same chat in decoding.
 
     Args:
         length: maximum tokens of a row, picture included.
@@ -57,7 +57,7 @@ class ChatEncoder:
 
     def __post_init__(self) -> None:
         if not self.processor.tokenizer.is_fast:
-            raise ValueError("the target's tokenizer is a slow one, without the places of its tokens in the text")
+            raise ValueError("the target's tokenizer is a slow one, without the offsets of its tokens in the text")
 
     @property
     def end(self) -> int:

@@ -64,7 +64,7 @@ class Objective:
 
 @plain_dataclass(frozen=True, slots=True)
 class FeatureObjective:
-    """Training objective of a draft that reads the target's states: what its states say, and what they are.
+    """Training objective of a draft that reads the target's states: the tokens that its own predict, and the states.
 
     ``Σ 0.8^s (ce_weight CE_s + feature_weight SmoothL1_s)`` over ``rollout`` steps ``s``, the first on the target's
     states (EAGLE, arXiv 2401.15077, section 4.2; SpecVLM, 2509.11815), each further one on the draft's own (EAGLE-3,

@@ -17,13 +17,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from specllava.core.files import whole_directory
-from specllava.distill.make_draft import MadeDraft, check_free
+from specllava.core.files import check_free, whole_directory
+from specllava.distill.make_draft import MadeDraft
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.hub_cache import SINGLE
 from specllava.models.drafts.draft_reading import LayoutName
-from specllava.models.drafts.feature_checkpoint import IDS, NESTED, VARIANTS, is_feature_draft, read_feature_draft
-from specllava.models.drafts.feature_draft import LAST, SECTIONS, FeatureDraft, FeatureDraftConfig
+from specllava.models.drafts.feature_checkpoint import (
+    AUX_LAYERS,
+    LAYER_CONFIG,
+    VARIANTS,
+    is_feature_draft,
+    read_feature_draft,
+)
+from specllava.models.drafts.feature_draft import LAST, MROPE_KEYS, FeatureDraft, FeatureDraftConfig
 
 LAYOUTS: Final[tuple[LayoutName, ...]] = get_args(LayoutName)
 EAGLE: Final = LAYOUTS[:2]  # those of EAGLE-1
@@ -56,7 +62,7 @@ def export_draft(
     Raises:
         ValueError: models that are not there or do not fit, an output that is, or what the layout cannot hold, with the
             way out; in one line.
-        OSError: it cannot be written; nothing is left behind.
+        OSError: it cannot be written; nothing of it remains.
     """
     check_free(output)
     small, large = Checkpoint.at(draft), Checkpoint.at(target)
@@ -221,7 +227,7 @@ def _llama(draft: FeatureDraft) -> dict[str, Any]:
     rotations: Mapping[str, Any] = config.rope_parameters
     scaling = {name: value for name, value in rotations.items() if name != "rope_theta"}
     if config.mrope_section is not None:
-        scaling |= {name: getattr(config, name) for name in SECTIONS}
+        scaling |= {name: getattr(config, name) for name in MROPE_KEYS}
     return {
         "model_type": "llama",
         **{name: getattr(config, name) for name in LLAMA},
@@ -234,7 +240,7 @@ def _llama(draft: FeatureDraft) -> dict[str, Any]:
 
 def _heads(config: FeatureDraftConfig) -> dict[str, Any]:
     """Return the fields of EAGLE-3's head and states, which vLLM and speculators number as transformers does."""
-    return {"draft_vocab_size": config.draft_vocab_size, IDS: list(config.state_layers)}
+    return {"draft_vocab_size": config.draft_vocab_size, AUX_LAYERS: list(config.state_layers)}
 
 
 def _engines(config: FeatureDraftConfig) -> dict[str, Any]:
@@ -243,7 +249,7 @@ def _engines(config: FeatureDraftConfig) -> dict[str, Any]:
         "architectures": ["LlamaForCausalLMEagle3"],
         "target_hidden_size": config.target_hidden_size,
         "eagle_aux_layer_semantics": "vllm",  # of the numbers outside eagle_config
-        "eagle_config": {"use_aux_hidden_state": True, IDS: [one - 1 for one in config.state_layers]},
+        "eagle_config": {"use_aux_hidden_state": True, AUX_LAYERS: [one - 1 for one in config.state_layers]},
     }
 
 
@@ -262,7 +268,7 @@ def _speculators(draft: FeatureDraft, target: Checkpoint) -> dict[str, Any]:
                 "name_or_path": target.name_or_path, "architectures": target.settings().get("architectures") or [],
             },
         },
-        NESTED: nested,
+        LAYER_CONFIG: nested,
         **_heads(config),
         "target_hidden_size": config.target_hidden_size if wider else None,
         "embed_requires_grad": config.own_embeddings,

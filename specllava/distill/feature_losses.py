@@ -19,7 +19,7 @@ USUAL_LENGTH = 512  # tokens at which noise has its full width
 
 
 @dataclass(frozen=True, slots=True)
-class TaughtTexts:
+class TargetTexts:
     """Texts as the target read them; padding is on the right and has no labels.
 
     Args:
@@ -64,7 +64,7 @@ def rollout_mask(roots: Tensor, entries: int, step: int) -> Tensor:
     return torch.cat([true, *[own] * step], dim=-1)[:, None]
 
 
-def feature_losses(draft: FeatureDraft, texts: TaughtTexts, objective: FeatureObjective) -> dict[str, Tensor]:
+def feature_losses(draft: FeatureDraft, texts: TargetTexts, objective: FeatureObjective) -> dict[str, Tensor]:
     """Compute the loss of :class:`FeatureObjective` over the answer tokens.
 
     What the layers read in the first step comes from :meth:`FeatureDraft.entries`, as in decoding. An entry that reads
@@ -107,7 +107,7 @@ def feature_losses(draft: FeatureDraft, texts: TaughtTexts, objective: FeatureOb
     return {"loss": loss, **shown}
 
 
-def _questions(texts: TaughtTexts) -> Tensor:
+def _questions(texts: TargetTexts) -> Tensor:
     """Return the target's states of the last token before each text's first answer, ``[batch, layers * hidden]``."""
     first = (texts.labels != IGNORE).int().argmax(dim=1)
     return _at(texts.states, first[:, None] - 1)[:, 0]

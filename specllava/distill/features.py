@@ -132,11 +132,11 @@ def make_features(
     numbered = list(enumerate(parts, start=max(used, default=-1) + 1))
     mine = numbered[accelerator.process_index :: accelerator.num_processes]
     accelerator.wait_for_everyone()  # no process writes before all have listed the existing shards
-    see = Pixels(processor, target.config, images)
+    read_pictures = Pixels(processor, target.config, images)
     for number, part in tqdm(mine, desc="vision features", unit="shard", disable=not accelerator.is_main_process):
         shard = directory / f"features-{number:05d}.safetensors"
         beside = shard.with_suffix(".writing")
-        save_file(_compute(target, part, see), beside)
+        save_file(_compute(target, part, read_pictures), beside)
         beside.replace(shard)
     accelerator.wait_for_everyone()
     return FeatureCache(directory, cache.several_differ)
@@ -162,7 +162,7 @@ def _sizes(target: PreTrainedModel, processor: ProcessorMixin, images: Path, nam
 
 
 @torch.inference_mode()
-def _compute(target: PreTrainedModel, names: Sequence[str], see: Pixels) -> dict[str, Tensor]:
+def _compute(target: PreTrainedModel, names: Sequence[str], read_pictures: Pixels) -> dict[str, Tensor]:
     """Return features by name; a picture that cannot be decoded has none, and its rows are counted when read."""
     family, kept = family_of(target.config), dict[str, Tensor]()
     for start in range(0, len(names), AT_ONCE):
@@ -170,7 +170,7 @@ def _compute(target: PreTrainedModel, names: Sequence[str], see: Pixels) -> dict
         for name in names[start : start + AT_ONCE]:
             times = 2 if name.endswith(AMONG) else 1
             try:
-                seen = see([name.removesuffix(AMONG)] * times, 1)
+                seen = read_pictures([name.removesuffix(AMONG)] * times, 1)
             except ValueError:
                 continue
             readable[name] = [to_device(one, target, target.device) for one in seen]

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
+from specllava.core.files import check_free
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.language_model import LANGUAGE_MODELS, check_decoder, language_model_class
-from specllava.models.checkpoints.tokens import align, check_tokens
+from specllava.models.checkpoints.tokens import check_tokens, resize_vocabulary
 from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, VisionSource, save, saved_beside
 from specllava.models.families.family import family_of, find_family, shared_tower_of
 from specllava.models.families.interface import SharedTower
@@ -134,19 +135,13 @@ def import_draft(source: Source, target: Source, output: Path) -> MadeDraft:
     return MadeDraft(output, "shared", draft.num_parameters(), ("the tower equals the target's and is dropped",))
 
 
-def check_free(output: Path) -> None:
-    """Raise ``ValueError`` if there is something at ``output`` already."""
-    if output.exists():
-        raise ValueError(f"{output} exists already: name another --output, or remove it")
-
-
 def _align_vocabulary(
     model: PreTrainedModel, small: Checkpoint, target_name: str, processor: ProcessorMixin, config: PretrainedConfig
 ) -> None:
     """Give a model the target's vocabulary: the same tokens by id, and as many rows."""
     tokenizer = small.tokenizer()
     check_tokens(small.name, tokenizer, target_name, processor.tokenizer)
-    align(model, small.name, 1 + max(tokenizer.get_vocab().values()), config.text_config.vocab_size)
+    resize_vocabulary(model, small.name, 1 + max(tokenizer.get_vocab().values()), config.text_config.vocab_size)
     text = model.config.get_text_config()
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(text, name, getattr(config.text_config, name, None))

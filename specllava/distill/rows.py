@@ -12,10 +12,12 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import ijson
 import numpy as np
@@ -29,6 +31,7 @@ SPEAKERS = ("human", "gpt")
 MISSING = "with a missing image"
 DEEPEST = 64  # lists and objects in one another, in a row; LLaVA's has three
 OPENS, CLOSES = ("start_map", "start_array"), ("end_map", "end_array")  # ijson's events
+Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +143,7 @@ def index_rows(data: Path, images: Path, directory: Path) -> Rows:
         return open_rows(directory)
     if not data.is_file():
         raise ValueError(f"no data file at {data}: a JSON list or .jsonl in LLaVA's instruction format is expected")
-    if not images.is_dir():
-        raise ValueError(f"no images directory at {images}: give the one that the rows' image paths begin in")
+    _check_directory(images)
     bar = tqdm(raw_rows(data), desc="indexing rows", unit="row", mininterval=2.0)
     rows = write_rows(directory, (_usable(raw, images) for raw in bar))
     if not len(rows):
@@ -151,6 +153,35 @@ def index_rows(data: Path, images: Path, directory: Path) -> Rows:
             raise ValueError(f"no row's image is in {images}: give the directory that the rows' image paths begin in")
         raise ValueError(f"{data} is not in LLaVA's format: no row can be used: {why}" if why else f"{data} is empty")
     return rows
+
+
+def parsed_rows(
+    data: Path, images: Path, parse: Callable[[Any, Path], Parsed], first: int | None = None
+) -> Iterator[Parsed]:
+    """Yield the rows of a file as ``parse`` reads them, every one of which must be usable.
+
+    Args:
+        images: directory that the image paths begin in; ``parse`` receives it with each row.
+        first: read only so many rows.
+
+    Raises:
+        ValueError: no such directory, or a row that ``parse`` refuses, by its number; one line.
+    """
+    _check_directory(images)
+    with closing(raw_rows(data)) as rows:
+        for number, raw in enumerate(islice(rows, first), start=1):
+            try:
+                if isinstance(raw, UnusableRowError):
+                    raise raw
+                row = parse(raw, images)
+            except UnusableRowError as error:
+                raise ValueError(f"{data.name}, row {number}: {error}") from error
+            yield row
+
+
+def _check_directory(images: Path) -> None:
+    if not images.is_dir():
+        raise ValueError(f"no images directory at {images}: give the one that the rows' image paths begin in")
 
 
 def raw_rows(data: Path) -> Generator[Any]:

@@ -16,7 +16,6 @@ from accelerate.utils import InitProcessGroupKwargs, is_tensorboard_available
 from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
-from specllava.core.config import DecodingConfig
 from specllava.distill.batches import RowBatches, split
 from specllava.distill.chats import ChatEncoder
 from specllava.distill.config import DistillConfig
@@ -53,61 +52,64 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
         ValueError, OSError: bad input, or an output directory of another run; one line.
         FloatingPointError: the loss is not finite; the last checkpoint and the best draft are kept.
     """
-    config, output = job.training, Output(job.output)
+    config = job.training
     if job.draft is None and config.drafter == "vlm":
         raise ValueError(
             "--draft is missing: name a directory (draft init makes one), or let --drafter eagle make a new one"
         )
     accelerator = _accelerator(job.output, job.device, config)
-    if not accelerator.is_main_process:
+    main = accelerator.is_main_process
+    if not main:
         disable_progress_bar()
-        tell = _print_nothing
+    run = _Run(job, Output(job.output), accelerator, tell if main else _print_nothing)
     identity = _identity(job, accelerator.num_processes)
-    output.claim(identity, accelerator)
-    if (done := output.finished()) is not None:
-        tell(f"already done: {job.output}")
-        return done if accelerator.is_main_process else None
-    device = str(accelerator.device)
-    pair = Pair.load(job.target, name="distillation", device=device, dtype=job.dtype, context=job.context)
-    pair = pair if job.draft is None else pair.with_draft(job.draft)
-    check_teachable(pair, config)
+    run.output.claim(identity, accelerator)
+    if (done := run.output.finished()) is not None:
+        run.tell(f"already done: {job.output}")
+        return done if main else None
+    pair = _load_pair(run)
     if config.tensorboard:
         accelerator.init_trackers("tensorboard")
     with accelerator.main_process_first():
-        rows = index_rows(job.data, job.images, output.rows)
+        rows = index_rows(job.data, job.images, run.output.rows)
     if rows.reasons.counts:
-        tell(f"left out of {job.data.name}: {rows.reasons.line()}")
+        run.tell(f"left out of {job.data.name}: {rows.reasons.line()}")
     learnt, held_out = split(rows, config.validation_prompts, config.seed)
-    encode = _encoder(pair, config.length, rows[int(learnt[0])])
-    needed = config.rows(accelerator.num_processes)
-    source, numbers = rows, learnt
-    if config.answers == "target":
-        chosen = learnt[:needed].tolist()
-        source = _answered(pair, rows, chosen, job.images, job.decoding, output.answers, accelerator, tell)
-        numbers = torch.arange(len(source))
-    make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
-    batches = make(see=Pixels(pair.processor, pair.target.config, job.images))
-    if job.features is not None:
-        batches = make(see=_features(pair, batches, needed, job.images, job.features, accelerator))
+    source, batches = _batches(run, pair, rows, learnt)
     begin = job.draft
     if begin is None or config.compressor is not None:
-        make_fresh(output.fresh, begin, pair, config, batches, needed, accelerator, tell)
-        begin, pair = output.fresh, pair.with_draft(output.fresh)
+        make_fresh(run.output.fresh, begin, pair, config, batches, run.rows_read, accelerator, run.tell)
+        begin, pair = run.output.fresh, pair.with_draft(run.output.fresh)
     new_tokens = job.decoding.max_new_tokens
     prompts, readable = first_questions(pair, rows, held_out.tolist(), job.images, new_tokens, accelerator)
     left_out = rows.reasons.counts | (source.reasons.counts if source is not rows else {})
     if readable < len(held_out):
         left_out = {**left_out, UNASKED: len(held_out) - readable}
-    blank = _blank_report(pair, identity, accelerator.num_processes, len(numbers), left_out, readable)
-    writer = _ReportWriter(blank, output, accelerator.is_main_process, tell)
-    callback = Validation(pair, prompts, job.decoding, output.draft, config.patience, accelerator, writer.log)
+    blank = _blank_report(pair, identity, accelerator.num_processes, len(batches.numbers), left_out, readable)
+    writer = _ReportWriter(blank, run.output, main, run.tell)
+    callback = Validation(pair, prompts, job.decoding, run.output.draft, config.patience, accelerator, writer.log)
     try:
-        report = _learn(begin, pair, batches, config, output, accelerator, callback, writer)
+        report = _learn(run, begin, pair, batches, callback, writer)
     except FloatingPointError as error:
         raise FloatingPointError(f"{error}: try a smaller --learning-rate, with another --output") from error
     if config.tensorboard:
         accelerator.get_tracker("tensorboard").finish()
-    return report if accelerator.is_main_process else None
+    return report if main else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What every part of a run needs."""
+
+    job: Job
+    output: Output
+    accelerator: Accelerator
+    tell: Callable[[str], None]
+
+    @property
+    def rows_read(self) -> int:
+        """Rows that all training steps read, repeated ones again."""
+        return self.job.training.rows(self.accelerator.num_processes)
 
 
 def _print_nothing(_line: str) -> None:
@@ -164,50 +166,63 @@ def _encoder(pair: Pair, length: int, row: Row) -> ChatEncoder:
     return encode
 
 
-def _answered(
-    pair: Pair,
-    rows: Rows,
-    numbers: Sequence[int],
-    images: Path,
-    decoding: DecodingConfig,
-    directory: Path,
-    accelerator: Accelerator,
-    tell: Callable[[str], None],
-) -> Rows:
+def _load_pair(run: _Run) -> Pair:
+    """Load the target, with the draft that learns if there is one; refuse what the loss does not support."""
+    job, device = run.job, str(run.accelerator.device)
+    pair = Pair.load(job.target, name="distillation", device=device, dtype=job.dtype, context=job.context)
+    pair = pair if job.draft is None else pair.with_draft(job.draft)
+    check_teachable(pair, job.training)
+    return pair
+
+
+def _batches(run: _Run, pair: Pair, rows: Rows, learnt: Tensor) -> tuple[Rows, RowBatches]:
+    """Return the rows that are learnt from, with the answers to learn, and their batches.
+
+    Args:
+        learnt: numbers of the training rows.
+    """
+    job, config = run.job, run.job.training
+    encode = _encoder(pair, config.length, rows[int(learnt[0])])
+    source, numbers = rows, learnt
+    if config.answers == "target":
+        source = _answered(run, pair, rows, learnt[: run.rows_read].tolist())
+        numbers = torch.arange(len(source))
+    make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
+    batches = make(read_pictures=Pixels(pair.processor, pair.target.config, job.images))
+    if job.features is not None:
+        batches = make(read_pictures=_features(run, pair, batches, job.features))
+    return source, batches
+
+
+def _answered(run: _Run, pair: Pair, rows: Rows, numbers: Sequence[int]) -> Rows:
     """Return the rows ``numbers`` with the target's own answers.
 
     Raises:
         ValueError: it answers none of them.
     """
-    decoding = decoding if pair.draft is not None else replace(decoding, drafter="prompt-lookup")
-    source = self_generated_answers(pair, rows, numbers, images, decoding, directory, accelerator)
+    job = run.job
+    decoding = job.decoding if pair.draft is not None else replace(job.decoding, drafter="prompt-lookup")
+    source = self_generated_answers(pair, rows, numbers, job.images, decoding, run.output.answers, run.accelerator)
     if source.reasons.counts:
-        tell(f"left out, without an answer of the target: {source.reasons.line()}")
+        run.tell(f"left out, without an answer of the target: {source.reasons.line()}")
     if not len(source):
         raise ValueError(f"the target answers none of {len(numbers)} rows")
     return source
 
 
-def _features(
-    pair: Pair, batches: RowBatches, rows: int, images: Path, directory: Path, accelerator: Accelerator
-) -> FeatureCache:
-    """Compute the features of all pictures that the first ``rows`` rows of the batches may show."""
-    read = (batches.rows[batches.row_at(position)].images for position in batches.positions(rows // batches.batch))
+def _features(run: _Run, pair: Pair, batches: RowBatches, directory: Path) -> FeatureCache:
+    """Compute the features of all pictures that the batches of the run may show."""
+    positions = batches.positions(run.rows_read // batches.batch)
+    read = (batches.rows[batches.row_at(position)].images for position in positions)
     names = [name for row in read for name in kept_names(row, pair.family.several_differ)]
-    return make_features(directory, pair.target, pair.processor, images, names, accelerator)
+    return make_features(directory, pair.target, pair.processor, run.job.images, names, run.accelerator)
 
 
 def _learn(
-    begin: Path,
-    pair: Pair,
-    batches: RowBatches,
-    config: DistillConfig,
-    output: Output,
-    accelerator: Accelerator,
-    callback: Validation,
-    writer: _ReportWriter,
+    run: _Run, begin: Path, pair: Pair, batches: RowBatches, callback: Validation, writer: _ReportWriter
 ) -> Report:
     """Train the draft at ``begin`` in both stages with validation, and return the report."""
+    config, output, accelerator = run.job.training, run.output, run.accelerator
     teach = partial(distil, target=pair.target, objective=config.objective, accelerator=accelerator, callback=callback)
     draft = training_draft(begin, pair.target)
     if config.projector_steps:

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from specllava.distill.config import FeatureObjective, LoopConfig, Objective
-from specllava.distill.feature_losses import TaughtTexts, feature_losses
+from specllava.distill.feature_losses import TargetTexts, feature_losses
 from specllava.distill.loop import Batch, Losses, TrainingCallback, TrainingLog, fit
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
 from specllava.distill.pictures import batch_pictures
@@ -54,9 +54,9 @@ def distil(
     draft.train()
     losses: Callable[[Any, Batch], Losses]
     if isinstance(objective, FeatureObjective):
-        losses = state_losses(target, objective)
+        losses = feature_draft_losses(target, objective)
     else:
-        losses = taught_losses(target, objective)
+        losses = draft_model_losses(target, objective)
     return fit(name, draft, losses, batches, loop, directory, accelerator, callback, answer_tokens)
 
 
@@ -65,7 +65,7 @@ def answer_tokens(batch: Batch) -> int:
     return int((batch["labels"][:, 1:] != IGNORE).sum())
 
 
-def taught_losses(target: PreTrainedModel, objective: Objective) -> Callable[[PreTrainedModel, Batch], Losses]:
+def draft_model_losses(target: PreTrainedModel, objective: Objective) -> Callable[[PreTrainedModel, Batch], Losses]:
     """Return the loss function of :class:`Objective`, which computes the target's distributions only where needed."""
 
     def losses(model: PreTrainedModel, batch: Batch) -> Losses:
@@ -82,52 +82,53 @@ def taught_losses(target: PreTrainedModel, objective: Objective) -> Callable[[Pr
         if objective.kl_weight == 0:
             return {"loss": chunked_cross_entropy(ours, model.lm_head, tokens, objective.chunk)}
         with torch.no_grad():
-            theirs, _ = answer_positions(target_texts(target, batch, features).last, labels)
+            theirs, _ = answer_positions(target_texts(target, batch, features=features).last, labels)
         loss, kl = chunked_loss(ours, model.lm_head, theirs, target.lm_head, tokens, objective)
         return {"loss": loss, "kl": kl}
 
     return losses
 
 
-def state_losses(target: PreTrainedModel, objective: FeatureObjective) -> Callable[[FeatureDraft, Batch], Losses]:
+def feature_draft_losses(
+    target: PreTrainedModel, objective: FeatureObjective
+) -> Callable[[FeatureDraft, Batch], Losses]:
     """Return the loss function of :class:`FeatureObjective`; the target runs in it, frozen."""
 
     def losses(draft: FeatureDraft, batch: Batch) -> Losses:
         with torch.no_grad():
-            texts = taught_texts(target, draft.config.state_layers, batch)
+            texts = target_texts(target, batch, draft.config.state_layers)
         return feature_losses(draft, texts, objective)
 
     return losses
 
 
-def taught_texts(target: PreTrainedModel, layers: Sequence[int], batch: Batch) -> TaughtTexts:
-    """Return a batch's texts with the target's states of ``layers``, numbered as transformers does."""
-    return target_texts(target, batch, _features(target, batch), layers)
-
-
 def target_texts(
-    target: PreTrainedModel, batch: Batch, features: Sequence[ImageFeatures], layers: Sequence[int] = LAST
-) -> TaughtTexts:
-    """Return a batch's texts as the target reads them in decoding.
+    target: PreTrainedModel,
+    batch: Batch,
+    layers: Sequence[int] = LAST,
+    features: Sequence[ImageFeatures] | None = None,
+) -> TargetTexts:
+    """Return a batch's texts as the target reads them in decoding, with its states of ``layers``.
 
     Args:
-        features: of the batch's pictures.
-        layers: as in :func:`taught_texts`.
+        layers: numbered as transformers does.
+        features: of the batch's pictures, if they are known.
     """
+    features = _features(target, batch) if features is None else features
     ids, labels, family = batch["input_ids"], batch["labels"], family_of(target.config)
     if family.position_rows == 1 and not family.bidirectional:
         embeds = merge_features(target, ids, _stack(target, features))
         output = target.get_decoder()(inputs_embeds=embeds, use_cache=False, output_hidden_states=tuple(layers) != LAST)
         last: Tensor = output.last_hidden_state
         states = last if tuple(layers) == LAST else torch.cat([output.hidden_states[layer] for layer in layers], dim=-1)
-        return TaughtTexts(ids, labels, embeds, states, last)
+        return TargetTexts(ids, labels, embeds, states, last)
     left = iter(features)  # pictures give each row of the batch positions or a mask of its own
     counts = batch["images"].tolist() if features else [0] * len(ids)
     shown = [_stack(target, list(islice(left, count))) for count in counts]
     embeds = torch.cat([merge_features(target, row[None], own) for row, own in zip(ids, shown, strict=True)])
     known = torch.stack([_states(target, row, own, layers) for row, own in zip(ids, shown, strict=True)])
     width = target.config.get_text_config().hidden_size
-    return TaughtTexts(ids, labels, embeds, known[..., :-width], known[..., -width:])
+    return TargetTexts(ids, labels, embeds, known[..., :-width], known[..., -width:])
 
 
 def _states(target: PreTrainedModel, ids: Tensor, features: Features | None, layers: Sequence[int]) -> Tensor:

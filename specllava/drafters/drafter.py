@@ -56,7 +56,7 @@ class DraftSession(ABC):
     pruned: tuple[Pruned, ...] = ()
     """Guesses that the last tree was grown with and then without."""
 
-    widths: tuple[int, ...] = ()
+    pass_tokens: tuple[int, ...] = ()
     """Tokens of each pass that the draft made for the last tree."""
 
     @abstractmethod

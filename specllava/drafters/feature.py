@@ -10,7 +10,6 @@ from torch import Tensor
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
 from specllava.drafters.growing import GrowingSession
 from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.loading.memory import draft_columns
 from specllava.runtime.feature_engine import prompt_entries
 from specllava.runtime.passes import PassInput, PassOutput
 
@@ -41,7 +40,7 @@ class FeatureSession(GrowingSession):
         assert isinstance(draft, FeatureDraft)
         assert rule is not None
         assert states is not None
-        self._engine = context.caches.feature_engine(draft, draft_columns(context.length, context.config))
+        self._engine = context.caches.feature_engine(draft, context.config.draft_columns(context.length))
         super().__init__(self._engine, context.config, context.random, rule, context.settings)
         entries, contents = prompt_entries(draft, context.target, context.prompt, states)
         self._engine.prefill(entries, contents)

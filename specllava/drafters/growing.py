@@ -14,8 +14,7 @@ from specllava.core.growth.rule import GrowthRule, TopTokens
 from specllava.core.tree import DraftTree
 from specllava.drafters.drafter import DraftSession
 from specllava.drafters.top_tokens import Drawing, TopTokensOf, TopTokensReduction, top_tokens
-from specllava.models.loading.memory import max_expansions
-from specllava.runtime.engines import AnyEngine
+from specllava.runtime.kv_caches import AnyEngine
 from specllava.runtime.passes import PassInput, PassOutput
 from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.sampling import RandomSource
@@ -43,7 +42,7 @@ class GrowingSession(DraftSession):
         self._top_tokens: TopTokensOf = Drawing(settings.warpers, random) if drawn else top_tokens
         self._tree = DraftTree.only_root(0)
         self._kept_columns: list[int | None] = [None]  # column of each node of the last tree, if it was expanded
-        self._grown = False  # by the rule: a tree of depth 0 teaches it nothing
+        self._rule_used = False  # for the last tree: not for one of depth 0
         self._reduction: TopTokensReduction | None = None
         self._columns: dict[int, int] = {}
         self._branches: dict[int, list[int]] = {}
@@ -64,22 +63,22 @@ class GrowingSession(DraftSession):
     def propose(self, root: int, depth: int) -> DraftTree:
         needs_logits = self._processing or isinstance(self._top_tokens, Drawing)
         self._reduction = None if needs_logits else TopTokensReduction(self._rule.max_children)
-        self._columns, self._branches, self._paths, self.widths = {}, {}, {}, ()
-        limits = GrowthLimits(depth, self._config.nodes, max_expansions(self._config))
+        self._columns, self._branches, self._paths, self.pass_tokens = {}, {}, {}, ()
+        limits = GrowthLimits(depth, self._config.nodes, self._config.max_expanded_nodes)
         grown = grow(root, self._expand, self._rule, limits)
-        self._tree, self.pruned, self._grown = grown.tree, grown.pruned, depth > 0
+        self._tree, self.pruned, self._rule_used = grown.tree, grown.pruned, depth > 0
         drawing = self._top_tokens
-        self.draft_probs = drawing.of(grown.expansion_ids) if isinstance(drawing, Drawing) else None
-        self._kept_columns = [self._columns.get(node) for node in grown.expansion_ids]
+        self.draft_probs = drawing.of(grown.builder_ids) if isinstance(drawing, Drawing) else None
+        self._kept_columns = [self._columns.get(node) for node in grown.builder_ids]
         return self._tree
 
     def keep(self, path: Sequence[int], states: Tensor | None = None) -> None:
-        if self._grown:
+        if self._rule_used:
             self._rule.update(self._tree, path)
         self._keep(path, states)
 
     def observe(self, draft_seconds: float, target_seconds: float) -> None:
-        if self._grown:
+        if self._rule_used:
             self._rule.observe(draft_seconds, target_seconds)
 
     def _expand(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[TopTokens]:
@@ -95,7 +94,7 @@ class GrowingSession(DraftSession):
                 self._branches[node] = [*self._branches[parent], column]
                 self._paths[node] = [*self._paths[parent], token]
             output = self._read_level(self._level_input(nodes, tokens, start), nodes, parents)
-        self.widths = (*self.widths, self._cache.length - start)
+        self.pass_tokens = (*self.pass_tokens, self._cache.length - start)
         return self._guesses(output, nodes)
 
     def _guesses(self, output: PassOutput, nodes: Sequence[int]) -> list[TopTokens]:

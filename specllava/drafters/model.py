@@ -10,7 +10,6 @@ from specllava.core.config import DecodingConfig
 from specllava.core.growth.rule import GrowthRule
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
 from specllava.drafters.growing import GrowingSession
-from specllava.models.loading.memory import draft_columns
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import PassInput, PassOutput
 from specllava.runtime.prompt import Prompt
@@ -29,7 +28,7 @@ class ModelDrafter(Drafter):
             raise ValueError("the model drafter needs a draft model and a tree rule")
         own = context.prompt.draft_prompt  # a tower of its own may take more slots for a picture
         longer = 0 if own is None else max(0, own.length - context.prompt.length)
-        engine = context.caches.engine(context.draft, draft_columns(context.length, context.config) + longer)
+        engine = context.caches.engine(context.draft, context.config.draft_columns(context.length) + longer)
         answer = context.config, context.random, context.rule, context.settings
         return ModelSession(engine, context.prompt, *answer)
 

@@ -54,7 +54,7 @@ class Lab:
     def drafters(
         self, image: Pictures, messages: Messages, others: Mapping[str, Lab], config: DecodingConfig | None = None
     ) -> Generator[Sweep]:
-        """Race the drafts of one target on one prompt, and prompt lookup; whoever ``config`` lets draft.
+        """Race the drafts of one target on one prompt, and prompt lookup, whatever drafter ``config`` names.
 
         Args:
             others: a lab for each draft, by what it is called.
@@ -160,6 +160,6 @@ def _comparable(config: DecodingConfig | None) -> DecodingConfig:
     chosen = config or DecodingConfig()
     if chosen.drafter != "model":
         raise ValueError(f"the drafter is {chosen.drafter}, and experiments look at the draft model: set it to model")
-    if not chosen.exact:
+    if not chosen.keeps_tokens:
         raise ValueError("guesses are drawn by chance, so runs would say different things: set children to best")
     return chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from specllava.core.race_file import NamedTrace, comparison_json
 from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.decoding import RaceEvent
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
+from specllava.findings.replays import GUESSES
 from specllava.lane import SIDES, TARGET_ONLY
 from specllava.pair import Pair
 
@@ -95,7 +97,10 @@ def compare_questions(
     Raises:
         ValueError: bad input, as :meth:`specllava.pair.Pair.prompt`; names the question.
     """
-    finding = PairedComparison(*side_names(a.config, b.config, a.pair.info, b.pair.info), count)
+    checking = None
+    if a.costs is not None and a.costs == b.costs:
+        checking = a.costs.verify_seconds(0), a.costs.verify_seconds(GUESSES)
+    finding = PairedComparison(*side_names(a.config, b.config, a.pair.info, b.pair.info), count, checking=checking)
     yield finding
     for number, question in enumerate(questions, start=1):
         try:
@@ -124,25 +129,28 @@ def _row(
         image=question.name,
         a=summarise([one]),
         b=summarise([two]),
-        sameness=compare(one, two) if same_words(a.config, b.config) else None,
+        sameness=compare(one, two) if same_tokens(a.config, b.config) else None,
         counted=(ours.seconds, theirs.seconds) if a.costs and b.costs else None,
+        drafting=(ours.drafting, theirs.drafting),
         packed_race=gzip.compress(comparison_json(*named, picture_name(question, number)).encode(), mtime=0),
     )
 
 
 @dataclass(slots=True)
 class _Lane:
-    """Events of a lane of a race so far; ``seconds`` are those of its steps by counted passes."""
+    """Events of a lane of a race so far; ``seconds`` of its steps by counted passes, ``drafting`` the draft's part."""
 
     side: Side
     events: list[RaceEvent] = field(default_factory=list)
     seconds: float = 0.0
+    drafting: float = 0.0
 
     def add(self, event: RaceEvent) -> None:
         """Add an event."""
         self.events.append(event)
         if isinstance(event.item, StepTrace) and self.side.costs is not None:
-            self.seconds += self.side.costs.step_seconds(event.draft_widths, event.item.tree.drafted)
+            self.seconds += self.side.costs.step_seconds(event.draft_pass_tokens, event.item.tree.drafted)
+            self.drafting += math.fsum(map(self.side.costs.level_seconds, event.draft_pass_tokens))
 
     def trace(self) -> DecodeTrace:
         """Collect the lane's trace."""
@@ -154,7 +162,7 @@ def picture_name(question: Question, number: int) -> str | None:
     return None if question.image is None else f"{number:03}{PurePath(question.name or '.png').suffix or '.png'}"
 
 
-def same_words(a: DecodingConfig, b: DecodingConfig) -> bool:
+def same_tokens(a: DecodingConfig, b: DecodingConfig) -> bool:
     """Whether one target would give the same tokens: nothing is drawn, or the same draws by the target itself."""
     drawn = {(one.temperature, one.top_p, one.top_k, one.seed) if one.temperature else () for one in (a, b)}
-    return a.exact and b.exact and len(drawn) == 1
+    return a.keeps_tokens and b.keeps_tokens and len(drawn) == 1

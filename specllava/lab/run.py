@@ -1,4 +1,4 @@
-"""Decode one lane of an experiment so that whoever consumes the experiment gets control after every decode step."""
+"""Decode one lane of an experiment so that its consumer gets control after every decode step."""
 
 from __future__ import annotations
 

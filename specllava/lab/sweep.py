@@ -105,7 +105,7 @@ def sweep_runs(finding: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
         for event in events:
             items.setdefault(event.lane.name, []).append(event.item)
             if isinstance(event.item, StepTrace):
-                step = ReplayStep.counted(event.item, event.draft_widths)
+                step = ReplayStep.counted(event.item, event.draft_pass_tokens)
                 counted.setdefault(event.lane.name, []).append(step)
             if time.monotonic() - shown >= TICK:
                 finding = so_far()

@@ -18,9 +18,15 @@ from specllava.models.checkpoints.language_model import GROWING_ROPES, input_dev
 from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.families.family import find_family
 from specllava.models.families.interface import Features
-from specllava.runtime.attention import AttentionMasks, seen_in_prefill
 from specllava.runtime.cache import BranchCache, Content, StateRows
-from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput, PrefillOutput
+from specllava.runtime.passes import (
+    AttentionMasks,
+    LogitsReduction,
+    PassInput,
+    PassOutput,
+    PrefillOutput,
+    seen_in_prefill,
+)
 from specllava.runtime.vision import merge_features, num_image_tokens, prompt_contents
 
 
@@ -43,7 +49,7 @@ class Engine:
         self.cache = self._new_cache(config, capacity)
         self._masks = AttentionMasks(config, self.device, self.dtype)
         self._family = find_family(model.config)
-        self._offset = 0  # of position ids against positions in the text, which pictures of some families change
+        self._rope_delta = 0  # position id minus position in the text, which pictures of some families change
         self._positions = torch.arange(capacity, device=self.device)
         self._rotations = _rotations(self.decoder, capacity, self.dtype)
         self.state_layers: tuple[int, ...] = ()
@@ -66,7 +72,7 @@ class Engine:
         self.cache.copy_from(other.cache)
         self.set_state_layers(other.state_layers)
         self._held.copy_from(other._held)
-        self._offset = other._offset
+        self._rope_delta = other._rope_delta
 
     def prefill(self, input_ids: Tensor, features: Features | None, image_keys: Sequence[str] = ()) -> PrefillOutput:
         """Read a prompt ``[1, length]``, which replaces the cache's columns; a common beginning is not read again.
@@ -86,7 +92,7 @@ class Engine:
         if self.state_layers:
             shared = min(shared, self._held.length)  # what lacks its states is read again
         positions = None if self._family is None else self._family.prefill_positions(self.model, input_ids, features)
-        self._offset = 0 if positions is None else int(positions[..., -1].max()) + 1 - len(ids)
+        self._rope_delta = 0 if positions is None else int(positions[..., -1].max()) + 1 - len(ids)
         reused, seen = _before_cut_image([i for i, token in enumerate(ids) if token in markers], counts, shared)
         self.keep(reused, [])
         self.cache.check_room(len(ids) - reused)
@@ -172,7 +178,7 @@ class Engine:
 
     def _position_ids(self, at: slice | Tensor) -> Tensor:
         """Return position ids ``[1, tokens]``, or ``[3, 1, tokens]`` for a family with three rows of positions."""
-        positions = self._positions[at][None] + self._offset
+        positions = self._positions[at][None] + self._rope_delta
         rows = 1 if self._family is None else self._family.position_rows
         return positions if rows == 1 else positions.expand(rows, 1, -1)
 
@@ -200,7 +206,7 @@ class Engine:
         On a CPU, the decoder's own bookkeeping and rotations are a good part of a pass of a draft of one layer.
         """
         states = self.decoder.embed_tokens(ids)
-        if self._rotations is None or self._offset:
+        if self._rotations is None or self._rope_delta:
             rotation = self.decoder.rotary_emb(states, position_ids=self._position_ids(at))
         else:
             rotation = tuple(self._rotations[:, :, at])

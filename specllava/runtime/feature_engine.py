@@ -13,9 +13,8 @@ from transformers import PreTrainedModel
 
 from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
 from specllava.models.families.family import family_of
-from specllava.runtime.attention import AttentionMasks
 from specllava.runtime.cache import BranchCache, Content
-from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
+from specllava.runtime.passes import AttentionMasks, LogitsReduction, PassInput, PassOutput
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.vision import merge_features, prompt_contents
 
@@ -86,6 +85,10 @@ class FeatureEngine:
         positions = batch.positions or self._next(len(batch.tokens))
         own = self._run(inputs, self._rotations(positions), batch, batch.tokens, self._in_text(positions))
         return PassOutput(self.model.logits(own), own)
+
+    def copy_from(self, other: FeatureEngine) -> None:
+        """Take over the columns of an engine of smaller capacity."""
+        self.cache.copy_from(other.cache)
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
         """Keep columns; see :meth:`BranchCache.keep`."""

@@ -46,7 +46,7 @@ class PaddedEngine(Engine):
                 self._held.storage.index_copy_(0, shape.write_slots.slots, self._join_states(hidden))
             return self._score(last[0])
 
-        kind = self.state_layers, self._offset
+        kind = self.state_layers, self._rope_delta
         logits, numbers = self.passes.run(kind, shape, batch, compute, reduction)
         self._record(batch.tokens, ())
         self._held.advance(start, count)
@@ -91,7 +91,7 @@ def unpaddable(model: PreTrainedModel) -> str | None:
 
 
 class PaddedFeatureEngine(FeatureEngine):
-    """A :class:`FeatureEngine` over a slab, likewise."""
+    """A :class:`FeatureEngine` over a slab."""
 
     cache: SlabCache
 

@@ -52,7 +52,7 @@ class GraphRunner:
 
     Args:
         pool: memory that the graphs of several runners share, of ``torch.cuda.graph_pool_handle()``. No two passes
-            run at once and what they find lies in buffers of the engines, so nothing in it outlives a pass.
+            run at once and their inputs are in buffers of the engines, so nothing in it outlives a pass.
         stream: of their device, which all of them capture on.
     """
 
@@ -113,7 +113,7 @@ class Shape:
 
     Args:
         numbers: token, column and position of each row, ``[3, rows]``, written by the host.
-        visible: which columns each row attends to, ``[rows, window]``, likewise.
+        visible: which columns each row attends to, ``[rows, window]``, written by the host.
         ids: ``[1, rows]`` on the device.
         write_slots: columns to write and to read.
         positions: ``[rows]``, in the text.

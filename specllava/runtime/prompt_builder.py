@@ -162,7 +162,7 @@ class PromptBuilder:
         if sparse and self.vision not in ("shared", "own"):
             raise ValueError(f"no fewer frames for the draft than for the target: {self._why_not_sparse()}")
         self._check_text(" ".join(message["content"][-1]["text"] for message in chat))  # before a template reads it
-        inputs = self._read(self.processor, chat, media_of_all)
+        inputs = self._process(self.processor, chat, media_of_all)
         plain = self._plain(chat, media_of_all, inputs)
         if plain.length + new_tokens > self.context:
             fit = self._frames_that_fit(chat, media_of_all, plain.length, new_tokens)
@@ -177,7 +177,7 @@ class PromptBuilder:
             return with_draft_prompt(prompt, replace(plain, input_ids=words[None], image_sizes=()))
         watched = for_draft(media_of_all)
         if self.draft is not None and self.draft_processor is not None:  # it has a tower of its own
-            inputs = self._read(self.draft_processor, chat, watched)
+            inputs = self._process(self.draft_processor, chat, watched)
             own = self._plain(chat, watched, inputs)
             own = _with_features(own, self.draft, self.draft_processor, watched, inputs, known, "own ")
             return replace(prompt, draft_prompt=own)
@@ -186,7 +186,7 @@ class PromptBuilder:
             return prompt
         read = replace(prompt, vision_seconds=0.0)  # the tower has read it
         if sparse:  # so it has where frames are pictures
-            inputs = self._read(self.processor, chat, watched)
+            inputs = self._process(self.processor, chat, watched)
             read = self._plain(chat, watched, inputs)
             read = _with_features(read, self.target, self.processor, watched, inputs, prompt.features_by_key)
         if compressed:
@@ -194,14 +194,14 @@ class PromptBuilder:
             read = replace(read, input_ids=kept[None])
         return with_draft_prompt(prompt, read)
 
-    def _read(
+    def _process(
         self, processor: ProcessorMixin, chat: Sequence[Message], media: Sequence[Media]
     ) -> Mapping[str, Tensor]:
         """Write a chat by the target's template, and tokenise it with what it shows."""
         family = family_of(self.target.config)
         text = apply_template(self.processor, with_video_parts(chat, media, family.video_parts), self.name)
         self._check_text(text)
-        return _read(processor, media if family.reads_videos else all_frames(media), text)
+        return _call(processor, media if family.reads_videos else all_frames(media), text)
 
     def _check_text(self, text: str) -> None:
         """Refuse a text of far more tokens than the context by its beginning: it is not tokenised whole.
@@ -241,7 +241,7 @@ class PromptBuilder:
     def _frames_that_fit(
         self, chat: Sequence[Message], media: Sequence[Media], length: int, new_tokens: int
     ) -> str:
-        """Tell how many frames of a chat's only video would fit the context; "" if none, or there is no such video.
+        """Return how many frames of a chat's only video would fit, in words; "" if none, or there is no such video.
 
         Args:
             length: tokens of the chat with all frames.
@@ -253,7 +253,7 @@ class PromptBuilder:
 
         def taken(frames: int) -> int:
             fewer = [replace(one, draft_frames=frames) if isinstance(one, Video) else one for one in media]
-            return int(self._read(self.processor, chat, for_draft(fewer))["input_ids"].shape[1])
+            return int(self._process(self.processor, chat, for_draft(fewer))["input_ids"].shape[1])
 
         least = taken(1)
         fit = 0 if least > room else 1 + (room - least) * (count - 1) // max(1, length - least)
@@ -262,7 +262,7 @@ class PromptBuilder:
         return f"{fit} frames" if fit else ""
 
     def _pictures_that_fit(self, chat: Sequence[Message], media: Sequence[Media], new_tokens: int) -> str:
-        """Tell how many of the last message's pictures would fit; "" if none, or it shows no two, or a video."""
+        """Return how many of the last message's pictures fit, in words; "" if none, or it shows no two, or a video."""
         *before, last = chat
         *kinds, _ = parts = last["content"]
         asked = len(kinds)
@@ -272,13 +272,13 @@ class PromptBuilder:
         def length(count: int) -> int:
             fewer = [*before, last | {"content": parts[asked - count :]}]
             kept = media[: len(media) - asked + count]
-            return int(self._read(self.processor, fewer, kept)["input_ids"].shape[1])
+            return int(self._process(self.processor, fewer, kept)["input_ids"].shape[1])
 
         count = bisect_right(range(1, asked), self.context - new_tokens, key=length)
         return f"{count} picture{'s' if count > 1 else ''}" if count else ""
 
 
-def _read(processor: ProcessorMixin, media: Sequence[Media], text: str) -> Mapping[str, Tensor]:
+def _call(processor: ProcessorMixin, media: Sequence[Media], text: str) -> Mapping[str, Tensor]:
     """Tokenise a text with what it shows as ``apply_chat_template`` would: no second beginning, pictures of one chat.
 
     Raises:

@@ -144,7 +144,7 @@ class SlabCache(BranchCache):
     def compact(self, base: int, offsets: Sequence[int]) -> Move | None:
         """Keep columns as :meth:`BranchCache.keep`, in two operations whatever the number of layers.
 
-        Returns which columns moved, if any did, for what lies beside the cache; valid until the next call.
+        Returns which columns moved, if any did, for rows kept beside the cache; valid until the next call.
 
         Raises:
             ValueError: an offset after the columns written.

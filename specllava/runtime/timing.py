@@ -21,7 +21,7 @@ from specllava.core.files import write_whole
 from specllava.core.growth.cost_model import Costs, read_costs
 from specllava.models.checkpoints.language_model import input_device
 from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.runtime.engines import AnyEngine, Engines
+from specllava.runtime.kv_caches import AnyEngine, EnginePool
 from specllava.runtime.passes import PassInput
 
 CONTEXT = 192  # tokens before the measured ones
@@ -57,7 +57,7 @@ class CostMeasurement:
     gives the seconds.
     """
 
-    def __init__(self, target: PreTrainedModel, draft: PreTrainedModel, engines: Engines) -> None:
+    def __init__(self, target: PreTrainedModel, draft: PreTrainedModel, engines: EnginePool) -> None:
         self._ladders, self._engines = ((target, VERIFY_ROWS), (draft, DRAFT_ROWS)), engines
         self._passes: Generator[None, None, Costs] | None = None
         self._costs: Costs | None = None
@@ -91,9 +91,9 @@ class CostMeasurement:
         return Costs.fit(*map(normalise_by_rounds, taken))
 
 
-def engine_of(model: PreTrainedModel, capacity: int, engines: Engines | None = None) -> AnyEngine:
+def engine_of(model: PreTrainedModel, capacity: int, engines: EnginePool | None = None) -> AnyEngine:
     """Return the engine that a model runs in, of those given or one whose passes have the shapes that they come in."""
-    engines = engines or Engines()
+    engines = engines or EnginePool()
     if isinstance(model, FeatureDraft):
         return engines.feature_engine(model, capacity)
     return engines.engine(model, capacity)

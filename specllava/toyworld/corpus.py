@@ -33,7 +33,7 @@ def conversation(index: int, split: Split = "train") -> tuple[Scene, tuple[Quest
     return scene, converse(scene, random.Random(f"specllava talk {split} {index}"))
 
 
-def register(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
+def list_objects(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
     """List the objects and their positions, in the words of descriptions, and in their order or a random one.
 
     For aligning a fresh language model with the vision tower: in free conversation few words need the picture. In a
@@ -55,8 +55,8 @@ def description(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
     return (describe(scene, rng),)
 
 
-LOOKING = (register, register, register, register)
-TALKING = (register, converse, description, description)
+LOOKING = (list_objects, list_objects, list_objects, list_objects)
+TALKING = (list_objects, converse, description, description)
 
 
 def content_ids(tokenizer: Any) -> list[int]:

@@ -9,7 +9,6 @@ from typing import Final
 
 from specllava.toyworld import phrases
 from specllava.toyworld.language import (
-    DETAIL_PROMPTS,
     QuestionAnswer,
     caption,
     describe,
@@ -19,8 +18,6 @@ from specllava.toyworld.language import (
 )
 from specllava.toyworld.questions import FAMILIES, Exchange, worded
 from specllava.toyworld.scene import Scene, Thing
-
-__all__ = ["DETAIL_PROMPTS", "SUGGESTIONS", "QuestionAnswer", "ask", "converse"]
 
 SUGGESTIONS: Final[tuple[str, ...]] = (
     "Describe this image in detail.",

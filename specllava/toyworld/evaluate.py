@@ -12,9 +12,9 @@ from tqdm.auto import tqdm
 
 from specllava.core.config import DecodingConfig
 from specllava.pair import Pair
-from specllava.toyworld.dialogue import DETAIL_PROMPTS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.parsed_text import parse_text
+from specllava.toyworld.phrases import DETAIL_PROMPTS
 from specllava.toyworld.scene import HELD_OUT, Scene, Split, scenes
 
 EVALUATION_START = 1_000_000  # scene numbers that no training run reaches

@@ -21,17 +21,6 @@ from specllava.toyworld.relations import name, relation, step_between
 from specllava.toyworld.scene import COLOURS, COLUMNS, KINDS, PLACES, ROWS, TIMES, WEATHERS, Scene, Thing
 from specllava.toyworld.styles import STYLES, Style
 
-__all__ = [
-    "DETAIL_PROMPTS",
-    "QuestionAnswer",
-    "caption",
-    "describe",
-    "enumerate_words",
-    "number_of",
-    "polish",
-    "where",
-]
-
 Option = TypeVar("Option")
 
 LEANING = 0.75  # how often the scene determines a wording, which is otherwise random

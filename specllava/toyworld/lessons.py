@@ -24,11 +24,11 @@ from specllava.lane import SPECULATIVE, TARGET_ONLY, lane_of
 from specllava.models.loading.presets import preset_named
 from specllava.pair import Pair
 from specllava.runtime.prompt import with_draft_prompt
-from specllava.toyworld.dialogue import DETAIL_PROMPTS
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.evaluate import score_answer
 from specllava.toyworld.examples import PICTURE_SIZE
 from specllava.toyworld.lesson_texts import LESSONS
+from specllava.toyworld.phrases import DETAIL_PROMPTS
 from specllava.toyworld.scene import COLOURS, KINDS, sample_scene
 
 START, SCENES = 3_000_000, 80  # scene numbers that are tried, none of them used in training

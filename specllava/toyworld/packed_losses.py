@@ -22,7 +22,7 @@ from specllava.toyworld.recipe import ToyRecipe
 PackedLosses = Callable[[Any, Batch], Losses]
 
 
-def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
+def target_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
     """Return a target's loss function for packed rows: the answers, and both hints of :mod:`specllava.toyworld.hints`.
 
     Args:
@@ -43,13 +43,13 @@ def looking_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
         wanted = batch["cells"][referring]
         cells = model.lm_head(gathered[referring]).float()  # [referring, vocab]
         gathering = F.cross_entropy(cells, wanted, reduction="sum") / max(1, len(wanted))
-        loss = answers + recipe.shown_weight * naming + recipe.told_weight * gathering
+        loss = answers + recipe.naming_weight * naming + recipe.gathering_weight * gathering
         return {"loss": loss, "answers": answers, "naming": naming, "gathering": gathering}
 
     return losses
 
 
-def drafting_losses(
+def draft_losses(
     draft: DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration, scenery: float
 ) -> Losses:
     """Return a draft's losses on packed rows: the answers, and the words of the slots *before* its first layer.

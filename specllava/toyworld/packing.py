@@ -40,7 +40,8 @@ class PackedBatches:
     def __call__(self, number: int) -> dict[str, Tensor]:
         start = self.first + number * self.batch
         scenes = [sample_scene(index) for index in range(start, start + self.batch)]
-        batch = padded([self.row(scene, index) for index, scene in enumerate(scenes, start)], self.processor.tokenizer)
+        rows = [self.row(scene, index) for index, scene in enumerate(scenes, start)]
+        batch = pad_rows(rows, self.processor.tokenizer)
         batch["pixel_values"] = draw_pixels(self.processor.image_processor, scenes)
         batch["patch_names"] = torch.stack([self.hints.name_patches(scene) for scene in scenes])
         return batch
@@ -48,10 +49,10 @@ class PackedBatches:
     def row(self, scene: Scene, index: int) -> dict[str, list[int]]:
         """Return a row: the picture's prefix once, then the tokens that each conversation adds to it."""
         talks = [talk(scene, random.Random(f"specllava packed {index} {n}")) for n, talk in enumerate(self.talks, 1)]
-        return packed_row(self.processor.tokenizer, talks, self.image_tokens, partial(self.hints.name_cells, scene))
+        return pack_row(self.processor.tokenizer, talks, self.image_tokens, partial(self.hints.name_cells, scene))
 
 
-def packed_row(
+def pack_row(
     tokenizer: Any,
     talks: Sequence[tuple[QuestionAnswer, ...]],
     image_tokens: int,
@@ -77,7 +78,7 @@ def packed_row(
     return row
 
 
-def padded(rows: Sequence[dict[str, list[int]]], tokenizer: Any) -> dict[str, Tensor]:
+def pad_rows(rows: Sequence[dict[str, list[int]]], tokenizer: Any) -> dict[str, Tensor]:
     """Return rows as tensors ``[rows, length]``, filled up to the longest."""
     length = max(len(row["input_ids"]) for row in rows)
     fillers = {"input_ids": tokenizer.pad_token_id, **FILLERS}

@@ -41,9 +41,9 @@ class ToyRecipe:
     eagle_batch: int = 8
     kl_weight: float = 0.5
     content_weight: float = 4.0
-    shown_weight: float = 2.0
+    naming_weight: float = 2.0
     scenery_weight: float = 0.1
-    told_weight: float = 1.0
+    gathering_weight: float = 1.0
     vision: LoopConfig = field(default_factory=lambda: LoopConfig(1_600, 1e-3, warmup=50))
     align: LoopConfig = field(default_factory=lambda: LoopConfig(400, 1e-3, warmup=50, seed=4))
     target: LoopConfig = field(default_factory=lambda: LoopConfig(3_200, 8e-4, warmup=50, seed=1))

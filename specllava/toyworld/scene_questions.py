@@ -6,8 +6,9 @@ import random
 from collections.abc import Iterator
 
 from specllava.core.question import Question
-from specllava.toyworld.dialogue import DETAIL_PROMPTS, SUGGESTIONS
+from specllava.toyworld.dialogue import SUGGESTIONS
 from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.phrases import DETAIL_PROMPTS
 from specllava.toyworld.scene import Split, scenes
 
 START = 2_000_000  # scene numbers that neither training nor evaluation reaches

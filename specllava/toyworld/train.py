@@ -30,10 +30,10 @@ from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.toyworld.build import build_processor, special_ids
 from specllava.toyworld.corpus import LOOKING, TALKING, ChatBatches, content_ids
-from specllava.toyworld.packed_losses import drafting_losses, looking_losses
+from specllava.toyworld.packed_losses import draft_losses, target_losses
 from specllava.toyworld.packing import PackedBatches, Questioner
 from specllava.toyworld.recipe import ToyRecipe
-from specllava.toyworld.vision import SceneBatches, ToyVisionTower, seeing_accuracy, seeing_losses
+from specllava.toyworld.vision import SceneBatches, ToyVisionTower, tower_accuracy, tower_losses
 
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
 TALKING_START = 200_000  # sample numbers that alignment does not reach
@@ -114,10 +114,10 @@ def _train_tower(run: _Run, part: Path) -> None:
     images = run.processor.image_processor
     batches = SceneBatches(images, run.recipe.vision_batch, run.recipe.image_tokens)
     checkpoints = run.checkpoints("vision tower")
-    fit("vision tower", seer, seeing_losses, batches, run.recipe.vision, checkpoints, run.accelerator)
+    fit("vision tower", seer, tower_losses, batches, run.recipe.vision, checkpoints, run.accelerator)
     seer.eval()
     unseen = SceneBatches(images, run.recipe.vision_batch, run.recipe.image_tokens, VALIDATION_START)
-    accuracy = seeing_accuracy(seer, unseen, 8)
+    accuracy = tower_accuracy(seer, unseen, 8)
     _log(run.root, "vision accuracy", {name: round(value, 4) for name, value in accuracy.items()})
     seer.tower.save_pretrained(part)
 
@@ -136,13 +136,13 @@ def _talk(run: _Run, part: Path) -> None:
     """Add layers to the aligned target and train it on free conversations."""
     set_seed(run.recipe.target.seed)
     target = LlavaForConditionalGeneration.from_pretrained(run.root / ALIGNED, dtype=torch.float32)
-    target = deepened(target, run.llava(run.recipe.target_layers, run.recipe.target_hidden, tied=True))
+    target = deepen(target, run.llava(run.recipe.target_layers, run.recipe.target_hidden, tied=True))
     batches = run.packed(run.recipe.target_batch, TALKING, TALKING_START)
     _fit_packed("target", target, batches, run.recipe.target, run)
     save(target, run.processor, part)
 
 
-def deepened(model: LlavaForConditionalGeneration, config: LlavaConfig) -> LlavaForConditionalGeneration:
+def deepen(model: LlavaForConditionalGeneration, config: LlavaConfig) -> LlavaForConditionalGeneration:
     """Add the layers of ``config`` that a model lacks, after its own; at first they change nothing.
 
     They are copies of the old layers, in their order, whose last projections are zero; so the logits are the same.
@@ -166,7 +166,7 @@ def _train_draft(run: _Run, part: Path) -> None:
     set_seed(run.recipe.draft.seed)
     draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden, tied=True))
     batches = run.packed(run.recipe.draft_batch, TALKING, TALKING_START)
-    losses = partial(drafting_losses, tower_model=run.teacher(), scenery=run.recipe.scenery_weight)
+    losses = partial(draft_losses, tower_model=run.teacher(), scenery=run.recipe.scenery_weight)
     fit("draft", draft, losses, batches, run.recipe.draft, run.checkpoints("draft"), run.accelerator)
     save(draft, run.processor, part)
 
@@ -240,7 +240,7 @@ def _fit_packed(
 ) -> None:
     """Train on packed rows, never compiled: rows of many lengths gain little by it."""
     model.model.vision_tower.requires_grad_(False)
-    losses = looking_losses(run.recipe, content_ids(run.processor.tokenizer))
+    losses = target_losses(run.recipe, content_ids(run.processor.tokenizer))
     fit(name, model, losses, batches, loop, run.checkpoints(name), run.accelerator)
 
 

@@ -77,7 +77,7 @@ class SceneBatches:
         return {"pixel_values": pixels} | {name: torch.stack([row[name] for row in labels]) for name in labels[0]}
 
 
-def seeing_losses(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+def tower_losses(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return summed cross-entropies, and the accuracy of the most important attribute: the kind where an object is."""
     logits = model(batch["pixel_values"])
     losses = [
@@ -91,7 +91,7 @@ def seeing_losses(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tenso
 
 
 @torch.inference_mode()
-def seeing_accuracy(model: ToyVisionTower, batches: SceneBatches, count: int) -> dict[str, float]:
+def tower_accuracy(model: ToyVisionTower, batches: SceneBatches, count: int) -> dict[str, float]:
     """Return accuracy by attribute over the patches of ``count`` batches that have it."""
     right = dict.fromkeys(OBJECT_CLASSES | SCENE_CLASSES, 0)
     total = dict.fromkeys(right, 0)

@@ -10,18 +10,19 @@ Distributions come from :func:`warp`, the draft's too, if children are drawn fro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from transformers.generation import LogitsProcessorList
 
-from specllava.core.trace import Verification
-
-if TYPE_CHECKING:
-    from specllava.verification.recording import DrawRecorder
+from specllava.core.trace import Draw, Verification
 from specllava.core.tree import DraftTree
+
+LIKELY = 8  # tokens of each distribution that are named in a record
 
 
 class RandomSource(Protocol):
@@ -253,3 +254,70 @@ def _check(tree: DraftTree, *distributions: Tensor) -> None:
         elder = seen.setdefault(family, node)
         if elder != node:
             raise ValueError(f"nodes {elder} and {node} are siblings with the same token {tree.tokens[node]}")
+
+
+class DrawRecorder:
+    """Recorder of the numbers that verify one step; it makes records of them afterwards, outside the clock."""
+
+    def __init__(self, random: SeededRandom) -> None:
+        self._random = random
+        self._noted: list[Callable[[], Draw]] = []
+
+    def judged(self, node: int, token: int, residual: ResidualDistribution, acceptance: float) -> None:
+        """Note that a guess after ``node`` was judged by the last number drawn, with the residual p and q."""
+        self._noted.append(partial(_judged, node, token, self._random.last, residual, acceptance))
+
+    def drew(self, node: int, token: int, target: Tensor) -> None:
+        """Note that the last number drew the target's own token after ``node`` from ``target`` ``[vocab]``."""
+        self._noted.append(partial(_drawn, node, token, self._random.last, target))
+
+    def draws(self) -> tuple[Draw, ...]:
+        """Make the records, in order."""
+        return tuple(draw() for draw in self._noted)
+
+
+def _judged(node: int, token: int, uniform: float, residual: ResidualDistribution, acceptance: float) -> Draw:
+    offered = residual.proposal(token)
+    tokens = _likeliest(token, residual.target, offered)
+    return Draw(
+        node=node,
+        token=token,
+        uniform=uniform,
+        acceptance=acceptance,
+        target_prob=float(residual.target[token]),
+        draft_prob=float(offered[token]),
+        tokens=tokens,
+        target_probs=rounded(residual.target[list(tokens)]),
+        draft_probs=rounded(offered[list(tokens)]),
+        credit=residual.credit,
+    )
+
+
+def _drawn(node: int, token: int, uniform: float, target: Tensor) -> Draw:
+    tokens = _likeliest(token, target)
+    edges = target.double().cumsum(0) / target.double().sum()
+    return Draw(
+        node=node,
+        token=token,
+        uniform=uniform,
+        acceptance=None,
+        target_prob=float(target[token]),
+        draft_prob=None,
+        tokens=tokens,
+        target_probs=rounded(target[list(tokens)]),
+        starts=tuple(float(edges[token - 1]) if token else 0.0 for token in tokens),
+    )
+
+
+def _likeliest(token: int, *distributions: Tensor) -> tuple[int, ...]:
+    """Return ``token`` and the likeliest tokens of each distribution ``[vocab]``, by id."""
+    tokens = {token}
+    for probs in distributions:
+        top = probs.topk(min(LIKELY, len(probs)))
+        tokens.update(index for index, prob in zip(top.indices.tolist(), top.values.tolist(), strict=True) if prob > 0)
+    return tuple(sorted(tokens))
+
+
+def rounded(values: Tensor) -> tuple[float, ...]:
+    """Return ``[count]`` values, rounded to seven decimals, which halves the size on file."""
+    return tuple(round(value, 7) for value in values.tolist())

@@ -1,20 +1,27 @@
-"""Verifiers, one per answer: the target's most likely token, or a draw from its distribution."""
+"""Verifiers, one per answer: the target's most likely token, or a draw from its distribution; its view of a tree."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from transformers.generation import LogitsProcessorList
 
 from specllava.core.config import DecodingConfig
-from specllava.core.trace import Verification
+from specllava.core.trace import TargetView, Verification
 from specllava.core.tree import DraftTree
-from specllava.verification.sampling import RandomSource, verify_drawn, verify_top, verify_traversal, warp
+from specllava.verification.sampling import (
+    DrawRecorder,
+    RandomSource,
+    rounded,
+    verify_drawn,
+    verify_top,
+    verify_traversal,
+    warp,
+)
 
 
 def verify_greedy(tree: DraftTree, choices: Sequence[int]) -> Verification:
@@ -35,10 +42,6 @@ def verify_greedy(tree: DraftTree, choices: Sequence[int]) -> Verification:
             return Verification(tuple(accepted), choices[node])
         accepted.append(match)
         node = match
-
-
-if TYPE_CHECKING:
-    from specllava.verification.recording import DrawRecorder
 
 
 Numbers = Sequence[Sequence[float]]  # [rows, width] of a pass's reduction
@@ -159,3 +162,35 @@ def check_finite(logits: Tensor, whose: str, numbers: Numbers | None = None) -> 
             f"the {whose}'s logits are not numbers: its weights are damaged, or float16 overflowed (try --dtype"
             " bfloat16 or float32)"
         )
+
+
+def target_view(tree: DraftTree, logits: Tensor, probs: Tensor | None = None) -> TargetView:
+    """Record the target's view of every node, for explaining the step; not needed to decode.
+
+    Args:
+        logits: ``[nodes, vocab]``, after each node.
+        probs: the distributions that verification used, ``[nodes, vocab]``; ``None``: those of the logits.
+    """
+    if probs is None:
+        probs = torch.softmax(logits.double(), dim=-1).nan_to_num(0.0)  # nothing is likely where all is forbidden
+    choices = logits.argmax(-1, keepdim=True)  # the walk's own choice at a tie; topk may break it differently
+    parents = torch.tensor(tree.parents[1:], device=logits.device, dtype=torch.long)
+    tokens = torch.tensor(tree.tokens[1:], device=logits.device, dtype=torch.long)
+    seen = probs[parents]  # [nodes - 1, vocab]: the distribution each guess was drawn against
+    own = seen.gather(1, tokens.unsqueeze(1))
+    return TargetView(
+        choices=tuple(choices[:, 0].tolist()),
+        choice_probs=rounded(probs.gather(1, choices).squeeze(1)),
+        margins=rounded(margins(logits)),
+        token_probs=(1.0, *rounded(own.squeeze(1))),
+        token_ranks=(0, *(seen > own).sum(-1).tolist()),
+    )
+
+
+def margins(logits: Tensor) -> Tensor:
+    """Compute the likeliest token's logit minus the runner-up's, ``[rows]``, in float64.
+
+    Where the runner-up is impossible, as after a forced token, that is the largest number of float32.
+    """
+    best = logits.topk(2, dim=-1).values.double()
+    return (best[:, 0] - best[:, 1]).nan_to_num(posinf=torch.finfo(torch.float32).max)

@@ -20,6 +20,7 @@ FINISHED = (
     "document.querySelector('.same').dataset.state === 'same'"
     " && document.querySelector('.origin').textContent.includes('live')"
 )
+AT_THE_WORKBENCH = "try { localStorage.setItem('specllava.view', 'workbench'); } catch (refused) {}"
 LAB_READY = "document.querySelector('#lab-{name} .lab-run').disabled === false"
 
 
@@ -82,7 +83,8 @@ class Visit:
         """Leave; a tab in a browser's own profile must have left nothing there."""
         context = self.page.context
         if context == context.browser.contexts[0]:
-            kept = self.page.evaluate("document.cookie + Object.keys(localStorage)")
+            left = "document.cookie + Object.keys(localStorage).filter((key) => key !== 'specllava.view')"
+            kept = self.page.evaluate(left)
             self.page.close()
             assert not kept, f"the next visitor would have it: {kept}"
         else:
@@ -108,11 +110,15 @@ def assert_accessible(page: Any, context: str | None = None, schemes: Sequence[s
 def new_page(browser: Any, viewport: dict[str, int], **context: Any) -> Any:
     """A page in the browser's profile, which keeps scripts as it compiled them: they are half of what a visit takes.
 
-    What cannot be chosen for one page of a profile gets a profile of its own, where nothing was loaded before.
+    What cannot be chosen for one page of a profile gets a profile of its own, where nothing was loaded before. The
+    visitor left the page at the workbench the last time, where every card is.
     """
     if not context.keys() <= {"color_scheme", "reduced_motion"}:
-        return browser.new_context(viewport=viewport, **context).new_page()
+        page = browser.new_context(viewport=viewport, **context).new_page()
+        page.add_init_script(AT_THE_WORKBENCH)
+        return page
     page = browser.contexts[0].new_page()
+    page.add_init_script(AT_THE_WORKBENCH)
     page.set_viewport_size(viewport)
     page.emulate_media(**context)
     return page

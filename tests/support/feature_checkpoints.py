@@ -124,6 +124,9 @@ LAYOUTS: dict[str, Layout] = {
         ids={"eagle_config": {"norm_before_fc": True, "return_hidden_post_norm": True}},
     ),
     "eagle3, the target's head": replace(_EAGLE3, head=PADDED, own_head=False),
+    "eagle3, specforge 3.1": replace(
+        _EAGLE3, variants={"fc_norm": True, "norm_output": True}, says={"fc_norm": True, "norm_output": True}
+    ),
 }
 
 

@@ -103,7 +103,7 @@ def synthetic_against(
     questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig
 ) -> Generator[PairedComparison]:
     """A row more per question, with its race file; the finding is yielded twice, as between two steps."""
-    found = PairedComparison(*side_names(a, b, SETTING, SETTING), count)
+    found = PairedComparison(*side_names(a, b, SETTING, SETTING), count, checking=(0.005, 0.02))
     yield found
     for number, question in enumerate(questions):
         lanes = synthetic_race(number, a)
@@ -112,7 +112,7 @@ def synthetic_against(
         packed = gzip.compress(comparison_json(NamedTrace(found.a, one), NamedTrace(found.b, two)).encode())
         counted = (0.1 * len(one.steps), 0.12 * len(two.steps))
         sides = summarise([one]), summarise([two])
-        row = PromptResult(question.text, question.name, *sides, compare(one, two), counted, packed)
+        row = PromptResult(question.text, question.name, *sides, compare(one, two), counted, (0.01, 0.03), packed)
         yield found
         found = replace(found, rows=(*found.rows, row))
         yield found

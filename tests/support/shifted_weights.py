@@ -24,7 +24,7 @@ def shift_weights(count: int) -> None:
     """
     if count not in range(8, ALIGNMENT, 8):
         raise ValueError(f"weights are shifted by 8, 16 … {ALIGNMENT - 8} bytes, not by {count}")
-    layer_out, fuse = loading._ready, loading.fuse
+    layer_out, fuse = loading._prepare, loading.fuse
 
     def shifted(tensor: Tensor) -> Tensor:
         if tensor.device.type != "cpu" or type(tensor.data) is not Tensor or tensor.numel() == 0:
@@ -38,8 +38,8 @@ def shift_weights(count: int) -> None:
         with torch.no_grad():
             return model._apply(shifted)
 
-    checkpoint.aligned = shifted
-    loading._ready = lambda model, device: moved(layer_out(model, device))
+    checkpoint.align_memory = shifted
+    loading._prepare = lambda model, device: moved(layer_out(model, device))
     loading.fuse = lambda model: moved(fuse(model))
 
 

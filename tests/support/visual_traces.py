@@ -157,17 +157,19 @@ def _lane(
 
 
 def synthetic_race(
-    seed: int = 0, config: DecodingConfig | None = None, image: str | None = None
-) -> dict[str, DecodeTrace]:
-    """Both lanes of one race; the speculative one decodes with ``config``."""
+    seed: int = 0, config: DecodingConfig | None = None, image: str | None = None, answer: str = ANSWER,
+    parted_at: int | None = None,
+) -> dict[str, DecodeTrace]:  # fmt: skip
+    """Both lanes of one race; the speculative one decodes with ``config``, and has another word at ``parted_at``."""
     config = config or DecodingConfig()
     by_text = {text.strip(): i for i, text in vocabulary().items()}
-    ids = (*(by_text[word] for word in ANSWER.split()), END)[: config.max_new_tokens]
+    ids = (*(by_text[word] for word in answer.split()), END)[: config.max_new_tokens]
+    others = ids if parted_at is None else (*ids[:parted_at], by_text["wide"], *ids[parted_at + 1 :])
     rng = random.Random(seed)
     alone = replace(config, drafter="none")
     return {
         "target-only": _lane("target-only", ids, alone, rng, image),
-        "speculative": _lane("speculative", ids, config, rng, image),
+        "speculative": _lane("speculative", others, config, rng, image),
     }
 
 

@@ -102,6 +102,7 @@ def _outcomes(bins: Sequence[Counter[Outcome]], names: Sequence[str]) -> go.Figu
             x=names, y=[_share(found[outcome], found.total()) for found in bins], name=name, marker_color=colour,
             marker_pattern=_hatch(pattern), text=[str(found[outcome] or "") for found in bins], textposition="inside",
             insidetextanchor="middle", textangle=0, hovertemplate="%{text}",
+            insidetextfont={"color": theme.text_on(colour)},
         )  # fmt: skip
     figure.update_layout(barmode="stack", showlegend=True, legend=LEGEND)
     figure.update_yaxes(range=[0, 1.0], tickformat=".0%").update_xaxes(type="category")

@@ -135,13 +135,13 @@ class StepLayout:
         return COLUMN * (min(self.trace.config.depth, SHOWN_DEPTHS) + 1)
 
     def _label(self, node: int) -> str:
-        """Return a token's short label; one that goes on with a word has a hyphen before it."""
+        """Return a token's short label; one that goes on with a word has an ellipsis before it."""
         token, parent = self.tokens[node], self.parents[node]
         if node in self.hidden:
             return ""
         texts = self.trace.texts
         if parent >= 0 and continues_word(texts[self.tokens[parent]], texts[token]):
-            return f"-{token_label(self.trace, token, LABEL_CHARACTERS - 1)}"
+            return f"…{token_label(self.trace, token, LABEL_CHARACTERS - 1)}"
         return token_label(self.trace, token, LABEL_CHARACTERS)
 
     def _heights(self, count: int) -> tuple[int, ...]:

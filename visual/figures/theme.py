@@ -45,6 +45,14 @@ def css_variables() -> str:
     return ":root { " + " ".join([*lines, f"--entropy-scale: linear-gradient(90deg, {stops});"]) + " }"
 
 
+def text_on(colour: str) -> str:
+    """Return black or white, whichever has more contrast on a colour such as ``#0072B2`` (WCAG 2)."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "#ffffff" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "#000000"
+
+
 def entropy_ceiling(config: DecodingConfig) -> float:
     """Return the nats at the bright end of the scale: fixed for a run, with its threshold in the left half."""
     return max(2.0, math.ceil(2 * config.entropy_threshold))

@@ -20,6 +20,7 @@ from specllava.core.growth.rules.chain import CHAIN_OPTIONS
 from specllava.core.race_file import write_zip
 from specllava.findings.comparison import PairedComparison
 from specllava.findings.comparison_tables import race_files, records, summary_lines, to_csv, to_markdown
+from specllava.findings.replays import GUESSES
 from visual.page import widgets
 from visual.page.app_state import AppState
 from visual.page.comparison_prompts import MAX_PROMPTS, PagePrompt, file_prompts, line_prompts, questions, scene_prompts
@@ -48,10 +49,10 @@ COLUMNS: Final = (  # heading, field of the record, and how the table writes it
     ("Δ speed by passes", "counted_ratio", "change"), ("Δ speed by the clock", "speed_ratio", "change"),
     ("tokens", "same", "same"),
 )  # fmt: skip
-MODULES: Final = ("files.js", "against.js")
+MODULES: Final = ("files.js", "tables.js", "pays_math.js", "against.js")
 MOUNT: Final = """
-loaded.then(({ files, against }) =>
-  against.mount({ element, props, watch, files, open: (given) => trigger("select", { given }) }));
+loaded.then((modules) =>
+  modules.against.mount({ element, props, watch, modules, open: (given) => trigger("select", { given }) }));
 """
 TITLE: Final = "A against B, on many prompts"
 ABOUT: Final = (
@@ -65,6 +66,13 @@ const show = () => { element.querySelector("span").textContent = props.value; };
 watch("value", show);
 show();
 """
+# A row's runs open far above their row; one that cannot be opened has its notice beside it.
+SHOW_PLAYER: Final = """
+(note) => {
+  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  if (JSON.parse(note || "{}").kind === "info") document.querySelector(".player .race").scrollIntoView({ block: "start", behavior: calm ? "auto" : "smooth" });
+}
+"""  # noqa: E501
 PASTED: Final = "Describe this image in detail.\nHow many objects are there?\nWhat is on the left?"
 View = dict[str, Any]
 
@@ -187,7 +195,27 @@ def comparison_view(found: PairedComparison, name: str) -> View:
     return {
         "id": name, "a": found.a, "b": found.b, "lines": summary_lines(found) if rows else [],
         "columns": [column for column in COLUMNS if any(row[column[1]] is not None for row in rows)], "rows": rows,
+        "gain": gain_sides(found),
     }  # fmt: skip
+
+
+def gain_sides(found: PairedComparison) -> dict[str, Any] | None:
+    """Return both sides and costs of checking as ``static/pays_math.js`` takes them; ``None`` if they are unknown.
+
+    A side's ``guesses`` are those that a straight line of costs needs for the measured seconds of its verification.
+    """
+    if found.checking is None or found.counted is None:
+        return None
+    one, many = found.checking
+    sides = []
+    for place, totals in enumerate(found.totals):
+        drafting = sum(row.drafting[place] for row in found.rows)
+        beyond = sum(row.counted[place] for row in found.rows if row.counted) - drafting - totals.target_passes * one
+        guesses = GUESSES * beyond / (many - one) if many > one else totals.drafted
+        side = {"tokens": totals.step_tokens, "passes": totals.target_passes, "guesses": max(0.0, guesses)}
+        sides.append(side | {"drafting": 1e3 * drafting})
+    costs = {"one": 1e3 * one, "many": 1e3 * many}
+    return {"sides": sides, "costs": costs} if all(side["passes"] for side in sides) else None
 
 
 def files(found: PairedComparison) -> dict[str, str]:
@@ -228,7 +256,8 @@ def comparison_card(state: AppState, inputs: Inputs, shown: Sequence[Any]) -> No
         values = open_pair_row(state, kept, event, request.session_hash or "")
         return state.uploads.with_reference(request.session_hash, values)
 
-    result.select(open_pair, None, [*shown, note], **QUICK)
+    opened = result.select(open_pair, None, [*shown, note], **QUICK)
+    opened.then(None, note, None, js=SHOW_PLAYER, api_visibility="private")
 
 
 def open_pair_row(state: AppState, kept: Comparisons, event: gr.EventData, session: str) -> tuple[Any, ...]:
@@ -244,7 +273,8 @@ def open_pair_row(state: AppState, kept: Comparisons, event: gr.EventData, sessi
         return *(gr.skip() for _ in range(4)), error(f"This cannot be opened: {refusal}")
     replace_race(state, session, race, own=True)
     address = data_address(prompt.picture.preview())
-    return prompt.picture, address, prompt.text, race_frames(race, f"{race.name} of a comparison", address), ""
+    said = info(f"Prompt {number + 1} is open in the player above, A against B word by word below its tree.")
+    return prompt.picture, address, prompt.text, race_frames(race, f"{race.name} of a comparison", address), said
 
 
 def _side(name: str, settings: Any) -> gr.HTML:

@@ -79,7 +79,7 @@ class FirstPaint:
         parts = {
             "stylesheet": _stylesheet(),
             "preloads": _preloads(),
-            "script": static_text("first_paint.js"),
+            "script": static_text("view_choice.js") + static_text("first_paint.js"),
             "masthead": markup.masthead(),
             "links": markup.links(self._state.code),
             "lessons": LESSONS if self._state.lessons else "",
@@ -89,11 +89,14 @@ class FirstPaint:
 
 
 def _skeleton(race: Recorded, step: int | None) -> str:
-    """Fill the skeleton of the columns with a race's question and step."""
+    """Fill the player as it is before its first run with a race's question and step."""
     steps = len(race.lead.steps)
     index = instructive_step(race.lead) if step is None else step
     name = f"Step {index + 1} of {steps}" if steps else "Step"  # as in step.js
-    return _fill("first_paint_skeleton.html", {"asked": escape(strip_bidi(race.prompt)), "step": name})
+    asked = escape(strip_bidi(race.prompt))
+    player = static_text("player.html").replace('<p class="asked">', f'<p class="asked">{asked}', 1)
+    player = player.replace('step-name">Step', f'step-name">{name}', 1)
+    return _fill("first_paint_skeleton.html", {"asked": asked, "player": player})
 
 
 def _fill(name: str, parts: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ READING = f"""
 (files) => (files ?? []).some(({{ path }}) => {json.dumps(SUFFIXES)}.some((end) => path.toLowerCase().endsWith(end)))
   ? {json.dumps(info("The video is being read."))} : ""
 """
-CLOSE_LESSONS = "() => document.querySelector('.learn-card button.label-wrap').click()"
+CLOSE_LESSONS = "() => document.querySelector('.learn-card button.label-wrap.open')?.click()"
 # Run waits for a question; while Stop is on, Run stays off. The race on show may be about another question.
 ASKED = """
 (question) => {

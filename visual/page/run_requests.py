@@ -15,7 +15,7 @@ from visual.page.pictures import PictureSource
 
 RunState = Literal["on", "stopped", "left", "closed"]
 RunKey = tuple[str, str]  # a session and the name of a kind of run
-RECENT: Final = 16  # runs whose seconds an estimate is made of
+RECENT: Final = 16  # runs of a kind whose seconds an estimate is made of
 SECONDS_TO_JOIN: Final = 5.0  # from the click until the run is in the queue; whoever takes longer is forgotten
 MOST_LATE: Final = 1000  # forgotten requests whose sessions get a notice if they join the queue after all
 
@@ -50,7 +50,8 @@ class QueuePosition:
 
     Args:
         before: runs that come first, the one that computes among them.
-        seconds: until the request has its turn, if runs take as long as the latest did; ``None`` if none ended yet.
+        seconds: until the request has its turn, if runs take as long as the latest of their kinds did; ``None`` if
+            that is not known.
     """
 
     before: int
@@ -67,7 +68,7 @@ class RunRequests:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self._latest: dict[RunKey, RunRequest] = {}  # in the order of the waiting line
-        self._seconds: deque[float] = deque(maxlen=RECENT)
+        self._seconds: dict[str, deque[float]] = {}  # of the latest runs, by kind
         self._progress: dict[RunKey, Callable[[], str | None]] = {}
         self._late: OrderedDict[RunKey, None] = OrderedDict()
         self._closed = False
@@ -119,15 +120,28 @@ class RunRequests:
             request = self._latest.get(key)
             if request is None or request.state != "on" or request.began is not None:
                 return None
-            others = list(self._latest.values())
-            before = [other for other in others[: others.index(request)] if other.state == "on"]
-            waiting = sum(other.began is None for other in before) + sum(asked < request.asked for asked in calls)
-            computing = [now - other.began for other in before if other.began is not None]
-            if not self._seconds:
-                return QueuePosition(waiting + len(computing))
-            usual = sum(self._seconds) / len(self._seconds)
-            left = sum(max(usual - spent, 0.0) for spent in computing)
-            return QueuePosition(waiting + len(computing), waiting * usual + left)
+            keys = list(self._latest)
+            before = [one for one in keys[: keys.index(key)] if self._latest[one].state == "on"]
+            calls_before = sum(asked < request.asked for asked in calls)
+            begun = [(kind, self._latest[session, kind].began) for session, kind in before]
+            return QueuePosition(len(before) + calls_before, self._expect([*begun, *[("", None)] * calls_before], now))
+
+    def _expect(self, begun: Sequence[tuple[str, float | None]], now: float) -> float | None:
+        """Return the seconds that runs take yet, each as long as the latest of its kind did.
+
+        ``None``: none of a kind has ended, or a run has already taken longer than its kind does.
+
+        Args:
+            begun: kind of each run, "" if it may be any, and when it began.
+        """
+        total = 0.0
+        for kind, began in begun:
+            known = [one for name, recent in self._seconds.items() if kind in ("", name) for one in recent]
+            left = (sum(known) / len(known) if known else 0.0) - (0.0 if began is None else now - began)
+            if left <= 0:
+                return None
+            total += left
+        return total
 
     def await_models(self, key: RunKey, progress: Callable[[], str | None]) -> None:
         """Note until the next request that a session's run waits for models, with a function for their progress."""
@@ -174,7 +188,8 @@ class RunRequests:
         """Forget a request that is over; one that was made since stays."""
         with self._lock:
             if request.began is not None:
-                self._seconds.append(time.monotonic() - request.began)
+                recent = self._seconds.setdefault(key[1], deque(maxlen=RECENT))
+                recent.append(time.monotonic() - request.began)
             if self._latest.get(key) is request:
                 del self._latest[key]
 

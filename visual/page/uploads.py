@@ -21,7 +21,7 @@ from typing import Any, Final, get_args
 import gradio as gr
 
 from specllava.core.limits import Limits
-from specllava.models.media.images import open_image
+from specllava.models.media.images import is_animated, open_image
 from specllava.models.media.media import Media, Video, all_frames
 from specllava.models.media.video_file import SUFFIXES, videos_are_read
 from specllava.models.media.video_process import VideoRequest, read_video_apart
@@ -60,7 +60,8 @@ def read_upload(paths: Sequence[str] | None, limits: Limits | None = None) -> tu
     files = [Path(path) for path in paths or ()]
     try:
         source = uploaded_source(files, limits or Limits())
-        return source, data_address(source.preview()), _caption(source)
+        said = " ".join(filter(None, [_caption(source), *map(_still, files)]))
+        return source, data_address(source.preview()), info(said)
     except ValueError as refusal:
         what = "These files" if len(files) > 1 else "This video" if any(map(_is_video, files)) else "This picture"
         return gr.skip(), gr.skip(), error(f"{what} cannot be used: {refusal}")
@@ -72,10 +73,10 @@ def uploaded_source(files: Sequence[Path], limits: Limits) -> PictureSource:
     Raises:
         ValueError: a file that cannot be read, or something beyond the limits; one line.
     """
+    _check_files(files, limits)
     videos = [file for file in files if _is_video(file)]
     if not videos:
         return uploaded_pictures(files, limits)
-    _check_files(files, limits)
     if len(videos) > 1:
         raise ValueError(f"there are {len(videos)} videos, and one at a time is watched: choose one of them")
     longest = _longest(len(files) - 1 + limits.frames)
@@ -122,19 +123,33 @@ def _check_files(files: Sequence[Path], limits: Limits) -> None:
 
 
 def _is_video(file: Path) -> bool:
-    return file.suffix.lower() in SUFFIXES and videos_are_read()
+    """Return whether a file is read as a video: one of them by its name, or a GIF of several frames."""
+    suffix = file.suffix.lower()
+    return videos_are_read() and (suffix in SUFFIXES or (suffix == ".gif" and _moves(file)))
+
+
+def _moves(file: Path) -> bool:
+    try:
+        return is_animated(file)
+    except ValueError:  # no picture: whoever opens it says why
+        return False
+
+
+def _still(file: Path) -> str:
+    """Say that only the first frame of a picture is seen, if it has more."""
+    return "" if _is_video(file) or not _moves(file) else f"{file.name} is animated: the models see its first frame."
 
 
 def _caption(source: PictureSource) -> str:
-    """Make the notice of an upload that is more than a picture."""
+    """Say what is seen of an upload that is more than a picture."""
     if not isinstance(source, MediaList):
         return ""
     frames = len(all_frames([part for part in source.parts if isinstance(part, Video)]))
     watched = f"{frames} frames of the video" if frames > 1 else "one frame of the video"
     if len(source.parts) == 1:
-        return info(f"The models watch {watched}, evenly taken.")
+        return f"The models watch {watched}, evenly taken."
     video = f"; of the video they watch {frames}" if frames else ""
-    return info(f"The models see these {len(source.parts)} in the order of their numbers{video}.")
+    return f"The models see these {len(source.parts)} in the order of their numbers{video}."
 
 
 @dataclass(frozen=True, slots=True)

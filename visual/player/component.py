@@ -9,10 +9,14 @@ from visual.player.pays import packed_pays
 from visual.player.static_files import PLOTLY_JS, STATIC, static_text, static_version
 
 MODULES: Final = (
+    "views.js",
     "race.js",
+    "lanes.js",
     "ribbon.js",
     "dialogue.js",
     "lessons.js",
+    "present.js",
+    "address.js",
     "about.js",
     "tree_fit.js",
     "step.js",
@@ -23,6 +27,7 @@ MODULES: Final = (
     "coin_math.js",
     "coin_toss.js",
     "coin.js",
+    "tables.js",
     "files.js",
     "glossary.js",
     "pays_math.js",
@@ -36,6 +41,7 @@ MODULES: Final = (
     "mask.js",
     "kv_cache.js",
     "phases.js",
+    "opening.js",
     "player.js",
 )
 LOAD: Final = """
@@ -78,7 +84,9 @@ def component_arguments(
     }
 
 
-def player_arguments(frames: list[str], forks: bool = False, dialogues: bool = False) -> dict[str, Any]:
+def player_arguments(
+    frames: list[str], forks: bool = False, dialogues: bool = False, code: str = ""
+) -> dict[str, Any]:
     """Return the arguments of the player's ``gr.HTML``.
 
     Args:
@@ -86,8 +94,9 @@ def player_arguments(frames: list[str], forks: bool = False, dialogues: bool = F
             and, last, the token to force.
         dialogues: somebody listens to its ``edit`` event, whose ``turn`` (from 0) the next question replaces; -1 ends
             that, and -2 begins a new dialogue.
+        code: address of the project's files; "" if none is known.
     """
     return component_arguments(
         "player.html", MODULES, MOUNT, frames, forks=forks, dialogues=dialogues, plotly=PLOTLY_JS.as_posix(),
-        pays=packed_pays(),
+        pays=packed_pays(code),
     )  # fmt: skip

@@ -36,6 +36,6 @@ def sampling_of(trace: DecodeTrace) -> str | None:
     config = trace.config
     if config.temperature == 0:
         return None
-    if config.exact:
+    if config.keeps_tokens:
         return "best"
     return "traversal" if config.verifier == "traversal" else "drawn"

@@ -219,7 +219,7 @@ def _draw_sentence(trace: DecodeTrace, step: StepTrace, node: int) -> str:
     """Explain the verdict on a node with an accepted parent, where the target's next token was drawn."""
     path, accepted = step.verification.path, step.verification.accepted
     odds = f"The target gives it {step.view.token_probs[node]:.2f}, the draft {math.exp(step.tree.log_probs[node]):.2f}"
-    if not trace.config.exact:
+    if not trace.config.keeps_tokens:
         return f"{odds}; chance decided {'for' if node in accepted else 'against'} it."
     depth = path.index(step.tree.parents[node])
     drawn = step.tree.tokens[accepted[depth]] if depth < len(accepted) else step.verification.bonus_token

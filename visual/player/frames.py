@@ -208,13 +208,14 @@ def _focus(layout: StepLayout) -> int:
 
 
 def instructive_step(trace: DecodeTrace) -> int:
-    """Return the step to open a recorded run with: one that another branch saved, long, of a tree that branches."""
+    """Return the step to open a recorded run with: one that another branch saved, long, of a tree that forks once."""
 
-    def interest(index: int) -> tuple[bool, float]:
+    def interest(index: int) -> tuple[bool, bool, float]:
         step = trace.steps[index]
-        branches = sum(len(children) > 1 for children in step.tree.children())
+        forks = [node for node, children in enumerate(step.tree.children()) if len(children) > 1]
         middle = 1 - abs(2 * index / len(trace.steps) - 1)
-        return saved_tokens(step) > 0, min(len(step.verification.accepted), 8) + min(branches, 4) + middle
+        plain = len(forks) == 1 and forks[0] > 0  # the draft is sure first, then it wavers
+        return saved_tokens(step) > 0, plain, min(len(step.verification.accepted), 8) + middle
 
     return max(range(len(trace.steps)), key=interest, default=0)
 

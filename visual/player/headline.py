@@ -149,10 +149,10 @@ def _pass_ratio(reference: RunTotals, candidate: RunTotals) -> str:
 
 
 def _sameness(result: Comparison, together: DecodeTrace, finished: bool) -> tuple[str, str, str]:
-    if not together.config.exact:
+    if not together.config.keeps_tokens:
         return "drawn by chance", "both lanes have the target's distribution", "open"
     if result.identical and finished:
-        return "identical ✓", f"{result.tokens} of {result.tokens} tokens, the first from reading", "same"
+        return "identical ✓", f"{result.tokens} of {result.tokens} tokens; the first comes from reading", "same"
     parted = result.position is not None and result.position < result.tokens
     if not parted and not finished:
         return "same so far", f"{result.tokens} of {result.tokens} tokens", "open"

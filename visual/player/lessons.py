@@ -58,7 +58,7 @@ class Lesson:
         text = self.text
         return {
             "title": text.title, "question": text.question, "answer": text.answer, "place": text.place,
-            "phase": text.phase, "node": text.node, "number": self.number, "count": self.count,
+            "step": text.step, "phase": text.phase, "node": text.node, "number": self.number, "count": self.count,
         }  # fmt: skip
 
 

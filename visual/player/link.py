@@ -1,5 +1,7 @@
 """Links to a recorded example or a lesson: ``?example=2-story&step=5``, ``?example=4-dialogue&turn=2&step=3``,
-``?lesson=3``.
+``?lesson=3``, ``?lesson=3&step=2``.
+
+The browser reads the rest of an address: ``phase``, ``view``, ``present``, settings, a packed race.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ class RaceLink:
 def follow_link(query: Mapping[str, str], races: Sequence[Recorded], lessons: Sequence[Lesson] = ()) -> RaceLink | None:
     """Parse the lesson, or the example and step, that an address names; ``None`` if it names neither.
 
-    A lesson that is not there leads to the first one, as does a name that no example bears; a turn outside the
-    dialogue or a step outside the run leads to its first or last.
+    A lesson opens at its own step if the address names none. One that is not there leads to the first one, as does a
+    name that no example bears. A turn outside the dialogue or a step outside the run leads to its first or last.
     """
     if (number := query.get("lesson")) is not None and lessons:
-        return _follow_lesson(number, lessons)
+        return _follow_lesson(number, query, lessons)
     name = query.get("example")
     if name is None or not races:
         return None
@@ -67,8 +69,9 @@ def _number(query: Mapping[str, str], what: str, last: int) -> tuple[int | None,
     return min(max(int(given), 1), last) - 1, ""
 
 
-def _follow_lesson(number: str, lessons: Sequence[Lesson]) -> RaceLink:
+def _follow_lesson(number: str, query: Mapping[str, str], lessons: Sequence[Lesson]) -> RaceLink:
     known = re.fullmatch(r"[0-9]{1,4}", number) and 1 <= int(number) <= len(lessons)
     lesson = lessons[int(number) - 1] if known else lessons[0]
     notice = "" if known else f"There is no lesson {number[:40]!r}; there are lessons 1 to {len(lessons)}."
-    return RaceLink(lesson.race, lesson.text.step, notice, lesson)
+    step, wrong = _number(query, "step", len(lesson.race.lead.steps))
+    return RaceLink(lesson.race, lesson.text.step if step is None else step, notice or wrong, lesson)

@@ -7,11 +7,15 @@ import html
 from visual.figures.theme import css_variables
 from visual.player.static_files import STATIC, static_text
 
-STYLES = ("page", "shell", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures", "coin")
+STYLES = (
+    "page", "shell", "lanes", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures",
+    "coin", "tables", "lessons", "views", "present",
+)  # fmt: skip
 TITLE = "specllava: a draft's doubt grows a tree, one pass checks it"
 CLAIM = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."
 PREVIEW_ALT = "A tree of guessed tokens; the branch that the large model keeps is marked."
-PAPERS = {"Paper": "https://arxiv.org/abs/2509.11961", "SpecVLM": "https://arxiv.org/abs/2509.11815"}
+PAPERS = {"Spec-LLaVA paper": "https://arxiv.org/abs/2509.11961", "SpecVLM paper": "https://arxiv.org/abs/2509.11815"}
+VIEWS = {"opening": "How it works", "explain": "Explain", "workbench": "Workbench"}
 FAVICON = STATIC / "favicon.png"
 
 
@@ -22,8 +26,11 @@ def stylesheet() -> str:
 
 
 def masthead() -> str:
-    """Return the page's name and claim as HTML."""
-    return f"<h1>specllava</h1><p>{html.escape(CLAIM)}</p>"
+    """Return the page's name, links to the three views of a run and the button that presents it, as HTML."""
+    links = "".join(f'<a href="?view={name}" data-opens-view="{name}">{text}</a>' for name, text in VIEWS.items())
+    present = 'data-present aria-pressed="false" title="For a room (Escape leaves)"'
+    button = f'<button type="button" class="quiet" {present}>Present</button>'
+    return f'<h1>specllava</h1><nav class="views" aria-label="Views">{links}</nav> {button}'
 
 
 def links(code: str = "", live: str = "") -> str:
@@ -39,5 +46,5 @@ def links(code: str = "", live: str = "") -> str:
 
 def footer() -> str:
     """Return the footer, paper and licence, as HTML."""
-    paper = f'<a href="{PAPERS["Paper"]}" target="_blank" rel="noopener">Spec-LLaVA (arXiv 2509.11961)</a>'
+    paper = f'<a href="{PAPERS["Spec-LLaVA paper"]}" target="_blank" rel="noopener">Spec-LLaVA (arXiv 2509.11961)</a>'
     return f'<p class="footer-line">specllava implements {paper}. Apache License 2.0.</p>'

@@ -14,6 +14,8 @@ from specllava.core.config import one_line
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.findings.replays import GUESSES, Replays
 from visual.player.encoding import frame_json, packed
+from visual.player.published_costs import PUBLISHED
+from visual.player.starts import STARTS
 from visual.player.static_files import STATIC
 
 REPLAYS: Final = STATIC / "replays.json"
@@ -114,8 +116,13 @@ def read_preset(file: Path) -> CostPreset:
     )  # fmt: skip
 
 
-def pays_data(measured: Path = MEASURED) -> dict[str, Any]:
-    """Return the card's data as JSON has it: recorded steps, and the presets of ``gpu-llava*.json`` in a folder."""
+def pays_data(measured: Path = MEASURED, code: str = "") -> dict[str, Any]:
+    """Return the card's data as JSON has it: recorded steps, costs, and how to start.
+
+    Args:
+        measured: directory whose ``gpu-llava*.json`` are presets.
+        code: address of the project's files; "" if none is known.
+    """
     replays = Replays.read(REPLAYS)
     rules = [
         {"name": name, "help": RULE_INFOS[name].help, "steps": [step for answer in answers for step in answer]}
@@ -124,10 +131,15 @@ def pays_data(measured: Path = MEASURED) -> dict[str, Any]:
     ]
     source = f"{replays.prompts} {replays.what} with the {replays.setting.pair} pair on {replays.setting.device}"
     presets = [asdict(read_preset(file)) for file in sorted(measured.glob("gpu-llava*.json"))]
-    return {"rules": rules, "source": f"{source}, {replays.date}, {replays.command}", "presets": presets}
+    starts = [{"name": one.name, "commands": one.commands, "guide": one.guide} for one in STARTS]
+    return {
+        "rules": rules, "source": f"{source}, {replays.date}, {replays.command}", "presets": presets,
+        "published": [asdict(one) for one in PUBLISHED], "starts": starts, "code": code.rstrip("/"),
+        "toy": replays.setting.pair,
+    }  # fmt: skip
 
 
 @cache
-def packed_pays() -> str:
+def packed_pays(code: str = "") -> str:
     """Return :func:`pays_data`, packed for the browser."""
-    return packed(frame_json(pays_data()))
+    return packed(frame_json(pays_data(code=code)))

@@ -23,6 +23,7 @@ def halves() -> tuple[str, str]:
     modules = (f'<script type="text/plain" data-module="{name}">\n{static_text(name)}</script>' for name in MODULES)
     parts = {
         "favicon": "data:image/png;base64," + base64.b64encode(markup.FAVICON.read_bytes()).decode(),
+        "view": static_text("view_choice.js"),
         "stylesheet": static_text("standalone.css") + markup.stylesheet(),
         "masthead": markup.masthead(),
         "player": static_text("player.html"),

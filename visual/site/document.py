@@ -37,6 +37,7 @@ Recorded runs, lessons and saved pages that you open, as plain files: any web se
 class SiteFiles:
     """Addresses of the files that the document itself asks for, relative to it."""
 
+    view: str
     script: str
     preloads: tuple[str, ...]
     style: str
@@ -97,6 +98,7 @@ def _head(files: SiteFiles) -> str:
     tags = [f"<title>{escape(markup.TITLE)}</title>"]
     tags += [f'<meta name="{name}" content="{escape(text)}">' for name, text in named.items()]
     tags += [f'<meta property="{name}" content="{escape(text)}">' for name, text in properties.items()]
+    tags += [f'<script src="{_href(files.view)}"></script>']
     tags += [f'<link rel="icon" href="{_href(files.icon)}">', f'<link rel="stylesheet" href="{_href(files.style)}">']
     tags += [f'<link rel="modulepreload" href="{_href(file)}">' for file in (files.script, *files.preloads)]
     tags += [f'<link rel="preload" as="script" fetchpriority="low" href="{_href(files.plotly)}">']

@@ -62,6 +62,7 @@ class StaticSite:
         before, after = halves()
         blank = "<!-- frames -->".join([before, after.replace(plotly.decode(), "<!-- plotly -->", 1)])
         own = SiteFiles(
+            view=files.add("view.js", static_text("view_choice.js").encode()),
             script=f"{code}/site.js",
             preloads=tuple(f"{code}/{name}" for name in (*SCRIPTS[1:], *MODULES)),
             style=files.add("style.css", style.encode()),
@@ -77,11 +78,14 @@ class StaticSite:
             "blank": files.add("blank.html", blank.encode()),
             "examples": [{"name": one.name, "file": one.file, "steps": one.steps} for one in examples],
             "lessons": [
-                {"file": written[lesson.race.name], "step": lesson.text.step, "words": lesson.words}
+                {
+                    "file": written[lesson.race.name], "step": lesson.text.step,
+                    "steps": len(lesson.race.lead.steps), "words": lesson.words,
+                }
                 for lesson in self.lessons
             ],
         }
-        page = index_html(own, examples, self.lessons, index, packed_pays(), self.live, self.code)
+        page = index_html(own, examples, self.lessons, index, packed_pays(self.code), self.live, self.code)
         (folder / "index.html").write_text(page, encoding="utf-8")
         (folder / "README.md").write_text(readme(self.live), encoding="utf-8")
 

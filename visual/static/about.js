@@ -4,7 +4,7 @@ export function create(root, { live }) {
   if (!live) return {};
   const line = Object.assign(document.createElement("p"), { className: "about", hidden: true });
   line.setAttribute("role", "status");
-  root.querySelector(".verdict").prepend(line);
+  root.querySelector(".race > .bar").prepend(line);
   const about = { picture: "", question: "" };
   document.addEventListener("pictured", () => look());
   document.addEventListener("asked", ({ detail }) => look(detail));

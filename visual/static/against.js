@@ -12,7 +12,8 @@ const WRITTEN = {
 };
 
 // `open([id, row])` asks for the pair of a row, counted from 0.
-export function mount({ element, props, watch, files, open }) {
+export function mount({ element, props, watch, modules, open }) {
+  const { files, pays_math: math, tables } = modules;
   const root = element.querySelector(".against-result");
   const find = (selector) => root.querySelector(selector);
   let view = null;
@@ -24,7 +25,7 @@ export function mount({ element, props, watch, files, open }) {
     if (key) sort(key);
     else if (row) open([view.id, Number(row)]);
   });
-  find(".against-files").addEventListener("click", ({ target }) => target.dataset.file && save(target.dataset.file));
+  find(".against-files").addEventListener("click", ({ target }) => target.dataset.file && (target.dataset.file === "copy" ? copy() : save(target.dataset.file)));
   watch("value", show);
   show();
 
@@ -33,9 +34,16 @@ export function mount({ element, props, watch, files, open }) {
     view = JSON.parse(props.value);
     root.hidden = false;
     find(".versus-sides").replaceChildren(...[["A", view.a], ["B", view.b]].flatMap(([name, side]) => [make("dt", name), make("dd", side)]));
-    find(".against-lines").replaceChildren(...view.lines.map((line) => make("li", line)));
+    find(".against-lines").replaceChildren(...[...view.lines, ...bought()].map((line) => make("li", line)));
     find(".against-files").hidden = !view.files?.csv;
     table();
+  }
+
+  // What B's trees buy against A's, where both have costs in common.
+  function bought() {
+    if (!view.gain) return [];
+    const { sides: [a, b], costs } = view.gain;
+    return [`B against A: ${math.gainSentence(a, b, costs)}`];
   }
 
   function sort(key) {
@@ -82,6 +90,11 @@ export function mount({ element, props, watch, files, open }) {
       cell.className = `cell-${kind}`;
     }
     return tr;
+  }
+
+  async function copy() {
+    const done = await tables.copied(tables.pasteOf(tables.readTable(find("table"))));
+    find(".table-said").textContent = done ? "Copied." : "This browser lends no clipboard here: save the CSV instead.";
   }
 
   function save(kind) {

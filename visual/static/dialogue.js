@@ -123,7 +123,7 @@ export function create(root, { frames, open, edit, live }) {
     return [...last.slice(0, -1), JSON.stringify({ ...JSON.parse(last.at(-1)), held: others, file })];
   }
 
-  return { begin, end, whole, turn: () => (turns.length < 2 ? null : shown + 1) };
+  return { begin, end, whole, show, turn: () => (turns.length < 2 ? null : shown + 1) };
 }
 
 function make(tag, className, text = "", rest = {}) {

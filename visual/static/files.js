@@ -3,15 +3,17 @@
 
 const KEPT = 60_000; // milliseconds for a download to begin
 const LONGEST_NAME = 200; // characters, of a side in a race file
+const TABLES = { ".chosen details .table-scroll": "tree", ".charts .table-scroll": "chart", ".versus-result .table-scroll": "a-and-b", ".pays-found .table-scroll": "pays" };
 
 // frames() and step() are of the run on show; page() gives a blank page in two halves, and is missing on a saved one;
 // both() gives the two runs that are compared, each with its frames as `list`, its `name` and its `run`, or null;
-// `pictures` are of the step on show, see pictures.js.
-export function createFiles(root, { frames, whole, turn, step, page, both, pictures }) {
+// `pictures` are of the step on show, see pictures.js; `tables` is that module.
+export function createFiles(root, { frames, whole, address, step, page, both, pictures, tables }) {
   const menu = root.querySelector(".files");
   const note = menu.querySelector(".menu-note");
   const button = (name) => menu.querySelector(`[data-file="${name}"]`);
-  const run = () => JSON.parse(frames()[0]);
+  const drawn = () => Promise.all(frames().map((text) => JSON.parse(text)).filter(({ picture, kind }) => picture && kind === "step").map(async (frame) => ({ ...frame, ...JSON.parse(await unpacked(frame.picture)) })));
+  for (const [selector, name] of Object.entries(TABLES)) tables.addTools(root.querySelector(selector), name, save);
 
   const actions = {
     race: async () => save(await unpacked(JSON.parse(whole().at(-1)).file), "application/json", "specllava-race.json"),
@@ -24,12 +26,17 @@ export function createFiles(root, { frames, whole, turn, step, page, both, pictu
     svg: () => save(pictures.svg(), "image/svg+xml", `specllava-step-${step()}.svg`),
     png: async () => save(await pictures.png(), "image/png", `specllava-step-${step()}.png`),
     film: async () => save(await pictures.film((word) => (note.textContent = word)), "image/png", `specllava-step-${step()}-phases.png`),
+    nodes: async () => {
+      const steps = await drawn();
+      const race = JSON.parse(whole().at(-1)).file;
+      save(tables.csvOf(tables.nodesTable(steps, race ? tables.traceOf(JSON.parse(await unpacked(race)), steps) : null)), "text/csv", "specllava-nodes.csv");
+    },
+    steps: async () => save(tables.csvOf(tables.stepsTable(await drawn())), "text/csv", "specllava-steps.csv"),
     link: async () => {
-      const { example, lesson } = run();
-      const query = lesson ? { lesson: lesson.number } : { example, ...(turn() && { turn: turn() }), step: step() };
-      const address = new URL(`?${new URLSearchParams(query)}`, location.href).href;
-      const copied = await navigator.clipboard?.writeText(address).then(() => true, () => false);
-      if (!copied) window.prompt("A link to this step", address); // browsers lend the clipboard to secure pages only
+      const link = await address.share(JSON.parse(whole().at(-1)).file).catch((refusal) => refusal);
+      if (link instanceof Error) return link.message;
+      const copied = await tables.copied(link);
+      if (!copied) window.prompt("A link to this step", link); // browsers lend the clipboard to secure pages only
       return copied ? "The link is on the clipboard." : "";
     },
   };
@@ -55,25 +62,26 @@ export function createFiles(root, { frames, whole, turn, step, page, both, pictu
 
   return { offer };
 
-  // A run can be saved once it is over; a tree at any time; only recorded examples and lessons have an address.
+  // A run can be saved once it is over; a tree at any time; what is recorded has an address, a live run gets one.
   function offer() {
     if (!menu.open) return;
     const list = frames();
     const over = list.length > 0 && JSON.parse(list.at(-1)).kind === "end";
     const tree = root.querySelector(".tree .main-svg") !== null;
-    for (const name of ["race", "page"]) button(name).disabled = !over;
+    for (const name of ["race", "page", "nodes", "steps"]) button(name).disabled = !over;
     for (const name of ["svg", "png", "film"]) button(name).disabled = !tree;
     button("page").hidden = !page;
     button("both").hidden = !both()?.same;
-    button("link").hidden = !list.length || !(run().example || run().lesson);
+    button("link").hidden = !address.can();
+    button("link").disabled = !over;
     note.textContent = over ? "" : "The run can be saved when it is over.";
   }
 }
 
 // Long texts come packed: gzip, base64. Throws where one has more than `most` bytes.
-export async function unpacked(text, most = Infinity) {
+export async function unpacked(text, most = Infinity, format = "gzip") {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
+  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream(format)).getReader();
   const parts = [];
   let size = 0;
   for (let part = await reader.read(); !part.done; part = await reader.read()) {
@@ -84,8 +92,8 @@ export async function unpacked(text, most = Infinity) {
   return new Blob(parts).text();
 }
 
-export async function packed(text) {
-  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream("gzip"));
+export async function packed(text, format = "gzip") {
+  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream(format));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
   return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
 }

@@ -10,6 +10,7 @@
   const theme = new URLSearchParams(location.search).get("__theme");
   const dark = theme === "dark" || (theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
   paint.querySelector("main").classList.toggle("dark", dark);
+  for (const place of paint.querySelectorAll("#masthead, #columns")) place.dataset.view = document.documentElement.dataset.view;
   document.documentElement.classList.add("first-paint");
 
   // What the player needs is fetched while Gradio starts, but not before the first frame.

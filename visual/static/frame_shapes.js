@@ -38,7 +38,7 @@ function drawable(value, depth = 0) {
 // --- frames ---------------------------------------------------------------------------------------
 
 const TURN = { question: text, answer: maybe(text), tau: maybe(number), reused: maybe(count), prompt_tokens: maybe(count) };
-const LESSON = { title: text, question: text, answer: text, place: maybe(text), phase: maybe(text), node: maybe(count), number: count, count };
+const LESSON = { title: text, question: text, answer: text, place: maybe(text), phase: maybe(text), node: maybe(count), step: maybe(count), number: count, count };
 const PICTURE = (value) => text(value) && /^data:image\/(png|jpeg|webp);base64,[A-Za-z0-9+/=]*$/.test(value);
 const WORDS = list(row(text, text));
 const LED = { ids: list(count), totals: byName(text), doubt: maybe(list(maybe(number))), marks: maybe(list(row(text, count))), cached: count, picture: text };

@@ -1,103 +1,154 @@
 // Lessons: a question about the step on show, the answer when it is asked for, and the place that both speak of pointed
-// at. `?present=1` shows one to a room: large type, and Space goes on, through the phases to the answer to the next one.
+// at. While the question is open, what gives the answer away is hidden: verdicts on the tree, the sentence, the step's words.
 
 const SHOWN = 4000; // milliseconds for which a part stays marked
 const TRIES = 100;
 const PLACES = {
   lanes: ".lanes", timeline: ".timeline", tree: ".scroller", mask: ".mask", cache: ".kv-cache", coin: ".coin-panel", pays: ".pays",
 };
+const BEFORE = { ...PLACES, coin: ".scroller", pays: ".verdict" }; // where the answer's place would give it away
+const ASKED_AT = { check: "check", keep: "check" }; // the phase in which a question is asked about another one's result
+const GUESSES = { kind: "guess", level: Infinity, forks: [] }; // every guess, none judged
 
 export function create(root, { player, step: view, part, live, teach }) {
   const card = root.querySelector(".lesson");
+  const columns = root.closest("#columns");
   const find = (name) => card.querySelector(`.lesson-${name}`);
-  const presenting = new URLSearchParams(location.search).get("present") === "1";
+  const button = (name) => card.querySelector(`[data-lesson=${name}]`);
   const calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
   let lesson = null;
-  let opened = false; // the lesson's step has been shown
+  let frame = null; // of the lesson's step, once it has been shown
+  let at = 0; // its index
   let answered = false;
+  let posing = false; // the phase that changes is the lesson's own doing
 
-  root.closest("#columns").classList.toggle("present", presenting);
-  card.addEventListener("click", ({ target }) => {
-    const action = target.closest("[data-lesson]")?.dataset.lesson;
+  card.addEventListener("click", (event) => {
+    const action = event.target.closest("[data-lesson]")?.dataset.lesson;
     if (action === "answer") tell();
     if (action === "place") point();
     if (action === "previous") turn(-1);
     if (action === "next") turn(1);
+    if (event.detail && part("present").on()) root.querySelector(".stage").focus({ preventScroll: true }); // Space goes on
   });
-  if (presenting) document.addEventListener("keydown", onSpace, true); // wherever the focus is, and before the player plays
+  document.addEventListener("click", ({ target }) => target.closest(".learn-card") || openMenu()?.click());
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !openMenu()) return;
+    event.stopPropagation();
+    openMenu().focus();
+    openMenu().click();
+  }, true);
 
   function begin(run) {
-    lesson = run.lesson;
-    opened = answered = false;
+    root.classList.remove("asking");
+    [lesson, frame, answered] = [run.lesson, null, false];
     card.hidden = !lesson;
-    if (!lesson) return;
+    if (!lesson) return delete columns.dataset.place;
+    columns.dataset.place = lesson.place;
+    if (document.documentElement.dataset.view === "opening") part("views").open("explain");
     find("number").textContent = `Lesson ${lesson.number} of ${lesson.count}`;
     find("title").textContent = lesson.title;
     find("question").textContent = lesson.question;
     find("answer").textContent = "";
+    find("picture").hidden = !run.picture;
+    if (run.picture) find("picture").src = run.picture;
     find("progress").max = lesson.count;
     find("progress").value = lesson.number;
-    card.querySelector("[data-lesson=answer]").hidden = false;
-    card.querySelector("[data-lesson=place]").hidden = true;
-    for (const [name, by] of [["previous", -1], ["next", 1]]) card.querySelector(`[data-lesson=${name}]`).hidden = !leads(by);
+    button("answer").hidden = false;
+    button("place").hidden = true;
+    root.classList.add("asking");
+    for (const [name, by] of [["previous", -1], ["next", 1]]) button(name).hidden = !leads(by);
   }
 
-  // The step that the lesson is about: opened at its phase, and in view together with the question.
-  function step() {
-    if (!lesson || opened) return;
-    opened = true;
+  // The step that the lesson is about: its guesses, and in view together with the question. At another one nothing is asked.
+  function step(next) {
+    if (!lesson) return;
+    if (frame) return next === frame || uncover();
+    frame = next;
+    at = lesson.step ?? player.index();
+    if (at !== player.index()) return uncover(); // an address opened another one
     requestAnimationFrame(() => {
+      if (frame !== next || player.index() !== at || part("phases").now()) return; // an address opened a phase
       if (lesson.node !== null) view.choose(lesson.node);
-      if (lesson.phase) part("phases").enter(lesson.phase);
-      card.scrollIntoView({ block: "start", behavior: calm ? "auto" : "smooth" });
-      if (lesson.place !== "pays") mark(PLACES[lesson.place]);
+      if (ASKED_AT[lesson.phase]) inside(ASKED_AT[lesson.phase]);
+      else part("phases").pose(GUESSES);
+      look();
+      mark(placeOf(BEFORE));
     });
+  }
+
+  function inside(kind) {
+    posing = true;
+    part("phases").enter(kind);
+    posing = false;
+    for (const fold of root.querySelectorAll(".mask > details")) fold.open = lesson.place === "mask"; // the cache has its room
+  }
+
+  // Who goes inside the step, or leaves it, has seen what was hidden.
+  const phase = () => posing || uncover();
+
+  function uncover() {
+    if (!root.classList.contains("asking")) return;
+    root.classList.remove("asking");
+    part("phases").pose(null);
+  }
+
+  // Scrolls to the question, or to the place above it that it speaks of.
+  function look() {
+    if (!lesson) return;
+    const place = root.querySelector(placeOf(BEFORE));
+    const above = place.getBoundingClientRect().bottom < card.getBoundingClientRect().top && place.offsetHeight + card.offsetHeight < window.innerHeight / 2;
+    (above ? place : card).scrollIntoView({ block: "start", behavior: calm ? "auto" : "smooth" });
   }
 
   function tell() {
     answered = true;
     find("answer").textContent = lesson.answer;
-    card.querySelector("[data-lesson=answer]").hidden = true;
-    card.querySelector("[data-lesson=place]").hidden = false;
+    button("answer").hidden = true;
+    button("place").hidden = false;
+    uncover();
+    if (lesson.phase && player.index() === at) inside(lesson.phase);
+    part("address").write();
   }
 
   function point() {
-    const place = mark(PLACES[lesson.place]);
-    place?.scrollIntoView({ block: "nearest", behavior: calm ? "auto" : "smooth" });
+    if (player.index() !== at) player.jump(at);
+    if (lesson.phase) inside(lesson.phase);
+    mark(placeOf(PLACES))?.scrollIntoView({ block: "nearest", behavior: calm ? "auto" : "smooth" });
   }
 
+  const placeOf = (places) => (Object.hasOwn(places, lesson.place) ? places[lesson.place] : places.tree);
+
+  // Marks a part, unfolded where it is folded.
   function mark(selector) {
     const place = root.querySelector(selector);
-    place?.classList.add("pointed-at");
-    setTimeout(() => place?.classList.remove("pointed-at"), SHOWN);
+    if (!place) return null;
+    for (const fold of [place.closest("details"), ...place.querySelectorAll(":scope > details:not(.table)")]) if (fold) fold.open = true;
+    place.classList.add("pointed-at");
+    setTimeout(() => place.classList.remove("pointed-at"), SHOWN);
     return place;
   }
 
   // A saved page holds one lesson only.
   const leads = (by) => (live || teach) && lesson.number + by >= 1 && lesson.number + by <= lesson.count;
 
-  // The buttons of the page's menu open lessons; Gradio makes them when the menu is opened for the first time.
+  // The buttons of the page's menu open lessons, and close it; Gradio makes them when the menu is opened for the first time.
   async function turn(by) {
     if (!leads(by)) return;
     if (teach) return teach(lesson.number + by);
     const buttons = () => document.querySelectorAll("button.teach");
-    const menu = document.querySelector(".learn-card button.label-wrap");
-    const closed = !buttons().length;
-    if (closed) menu.click();
+    if (!buttons().length) document.querySelector(".learn-card button.label-wrap").click();
     for (let tries = 0; !buttons().length && tries < TRIES; tries++) await new Promise((on) => setTimeout(on, 20));
     buttons()[lesson.number - 1 + by]?.click();
-    if (closed) menu.click();
   }
 
-  function onSpace(event) {
-    if (event.key !== " " || event.target.closest("button, summary, select, input, textarea")) return;
-    event.preventDefault();
-    event.stopPropagation();
-    if (part("phases").onward()) return;
-    if (lesson && !answered) return tell();
-    if (lesson) return turn(1);
-    player.actions.next();
+  // The answer, then the next lesson. Returns whether there is a lesson to go on in.
+  function onward() {
+    if (lesson && !answered) tell();
+    else if (lesson) turn(1);
+    return Boolean(lesson);
   }
 
-  return { begin, step };
+  return { begin, step, phase, look, onward, tell: () => lesson && !answered && tell(), isAsking: () => root.classList.contains("asking") };
 }
+
+const openMenu = () => document.querySelector(".learn-card button.label-wrap.open");

@@ -39,6 +39,52 @@ function pooled(steps, one) {
   return { one, many: Math.max(one, one + (GUESSES * beyond) / (guesses || 1)), level: levels ? sum(steps, (step) => step.drafted) / levels : 0 };
 }
 
+// --- what one set of trees buys against another -----------------------------------------------------
+// A side is { tokens, passes, drafting, guesses }, sums over its steps; `drafting` and all costs are in milliseconds.
+
+const SAME = 0.005; // ratios this near to 1 are none
+export const ALONE = { tokens: 1, passes: 1, drafting: 0, guesses: 0 }; // the target, a token at a time
+
+// Sums over recorded steps { levels, guesses, emitted }, each level of the draft at one cost.
+export function sideOf(steps, level) {
+  return { tokens: sum(steps, (step) => step.emitted), passes: steps.length, drafting: level * sum(steps, (step) => step.levels), guesses: sum(steps, (step) => step.guesses) };
+}
+
+// Ratios of B over A, and the cost of checking GUESSES guesses at which both are as fast; null where none decides it. A
+// pass costs `one` and, for each guess that it checks, an equal part of what `many` costs more.
+export function gainOf(a, b, { one, many }) {
+  const fixed = ({ drafting, passes, tokens }) => (drafting + passes * one) / tokens;
+  const checked = ({ guesses, tokens }) => guesses / tokens;
+  const took = (side) => fixed(side) + (checked(side) * (many - one)) / GUESSES;
+  const more = checked(b) - checked(a);
+  const edge = Math.abs(more) < 1e-9 ? null : one + (GUESSES * (fixed(a) - fixed(b))) / more;
+  return { tokens: b.tokens / b.passes / (a.tokens / a.passes), speed: took(a) / took(b), edge, wider: more > 0 };
+}
+
+// One sentence; `where` says whose costs these are.
+export function gainSentence(a, b, costs, where = "here") {
+  const { tokens, speed, edge, wider } = gainOf(a, b, costs);
+  return `${tokensOf(tokens)}, ${speedOf(speed)} ${where}: ${edgeOf(edge, wider, costs, where)}.`;
+}
+
+function tokensOf(ratio) {
+  if (Math.abs(ratio - 1) <= SAME) return "As many tokens a pass";
+  return ratio >= 2 ? `${ratio.toFixed(1)}× the tokens a pass` : `${ratio > 1 ? "+" : "−"}${Math.abs(100 * (ratio - 1)).toFixed(0)} % tokens a pass`;
+}
+
+function speedOf(ratio) {
+  if (Math.abs(ratio - 1) <= SAME) return "as fast";
+  return ratio >= 2 ? `${ratio.toFixed(1)}× as fast` : `${Math.abs(100 * (ratio - 1)).toFixed(0)} % ${ratio > 1 ? "faster" : "slower"}`;
+}
+
+function edgeOf(edge, wider, { one, many }, where) {
+  if (edge === null) return "as many guesses are checked for a token, so what checking costs does not decide";
+  if (edge <= one) return wider ? `it would not pay even if checking ${GUESSES} guesses cost no more than one token` : "it pays whatever checking costs";
+  return `it pays where checking ${GUESSES} guesses costs ${wider ? "less" : "more"} than ${milliseconds(edge)} (${where}: ${milliseconds(many)})`;
+}
+
+const milliseconds = (value) => `${Number(value.toPrecision(value < 100 ? 2 : 3)).toLocaleString("en")} ms`;
+
 // --- a run that was shown -------------------------------------------------------------------------
 
 // A lane's frames: its prefill, then its steps. Levels are those that a kept node was expanded in.
@@ -62,14 +108,76 @@ export function measured(alone, together) {
   return { ...pooled(steps, one), reading, drafting: Math.max(0, 1000 * together[0].seconds - reading), tokens: 1 + sum(steps, (step) => step.emitted) };
 }
 
+// --- what cannot be -------------------------------------------------------------------------------
+
+const MOST = 40; // times as fast: no draft comes near
+
+// A question about numbers that exclude each other or that no machine has; "" for believable ones.
+export function questionOf(steps, costs) {
+  const { one, many, level } = costs;
+  if (many < one) return `${GUESSES} guesses in ${milliseconds(many)}, and one token in ${milliseconds(one)}? A pass that checks more takes no less.`;
+  if (many > (GUESSES + 1) * one) return `${GUESSES} guesses in ${milliseconds(many)}? One by one they would take ${milliseconds((GUESSES + 1) * one)}.`;
+  if (level === 0 && steps.some(({ levels }) => levels > 0)) return "A level of the draft in 0 ms? Only guesses that are looked up cost nothing, and they have no levels.";
+  const { speedup } = priced(steps, costs);
+  return speedup > MOST ? `${speedup.toFixed(0)}× as fast? No draft is known to bring more than ${MOST}×.` : "";
+}
+
+// A question about a mean step that somebody entered: { emitted, guesses, levels }; "" for a possible one.
+export function stepQuestion({ emitted, guesses, levels }) {
+  if (!(emitted >= 1)) return "Fewer than 1 token per target pass? Each pass brings the target's own, so 1 is the least.";
+  if (!(guesses >= 1 && levels >= 0)) return "A pass checks at least 1 guess, in levels from 0 on: enter both.";
+  if (guesses < levels) return `${guesses} guesses in ${levels} levels? Each level has at least one.`;
+  const most = 1 + (levels || guesses);
+  return emitted > most ? `${emitted} tokens per target pass? ${levels ? `${levels} levels` : `${guesses} guesses`} and the target's own bring ${most} at most.` : "";
+}
+
+// --- a race file ----------------------------------------------------------------------------------
+
+export const MAX_RACE = 20_000_000; // characters
+
+// Sets of trees { name, steps } of a race file, the costs that it holds or null, and the name of its pair. Throws one line.
+export function readRace(document) {
+  const races = Array.isArray(document.dialogue) ? document.dialogue : [document];
+  const frames = (read) => {
+    const traces = races.map(read).filter(Boolean);
+    return traces.flatMap((trace, turn) => framesOf(trace).slice(turn ? 1 : 0)); // one prefill, of the first turn
+  };
+  const alone = frames((race) => race?.target_only);
+  const sets = [["my race file", (race) => race?.speculative], ["A of my file", (race) => race?.a?.trace], ["B of my file", (race) => race?.b?.trace]]
+    .map(([name, read]) => ({ name, frames: frames(read) }))
+    .filter((set) => set.frames.some(({ nodes }) => nodes?.verdict));
+  if (!sets.length) throw new Error("it is a race file, but nothing was drafted in it");
+  const costs = alone.length ? measured(alone, sets[0].frames) : null;
+  return { costs, sets: sets.map((set) => ({ name: set.name, steps: stepsOf(set.frames) })), pair: String(traceOf(races[0])?.setting?.pair ?? "").slice(0, 80) };
+}
+
+const traceOf = (race) => race?.speculative ?? race?.b?.trace;
+
+// A trace's prefill and steps as frames have them.
+function framesOf({ prefill, steps }) {
+  const list = (value) => (Array.isArray(value) ? value : refuse());
+  const seconds = (value) => (Number.isFinite(value) && value >= 0 && value < 1e6 ? value : refuse());
+  const whole = (value) => (Number.isInteger(value) ? value : refuse());
+  const first = ["vision", "target", "draft"].reduce((sum, part) => sum + seconds(prefill?.[`${part}_seconds`] ?? 0), 0);
+  return [{ kind: "prefill", seconds: first }, ...list(steps).map((step) => {
+    const parent = list(step?.tree?.parents).map(whole);
+    if (list(step.tree.entropies).length !== parent.length || !list(step.emitted).length || parent.some((above, node) => above >= node)) refuse();
+    return { kind: "step", tokens: step.emitted, seconds: ["draft", "verify", "keep"].map((part) => seconds(step.seconds?.[part] ?? step.seconds?.rest)),
+      nodes: { parent, entropy: step.tree.entropies, verdict: "a".repeat(parent.length - 1) } };
+  })];
+}
+
+function refuse() {
+  throw new Error("a step of it has no tree, tokens and seconds as race files have them");
+}
+
 // --- a report of `bench --json` -------------------------------------------------------------------
 
-export const MAX_REPORT = 200_000; // characters
+const MAX_REPORT = 200_000; // characters
 
 // Costs and, lane by lane, the mean step: costs are straight lines, so it is worth what its steps are. Throws one line.
-export function readBench(text) {
-  if (text.length > MAX_REPORT) throw new Error(`it has ${text.length.toLocaleString("en")} characters, and at most ${MAX_REPORT.toLocaleString("en")} are read`);
-  const lanes = entriesOf(parsed(text)?.lanes);
+export function readBench(document) {
+  const lanes = entriesOf(document?.lanes);
   const rows = new Map(lanes.map(([name, lane]) => [name, (key) => numberOf(lane, key, name)]));
   const plain = rows.get("target-only");
   if (!plain) throw new Error("it has no lane target-only, so it is no report of bench --json");
@@ -89,6 +197,18 @@ export function readBench(text) {
     ...(steps.length && pooled(steps, one)),
   };
   return { costs: known, rules: steps.length ? rules.map(({ name, steps: own }) => ({ name, help: "", steps: own })) : [] };
+}
+
+// Reads a report or a race file, whichever it is: { bench } or { race }. Throws one line.
+export function readFile(text) {
+  const bounded = (most) => {
+    if (text.length > most) throw new Error(`it has ${text.length.toLocaleString("en")} characters, and at most ${most.toLocaleString("en")} are read`);
+  };
+  bounded(MAX_RACE);
+  const document = parsed(text);
+  if (["speculative", "target_only", "a", "dialogue"].some((key) => document?.[key])) return { race: readRace(document) };
+  bounded(MAX_REPORT);
+  return { bench: readBench(document) };
 }
 
 function parsed(text) {

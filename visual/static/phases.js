@@ -1,6 +1,6 @@
 // Inside a step: the phases between two states of the answer, stepped through by hand or played, with the attention mask
-// and the KV cache beside the tree. Outside of it the whole tree with its verdict is on show. Others may show a phase
-// `bare`: on the tree alone, without bar, words, mask and cache.
+// and the KV cache beside the tree. Outside of it the whole tree with its verdict is on show. Others may pose a phase on the
+// tree alone.
 
 const SLOW = 0.05; // playing speed up to which an opened step is played phase by phase
 const DWELL = 45; // milliseconds of a phase at full speed: 0.9 s at a twentieth
@@ -23,10 +23,10 @@ export function create(root, { player, step: view, modules }) {
   let phases = [];
   let at = 0;
   let open = false;
-  let bare = false;
   let judged = false; // the mask was opened for the target's pass
   let since = 0; // when the phase began, while it is played
   let last = false; // the next step to come is entered at its end
+  let posed = null; // a phase that is shown on the tree alone
   let looked = 0; // the node whose row is lit
 
   bar.append(
@@ -35,7 +35,7 @@ export function create(root, { player, step: view, modules }) {
   );
   caption.setAttribute("aria-live", "polite");
   find(".sentence").after(caption, pairs);
-  toggle.addEventListener("click", () => (open && !bare ? close() : enter()));
+  toggle.addEventListener("click", () => (open ? close() : enter()));
   find(".stage").addEventListener("keydown", key, true); // before the player, which has the arrows without Shift
   chart.addEventListener("drawn", ({ detail }) => {
     if (!drawn) chart.on("plotly_afterplot", again); // zooming and halos write some attributes anew
@@ -47,7 +47,8 @@ export function create(root, { player, step: view, modules }) {
   // --- which phase ------------------------------------------------------------------------------
 
   function begin(next) {
-    if (open && next.live) close(); // a race that runs waits for nobody
+    if (open && (next.live || next.lesson)) close(); // a race that runs waits for nobody, and a lesson opens its own phase
+    posed = null;
     drawing.clear();
     [run, frame, step] = [next, null, null];
     toggle.disabled = true;
@@ -63,37 +64,31 @@ export function create(root, { player, step: view, modules }) {
     last = false;
   }
 
-  // Goes inside the step on show, to the first phase of a kind; of guesses, to those of a level.
-  function enter(kind = "root", { level, bare: alone = false } = {}) {
+  // Goes inside the step on show, to the first phase of a kind, or to that of a level.
+  function enter(kind = "root", level = null) {
     if (!frame) return;
-    const first = !open || bare !== alone;
-    [open, bare] = [true, alone];
+    const first = !open;
+    open = true;
+    posed = null;
     if (first) reveal();
-    set(Math.max(0, phases.findIndex((phase) => phase.kind === kind && (level === undefined || phase.level === level))));
+    set(Math.max(0, phases.findIndex((phase) => phase.kind === kind && (level === null || phase.level === level))));
     if (!first) return;
     view.redraw(); // the tree has another room now
-    if (!bare && bar.getBoundingClientRect().top < 0) find(".step").scrollIntoView({ block: "start" });
+    if (bar.getBoundingClientRect().top < 0) find(".step").scrollIntoView({ block: "start" });
   }
 
   function reveal() {
     lay();
-    for (const slot of places()) slot.hidden = bare;
+    for (const slot of places()) slot.hidden = false;
     judged = false;
     mask.open(false);
     mark();
   }
 
-  // Goes to the next phase of this step. Returns whether there was one.
-  function onward() {
-    if (!frame || (open && !bare && at === phases.length - 1)) return false;
-    go(1);
-    return true;
-  }
-
   // Goes back to the result of the step.
   function close() {
     if (!open) return;
-    [open, bare] = [false, false];
+    open = false;
     drawing.clear();
     for (const slot of places()) slot.hidden = true;
     mark();
@@ -104,14 +99,13 @@ export function create(root, { player, step: view, modules }) {
   const places = () => [bar, inside, find(".mask"), find(".kv-cache")];
 
   function mark() {
-    toggle.setAttribute("aria-expanded", String(open && !bare));
+    toggle.setAttribute("aria-expanded", String(open));
     find(".step").classList.toggle("is-inside", open);
-    find(".step").classList.toggle("is-bare", bare);
   }
 
   // Another phase, on into the next step and back into the one before.
   function go(by) {
-    if (!open || bare) return enter();
+    if (!open) return enter();
     if (!step) return undefined;
     player.pause();
     const to = at + by;
@@ -135,7 +129,7 @@ export function create(root, { player, step: view, modules }) {
     cache.mark((place) => columnState(place, phase), cacheNote(phase));
     light(looked);
     redraw();
-    player.tell("phase", bare ? null : phase.kind, frame);
+    player.tell("phase", phase.kind, frame);
   }
 
   // The mask opens as the target's pass begins, and folds before it; in between it stays as one leaves it.
@@ -146,7 +140,7 @@ export function create(root, { player, step: view, modules }) {
 
   // While it plays, the clock waits for the phases of an opened step.
   function holds(now) {
-    if (!step || !open || bare || Number(player.speed.value) > SLOW) return false;
+    if (!step || !open || Number(player.speed.value) > SLOW) return false;
     const over = now - since >= DWELL / Number(player.speed.value);
     if (over && at === phases.length - 1) return false;
     if (over) set(at + 1);
@@ -179,8 +173,19 @@ export function create(root, { player, step: view, modules }) {
   }
 
   function redraw() {
-    if (!step || !open || drawn !== frame) return;
-    drawing.show(step, phases[at]);
+    if (!step || !(open || posed) || drawn !== frame) return;
+    drawing.show(step, posed ?? phases[at]);
+  }
+
+  // Shows a phase on the tree alone, without bar, mask and cache; null: the whole tree again.
+  function pose(phase) {
+    if (!phase && !posed) return undefined;
+    if (open) close();
+    posed = phase;
+    chart.classList.toggle("ph-unborn", posed !== null); // no node is chosen
+    if (!posed) return drawing.clear();
+    step = readStep(frame, run);
+    return redraw();
   }
 
   function again() {
@@ -228,7 +233,7 @@ export function create(root, { player, step: view, modules }) {
   function key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, .files, input:not([type=range])")) return;
     const by = { ".": 1, ",": -1 }[event.key] ?? (event.shiftKey ? { ArrowRight: 1, ArrowLeft: -1, ">": 1, "<": -1 }[event.key] : undefined);
-    if (by === undefined && !(event.key === "Escape" && open && !bare)) return;
+    if (by === undefined && !(event.key === "Escape" && open)) return;
     event.preventDefault();
     event.stopPropagation();
     if (by) return go(by);
@@ -236,7 +241,7 @@ export function create(root, { player, step: view, modules }) {
     toggle.focus();
   }
 
-  return { begin, step: show, holds, enter, leave: close, onward, unfold: () => mask.open(true) };
+  return { begin, step: show, holds, enter, pose, now: () => (open && step ? phases[at] : null) };
 }
 
 function button(label, text, act, className) {

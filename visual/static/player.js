@@ -2,9 +2,10 @@
 // lanes, runs in the browser alone, and takes new frames as they are appended to the component's value.
 
 // Parts of the page that follow the player. Each is a module with `create(root, context)`, which returns what it wants
-// to hear of: `begin(run)`, `step(frame, index, count, playing)` as another step is shown (index from 1), `end(frame)`,
-// `phase(kind, frame)` as another phase of it is (null: the step as a whole). While a part's `holds(now)`, the clock waits.
-const PARTS = ["ribbon", "dialogue", "lessons", "versus", "about", "pays", "phases", "coin"];
+// to hear of: `begin(run)`, `said()` as words come or go, `end(frame)`, `step(frame, index, count, playing)` as another step
+// is shown (index from 1), `phase(kind, frame)` as another phase of it is (null: the step as a whole), `view(name)` as
+// another view is chosen. While a part's `holds(now)`, the clock waits.
+const PARTS = ["views", "ribbon", "dialogue", "versus", "about", "pays", "phases", "coin", "opening", "lessons", "present", "address"];
 
 // `plotly` is the address of the drawing library; `page` gives a blank page to save a run in; `teach` opens a lesson by its
 // number, where no menu of the page does.
@@ -12,7 +13,7 @@ export function mount({ element, props, watch, server, plotly, page, fork, edit,
   const { race, step, charts, files, glossary } = modules;
   const root = element.querySelector(".player");
   const ready = once(() => window.Plotly ?? loadPlotly(plotly)); // a saved page brings it along
-  const lanes = race.createRace(root);
+  const lanes = race.createRace(root, modules.lanes.createLanes(root, race.LANES));
   const views = [lanes, step.createStep(root, ready, modules.tree_fit.fit, lanes.hint, fork && goOn), charts.createCharts(root, ready)];
   glossary.createGlossary(root);
   const player = new Player(root, ...views, race.duration, files.unpacked);
@@ -28,8 +29,8 @@ export function mount({ element, props, watch, server, plotly, page, fork, edit,
     document.getElementById("lab-forced-token")?.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
   }
   const pictures = modules.pictures.createPictures(root, { modules, plotly: ready, shown: () => ({ frame: player.told.frame, run: player.run }) });
-  const { whole, turn } = part("dialogue");
-  const menu = files.createFiles(root, { frames, whole, turn, step: () => player.index() + 1, page, both: part("versus").both, pictures });
+  const { whole } = part("dialogue");
+  const menu = files.createFiles(root, { frames, whole, address: part("address"), step: () => player.index() + 1, page, both: part("versus").both, pictures, tables: modules.tables });
   function open(list) {
     opened = list;
     player.feed(frames());
@@ -120,7 +121,7 @@ class Player {
     Object.assign(this, { run, seen: 1, time: 0, end: null, firstPass: run.live, opened: false, told: null });
     this.pause();
     this.race.reset(run);
-    this.step.reset();
+    this.step.reset(run.live);
     this.charts.show([]);
     if (!this.paced) this.speed.value = String(run.speed);
     this.find(".origin").textContent = [run.source, run.setting].join(" · ");
@@ -135,6 +136,7 @@ class Player {
   add(frame) {
     if (frame.kind === "end") {
       this.end = frame;
+      this.race.end(frame);
       if (this.race.led().length < 2) this.step.end(frame.ending);
       this.charts.show(frame.charts);
       this.tell("end", frame);
@@ -209,7 +211,7 @@ class Player {
   render() {
     const steps = this.race.led();
     const total = this.race.total();
-    this.race.show(this.time);
+    if (this.race.show(this.time)) this.tell("said");
     const reached = steps[this.index() + 1];
     const shown = this.firstPass && !(reached?.end <= this.time + 1e-9) ? undefined : reached; // no step before its time
     if (shown) this.step.show(shown.frame, this.index() + 1, steps.length - 1, this.playing);

@@ -1,50 +1,36 @@
-// The two lanes: their words, their blocks on the shared clock, and each one's text at a given moment.
-// Model text enters the page as textContent only.
+// The race: the items of both lanes and their blocks on the shared clock. Their words are lanes.js.
 
-const LINE = 26; // pixels of a line of words
 export const LANES = ["target-only", "speculative"];
 
-export function createRace(root) {
+// `words` are those of both lanes.
+export function createRace(root, words) {
   const lanes = {};
-  for (const name of LANES) {
-    lanes[name] = {
-      words: root.querySelector(`[data-lane="${name}"] .words`),
-      track: root.querySelector(`.track[data-lane="${name}"]`),
-      items: [],
-      shown: 0,
-    };
-  }
+  for (const name of LANES) lanes[name] = { track: root.querySelector(`.track[data-lane="${name}"]`), items: [], shown: 0 };
   const playhead = root.querySelector(".playhead");
-  const whole = root.querySelector(".whole");
-  whole.addEventListener("click", () => {
-    const open = root.querySelector(".lanes").classList.toggle("open");
-    whole.setAttribute("aria-expanded", String(open));
-    for (const lane of Object.values(lanes)) follow(lane);
-  });
   const axis = { middle: root.querySelector(".axis-middle"), end: root.querySelector(".axis-end") };
   let total = 0;
   let current = null;
   let led = lanes.speculative; // the lane whose steps are looked at
+  let totals = null; // the final headline, once the run is over
+  let before = ""; // what was shown last
 
-  // A lane that does not run says why, instead of its words.
   function reset(run) {
     total = 0;
-    current = null;
+    current = totals = null;
+    before = "";
     led = lanes[run.led];
-    for (const [name, lane] of Object.entries(lanes)) {
+    words.reset(run);
+    for (const lane of Object.values(lanes)) {
       Object.assign(lane, { items: [], shown: 0 });
-      lane.words.replaceChildren(...(name in run.absent ? [run.absent[name]] : []));
-      lane.words.classList.toggle("absent", name in run.absent);
       lane.track.replaceChildren();
     }
   }
 
   function add(frame) {
     const lane = lanes[frame.lane];
-    const start = lane.items.at(-1)?.end ?? 0;
+    const { end: start = 0, said = 0 } = lane.items.at(-1) ?? {};
     const seconds = Array.isArray(frame.seconds) ? frame.seconds.reduce((a, b) => a + b, 0) : frame.seconds;
-    const item = { start, end: start + seconds, frame, words: [] };
-    for (const [text, source] of frame.tokens) item.words.push(addWord(lane, text, source, lane.items.length));
+    const item = { start, end: start + seconds, said: said + frame.tokens.length, frame, words: words.add(frame.lane, frame.tokens, lane.items.length) };
     item.block = addBlock(lane, frame, lane.items.length);
     lane.items.push(item);
     total = Math.max(total, item.end);
@@ -62,11 +48,11 @@ export function createRace(root) {
     axis.end.textContent = total ? duration(total) : "";
   }
 
+  // Returns whether words came or went.
   function show(time) {
     for (const lane of Object.values(lanes)) {
       const shown = countUntil(lane.items, time);
-      for (let i = Math.min(shown, lane.shown); i < Math.max(shown, lane.shown); i++) markPast(lane.items[i], i < shown);
-      if (lane.shown !== shown) follow(lane, shown);
+      for (let i = Math.min(shown, lane.shown); i < Math.max(shown, lane.shown); i++) lane.items[i].block.classList.toggle("later", i >= shown);
       lane.shown = shown;
     }
     const item = led.items[Math.max(1, led.shown - 1)];
@@ -77,12 +63,18 @@ export function createRace(root) {
       current = item ?? null;
     }
     playhead.style.left = total ? `${(100 * Math.min(time, total)) / total}%` : "0";
+    return say();
   }
 
-  // A lane's latest words are in view; the rest is a click away.
-  function follow(lane, shown = lane.shown) {
-    const word = lane.items[Math.max(0, shown - 1)]?.words[0];
-    if (word) lane.words.scrollTop = (Math.floor(word.offsetTop / LINE) - 1) * LINE;
+  function say() {
+    const all = Object.entries(lanes);
+    const said = Object.fromEntries(all.map(([name, { items, shown }]) => [name, items[shown - 1]?.said ?? 0]));
+    const over = all.every(([, { items, shown }]) => shown === items.length) ? totals : null;
+    const now = [...Object.values(said), ...all.map(([, { items }]) => items.length), Boolean(over)].join();
+    if (now === before) return false;
+    before = now;
+    words.show(said, over);
+    return true;
   }
 
   // The first words of the step on show, while somebody looks at their branch in the tree.
@@ -92,25 +84,13 @@ export function createRace(root) {
 
   return {
     reset, add, place, show, hint,
+    end: (frame) => (totals = frame.totals),
     lane: (name) => lanes[name].items,
     led: () => led.items,
+    said: () => led.items.slice(0, led.shown),
     total: () => total,
     stepsAt: (time) => countUntil(led.items, time) - 1, // item 0 is the prefill
   };
-}
-
-function addWord(lane, text, source, index) {
-  // The underline belongs to the word, not to the space before it.
-  const [, space, word] = /^(\s*)([^]*)$/.exec(text);
-  if (space && lane.words.hasChildNodes()) lane.words.append(document.createTextNode(space));
-  const span = document.createElement("span");
-  span.className = `word later ${source.split(" ").map((s) => `from-${s}`).join(" ")}`;
-  span.textContent = source.endsWith("end") ? "■" : word;
-  if (source.endsWith("end")) span.title = "end of the answer";
-  span.dataset.item = index;
-  if (!space && lane.words.hasChildNodes() && /^\p{L}/u.test(word)) span.classList.add("joined"); // a piece of the word before
-  lane.words.append(span);
-  return span;
 }
 
 function addBlock(lane, frame, index) {
@@ -131,11 +111,6 @@ function addBlock(lane, frame, index) {
 
 function blockTitle([draft, verify, rest]) {
   return `drafting ${duration(draft)}, the target's pass ${duration(verify)}, bookkeeping ${duration(rest)}`;
-}
-
-function markPast(item, past) {
-  item.block.classList.toggle("later", !past);
-  for (const word of item.words) word.classList.toggle("later", !past);
 }
 
 function markNow(item, now) {

@@ -1,15 +1,16 @@
-// The ribbon of doubt under the speculative words: a bar for every word, as high as the draft was unsure before it, with
-// marks where the tree branched and where a branch other than the draft's favourite saved words.
+// The ribbon of doubt below the speculative words: a bar for every word that is said, as high as the draft was unsure
+// before it, with marks where the tree branched and where a branch other than the draft's favourite saved words. The bars
+// of a step are one path; the colour is that of the height (#doubt-colours).
 
 const SVG = "http://www.w3.org/2000/svg";
-const [BAR, TOP, MARKS] = [26, 2, 11]; // units of height: of the longest bar, above it, for the marks below
+const [BAR, TOP] = [26, 2]; // units of height: of the longest bar, above it
+const FEWEST = 24; // words for which there is room at least
 
 export function create(root, { player }) {
   const place = root.querySelector(".ribbon");
-  const key = root.querySelector(".ribbon-key");
-  for (const sign of key.querySelectorAll("i")) sign.append(forkSign());
+  for (const sign of root.querySelectorAll(".lanes-key i")) sign.append(forkSign());
   let ceiling = 2;
-  let now = null;
+  let words = []; // of all steps that are known
 
   place.addEventListener("click", ({ target }) => {
     const step = target.closest("[data-step]")?.dataset.step;
@@ -18,51 +19,61 @@ export function create(root, { player }) {
 
   function begin(run) {
     ceiling = run.ceiling;
-    now = null;
+    words = [];
     place.replaceChildren();
-    place.hidden = key.hidden = true;
+    place.classList.add("empty");
   }
 
-  // Frames of the words that may be shown: of a run that comes in, those of the steps so far; else all.
-  const reached = () => (player.firstPass ? player.race.led().slice(0, now === null ? 0 : player.index() + 2) : player.race.led());
-
-  function draw() {
-    const words = reached().flatMap(({ frame }, step) => wordsOf(frame, step));
-    place.hidden = key.hidden = !words.some(({ doubt }) => doubt !== null);
-    if (place.hidden) return;
-    const svg = element("svg", { viewBox: `0 0 ${Math.max(words.length, 24)} ${TOP + BAR + MARKS}`, preserveAspectRatio: "none", "aria-hidden": "true" });
-    words.forEach((word, at) => svg.append(...bar(word, at)));
+  function draw(all) {
+    words = all;
+    place.classList.toggle("empty", !words.some(({ doubt }) => doubt !== null));
+    const room = Math.max(words.length, FEWEST);
+    const svg = element("svg", { viewBox: `0 0 ${room} ${TOP + BAR}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+    svg.append(colours(), ...Array.from({ length: (words.at(-1)?.step ?? -1) + 1 }, (_, step) => barsOf(step)).flat());
     const marks = document.createElement("div");
     marks.className = "ribbon-marks";
-    words.forEach(({ mark, step }, at) => mark && marks.append(marker(mark, step, at / Math.max(words.length, 24))));
+    words.forEach(({ mark, step }, at) => mark && marks.append(marker(mark, step, at / room)));
     place.replaceChildren(svg, marks);
-    place.setAttribute("aria-label", summary(words));
   }
 
-  function bar({ doubt, step }, at) {
-    const height = doubt === null ? 0 : Math.max(0.06, Math.min(1, doubt / ceiling)) * BAR;
-    const back = element("rect", { x: at, y: 0, width: 1, height: TOP + BAR, class: "ribbon-back", "data-step": step });
-    const front = element("rect", { x: at + 0.1, y: TOP + BAR - height, width: 0.8, height, class: "ribbon-bar", "data-step": step });
-    front.style.setProperty("--doubt", doubt === null ? 0 : Math.min(1, doubt / ceiling));
-    return [back, front];
+  function barsOf(step) {
+    const places = words.flatMap((word, at) => (word.step === step ? [at] : []));
+    if (!places.length) return [];
+    const back = element("rect", { x: places[0], y: 0, width: places.length, height: TOP + BAR, class: "ribbon-back", "data-step": step });
+    const d = places.map((at) => `M${at + 0.1},${TOP + BAR}v${-heightOf(words[at])}h0.8v${heightOf(words[at])}z`).join("");
+    return [back, element("path", { d, class: "ribbon-bar", "data-step": step, fill: "url(#doubt-colours)" })];
+  }
+
+  const heightOf = ({ doubt }) => (doubt === null ? 0 : Math.max(0.06, Math.min(1, doubt / ceiling)) * BAR);
+
+  // Words came or went: of those that are not said yet there is no doubt to be seen.
+  function said() {
+    const [all, shown] = [player.race.led(), player.race.said().length];
+    const known = all.flatMap(({ frame }, step) => wordsOf(frame, step));
+    if (known.length !== words.length) draw(known);
+    for (const part of place.querySelectorAll("[data-step]")) part.classList.toggle("later", Number(part.dataset.step) >= shown);
+    place.setAttribute("aria-label", summary(words.filter(({ step }) => step < shown)));
+    step(null, player.index() + 1);
   }
 
   // Another step is shown: its words are marked.
-  function step(frame, index) {
-    now ??= 0;
-    const count = reached().length;
-    if (now !== count) draw();
-    now = count;
-    for (const bar of place.querySelectorAll("rect, i")) bar.classList.toggle("now", Number(bar.dataset.step) === index);
+  function step(_frame, index) {
+    for (const part of place.querySelectorAll("[data-step]")) part.classList.toggle("now", Number(part.dataset.step) === index);
   }
 
-  return { begin, step, end: draw };
+  return { begin, said, step };
 }
 
 function wordsOf(frame, step) {
   const doubt = frame.doubt ?? frame.ids.map(() => null);
   const marks = new Map((frame.marks ?? []).map(([kind, at]) => [at, kind]));
   return frame.ids.map((_, at) => ({ doubt: doubt[at] ?? null, mark: marks.get(at), step }));
+}
+
+function colours() {
+  const made = element("linearGradient", { id: "doubt-colours", gradientUnits: "userSpaceOnUse", x1: 0, x2: 0, y1: TOP + BAR, y2: TOP });
+  made.append(element("stop", { offset: 0, class: "ribbon-sure" }), element("stop", { offset: 1, class: "ribbon-unsure" }));
+  return made;
 }
 
 function marker(kind, step, share) {

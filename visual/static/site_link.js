@@ -7,7 +7,7 @@ const LONGEST = 40; // characters of a wrong value that a notice repeats
 // it names none of them.
 export function followLink(query, examples, lessons) {
   const number = query.get("lesson");
-  if (number !== null && lessons.length) return followLesson(number, lessons);
+  if (number !== null && lessons.length) return followLesson(number, query, lessons);
   const name = query.get("example");
   if (name === null || !examples.length) return null;
   const example = examples.find((one) => one.name === name);
@@ -20,11 +20,12 @@ export function followLink(query, examples, lessons) {
   return { example, turn, step, notice: wrong || notice };
 }
 
-function followLesson(number, lessons) {
+function followLesson(number, query, lessons) {
   const known = /^[0-9]{1,4}$/.test(number) && Number(number) >= 1 && Number(number) <= lessons.length;
   const lesson = lessons[known ? Number(number) - 1 : 0];
   const notice = known ? "" : `There is no lesson ${quoted(number)}; there are lessons 1 to ${lessons.length}.`;
-  return { lesson, turn: null, step: lesson.step, notice };
+  const [step, wrong] = placeOf(query, "step", lesson.steps);
+  return { lesson, turn: null, step: step ?? lesson.step, notice: notice || wrong };
 }
 
 // A number from 1 to `last` as one from 0, and what is wrong with it.

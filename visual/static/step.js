@@ -34,7 +34,7 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
   let chosen = 0;
   let wanted = null;
   let drawing = false;
-  let room = 0; // pixels of height; only grows during a run, so that the page does not jump
+  let room = 0; // pixels of height; only grows while runs are live, so that the page does not jump
 
   details.addEventListener("toggle", () => frame && fillTable());
   find(".node-go").addEventListener("click", () => goOn(branch(chosen).slice(1).map((id) => frame.nodes.token[id])));
@@ -106,14 +106,18 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
 
   // The figure as it was made, or with its pruned guesses: then every row may lie elsewhere.
   function figureOf({ figure, pruned: moved }) {
-    const layout = { ...figure.layout, uirevision: "run", dragmode: matchMedia("(pointer: fine)").matches && "pan" };
+    const { view } = document.documentElement.dataset;
+    const stubs = view === "workbench" || find(".step").classList.contains("is-inside");
+    const meta = view === "opening" ? { ...figure.layout.meta, checked: "" } : figure.layout.meta; // its sentence says it
+    const shapes = figure.layout.shapes.map((shape) => (shape.name === "pruned-stubs" && !stubs ? { ...shape, opacity: 0 } : shape));
+    const layout = { ...figure.layout, shapes, meta, uirevision: "run", dragmode: matchMedia("(pointer: fine)").matches && "pan" };
     if (!pruned.checked || !moved) {
       const seen = figure.data.filter((trace) => trace.visible !== false); // Plotly spends time on hidden ones too
       return { data: seen.map((trace) => ({ ...trace })), layout };
     }
     const data = figure.data.map((trace) => ({ ...trace, visible: true, y: moved.y[trace.uid] ?? trace.y }));
-    const { shapes, edges, rows, range } = moved;
-    return { data, layout: { ...layout, shapes, meta: { ...layout.meta, rows, edges }, yaxis: { ...layout.yaxis, range } } };
+    const { edges, rows, range } = moved;
+    return { data, layout: { ...layout, shapes: moved.shapes, meta: { ...layout.meta, rows, edges }, yaxis: { ...layout.yaxis, range } } };
   }
 
   function listen() {
@@ -215,9 +219,9 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     return ids(frame).sort((a, b) => places.get(a)[0] - places.get(b)[0] || places.get(a)[1] - places.get(b)[1]);
   }
 
-  function reset() {
+  function reset(live) {
     frame = wanted = null;
-    room = 0;
+    if (!live) room = 0;
     chart.style.visibility = "hidden"; // another run's tree, until this one's clock has reached a step
     for (const part of ["node-word", "node-verdict", "node-path", "node-facts", "node-reason", "chosen .table-scroll"]) find(`.${part}`).replaceChildren();
     find(".node-go").hidden = true;

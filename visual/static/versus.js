@@ -82,6 +82,7 @@ export function create(root, { plotly, modules, frames }) {
   // Fills numbers and words; returns what to say about the answers.
   function compare(a, b) {
     tell([a.numbers, b.numbers]);
+    find(".versus-gain").textContent = "";
     price(a, b);
     const stranger = unlike(a.run, b.run);
     const shared = stranger ? 0 : common(a.words, b.words);
@@ -130,7 +131,9 @@ export function create(root, { plotly, modules, frames }) {
     const [costs] = sides[0].run.setting === sides[1].run.setting ? taken.sort((one, other) => one.one - other.one) : [];
     if (!costs || held.a !== sides[0] || held.b !== sides[1]) return;
     const worth = (own) => (own.length ? math.priced(own, costs).speedup : 1);
-    tell(sides.map(({ numbers }, side) => ({ ...numbers, counted: worth(math.stepsOf(steps[side])) })));
+    const counted = steps.map(math.stepsOf);
+    tell(sides.map(({ numbers }, side) => ({ ...numbers, counted: worth(counted[side]) })));
+    if (counted.every((own) => own.length)) find(".versus-gain").textContent = `B against A: ${math.gainSentence(...counted.map((own) => math.sideOf(own, costs.level)), costs)}`;
   }
 
   const unpackedSteps = ({ steps }) => Promise.all(steps.map(async (frame) => ({ ...frame, ...(frame.picture && JSON.parse(await files.unpacked(frame.picture))) })));

@@ -181,8 +181,8 @@ class CostModel:
         return self._tokens / self._seconds
 
     @property
-    def token_prices(self) -> tuple[float, float]:
-        """Tokens that a second of drafting and one of verifying, as ``costs`` has them, are worth at the rate now."""
+    def prices_per_second(self) -> tuple[float, float]:
+        """Tokens that a second of drafting and one of verifying cost at the present rate; seconds as in ``costs``."""
         rate = self.rate
         return rate * self.draft_correction.factor, rate * self.verify_correction.factor
 

@@ -15,7 +15,7 @@ from specllava.core.own_values import integer, integers
 from specllava.core.tree import ROOT_PARENT, DraftTree, Pruned
 
 MAX_PRUNED = 16  # pruned guesses that are remembered, the likeliest
-# Expansion ids of a level's nodes, their tokens and their parents' ids, to the top tokens after each.
+# Ids of a level's nodes in the builder, their tokens and their parents' ids, to the top tokens after each.
 Expand = Callable[[Sequence[int], Sequence[int], Sequence[int]], list[TopTokens]]
 
 
@@ -24,12 +24,12 @@ class GrownTree:
     """A finished tree.
 
     Args:
-        expansion_ids: for each node of the tree, the id that ``expand`` knew it by.
+        builder_ids: of each node of the tree, its id in the builder, which ``expand`` knew it by.
         pruned: guesses below nodes of the tree that are not in it, the likeliest first, :data:`MAX_PRUNED` at most.
     """
 
     tree: DraftTree
-    expansion_ids: list[int]
+    builder_ids: list[int]
     pruned: tuple[Pruned, ...]
 
 
@@ -39,12 +39,12 @@ class GrowthLimits:
 
     Args:
         nodes: drafted tokens that the target verifies.
-        expansions: nodes below the root that the draft model runs over, for which its KV cache has columns.
+        expanded_nodes: nodes below the root that the draft model runs over, for which its KV cache has columns.
     """
 
     depth: int
     nodes: int
-    expansions: int
+    expanded_nodes: int
 
 
 def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> GrownTree:
@@ -60,11 +60,11 @@ def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> G
     builder, returns = TreeBuilder([root]), f"of the rule {rule.name} returns"
     frontier, expanded, max_children = [0], 0, integer(rule.max_children, f"max_children {returns}")
     for _ in range(limits.depth):
-        expansions = expand(
+        guesses = expand(
             frontier, [builder.tokens[n] for n in frontier], [builder.parents[n] for n in frontier]
         )
         level: list[int] = []
-        for node, top in zip(frontier, expansions, strict=True):
+        for node, top in zip(frontier, guesses, strict=True):
             builder.entropies[node] = top.entropy
             count = rule.num_children(builder, node, top)
             if type(count) is not int:
@@ -81,22 +81,23 @@ def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> G
             break
         expanded += len(frontier)
         _check_frontier(rule, frontier, level, expanded, limits)
-    return _prune(builder, rule, limits)
+    return _select_tree(builder, rule, limits)
 
 
 def _check_frontier(
     rule: GrowthRule, frontier: Sequence[int], level: Sequence[int], expanded: int, limits: GrowthLimits
 ) -> None:
-    if expanded > limits.expansions:
+    if expanded > limits.expanded_nodes:
         raise ValueError(
-            f"the rule {rule.name} expands {expanded} nodes of one tree, at most {limits.expansions} are allowed:"
+            f"the rule {rule.name} expands {expanded} nodes of one tree, at most {limits.expanded_nodes} are allowed:"
             " raise width, depth or nodes, or return fewer from frontier()"
         )
     if (len(frontier) > 1 and len(set(frontier)) < len(frontier)) or not set(frontier) <= set(level):
         raise ValueError(f"the rule {rule.name} expands {list(frontier)[:8]}: not different nodes of the level")
 
 
-def _prune(builder: TreeBuilder, rule: GrowthRule, limits: GrowthLimits) -> GrownTree:
+def _select_tree(builder: TreeBuilder, rule: GrowthRule, limits: GrowthLimits) -> GrownTree:
+    """Build the tree of the nodes that the rule selects (EAGLE-2: re-ranking), and list those that it prunes."""
     kept = [0]
     if len(builder.tokens) > 1:
         kept += integers(rule.select(builder), f"select() of the rule {rule.name} returns")

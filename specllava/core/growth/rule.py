@@ -112,7 +112,7 @@ class RuleInfo:
         build: the rule's dataclass; its fields are the options that the rule reads.
         help: one clause for ``--help`` and the page.
         colour, symbol: of its point in charts.
-        tuned: options that suit it best in the benchmark, from a configuration (``docs/notes/defaults.md``).
+        bench_options: options that suit it best in the benchmark, from a configuration (``docs/notes/defaults.md``).
         compared: benchmark and lab run it beside the others; not where its tree is whatever the user drew.
     """
 
@@ -121,7 +121,7 @@ class RuleInfo:
     help: str
     colour: str
     symbol: str
-    tuned: Callable[[Any], Mapping[str, Any]] = lambda config: {}
+    bench_options: Callable[[Any], Mapping[str, Any]] = lambda config: {}
     compared: bool = True
 
     @property

@@ -52,7 +52,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 ALIGNMENT: Final = 64  # bytes: the addresses of PyTorch's own allocations on a CPU are multiples of it
 
 
-def aligned(tensor: Tensor) -> Tensor:
+def align_memory(tensor: Tensor) -> Tensor:
     """Return the tensor, or a copy of it at an aligned address.
 
     The last bit of a product over the same numbers may depend on their address. Safetensors maps a file into memory, so
@@ -184,7 +184,7 @@ class Checkpoint:
             )
         for weight in (*model.parameters(), *model.buffers()):
             if type(weight.data) is Tensor and weight.device.type == "cpu":
-                weight.data = aligned(weight.data)
+                weight.data = align_memory(weight.data)
         if unused := sorted(found["unexpected_keys"]):
             log.warning(
                 f"{self.name} has {len(unused)} weights that a {build.__name__} does not read, such as {unused[0]}"
@@ -216,7 +216,7 @@ class Checkpoint:
         if not self._pickled():
             self._check_types()
             return self._read(
-                lambda: {name: aligned(one) for file in self._files() for name, one in load_file(file).items()}
+                lambda: {name: align_memory(one) for file in self._files() for name, one in load_file(file).items()}
             )
         file = Path(self._read(lambda: self._file(PICKLED)))
         if (size := file.stat().st_size) > most:
@@ -225,7 +225,7 @@ class Checkpoint:
         found = self._read(lambda: torch.load(file, map_location="cpu", weights_only=True, mmap=True))
         if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
             raise ValueError(f"{self.name_or_path} has a {PICKLED} that is no dictionary of tensors")
-        return {name: aligned(one) for name, one in found.items()}
+        return {name: align_memory(one) for name, one in found.items()}
 
     def tensors(self, part: str) -> dict[str, Tensor]:
         """Load only the weights below ``part``, such as ``vision_tower``, and return them by the rest of their name."""
@@ -238,7 +238,7 @@ class Checkpoint:
                 for name in weights.keys():  # noqa: SIM118
                     _, here, end = name.partition(part)
                     if here:
-                        found.append((end.removeprefix("vision_model."), aligned(weights.get_tensor(name))))
+                        found.append((end.removeprefix("vision_model."), align_memory(weights.get_tensor(name))))
         return found
 
     def _check_files(self, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""Language models: classes that can draft, attention of their layers, their device."""
+"""Language models: classes that can draft, attention of their layers, longest text, device."""
 
 from __future__ import annotations
 
@@ -53,6 +53,23 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
             f"{name} has rotary embeddings of type longrope, whose angles change where a text outgrows"
             " original_max_position_embeddings: a tree that reaches over it would not be lossless"
         )
+
+
+def max_context(config: PretrainedConfig) -> int:
+    """Return the number of tokens that a model can hold."""
+    return int(config.get_text_config().max_position_embeddings)
+
+
+def checked_context(wanted: int | None, config: PretrainedConfig) -> int:
+    """Return the tokens of prompt and answer that a pair takes; without ``wanted`` as many as its target can hold.
+
+    Raises:
+        ValueError: more than that, or none.
+    """
+    longest = max_context(config)
+    if wanted is not None and not 1 <= wanted <= longest:
+        raise ValueError(f"--context is {wanted}: the target can hold 1 to {longest} tokens")
+    return longest if wanted is None else wanted
 
 
 def input_device(model: PreTrainedModel) -> torch.device:

@@ -121,7 +121,7 @@ def check_tokens(
         )
 
 
-def align(model: PreTrainedModel, name: str, tokens: int, size: int) -> None:
+def resize_vocabulary(model: PreTrainedModel, name: str, tokens: int, size: int) -> None:
     """Give a model ``size`` rows of embeddings and of its head, in place.
 
     New rows are the mean of those there are. As an input that is a token of no particular meaning, as a guess (the mean

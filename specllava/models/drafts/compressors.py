@@ -55,7 +55,7 @@ class Operator(nn.Module, ABC):
     """Operator over the entries of one run, ``[slots, width]`` to ``[kept, width]``."""
 
     commutes = False
-    """Its result may be computed before a linear product as well as behind it, with fewer rows to multiply."""
+    """It may be computed before a linear product as well as after it, with fewer rows to multiply."""
 
     def kept(self, slots: int) -> int:
         """Return the number of entries that it makes of a run."""

@@ -22,11 +22,11 @@ from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
 from specllava.models.drafts.feature_draft import LAST, FeatureDraft, FeatureDraftConfig, rotary_settings
 
 PADDING = 128  # rows that a draft's vocabulary may lack: of LLaVA's 32,064 Vicuna has 32,000, of Qwen's 152,064 151,936
-NESTED, IDS = "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"
-COUNTING: Final = "eagle_aux_layer_semantics"  # whose numbers these are: "vllm" or "sglang"
+LAYER_CONFIG, AUX_LAYERS = "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"
+LAYER_SEMANTICS: Final = "eagle_aux_layer_semantics"  # whose numbers these are: "vllm" or "sglang"
 METHOD: Final = "speculators_model_type"
 EAGLES: Final = ("eagle", "eagle3")
-SHIFTED: Final = {"vllm": 0, "sglang": 1}  # hidden state, less the number that is written for it
+STATE_OFFSETS: Final = {"vllm": 0, "sglang": 1}  # hidden state, less the number that is written for it
 VARIANTS: Final = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 SIZES: Final = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -35,14 +35,14 @@ SIZES: Final = (
 NUMBERS: Final = ("vocab_size", "draft_vocab_size", "target_hidden_size", *SIZES[:6])
 UNUSED: Final = ("t2d", "rotary_emb.inv_freq")  # the inverse of d2t, and what follows from the configuration
 HIDDEN_NORM: Final = "layers.0.hidden_norm.weight"  # of EAGLE-3 alone
-MASKED: Final = "mask_hidden"  # of P-EAGLE (arXiv 2602.01469), which guesses several tokens in one pass
-AGAIN: Final = "weight"  # the embeddings once more, which MMSpec's trainer leaves in some files
+P_EAGLE_TENSOR: Final = "mask_hidden"  # of P-EAGLE (arXiv 2602.01469), which guesses several tokens in one pass
+EMBEDDINGS_COPY: Final = "weight"  # the embeddings once more, which MMSpec's trainer leaves in some files
 
 
 def is_feature_draft(checkpoint: Checkpoint) -> bool:
     """Check whether a checkpoint is a feature draft, by its configuration and the names of its tensors."""
     settings = checkpoint.settings()
-    if settings.get("model_type") == FeatureDraftConfig.model_type or NESTED in settings:
+    if settings.get("model_type") == FeatureDraftConfig.model_type or LAYER_CONFIG in settings:
         return True
     # ViSpec and MSD name the target's type, some MSD with its tower; a whole model has more layers, or nests them.
     single = settings.get("num_hidden_layers") == 1 and "text_config" not in settings
@@ -62,8 +62,8 @@ def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftCo
         return own
     sizes = _sizes(checkpoint.name, settings)
     kept = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
-    if not {NESTED, "eagle_config", "draft_vocab_size"}.isdisjoint(settings):  # EAGLE-3, most likely
-        named = settings.get(IDS) or _eagle_config(settings).get(IDS)
+    if not {LAYER_CONFIG, "eagle_config", "draft_vocab_size"}.isdisjoint(settings):  # EAGLE-3, most likely
+        named = settings.get(AUX_LAYERS) or _eagle_config(settings).get(AUX_LAYERS)
         states = [0] * (len(named) if isinstance(named, list) else 3)
         kept |= {"format": "eagle3", "state_layers": states, "draft_vocab_size": sizes.get("draft_vocab_size")}
     return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **kept}, vocab_size=text.vocab_size)
@@ -102,7 +102,7 @@ def read_feature_draft(
     settings = checkpoint.settings()
     most = _most_bytes(_sizes(checkpoint.name, settings), target)
     weights = {plain_name(name): one for name, one in checkpoint.weights(most, tell).items()}
-    weights = {name: one for name, one in weights.items() if name != AGAIN and not name.endswith(UNUSED)}
+    weights = {name: one for name, one in weights.items() if name != EMBEDDINGS_COPY and not name.endswith(UNUSED)}
     config = feature_config(checkpoint.name, settings, weights, target, asked)
     if not config.own_embeddings:
         weights.pop("embed_tokens.weight", None)  # a copy of the target's
@@ -152,7 +152,7 @@ def _published_config(
     kind = _format(name, weights, asked.draft_format)
     eagle3 = kind == "eagle3"
     count = 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("layers.")), default=0)
-    named = asked.draft_state_layers is not None or IDS in settings or IDS in _eagle_config(settings)
+    named = asked.draft_state_layers is not None or AUX_LAYERS in settings or AUX_LAYERS in _eagle_config(settings)
     text, bare = target.get_text_config(), eagle3 and _eagle_config(settings).get("use_aux_hidden_state") is False
     fusion = None if bare else weights.get("fc.weight")
     if fusion is None and not bare:
@@ -191,8 +191,8 @@ def _published_config(
 def _check_method(name: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
     """Refuse drafts of other methods, by what they call themselves or by a tensor that only they have."""
     method = settings.get(METHOD, EAGLES[0])
-    if method not in EAGLES or MASKED in weights:
-        what = f"{METHOD} {method!r}" if method not in EAGLES else f"a tensor {MASKED}, of P-EAGLE"
+    if method not in EAGLES or P_EAGLE_TENSOR in weights:
+        what = f"{METHOD} {method!r}" if method not in EAGLES else f"a tensor {P_EAGLE_TENSOR}, of P-EAGLE"
         raise ValueError(
             f"{name} has {what}: it guesses several tokens in one pass, and only drafts that go on from their own"
             " state are read here (EAGLE-1 to 3, MSD, ViSpec)"
@@ -212,7 +212,8 @@ def _variants(settings: Mapping[str, Any]) -> dict[str, bool]:
     speculators is silent about ``norm_before_residual``, vLLM takes it for granted.
     """
     inner = _eagle_config(settings)
-    known = {"norm_before_residual": NESTED in settings, "norm_output": inner.get("return_hidden_post_norm", False)}
+    normed_output = inner.get("return_hidden_post_norm", False)
+    known = {"norm_before_residual": LAYER_CONFIG in settings, "norm_output": normed_output}
     return {key: bool(settings.get(key, inner.get(key, known.get(key, False)))) for key in VARIANTS}
 
 
@@ -241,9 +242,9 @@ def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a size that is no number.
     """
-    nested = settings.get(NESTED, {})
+    nested = settings.get(LAYER_CONFIG, {})
     if not isinstance(nested, Mapping):
-        raise ValueError(f"{name} has {NESTED} {nested!r}, which is no JSON object")
+        raise ValueError(f"{name} has {LAYER_CONFIG} {nested!r}, which is no JSON object")
     sizes = {**settings, **nested}
     for key in NUMBERS:
         if not isinstance(sizes.get(key, 0), int | None):
@@ -276,22 +277,23 @@ def _state_layers(name: str, settings: Mapping[str, Any], count: int) -> list[in
     [2, n // 2, n - 3] of n layers.
     """
     usual = [2, count // 2, count - 3]
-    ours, theirs, counting = settings.get(IDS), _eagle_config(settings).get(IDS), settings.get(COUNTING)
+    ours, theirs = settings.get(AUX_LAYERS), _eagle_config(settings).get(AUX_LAYERS)
+    counting = settings.get(LAYER_SEMANTICS)
     for ids in (ours, theirs):
         if ids is not None and (not isinstance(ids, list) or not all(isinstance(one, int) for one in ids)):
-            raise ValueError(f"{name} has {IDS} {ids!r}, which are no whole numbers")
-    if counting is not None and counting not in SHIFTED:
-        raise ValueError(f"{name} has {COUNTING} {counting!r}: {' and '.join(SHIFTED)} are known")
+            raise ValueError(f"{name} has {AUX_LAYERS} {ids!r}, which are no whole numbers")
+    if counting is not None and counting not in STATE_OFFSETS:
+        raise ValueError(f"{name} has {LAYER_SEMANTICS} {counting!r}: {' and '.join(STATE_OFFSETS)} are known")
     if theirs is not None and counting is None:
         agreed = ours is not None and [one - 1 for one in ours] == theirs
         if theirs == usual and not agreed:
             raise ValueError(
-                f"{name} has eagle_config.{IDS} {theirs}, which are outputs of layers by SGLang's counting and"
-                f' hidden states by vLLM\'s: write "{IDS}": {usual} (hidden states) into its config.json instead'
+                f"{name} has eagle_config.{AUX_LAYERS} {theirs}, which are outputs of layers by SGLang's counting and"
+                f' hidden states by vLLM\'s: write "{AUX_LAYERS}": {usual} (hidden states) into its config.json instead'
             )
         return _in_range(name, [one + 1 for one in theirs], count)
-    listed = theirs if ours is None else ours
-    return _in_range(name, usual if listed is None else [one + SHIFTED[counting or "vllm"] for one in listed], count)
+    listed, offset = theirs if ours is None else ours, STATE_OFFSETS[counting or "vllm"]
+    return _in_range(name, usual if listed is None else [one + offset for one in listed], count)
 
 
 def _in_range(name: str, layers: list[int], count: int) -> list[int]:
@@ -315,7 +317,7 @@ def _target_width(name: str, read: int, layers: Sequence[int], hidden: int) -> i
     if rest or (hidden and width != hidden and read % hidden == 0):
         raise ValueError(
             f"{name} reads {read} numbers of the target's states, and they are not those of the {len(layers)} hidden"
-            f' states {list(layers)}: write the ones that it reads into its config.json as "{IDS}"'
+            f' states {list(layers)}: write the ones that it reads into its config.json as "{AUX_LAYERS}"'
         )
     return width
 

@@ -23,8 +23,8 @@ from specllava.models.drafts.compressor_config import CompressorConfig, Operator
 from specllava.models.drafts.compressors import ImageAdaptor, compressor_of_config, segments_of
 
 LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, after its final norm
-SECTIONS: Final = ("mrope_section", "mrope_interleaved")
-GIVEN: Final = ("rope_scaling", "rope_parameters")  # where a configuration may say it, beside "rope_theta"
+MROPE_KEYS: Final = ("mrope_section", "mrope_interleaved")
+ROPE_KEYS: Final = ("rope_scaling", "rope_parameters")  # where a configuration may say it, beside "rope_theta"
 USUAL_THETA: Final = 10000.0
 
 
@@ -165,21 +165,21 @@ def rotary_settings(name: str, settings: Mapping[str, Any], in_rows: bool) -> di
         ValueError: settings that are no JSON object, or sections that are not three numbers.
     """
     given: dict[str, Any] = {"rope_theta": settings.get("rope_theta")}
-    for key in GIVEN:
+    for key in ROPE_KEYS:
         one = settings.get(key) or {}
         if not isinstance(one, Mapping):
             raise ValueError(f"{name} has {key} {one!r}, which is no JSON object")
         given |= one
     kind = given.pop("type", None)
     kind = given.pop("rope_type", None) or kind or "default"
-    rope = {key: value for key, value in given.items() if key not in SECTIONS}
+    rope = {key: value for key, value in given.items() if key not in MROPE_KEYS}
     rope |= {"rope_type": "default" if kind == "mrope" else kind, "rope_theta": rope["rope_theta"] or USUAL_THETA}
-    section = given.get(SECTIONS[0])
+    section = given.get(MROPE_KEYS[0])
     if section is None or not in_rows:
         return {"rope_parameters": rope}
     if not isinstance(section, list) or len(section) != 3 or not all(isinstance(one, int) for one in section):
         raise ValueError(f"{name} has mrope_section {section!r}, which are not three whole numbers")
-    return {"rope_parameters": rope, "mrope_section": section, "mrope_interleaved": bool(given.get(SECTIONS[1]))}
+    return {"rope_parameters": rope, "mrope_section": section, "mrope_interleaved": bool(given.get(MROPE_KEYS[1]))}
 
 
 def rotary_axes(section: Sequence[int], interleaved: bool) -> list[int]:

@@ -6,37 +6,11 @@ from typing import Final
 
 from transformers import PretrainedConfig
 
-from specllava.models.families.interface import (
-    FEATURES,
-    Family,
-    Features,
-    GridFeatures,
-    ImageFeatures,
-    Picture,
-    SharedTower,
-    Size,
-    Tiles,
-    picture_key,
-    tower_features,
-)
+from specllava.models.families.interface import Family, SharedTower
 from specllava.models.families.llava import Llava, LlavaNext
 from specllava.models.families.llava_video import LlavaNextVideo, VideoLlava
 from specllava.models.families.plain import AyaVision, Gemma3, Idefics3, InternVL, LlavaOnevision, Mistral3, SmolVLM
 from specllava.models.families.qwen_vl import Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL
-
-__all__ = [
-    "FEATURES",
-    "Family",
-    "Features",
-    "GridFeatures",
-    "ImageFeatures",
-    "Picture",
-    "SharedTower",
-    "Size",
-    "Tiles",
-    "picture_key",
-    "tower_features",
-]
 
 FAMILIES: Final[tuple[Family, ...]] = (
     Llava(),

@@ -53,7 +53,7 @@ class LlavaOnevisionProcessorPil(LlavaOnevisionProcessor):
 
 
 class InternVLProcessorPil(InternVLProcessor):
-    """InternVL's processor, likewise."""
+    """InternVL's processor without its video processor."""
 
     def __init__(
         self,
@@ -217,5 +217,5 @@ class PixtralProcessorPil(ProcessorMixin):
     def replace_image_token(self, image_inputs: Mapping[str, Any], image_idx: int, **_: Any) -> str:
         """Return the tokens of a picture of the size to which it was scaled."""
         height, width = (int(side) // self.square for side in image_inputs["image_sizes"][image_idx])
-        between, behind = self.ends
-        return between.join([self.image_token * width] * height) + behind
+        row_end, image_end = self.ends
+        return row_end.join([self.image_token * width] * height) + image_end

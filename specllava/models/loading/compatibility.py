@@ -47,7 +47,7 @@ def check_pair(
         _check_vision(target, draft)
 
 
-def check_relative(
+def check_same_family(
     name: str,
     config: PretrainedConfig,
     tokenizer: PreTrainedTokenizerBase,

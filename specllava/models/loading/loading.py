@@ -13,21 +13,22 @@ from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.language_model import (
     LANGUAGE_MODELS,
     check_decoder,
+    checked_context,
     input_device,
     language_model_class,
     parse_device,
 )
-from specllava.models.checkpoints.tokens import align, eos_token_ids
+from specllava.models.checkpoints.tokens import eos_token_ids, resize_vocabulary
 from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, draft_config, vision_source
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.models.drafts.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
 from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.fused import fuse
 from specllava.models.families.family import family_of, find_family, known_families
 from specllava.models.families.interface import SharedTower
-from specllava.models.loading.compatibility import check_pair, check_processor, check_relative
-from specllava.models.loading.fused import fuse
+from specllava.models.loading.compatibility import check_pair, check_processor, check_same_family
 from specllava.models.loading.load_options import LoadOptions
-from specllava.models.loading.memory_estimate import check_memory, checked_context, estimate, without_storage
+from specllava.models.loading.memory_estimate import Build, check_memory, estimate, without_storage
 from specllava.models.loading.quantization import kept_whole, quantization_config
 
 
@@ -49,7 +50,7 @@ class LoadedTarget:
     """A target with its processor.
 
     Args:
-        context: tokens of prompt and answer that it takes: as many as were asked for, or as memory is there for.
+        context: tokens of prompt and answer that it takes: as many as requested, or as fit the memory.
     """
 
     name: str
@@ -79,19 +80,13 @@ def load_target(
     device = parse_device(options.device)
     auto = "float32" if device.type == "cpu" else "bfloat16"
     precision = getattr(torch, auto if options.dtype == "auto" else options.dtype)
-    config, small = checkpoint.config(), None
+    config = checkpoint.config()
     check_decoder(checkpoint.name, config.get_text_config())
     family = family_of(config)
     stored = quantization_config(
         options.quantization, device, lambda: kept_whole(without_storage(family.target, config))
     )
-    if draft is not None:
-        small_checkpoint = Checkpoint.at(draft)
-        if is_feature_draft(small_checkpoint):
-            small = (FeatureDraft, sizes_of(small_checkpoint, config))
-        else:
-            small_config = draft_config(small_checkpoint)
-            small = (draft_class(small_checkpoint.name, small_config), small_config)
+    small = None if draft is None else _draft_build(Checkpoint.at(draft), config)
     context = checked_context(options.context, config)
     needed = estimate((family.target, config), small, precision, options.quantization, context)
     context, line = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
@@ -101,12 +96,20 @@ def load_target(
     arguments = _experts(device, precision) | ({} if stored is None else {"quantization_config": stored})
     if device.type != "cpu" or options.device_map:
         arguments["device_map"] = "auto" if options.device_map else {"": device}
-    model = _ready(checkpoint.load(family.target, dtype=precision, **arguments), device)
+    model = _prepare(checkpoint.load(family.target, dtype=precision, **arguments), device)
     try:
         eos_token_ids(model, processor.tokenizer)  # refused here, and not in the first answer
     except ValueError as error:
         raise ValueError(f"{checkpoint.name_or_path}: {error}") from error
     return LoadedTarget(checkpoint.name, model, processor, context)
+
+
+def _draft_build(checkpoint: Checkpoint, target: PretrainedConfig) -> Build:
+    """Return class and configuration of a draft, by which its memory is estimated."""
+    if is_feature_draft(checkpoint):
+        return FeatureDraft, sizes_of(checkpoint, target)
+    config = draft_config(checkpoint)
+    return draft_class(checkpoint.name, config), config
 
 
 def load_draft(
@@ -128,7 +131,7 @@ def load_draft(
     checkpoint, asked = Checkpoint.at(draft), reading or DraftReading()
     if is_feature_draft(checkpoint):
         made = load_feature_draft(checkpoint, target, asked, tell)
-        return LoadedDraft(checkpoint.name + asked.suffix, fuse(_ready(made, input_device(target))), None)
+        return LoadedDraft(checkpoint.name + asked.suffix, fuse(_prepare(made, input_device(target))), None)
     if asked.draft_format is not None:
         raise ValueError(f"{checkpoint.name} is no draft of format {asked.draft_format}: leave --draft-format out")
     if asked.options:
@@ -142,17 +145,17 @@ def load_draft(
     device = input_device(target)
     where: dict[str, Any] = {} if device.type == "cpu" else {"device_map": {"": device}}
     shares = all(isinstance(one, SharedTower) for one in (family, family_of(target.config)))
-    relative = family is not None and not shares  # whose tower and prompt are its own
-    if relative:
-        check_relative(checkpoint.name, config, reads.tokenizer, target.config, processor.tokenizer)
+    own_prompt = family is not None and not shares  # whose tower and prompt are its own
+    if own_prompt:
+        check_same_family(checkpoint.name, config, reads.tokenizer, target.config, processor.tokenizer)
     if family is not None and build is family.target:
         check_processor(checkpoint.name, family, config, reads)
     model = checkpoint.load(build, dtype=target.dtype, **where, **_experts(device, target.dtype))
-    if not relative:
+    if not own_prompt:
         check_pair(target, model, processor, reads)
     elif (rows := target.config.get_text_config().vocab_size) != config.get_text_config().vocab_size:
-        align(model, checkpoint.name, 1 + max(reads.tokenizer.get_vocab().values()), rows)
-    model = fuse(_ready(model, device))
+        resize_vocabulary(model, checkpoint.name, 1 + max(reads.tokenizer.get_vocab().values()), rows)
+    model = fuse(_prepare(model, device))
     return LoadedDraft(checkpoint.name, model, reads if vision_source(model) == "own" else None)
 
 
@@ -182,7 +185,7 @@ def _experts(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     return {"experts_implementation": "eager"} if device.type == "cpu" or dtype == torch.float64 else {}
 
 
-def _ready(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+def _prepare(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
     """Prepare a model: without dropout, on a CPU with its weights laid out for a tree's number of rows.
 
     A linear layer's weight ``[out, in]`` stored column by column holds the same numbers. Multiplying 4 to 64 rows by

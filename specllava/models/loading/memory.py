@@ -48,14 +48,14 @@ class ModelSize:
         """Numbers in one column of its KV cache: the keys and values of a token."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
-    def weight_bytes(self, number: int, linear: float | None = None) -> float:
+    def weight_bytes(self, itemsize: int, linear_itemsize: float | None = None) -> float:
         """Count the bytes of the weights.
 
         Args:
-            number: bytes of one.
-            linear: bytes of one in the decoder's linear layers; as the others without it.
+            itemsize: bytes of one.
+            linear_itemsize: bytes of one in the decoder's linear layers; as the others without it.
         """
-        return float(self.weights * number) + self.linear * ((linear or number) - number)
+        return float(self.weights * itemsize) + self.linear * ((linear_itemsize or itemsize) - itemsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,42 +90,27 @@ class Estimate:
 
 
 def pair_memory(
-    target: ModelSize, draft: ModelSize | None, context: int, number: int, linear: float | None = None
+    target: ModelSize, draft: ModelSize | None, context: int, itemsize: int, linear_itemsize: float | None = None
 ) -> Estimate:
     """Count the memory of a pair.
 
     Args:
-        number: bytes of a weight, and of a number of the caches.
-        linear: bytes of a weight in the linear layers of the target's decoder, if that is quantised.
+        itemsize: bytes of a weight, and of a number of the caches.
+        linear_itemsize: bytes of a weight in the linear layers of the target's decoder, if that is quantised.
     """
     tree = DecodingConfig()
-    columns = target_columns(context, tree)
+    columns = tree.target_columns(context)
     caches, column = columns * target.column, target.column
     if draft is not None:
-        caches += draft_columns(context, tree) * draft.column + columns * draft.states
+        caches += tree.draft_columns(context) * draft.column + columns * draft.states
         column += draft.column + draft.states
     return Estimate(
-        target=target.weight_bytes(number, linear),
-        draft=0.0 if draft is None else draft.weight_bytes(number),
-        caches=float(caches * number),
+        target=target.weight_bytes(itemsize, linear_itemsize),
+        draft=0.0 if draft is None else draft.weight_bytes(itemsize),
+        caches=float(caches * itemsize),
         context=context,
-        column=column * number,
+        column=column * itemsize,
     )
-
-
-def target_columns(length: int, config: DecodingConfig) -> int:
-    """Count columns of the target's KV cache for ``length`` tokens of prompt and answer and the largest tree."""
-    return length + config.nodes + 1
-
-
-def draft_columns(length: int, config: DecodingConfig) -> int:
-    """Count columns of a draft's KV cache likewise; it holds every expanded node until the target has verified."""
-    return target_columns(length, config) + max_expansions(config)
-
-
-def max_expansions(config: DecodingConfig) -> int:
-    """Count the nodes of one tree that the draft may expand: a beam's levels, or a whole static shape."""
-    return max(config.depth * config.width, config.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,17 +198,17 @@ class Precision:
     """How weights are held.
 
     Args:
-        number: bytes of a weight.
-        linear: bytes of one in the linear layers of the target's decoder, where that is quantised.
+        itemsize: bytes of a weight.
+        linear_itemsize: bytes of one in the linear layers of the target's decoder, where that is quantised.
         dtype: option of loading that asks for it.
         schemes: options of loading that quantise the target so, by the kind of device that can run it.
         library: what quantises, by the kind of device.
     """
 
     name: str
-    number: int
+    itemsize: int
     dtype: DTypeName
-    linear: float | None = None
+    linear_itemsize: float | None = None
     schemes: tuple[tuple[Kind, QuantizationName, str], ...] = ()
 
 
@@ -301,7 +286,8 @@ def preset_memory(preset: Preset, precision: Precision, context: int = ENOUGH) -
     if preset.shipped:
         return None
     draft = None if preset.draft is None else PUBLISHED[str(preset.draft)].size
-    return pair_memory(PUBLISHED[str(preset.target)].size, draft, context, precision.number, precision.linear)
+    target = PUBLISHED[str(preset.target)].size
+    return pair_memory(target, draft, context, precision.itemsize, precision.linear_itemsize)
 
 
 def download_bytes(preset: Preset) -> int:

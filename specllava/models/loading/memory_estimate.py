@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import PretrainedConfig, PreTrainedModel
 
+from specllava.models.checkpoints.language_model import max_context
 from specllava.models.drafts.feature_draft import FeatureDraftConfig
 from specllava.models.loading.load_options import QuantizationName
 from specllava.models.loading.memory import ENOUGH, GB, SHORTEST, Estimate, ModelSize, free_bytes, pair_memory
@@ -93,23 +94,6 @@ def _few_modules() -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def max_context(config: PretrainedConfig) -> int:
-    """Return the number of tokens that a model can hold."""
-    return int(config.get_text_config().max_position_embeddings)
-
-
-def checked_context(wanted: int | None, config: PretrainedConfig) -> int:
-    """Return the tokens of prompt and answer that a pair takes; without ``wanted`` as many as its target can hold.
-
-    Raises:
-        ValueError: more than that, or none.
-    """
-    longest = max_context(config)
-    if wanted is not None and not 1 <= wanted <= longest:
-        raise ValueError(f"--context is {wanted}: the target can hold 1 to {longest} tokens")
-    return longest if wanted is None else wanted
 
 
 def weight_bytes(

@@ -85,7 +85,7 @@ def presets() -> dict[str, Preset]:
         "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
         "llava-1.5-13b": Preset("llava-hf/llava-1.5-13b-hf"),
         **_published(),
-        **_relatives(),
+        **_same_family(),
     }
 
 
@@ -149,7 +149,7 @@ def _figures(who: str, tokens: str, speed: str) -> str:
     return f"{who}: {tokens} tokens a pass, {speed} times as fast"
 
 
-def _relatives() -> dict[str, Preset]:
+def _same_family() -> dict[str, Preset]:
     """Return pairs of one family's small and large models, each with its own tower; no figures of theirs are known."""
     qwen2, qwen3 = "Qwen/Qwen2.5-VL-{}-Instruct", "Qwen/Qwen3-VL-{}-Instruct"
     smol, smol_draft = "HuggingFaceTB/SmolVLM2-{}-Instruct", "HuggingFaceTB/SmolVLM2-{}-Video-Instruct"

@@ -65,6 +65,15 @@ def read_size(source: Path | EncodedImage) -> tuple[int, int]:
     return _read(source, lambda picture: picture.size if _orientation(picture) in SIDEWAYS else picture.size[::-1])
 
 
+def is_animated(source: Path | EncodedImage) -> bool:
+    """Return whether a picture has several frames, of which :func:`open_image` reads the first; no pixel is decoded.
+
+    Raises:
+        ValueError: as :func:`read_size`.
+    """
+    return _read(source, lambda picture: bool(getattr(picture, "is_animated", False)))
+
+
 class _Unfit(ValueError):
     """Error of a readable picture that is refused for its size."""
 
@@ -141,6 +150,6 @@ def _upright(picture: Image.Image, longest: int | None, most: int, own: bool = F
 def _orientation(picture: Image.Image) -> int:
     """Return the EXIF orientation, 1 if there is none; of a PNG only if it is before the pixels."""
     if picture.format == "PNG" and "exif" not in picture.info:
-        return 1  # Pillow would decode the picture to look behind it
+        return 1  # Pillow would decode the picture to look after it
     orientation: int = picture.getexif().get(ExifTags.Base.Orientation, 1)
     return orientation

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-FORMATS: Final = ("mov", "mp4", "matroska", "webm", "avi", "mpegts")  # no lists of other files
-SUFFIXES: Final = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".ts")  # of files in those formats
+FORMATS: Final = ("mov", "mp4", "matroska", "webm", "avi", "mpegts", "gif")  # no lists of other files
+SUFFIXES: Final = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".ts")  # of files in those formats that are no pictures
 MAX_FRAMES: Final = highest("frames")  # that are read of a video
 MAX_FILE_FRAMES: Final = 200_000  # that it has, nearly two hours at 30 a second
 HELD_PIXELS: Final = 8 * MAX_PIXELS  # of all frames that are read, 3 bytes each

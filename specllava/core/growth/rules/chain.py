@@ -36,5 +36,5 @@ CHAIN: Final = RuleInfo(
     "one best guess after the other",
     colour="#D55E00",
     symbol="square",
-    tuned=lambda config: {"min_log_prob": max(BENCH_FLOOR, config.min_log_prob)},
+    bench_options=lambda config: {"min_log_prob": max(BENCH_FLOOR, config.min_log_prob)},
 )

@@ -31,7 +31,7 @@ class CostAwareRule(GrowthRule):
     max_branches: int
     _probs: list[float] = field(default_factory=lambda: [1.0], init=False)  # P_v of the tree that is growing
     _widths: list[int] = field(default_factory=list, init=False)  # of its levels
-    _prices: tuple[float, float] = field(default=(0.0, 0.0), init=False)  # of this step
+    _prices: tuple[float, float] = field(default=(0.0, 0.0), init=False)  # per second of drafting, of verifying
     _column: float = field(default=0.0, init=False)  # seconds that a node adds to a verification at the least
     _least: float = field(default=0.0, init=False)  # probability below which a node is worth that in no tree
 
@@ -59,7 +59,7 @@ class CostAwareRule(GrowthRule):
 
     def _begin(self) -> None:
         self._probs, self._widths = [1.0], [1]
-        self._prices = self.cost_model.token_prices
+        self._prices = self.cost_model.prices_per_second
         self._least = self._prices[1] * self._column
 
     def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
@@ -112,5 +112,5 @@ COST_AWARE: Final = RuleInfo(
     "whatever pays on this machine, learnt while decoding",
     colour="#E69F00",
     symbol="star",
-    tuned=lambda config: BENCH_OPTIONS,
+    bench_options=lambda config: BENCH_OPTIONS,
 )

@@ -97,7 +97,7 @@ SEQUOIA: Final = RuleInfo(
     "the best shape for measured acceptance",
     colour="#56B4E9",
     symbol="x",
-    tuned=BENCH_OPTIONS,
+    bench_options=BENCH_OPTIONS,
 )
 OWN_SHAPE: Final = RuleInfo(
     "shape", OwnShapeRule, "a shape of your own, node by node", colour="#8A6D3B", symbol="pentagon", compared=False

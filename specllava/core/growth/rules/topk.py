@@ -39,5 +39,5 @@ def eagle2_tree(depth: int, top_k: int, total: int) -> dict[str, Any]:
 
 
 TOPK: Final = RuleInfo(
-    "topk", TopKRule, "a beam, re-ranked (EAGLE-2)", colour="#CC79A7", symbol="triangle-up", tuned=BENCH_OPTIONS
+    "topk", TopKRule, "a beam, re-ranked (EAGLE-2)", colour="#CC79A7", symbol="triangle-up", bench_options=BENCH_OPTIONS
 )

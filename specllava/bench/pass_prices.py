@@ -1,4 +1,4 @@
-"""Prices of passes, from those that were timed."""
+"""Seconds of passes of any size, from those that were timed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from specllava.bench.timed_run import TimedRun
 Price = Callable[[str, int, int], float]  # model, width and context of a pass to seconds
 
 
-class FloorTime:
-    """Prices of passes by those that were timed: straight lines between widths, and between contexts."""
+class PassPrices:
+    """Seconds of passes by those that were timed: straight lines between widths, and between contexts."""
 
     def __init__(self, passes: Sequence[RawPass]) -> None:
         table: defaultdict[str, defaultdict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
@@ -37,8 +37,8 @@ class FloorTime:
 
     def alone(self, run: TimedRun) -> float:
         """Return the seconds of the target alone for the tokens of a run's steps."""
-        behind = run.prompt_tokens + run.first_tokens - 1
-        return math.fsum(self.seconds("target", 1, behind + number) for number in range(run.step_tokens))
+        columns = run.prompt_tokens + run.first_tokens - 1
+        return math.fsum(self.seconds("target", 1, columns + number) for number in range(run.step_tokens))
 
     def _at_width(self, model: str, column: int, width: int) -> float:
         rows = self._table[model][column]
