@@ -80,7 +80,6 @@ def test_no_word_covers_another_in_any_phase(width: int, saved_page: SavedPages)
             for kind, level, seen in walk(tab, BOXES):
                 assert overlaps(seen) == [], (race.name, number, kind, level)
                 written += len(seen["words"])
-        tab.page.close()
     assert written > 1000
 
 
@@ -124,17 +123,18 @@ def test_the_accepted_branch_is_compared_in_words_and_what_nobody_asked_is_pale(
         assert tab.page.evaluate("document.querySelector('.phase-pairs').textContent").count("kept") == len(
             step.emitted_nodes
         )
-    assert pairs > 0.8 * sum(len(step.emitted_nodes) for step in race.lead.steps)
+    assert pairs > 2 / 3 * sum(len(step.emitted_nodes) for step in race.lead.steps)
 
 
 def test_inside_a_step_tree_phases_cache_and_controls_fit_a_small_laptop_and_stand_still(
     saved_page: SavedPages,
 ) -> None:
-    for race, number in ((RACES["1-describe"], 5), (LESSONS["coin"].race, 3), (LESSONS["saved"].race, 7)):
+    for race, number in ((RACES["1-describe"], 5), (LESSONS["coin"].race, 3), (LESSONS["pass"].race, 7)):
         tab = opened(saved_page, race, show=number, viewport={"width": 1280, "height": 720})
         go_inside(tab, number)
         tops = set()
         for kind, _, (top, bottom, controls, shown) in walk(tab, """() => {
+          document.querySelector(".step").scrollIntoView();
           const at = (name) => document.querySelector(name).getBoundingClientRect();
           return [at(".step").top, at(".controls").bottom, at(".controls").top - at(".step").top,
             [".phases", ".tree", ".kv-cache"].map(at).every((b) => b.height > 20 && b.bottom < at(".controls").y)];
@@ -143,7 +143,6 @@ def test_inside_a_step_tree_phases_cache_and_controls_fit_a_small_laptop_and_sta
             assert shown, (race.name, kind)
             tops.add(round(controls))
         assert len(tops) == 1, (race.name, tops)
-        tab.page.close()
 
 
 @pytest.fixture
@@ -157,48 +156,39 @@ def with_parts(browser: Any, tmp_path: Path) -> Iterator[Visit]:
         yield visited("/saved.html", reduced_motion="reduce")
 
 
-def test_a_phase_can_be_shown_bare_and_is_left_without_a_trace(with_parts: Visit) -> None:
+def test_a_phase_can_be_posed_on_the_tree_alone_and_leaves_no_trace(with_parts: Visit) -> None:
     page = with_parts.page
-    race = RACES["1-describe"]
-    step = race.lead.steps[5]
+    step = RACES["1-describe"].lead.steps[5]
     page.wait_for_timeout(400)
     before = page.evaluate(SEEN)
-    phases = "window.parts.find((part) => part?.enter)"
-    around = ":is(.phases, .inside, .mask, .kv-cache, .phase-said, .sentence)"
-    for call, kind, some in (
-        ("enter('guess', {level: 2, bare: true})", "guess", 3),
-        ("enter('check', {bare: true})", "check", len(step.tree)),
-        ("enter('accept', {bare: true})", "accept", len(step.tree)),
-    ):
-        page.evaluate(f"{phases}.{call}")
-        page.wait_for_timeout(300)
-        assert page.get_attribute(".tree", "data-phase") == kind
-        assert page.locator(around).locator("visible=true").count() == 0
-        seen = page.evaluate(SEEN)
-        assert len(seen["nodes"]) >= min(some, len(step.tree))
-        assert (page.locator(".ph-says").count() > 0) == (kind != "guess")
-    levels = step.tree.depths()
-    page.evaluate(f"{phases}.enter('guess', {{level: 2, bare: true}})")
-    inside = [node for node in page.evaluate(SEEN)["nodes"] if node < len(step.tree)]
-    assert {levels[node] for node in inside} == {0, 1, 2}
-    page.evaluate(f"{phases}.leave()")
+    page.evaluate("""() => {
+      window.drawn = window.parts.find((part) => part?.pose);
+      window.drawn.enter("check");
+      window.check = window.drawn.now();
+      window.drawn.pose(null);
+    }""")
+    assert page.locator(".phase-list").count() == 1
+    page.evaluate("window.drawn.pose(window.check)")
+    page.wait_for_timeout(400)
+    assert page.get_attribute(".tree", "data-phase") == "check"
+    assert page.locator(":is(.phases, .inside, .mask, .kv-cache, .phase-said)").locator("visible=true").count() == 0
+    assert len(page.evaluate(SEEN)["nodes"]) == len(step.tree) and page.locator(".ph-says").count() >= len(step.tree) - 1
+    page.evaluate("window.drawn.pose(null)")
     page.wait_for_timeout(400)
     after = page.evaluate(SEEN)
     assert (after["nodes"], after["shapes"], after["strokes"]) == (before["nodes"], before["shapes"], before["strokes"])
-    assert page.locator(".ph-layer, .tree [class*='ph-'], .is-inside, .is-bare").count() == 0
-    assert page.is_visible(".sentence")
-    page.set_viewport_size({"width": 375, "height": 800})
-    page.evaluate(f"{phases}.enter('check')")
-    assert not page.is_visible(".mask svg")
-    page.evaluate(f"{phases}.unfold()")
-    assert page.is_visible(".mask svg"), "a lesson points at the mask"
+    assert page.locator(".ph-layer, .tree [class*='ph-'], .is-inside").count() == 0
 
 
 def test_the_mask_lights_a_guess_that_has_a_sibling_and_names_all_columns(saved_page: SavedPages) -> None:
     lesson = LESSONS["pass"]
     frames = recorded_frames(None, lesson.race.lead, show=lesson.text.step, lesson=lesson.words)
     tab = saved_page(frames, reduced_motion="reduce")
-    tab.page.wait_for_selector(".tree[data-phase=check]")
+    tab.page.wait_for_selector(".lesson:not([hidden])")
+    tab.page.wait_for_timeout(400)
+    if not tab.page.locator(".phases").is_visible():
+        tab.page.click(".inside-toggle")
+    tab.page.locator(".phase-list button", has_text="check").click()
     tree = lesson.race.lead.steps[lesson.text.step].tree
     first = max(tree.children()[0], key=lambda node: tree.log_probs[node])
     siblings = [token_label(lesson.race.lead, tree.tokens[node]) for node in tree.children()[0] if node != first]
@@ -213,7 +203,7 @@ def test_the_mask_lights_a_guess_that_has_a_sibling_and_names_all_columns(saved_
 
 
 def test_the_bracket_and_its_words_are_whole_in_trees_of_any_height(saved_page: SavedPages) -> None:
-    for race, number in ((bushy_race(), 4), (RACES["1-describe"], 5), (LESSONS["saved"].race, 7)):
+    for race, number in ((bushy_race(), 4), (RACES["1-describe"], 5), (LESSONS["pass"].race, 7)):
         tab = opened(saved_page, race, show=number)
         for pruned in (False, True):
             if pruned and tab.page.is_enabled(".with-pruned input"):
@@ -227,4 +217,3 @@ def test_the_bracket_and_its_words_are_whole_in_trees_of_any_height(saved_page: 
             assert words["y"] > lowest, (race.name, pruned)
             if not pruned:
                 assert overlaps(seen) == [], race.name
-        tab.page.close()

@@ -30,6 +30,7 @@ export function createDrawing(chart, words) {
     for (const { customdata = [], uid } of chart.data) {
       const [points, labels] = ["point", "textpoint"].map((name) => chart.querySelectorAll(`.trace${uid} .${name}`));
       customdata.forEach((node, place) => marks.set(node, { point: points[place], label: labels[place] }));
+      labels.forEach((label) => label.classList.remove("ph-guess")); // it is wider as it was drawn
     }
     for (const mark of marks.values()) {
       const [box, text] = [mark.point, mark.label].map((element) => element && boxOf(element, corner));

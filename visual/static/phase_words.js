@@ -20,7 +20,7 @@ export function layWords(layer, notes, marks, size) {
     const { node } = note;
     if (note.fate === "open" && !marks.get(node).boxes[1]) continue; // a word without its guess
     const places = placesOf(note, marks.get(node).boxes, ruler.measureText(textOf(note)).width);
-    const place = places.find((box) => free(box, node) && (!box.lifts || free({ ...marks.get(node).boxes[1], y: box.lifts }, node)));
+    const place = places.find((box) => free(box, box.lifts ? node : null) && (!box.lifts || free({ ...marks.get(node).boxes[1], y: box.lifts }, node)));
     if (!place) continue;
     layer.append(written(note, place));
     taken.push({ x: place.x, y: place.y, width: place.width, height: place.height });
@@ -37,7 +37,7 @@ function placesOf({ beyond, mark }, [point, label], long) {
   const [width, height, middle] = [long + 2 * AIR, LINE, { x: point.x + point.width / 2, y: point.y + point.height / 2 }];
   const beside = label && label.x > middle.x; // the tree is upright
   const right = label && label.x + label.width + AWAY;
-  const under = { x: label?.x, y: label && label.y + label.height - 1, width, height };
+  const under = { x: label?.x, y: label && label.y + label.height, width, height };
   if (beyond) return [beside ? under : { x: point.x + point.width + AWAY, y: middle.y - LINE / 2, width, height }];
   const foot = label ? label.y + label.height : point.y;
   const full = beside ? [{ x: right, y: middle.y - LINE / 2, width, height }, under]

@@ -8,10 +8,11 @@ const HEIGHT = 190; // pixels that every step has, so that nothing below it jump
 const ROW = 29; // pixels of a row in a tree that needs more than that: no label touches the node above it
 const INSIDE = { row: 52, height: 360, level: 46 }; // of a row with a line of words above its label, and as long as the tree is no higher; of an upright level
 const LEVEL = 38; // pixels between depths of an upright tree
-const TALLEST = 900;
+const TALLEST = 1000;
 const [MARKER, LETTER] = [18, 7.5]; // pixels of a marker, and of a letter beside it
 const [STUBS, TIP, WORDS] = [24, 6, 20]; // pixels from the lowest node down to the bracket, of its ends, and of the words below it
 const JUDGED = ["accepted", "rejected", "unreached"];
+const EMPTY = " "; // as of visual/figures/tree_figure.py
 const FOLD = 14; // columns no farther apart than this belong to a fold
 const STRAIGHT = 0.55; // of a level, where a lone guess follows a lone guess: the first fork is soon in sight
 
@@ -55,10 +56,15 @@ function upright(data, layout, width, inside) {
   }
   const down = (x) => (x === null ? null : -between(columns, depths, x));
   const rows = data.flatMap(({ y }) => y).filter((y) => y !== null);
-  const letters = Math.max(2, Math.floor((width / (Math.max(...rows) - Math.min(...rows) + 1.7) - MARKER) / LETTER));
-  const short = (label) => (label.length > letters && !label.includes("&") ? `${label.slice(0, letters - 1)}…` : label);
+  const across = width / (Math.max(...rows) - Math.min(...rows) + 1.7); // pixels of a row
+  // Letters that a label has before the next node of its depth; none where not even three have room.
+  const letters = (x, y) => {
+    const gaps = data.flatMap((trace) => trace.x.map((other, place) => (other === x ? trace.y[place] - y : 0))).filter((gap) => gap > 0);
+    return Math.floor((Math.min(Math.max(...rows) - y + 1.2, ...gaps) * across - MARKER) / LETTER);
+  };
+  const short = (label, most) => (label.includes("&") || label.length <= most ? label : most < 3 ? EMPTY : `${label.slice(0, most - 1)}…`);
   const turned = data.map((trace) => ({
-    ...trace, x: trace.y, y: trace.x.map(down), ...(trace.text && { text: trace.text.map(short), textposition: "middle right" }),
+    ...trace, x: trace.y, y: trace.x.map(down), ...(trace.text && { text: trace.text.map((label, place) => short(label, letters(trace.x[place], trace.y[place]))), textposition: "middle right" }),
   }));
   const shapes = layout.shapes.map((shape) => ({ ...shape, path: shape.path.replace(/(-?[\d.]+),(-?[\d.]+)/g, (_, x, y) => `${y},${down(Number(x))}`) }));
   const deepest = depths.at(-1) ?? 0;
