@@ -71,8 +71,8 @@ export function create(root, { player, step: view, part, live, teach }) {
       if (lesson.node !== null) view.choose(lesson.node);
       if (ASKED_AT[lesson.phase]) inside(ASKED_AT[lesson.phase]);
       else part("phases").pose(GUESSES);
-      look();
       mark(placeOf(BEFORE));
+      look();
     });
   }
 
