@@ -19,7 +19,7 @@
 
   const still = paint.querySelector(".still");
   reveal();
-  const same = [".asked", ".step-name", ".sentence"].filter((selector) => paint.querySelector(selector));
+  const same = [".asked", ".step-name", ".sentence"].filter((selector) => paint.querySelector(selector)?.textContent); // a skeleton has no sentence yet
   const told = (root) => same.map((selector) => root.querySelector(selector)?.textContent).join("\n");
   const wanted = told(paint);
   const drawn = () => document.querySelector(".tree .main-svg");

@@ -71,8 +71,8 @@ export function create(root, { player, step: view, part, live, teach }) {
       if (lesson.node !== null) view.choose(lesson.node);
       if (ASKED_AT[lesson.phase]) inside(ASKED_AT[lesson.phase]);
       else part("phases").pose(GUESSES);
-      look();
       mark(placeOf(BEFORE));
+      look();
     });
   }
 
@@ -80,7 +80,7 @@ export function create(root, { player, step: view, part, live, teach }) {
     posing = true;
     part("phases").enter(kind);
     posing = false;
-    for (const fold of root.querySelectorAll(".mask > details")) fold.open = lesson.place === "mask"; // the cache has its room
+    for (const fold of root.querySelectorAll(".mask-fold")) fold.open = lesson.place === "mask"; // the cache has its room
   }
 
   // Who goes inside the step, or leaves it, has seen what was hidden.
