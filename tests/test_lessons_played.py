@@ -1,4 +1,4 @@
-"""Every lesson from its question to its answer in the browser: what it points at is in sight, and nothing gives it away."""
+"""Every lesson from question to answer in the browser: what it points at is in sight, and nothing gives it away."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class Played:
         raise AssertionError((argument, found))
 
     def opens(self, lesson: Lesson) -> None:
-        self.until("(title) => document.querySelector('.lesson-title')?.textContent === title ? '' : 'not yet'", lesson.text.title)
+        shown = "(title) => document.querySelector('.lesson-title')?.textContent === title ? '' : 'not yet'"
+        self.until(shown, lesson.text.title)
         self.until("() => document.querySelector('.tree').dataset.phase ? '' : 'no phase'")
 
     def asks(self, lesson: Lesson, room: bool) -> None:

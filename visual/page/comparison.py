@@ -271,6 +271,7 @@ def open_pair_row(state: AppState, kept: Comparisons, event: gr.EventData, sessi
         prompt, race = kept.pair(name, number)
     except ValueError as refusal:
         return *(gr.skip() for _ in range(4)), error(f"This cannot be opened: {refusal}")
+    assert isinstance(number, int)  # anything else was refused
     replace_race(state, session, race, own=True)
     address = data_address(prompt.picture.preview())
     said = info(f"Prompt {number + 1} is open in the player above, A against B word by word below its tree.")
