@@ -138,7 +138,9 @@ class Pair:
         reading = DraftReading(draft_format, draft_state_layers, draft_rope_theta)
         loaded = load_draft(draft, self.target, self.processor, reading, tell)
         drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
-        return replace(self, **drafting, costs=None)
+        pair = replace(self, **drafting, costs=None)
+        vars(pair)["engines"] = self.engines.beside(self.target)
+        return pair
 
     @cached_property
     def device(self) -> torch.device:

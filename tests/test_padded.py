@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -209,6 +210,24 @@ def test_drafts_that_read_states_grow_the_trees_that_they_grow_elsewhere(name: s
             grown.append([item.tree.tokens for item in models.stream(request) if isinstance(item, StepTrace)])
         assert grown[0] == grown[1]
     assert sum(recorder.replayed for recorder in passes) > 10
+
+
+def test_pairs_of_one_target_share_its_free_engines_and_no_draft_outlives_its_pair(shipped: Any):
+    pair = replace(shipped("float32"), passes="padded")
+    others = [pair.with_draft(Path("assets/toy/draft")) for _ in range(3)]
+    config = DecodingConfig(max_new_tokens=6)
+    said, slabs = set(), set()
+    for one in (pair, *others):
+        said.add(tuple(answer(one, one.prompt(models.picture(0), "Describe it."), config, one.engines)))
+        gc.collect()  # caches give back what they held
+        free = one.engines.engine(one.target, 1)
+        slabs.add(id(free))
+        one.engines.give_back([free])
+    assert len(said) == 1 and len(slabs) == 1, "the target's engine of the first answer served all of them"
+    drafts = [weakref.ref(one.draft) for one in others]
+    del one, others
+    gc.collect()
+    assert not any(draft() for draft in drafts), "a pool kept the engine of a draft that was dropped"
 
 
 def test_a_dialogue_that_outgrows_its_slab_goes_on(monkeypatch: pytest.MonkeyPatch):

@@ -46,8 +46,17 @@ class EnginePool:
         if exact and runner is None:
             raise ValueError("exact passes are padded ones: leave passes at auto, padded or graphs")
         self.runner, self._exact = runner, exact
-        self._free: list[PaddedEngine | PaddedFeatureEngine] = []
+        self._free: dict[int, list[PaddedEngine | PaddedFeatureEngine]] = {}  # by the id of their model
         self._warned: set[str] = set()
+
+    def beside(self, target: PreTrainedModel) -> EnginePool:
+        """Return a pool for another draft of the target: free engines of the target are shared, those of drafts not.
+
+        A draft that is dropped takes its engines with it.
+        """
+        pool = EnginePool(self.runner, self._exact)
+        pool._free[id(target)] = self._free.setdefault(id(target), [])
+        return pool
 
     def check(self, target: PreTrainedModel) -> None:
         """Refuse a target that cannot be decoded by exact passes, if they are exact.
@@ -99,16 +108,15 @@ class EnginePool:
         for engine in engines:
             if isinstance(engine, PaddedEngine | PaddedFeatureEngine):
                 engine.keep(0, [])
-                own = [one for one in self._free if one.model is engine.model]
-                gone = own[: max(0, len(own) + 1 - MOST_FREE)]
-                self._free = [one for one in self._free if all(one is not old for old in gone)] + [engine]
+                own = self._free.setdefault(id(engine.model), [])
+                own[:] = [*own[-(MOST_FREE - 1) :], engine]
 
     def _take(self, model: PreTrainedModel, capacity: int) -> AnyEngine | None:
         """Return the smallest free engine that fits. If none does, texts have outgrown them, and they are dropped."""
-        own = sorted((e for e in self._free if e.model is model), key=lambda engine: engine.cache.capacity)
-        fitting = next((engine for engine in own if engine.cache.capacity >= capacity), None)
-        gone = own if fitting is None else [fitting]
-        self._free = [engine for engine in self._free if all(engine is not one for one in gone)]
+        own = self._free.get(id(model), [])
+        fits = (engine for engine in own if engine.cache.capacity >= capacity)
+        fitting = min(fits, key=lambda engine: engine.cache.capacity, default=None)
+        own[:] = [] if fitting is None else [engine for engine in own if engine is not fitting]
         return fitting
 
     def _padding(self, model: PreTrainedModel) -> Callable[[], PassRunner] | None:
