@@ -126,7 +126,7 @@ def test_a_live_run_gets_a_link_that_opens_it(opened: Visitor) -> None:
 
 def test_a_run_that_is_too_large_for_a_link_is_saved_as_a_file(opened: Visitor) -> None:
     tab = opened()
-    tab.page.set_input_files("#open-race input, input#open-race", LESSONS / "coin.json")
+    tab.page.set_input_files("input:has(+ #open-race)", LESSONS / "coin.json")
     tab.wait("document.querySelector('.origin').textContent.includes('from coin')")
     tab.page.click(".files summary")
     tab.page.click("[data-file=link]")
