@@ -465,7 +465,9 @@ def test_links_lead_where_those_of_the_live_page_lead(page: Visitor, code: str) 
     queries = [{name: rng.choice(values) for name in rng.sample(names, rng.randrange(4))} for _ in range(300)]
     queries += [{"example": race.name, "turn": turn, "step": turn} for race in EXAMPLES for turn in values]
     examples = [{"name": race.name, "steps": [len(turn.lead.steps) for turn in race.turns]} for race in EXAMPLES]
-    places = [{"number": lesson.number, "step": lesson.text.step} for lesson in LESSONS]
+    places = [
+        {"number": lesson.number, "step": lesson.text.step, "steps": len(lesson.race.lead.steps)} for lesson in LESSONS
+    ]
     asked = {"code": code, "queries": queries, "examples": examples, "lessons": places}
     for query, found in zip(queries, page().page.evaluate(FOLLOWED, asked), strict=True):
         link = follow_link(query, EXAMPLES, LESSONS)

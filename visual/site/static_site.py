@@ -75,6 +75,7 @@ class StaticSite:
         index = {
             "modules": MODULES,
             "plotly": own.plotly,
+            "live": self.live,
             "blank": files.add("blank.html", blank.encode()),
             "examples": [{"name": one.name, "file": one.file, "steps": one.steps} for one in examples],
             "lessons": [

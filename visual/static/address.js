@@ -6,7 +6,8 @@ const MOST = 2 ** 21; // bytes of an unpacked one
 const EACH = 300; // milliseconds between two changes: browsers refuse more than some hundred in half a minute
 const TRIES = 200; // of 50 ms, until the page has its button for race files
 const MARK = "#race=";
-const RACE_FILE = "#open-race input[type=file], input[type=file]#open-race";
+const NAME = "shared-run"; // of the file
+const RACE_FILE = "input[type=file]:has(+ #open-race)";
 
 export function create(root, { player, part, live, teach, modules }) {
   const { packed: pack, unpacked } = modules.files;
@@ -22,25 +23,29 @@ export function create(root, { player, part, live, teach, modules }) {
   if (opening) openRace();
 
   function begin(next) {
-    if (opening) opening = !next.source.startsWith("from ");
-    else if (run && !next.again) race = "";
+    const linked = opening && next.source.includes(NAME);
+    if (run && !next.again && !linked) race = "";
     if (run && !next.again) notice.textContent = "";
+    if (run || linked) opening = false; // or the link's run was refused, and another one chosen
     run = next;
   }
 
+  // Whether the run is the one that the address named: the page may begin with another.
+  const asked = () => !opening && (query.get("lesson") ?? String(run.lesson?.number)) === String(run.lesson?.number) && (query.get("example") ?? run.example) === run.example;
+
   // The end comes before the first step is shown, and says which step that is.
   function end(frame) {
-    if (!wanted || opening || run.live) return;
+    if (!wanted || !asked() || run.live) return;
     const { turn, show } = part("dialogue");
-    if (wanted.turn && turn() && wanted.turn !== turn()) setTimeout(show, 0, wanted.turn - 1);
-    else if (wanted.step) frame.show = wanted.step - 1;
+    if (wanted.turn && turn() && wanted.turn !== turn()) return setTimeout(show, 0, wanted.turn - 1);
+    if (wanted.step) frame.show = wanted.step - 1;
     wanted.turn = null;
   }
 
   function step() {
     if (opening) return;
-    const [kind, level] = wanted?.phase?.split("-") ?? [];
-    if (player.end) wanted = null;
+    const [kind, level] = (asked() && wanted?.phase?.split("-")) || [];
+    if (player.end && asked() && !wanted?.turn) wanted = null;
     if (kind) queueMicrotask(() => part("phases").enter(kind, whole(level)));
     plain ??= JSON.stringify(names());
     write();
@@ -100,7 +105,7 @@ export function create(root, { player, part, live, teach, modules }) {
       if (race.length > LONGEST) throw new Error(`it has ${race.length.toLocaleString("en")} characters, and at most ${LONGEST.toLocaleString("en")} are read`);
       const text = await unpacked(race.replaceAll("-", "+").replaceAll("_", "/"), MOST, "deflate-raw");
       const files = new DataTransfer();
-      files.items.add(new File([text], "shared-run.json", { type: "application/json" }));
+      files.items.add(new File([text], `${NAME}.json`, { type: "application/json" }));
       for (let tries = 0; !document.querySelector(RACE_FILE) && tries < TRIES; tries++) await new Promise((on) => setTimeout(on, 50));
       const input = document.querySelector(RACE_FILE);
       input.files = files.files;

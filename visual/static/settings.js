@@ -2,6 +2,8 @@
 // DecodingConfig; which options count for now, and the summary of them, is asked of the server after every change.
 
 const MANY = 150; // milliseconds in which changes reach the server as one
+const NAMED = "set-"; // before an option's name in the address
+const LONGEST = 2000; // characters of a value in an address
 
 // `editors` has, by an option's name, what makes an editor beside its field (draw_tree.js); `pair_choice` makes the choice
 // of another pair, which the server knows afresh each time that the drawer opens.
@@ -10,6 +12,7 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
   const find = (selector) => root.querySelector(selector);
   const drawer = find(".drawer");
   const controls = new Map(); // by the option's name: { row, show(value), refuse(why) }
+  const defaults = props.value;
   let asked = 0;
   let soon = 0;
 
@@ -32,6 +35,8 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
   find(".drawer-run").addEventListener("click", run);
   watch("value", show);
   describe(props.described);
+  const linked = addressed(props.groups, new URLSearchParams(location.search));
+  if (Object.keys(linked).length) change(linked);
   show();
 
   function run() {
@@ -49,6 +54,7 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
 
   async function tell() {
     const number = ++asked;
+    keepInAddress(props.groups, props.value, defaults);
     const described = await server.described(props.value).catch(() => null);
     if (described && number === asked) describe(described);
   }
@@ -64,6 +70,24 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
       control.refuse(refused[name] ?? "");
     }
   }
+}
+
+// Options of a link, as the form holds them; the server refuses what is none. A link loads no other models.
+function addressed(groups, query) {
+  const options = groups.flatMap(({ options }) => options).filter(({ name, loads }) => !loads && query.has(NAMED + name));
+  return Object.fromEntries(options.map(({ name, bounds }) => {
+    const value = query.get(NAMED + name).slice(0, LONGEST);
+    return [name, bounds && value !== "" ? Number(value) : value];
+  }));
+}
+
+function keepInAddress(groups, value, defaults) {
+  const address = new URL(location.href);
+  for (const { name, loads } of groups.flatMap(({ options }) => options)) {
+    if (loads || same(value[name], defaults[name])) address.searchParams.delete(NAMED + name);
+    else address.searchParams.set(NAMED + name, value[name] ?? "");
+  }
+  history.replaceState(history.state, "", address);
 }
 
 // Presets are of the tree: whichever draft was chosen goes on guessing.

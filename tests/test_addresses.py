@@ -1,0 +1,161 @@
+"""Addresses of what is shown: they follow it, open it again, and hold a live run."""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from support.browser import FINISHED, SavedPages, Server, Visit, Visitor, visits
+from support.visual_traces import synthetic_race
+
+from visual.player.frames import recorded_frames
+
+LESSONS = Path(__file__).parents[1] / "assets" / "lessons"
+CLIPBOARD = ["clipboard-read", "clipboard-write"]
+INSIDE = "document.querySelector('.phase-list [aria-current=step]')?.textContent"
+
+
+@pytest.fixture
+def opened(shipped_page: Server, browser: Any) -> Iterator[Visitor]:
+    """Open the shipped page; at the end no tab may have asked another host or logged an error."""
+    with visits(browser, shipped_page.address) as open_page:
+        yield open_page
+
+
+def shown(tab: Visit) -> dict[str, str]:
+    """The names and values of a tab's address."""
+    return {name: values[0] for name, values in parse_qs(urlsplit(tab.page.url).query).items()}
+
+
+def has(tab: Visit, **expected: str) -> None:
+    """Wait until the address says exactly this."""
+    for _ in range(100):
+        if shown(tab) == expected:
+            return
+        tab.page.wait_for_timeout(50)
+    assert shown(tab) == expected
+
+
+def packed(data: bytes) -> str:
+    """Pack as a link does: raw deflate, base64url."""
+    press = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return base64.urlsafe_b64encode(press.compress(data) + press.flush()).decode().rstrip("=")
+
+
+def test_an_address_follows_step_phase_view_and_presentation_and_opens_them_again(opened: Visitor) -> None:
+    tab = opened("?example=2-story&step=3&phase=check&view=explain")
+    tab.wait(f"{INSIDE} === 'check'")
+    assert tab.step() == 3
+    entries = tab.page.evaluate("history.length")
+    tab.page.focus(".stage")
+    tab.page.keyboard.press(".")
+    has(tab, example="2-story", step="3", phase="accept", view="explain")
+    tab.page.click("[data-present]")
+    has(tab, example="2-story", step="3", phase="accept", view="explain", present="1")
+    tab.page.reload()
+    tab.page.wait_for_selector(".tree .main-svg")
+    tab.wait(f"{INSIDE} === 'accept' && document.querySelector('#columns').classList.contains('present')")
+    assert tab.step() == 3
+    tab.page.keyboard.press("Escape")
+    tab.page.click(".phase-leave")
+    tab.page.click("[data-do=next]")
+    has(tab, example="2-story", step="4", view="explain")
+    assert tab.page.evaluate("history.length") == entries
+
+
+def test_the_first_screen_has_the_plain_address_and_its_link_the_whole_one(opened: Visitor) -> None:
+    tab = opened(permissions=CLIPBOARD)
+    first = tab.step()
+    tab.page.click("[data-do=next]")
+    has(tab, example="1-describe", step=str(first + 1))
+    tab.page.click("[data-do=previous]")
+    has(tab)
+    tab.page.click(".files summary")
+    tab.page.click("[data-file=link]")
+    has(tab, example="1-describe", step=str(first))
+    assert tab.page.evaluate("navigator.clipboard.readText()") == tab.page.url
+
+
+def test_a_lesson_opens_at_another_step_without_asking(opened: Visitor) -> None:
+    tab = opened("?lesson=5&step=2")
+    assert tab.step() == 2 and tab.page.locator(".sentence").is_visible()
+    assert not tab.page.locator(".asking").count()
+    has(tab, lesson="5", step="2")
+
+
+def test_settings_that_differ_from_the_defaults_are_in_the_address(opened: Visitor) -> None:
+    tab = opened("?set-rule=topk&set-depth=3&set-nodes=none")
+    tab.wait("document.querySelector('.summary').textContent.includes('nodes')")
+    assert "change the settings" in tab.page.text_content(".summary")
+    tab.page.click(".settings-open")
+    assert tab.page.input_value("#option-depth") == "3"
+    tab.page.fill("#option-nodes", "7")
+    for _ in range(100):
+        if shown(tab).get("set-nodes") == "7":
+            break
+        tab.page.wait_for_timeout(50)
+    assert {"set-rule": "topk", "set-depth": "3", "set-nodes": "7"}.items() <= shown(tab).items()
+
+
+def test_a_live_run_gets_a_link_that_opens_it(opened: Visitor) -> None:
+    tab = opened(permissions=CLIPBOARD)
+    tab.run("What is in the link?")
+    tab.wait(f"document.querySelector('.asked').textContent.includes('in the link') && {FINISHED}")
+    words = tab.page.text_content("[data-lane=speculative]")
+    tab.page.click("[data-do=previous]")
+    tab.page.click(".files summary")
+    tab.page.click("[data-file=link]")
+    tab.wait("document.querySelector('.menu-note').textContent !== ''")
+    link = tab.page.evaluate("navigator.clipboard.readText()")
+    assert link == tab.page.url and "#race=" in link and len(link) < 31_000
+    other = opened("?" + urlsplit(link).query + "#" + urlsplit(link).fragment)
+    other.wait("document.querySelector('.origin').textContent.includes('from shared-run')")
+    assert "in the link" in other.text(".asked")
+    other.wait(f"document.querySelector('.step-name').textContent.startsWith('Step {tab.step()} ')")
+    other.page.click("[data-do=last]")
+    assert other.page.text_content("[data-lane=speculative]") == words
+    other.page.locator("button.example").first.click()
+    other.wait("document.querySelector('.origin').textContent.includes('recorded run') && !location.hash")
+
+
+def test_a_run_that_is_too_large_for_a_link_is_saved_as_a_file(opened: Visitor) -> None:
+    tab = opened()
+    tab.page.set_input_files("input:has(+ #open-race)", LESSONS / "coin.json")
+    tab.wait("document.querySelector('.origin').textContent.includes('from coin')")
+    tab.page.click(".files summary")
+    tab.page.click("[data-file=link]")
+    tab.wait("document.querySelector('.menu-note').textContent.includes('save it as a file')")
+    assert re.search(r"\([3-9]\d,\d{3} characters, at most 30,000\)", tab.text(".menu-note"))
+    assert not urlsplit(tab.page.url).fragment
+
+
+@pytest.mark.parametrize(("fragment", "line"), [
+    ("!" * 40, "The run in this link cannot be opened: it is damaged"),
+    ("A" * 30_001, "The run in this link cannot be opened: it has 30,001 characters, and at most 30,000 are read"),
+    (packed(bytes(2**21 + 1)), "The run in this link cannot be opened: it unpacks to more than the 2,097,152 bytes"),
+    (packed(b'{"dialogue": 3}'), "This file cannot be opened: shared-run.json is not a recorded race:"),
+])  # fmt: skip
+def test_a_link_with_a_run_of_a_stranger_is_refused_in_one_line(opened: Visitor, fragment: str, line: str) -> None:
+    tab = opened("?view=workbench#race=" + fragment)
+    notice = ".link-notice" if "link" in line else "#notice .notice"
+    tab.wait(f"document.querySelector({notice!r})?.textContent.includes({line!r})")
+    assert "\n" not in tab.text(notice).strip()
+    assert "recorded run" in tab.text(".origin")
+
+
+def test_a_saved_page_opens_at_the_step_and_phase_of_its_address(saved_page: SavedPages) -> None:
+    race = synthetic_race(1)
+    tab = saved_page(recorded_frames(race["target-only"], race["speculative"]))
+    tab.page.goto(f"{tab.page.url.partition('?')[0]}?step=2&phase=check&present=1&view=explain")
+    tab.page.wait_for_selector(".phase-list [aria-current=step]")
+    assert tab.step() == 2 and tab.page.evaluate(INSIDE) == "check"
+    assert tab.page.locator("#columns.present").count() == 1
+    tab.page.click(".phase-leave")
+    tab.page.click("[data-do=next]")
+    has(tab, step="3", present="1", view="explain")
