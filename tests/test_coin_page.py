@@ -96,6 +96,29 @@ def test_tosses_cover_p_the_wrong_verifier_misses_and_a_phone_need_not_scroll(sa
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
 
 
+def test_the_coin_opens_at_the_closest_call_and_no_bar_leaves_its_box(saved: Open) -> None:
+    closest = 0
+    for number in (SHOW, 0, len(TRACE.steps) // 2):
+        draws = TRACE.steps[number].draws
+        page = saved(step=number, viewport={"width": 768, "height": 1024})
+        page.click(".inside-toggle")
+        page.click(".phase-list button:text('accept')")
+        refused = [i for i, draw in enumerate(draws) if draw.acceptance is not None and not draw.accepted]
+        if refused:
+            place = min(refused, key=lambda i: abs(draws[i].uniform - (draws[i].acceptance or 0)))
+            assert page.inner_text(".coin-count") == f"decision {place + 1} of {len(draws)}"
+            closest += 1
+        for _ in draws:
+            line, parts, tracks = page.evaluate("""() => {
+              const boxes = (name) => [...document.querySelectorAll(name)].map((one) => one.getBoundingClientRect());
+              return [boxes(".coin-line")[0].right, Math.max(...boxes(".coin-part").map((box) => box.right)),
+                Math.min(...boxes(".coin-track").map((box) => box.width))];
+            }""")
+            assert parts <= line + 1 and tracks >= 40
+            page.click(".coin-decision .coin-bar button >> nth=0", force=True)
+    assert closest
+
+
 def test_with_motion_the_histogram_fills_until_all_are_tossed(saved: Open) -> None:
     page = saved(reduced_motion="no-preference")
     unfold(page)

@@ -114,6 +114,10 @@ def test_a_saved_tree_has_title_sentence_and_legend_and_no_halo(
         names = {part.tag.split("}")[1]: "".join(part.itertext()) for part in root}
         assert squeezed(names["desc"]) == squeezed(tab.text(".sentence"))
         assert tab.text(".asked") in names["title"]
+        italics = [part for part in root.iter() if part.attrib.get("font-style") == "italic"]
+        assert len(italics) >= tab.page.locator(".sentence .say-em").count()
+        (pruned,) = [part for part in root.iter() if (part.attrib.get("d") or "").endswith("l14,7")]
+        assert pruned.attrib["stroke-dasharray"] == "none", "a stub is a slanted line, in the tree and in its key"
         picture = Image.open(io.BytesIO(downloaded(tab, "png")))
         assert picture.size == tuple(3 * int(root.attrib[side]) for side in ("width", "height"))
         left, top, right, bottom = ImageChops.difference(  # nothing touches the edge, so nothing was cut
