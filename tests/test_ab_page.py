@@ -167,7 +167,8 @@ def test_a_row_opens_both_of_its_runs() -> None:
     requests.request(("me", "race"), race)
     picture, address, question, frames, note = opened(kept, [name, 1], requests)
     run_frame = json.loads(frames[0])
-    assert (picture, question, note, race.state) == (PICTURE, "Two?", "", "left")
+    assert (picture, question, race.state) == (PICTURE, "Two?", "left")
+    assert "Prompt 2 is open in the player above" in note
     assert {"against", "a_name", "b_name"} <= run_frame.keys() and run_frame["picture"] == address
     assert (run_frame["a_name"], run_frame["b_name"]) == ("rule chain", "rule entropy")
 

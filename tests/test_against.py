@@ -494,7 +494,7 @@ def test_the_cost_of_checking_from_which_trees_pay_makes_both_sides_as_fast(
         for question in ASKED:
             for event in pair.race_sides(question.image, question.text, config, config):
                 if event.lane.name == "A" and isinstance(event.item, StepTrace):
-                    seconds += scaled.step_seconds(event.draft_widths, event.item.tree.drafted)
+                    seconds += scaled.step_seconds(event.draft_pass_tokens, event.item.tree.drafted)
                     tokens, passes = tokens + len(event.item.emitted), passes + 1
         return seconds / tokens, tokens / passes
 

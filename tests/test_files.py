@@ -306,7 +306,7 @@ class _Scripts(HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         given = dict(attributes)
-        self.asked += [v for k, v in attributes if k in ("src", "href") and v and not v.startswith("data:")]
+        self.asked += [v for k, v in attributes if k in ("src", "href") and v and not v.startswith(("data:", "?view="))]
         if tag == "script":
             self.kinds.append(given.get("type") or "classic")
             self.inside = given.get("id") == "frames"
@@ -329,7 +329,8 @@ def test_a_page_of_its_own_holds_hostile_texts_as_data(monkeypatch: pytest.Monke
     standalone.halves.cache_clear()
     assert json.loads(parser.frames) == frames
     assert "<" not in parser.frames
-    assert parser.kinds == ["application/json", "text/plain", *["text/plain"] * len(MODULES), "classic", "module"]
+    modules = ["text/plain"] * len(MODULES)
+    assert parser.kinds == ["classic", "application/json", "text/plain", *modules, "classic", "module"]
     assert parser.asked == []
 
 

@@ -124,7 +124,7 @@ def test_lessons_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None
     index.write_text(json.dumps([told]))
     assert load_lessons(tmp_path)[0].words == {
         "title": "t", "question": "q?", "answer": "a", "place": "tree", "phase": None, "node": None, "number": 1,
-        "count": 1,
+        "count": 1, "step": 0,
     }  # fmt: skip
     for wrong, why in (
         ({"step": 999}, r"race-0 is about step 999 of a race of \d+ steps"),

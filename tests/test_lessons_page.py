@@ -1,4 +1,4 @@
-"""Lessons in the browser: in order, linked, pointed at, and in front of a room."""
+"""Lessons in the browser: in order, linked and pointed at."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def shows(tab: Visit, lesson: Any) -> None:
     assert tab.text(".lesson-number").lower() == f"lesson {lesson.number} of {len(LESSONS)}"
     tab.wait(f"document.querySelector('.step-name').textContent.startsWith('Step {lesson.text.step + 1} ')")
     assert tab.text(".lesson-question") == lesson.text.question and not tab.text(".lesson-answer")
-    if lesson.text.phase:
-        tab.wait(f"{PHASE} === '{lesson.text.phase}'")
     tab.page.click("[data-lesson=answer]")
     assert tab.text(".lesson-answer") == lesson.text.answer
+    if lesson.text.phase:
+        tab.wait(f"{PHASE} === '{lesson.text.phase}'")
     tab.page.click("[data-lesson=place]")
     tab.page.wait_for_selector(".pointed-at")
 

@@ -62,7 +62,7 @@ def test_scrubbing_redraws_the_tree_without_asking_the_server(tab: Visit) -> Non
     before, calls = tab.page.evaluate(DRAWN), len(tab.calls)
     tab.page.locator(".scrub").scroll_into_view_if_needed()
     box = tab.page.locator(".scrub").bounding_box()
-    for share in (0.2, 0.35):
+    for share in (0.15, 0.6):
         tab.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
     tab.wait(f"{DRAWN} !== {json.dumps(before)}")
     assert len(tab.calls) == calls
@@ -125,7 +125,7 @@ def test_words_of_the_model_never_become_markup(tab: Visit, server: Server) -> N
         assert "<img src=x" in tab.text("[data-lane=speculative] .words")
         assert "${6*7}" in tab.text("[data-lane=speculative] .words")
         assert tab.page.evaluate("window.hacked") is None
-        assert tab.page.locator(".player img:not(.opening-picture)").count() == 0
+        assert tab.page.locator(".player img:not(.opening-picture, .lesson-picture)").count() == 0
     finally:
         server.backend.texts.clear()
 

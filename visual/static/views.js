@@ -3,7 +3,7 @@
 
 export function create(root, { player, step }) {
   const page = document.documentElement;
-  page.dataset.view ??= "explain";
+  page.dataset.view ??= kept() ?? "explain"; // a page without a first paint
   const links = () => document.querySelectorAll("[data-opens-view]");
 
   // Names the view where the stylesheet looks for it, and marks its link.
@@ -41,10 +41,14 @@ export function create(root, { player, step }) {
 }
 
 // A page within another's frame may have no storage: the next visit begins with the opening again.
-function keep(view) {
+const keep = (view) => stored((storage) => storage.setItem("specllava.view", view));
+const kept = () => stored((storage) => storage.getItem("specllava.view"));
+
+function stored(use) {
   try {
-    localStorage.setItem("specllava.view", view);
+    return use(localStorage);
   } catch (refused) {
     console.debug("the view is not remembered:", refused.name);
+    return null;
   }
 }
