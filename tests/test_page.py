@@ -62,7 +62,7 @@ def test_scrubbing_redraws_the_tree_without_asking_the_server(tab: Visit) -> Non
     before, calls = tab.page.evaluate(DRAWN), len(tab.calls)
     tab.page.locator(".scrub").scroll_into_view_if_needed()
     box = tab.page.locator(".scrub").bounding_box()
-    for share in (0.15, 0.6):
+    for share in (0.1, 0.25):
         tab.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
     tab.wait(f"{DRAWN} !== {json.dumps(before)}")
     assert len(tab.calls) == calls
