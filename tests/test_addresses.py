@@ -143,7 +143,7 @@ def test_a_run_that_is_too_large_for_a_link_is_saved_as_a_file(opened: Visitor) 
 ])  # fmt: skip
 def test_a_link_with_a_run_of_a_stranger_is_refused_in_one_line(opened: Visitor, fragment: str, line: str) -> None:
     tab = opened("?view=workbench#race=" + fragment)
-    notice = ".link-notice" if "link" in line else "#notice .notice"
+    notice = ".link-notice" if "link" in line else "#picture-notice .notice"
     tab.wait(f"document.querySelector({notice!r})?.textContent.includes({line!r})")
     assert "\n" not in tab.text(notice).strip()
     assert "recorded run" in tab.text(".origin")
