@@ -57,12 +57,59 @@ def test_a_link_opens_a_lesson_at_its_step_and_phase(page: Any, lesson: Any) -> 
     shows(page(f"?lesson={lesson.number}"), lesson)
 
 
-def test_next_leads_through_all_lessons_and_previous_back(page: Any) -> None:
-    tab = page("?lesson=1")
-    assert not tab.page.locator("[data-lesson=previous]").is_visible()
-    for lesson in LESSONS:
-        shows(tab, lesson)
-        if lesson.number < len(LESSONS):
-            tab.page.click("[data-lesson=next]")
+def test_previous_leads_back(page: Any) -> None:
+    tab = page("?lesson=2")
     tab.page.click("[data-lesson=previous]")
-    tab.wait(f"document.querySelector('.lesson-number').textContent.startsWith('Lesson {len(LESSONS) - 1} ')")
+    tab.wait("document.querySelector('.lesson-number').textContent.startsWith('Lesson 1 ')")
+    assert not tab.page.locator("[data-lesson=previous]").is_visible()
+
+
+def test_before_a_room_space_is_the_answer_then_the_next_lesson_and_full_stop_the_phases(page: Any) -> None:
+    tab = page("?lesson=2&view=explain")
+    tab.page.click("[data-present]")
+    tab.page.wait_for_selector("#columns.present")
+    assert not tab.page.locator(".question-card").is_visible() and tab.page.locator("#picture img").is_visible()
+    tab.page.keyboard.press("Space")
+    assert tab.text(".lesson-answer") == LESSONS[1].text.answer and not tab.page.evaluate(PHASE)
+    tab.page.keyboard.press(".")
+    assert tab.page.evaluate(PHASE) == "root"
+    tab.page.keyboard.press("Space")
+    tab.wait("document.querySelector('.lesson-number').textContent.startsWith('Lesson 3 ')")
+    assert not tab.page.locator(".phases").is_visible() and not tab.text(".lesson-answer")
+    size = float(tab.page.evaluate("parseFloat(getComputedStyle(document.querySelector('.lesson-question')).fontSize)"))
+    assert size >= 24
+    assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    tab.page.keyboard.press("Escape")
+    tab.page.wait_for_selector("#columns:not(.present)")
+    assert tab.page.locator(".question-card").is_visible()
+
+
+def test_presented_coins_keep_the_word_that_was_drawn_in_its_row(page: Any) -> None:
+    tab = page("?lesson=8&view=explain&present=1")
+    tab.page.keyboard.press("Space")
+    tab.page.wait_for_selector(".coin-panel .coin-word")
+    assert tab.page.locator(".coin-word.chosen").count() and tab.page.locator(".coin-word.chosen").first.is_visible()
+
+
+def test_the_menu_of_lessons_closes_on_escape_a_click_elsewhere_and_a_choice(page: Any) -> None:
+    tab = page("?lesson=1&view=explain")
+    opened = tab.page.locator("button.teach").first
+    closed = "!document.querySelector('.learn-card button.label-wrap.open')"
+    top = tab.page.evaluate("document.querySelector('.stage').getBoundingClientRect().top + scrollY")
+    keys, click = tab.page.keyboard, tab.page.click
+    for close in (lambda: keys.press("Escape"), lambda: click(".lesson-question"), opened.click):
+        tab.page.click(".learn-card button.label-wrap")
+        opened.wait_for()
+        assert tab.page.evaluate("document.querySelector('.stage').getBoundingClientRect().top + scrollY") == top
+        low, save = (tab.page.locator(one).bounding_box() for one in (".learn-card > div:last-child", ".files summary"))
+        assert low["y"] + low["height"] <= save["y"] or low["x"] + low["width"] <= save["x"]
+        close()
+        tab.wait(closed)
+
+
+def test_on_a_phone_the_mask_unfolds_when_it_is_pointed_at(page: Any) -> None:
+    tab = page("?lesson=6&view=explain", width=375)
+    tab.page.click("[data-lesson=answer]")
+    tab.page.evaluate("document.querySelector('.mask-fold').open = false")
+    tab.page.click("[data-lesson=place]")
+    assert tab.page.locator(".mask-fold > svg").is_visible()
