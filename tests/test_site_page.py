@@ -79,7 +79,7 @@ def test_examples_play_at_the_root_of_a_host(page: Visitor, folder: Path) -> Non
         for race in EXAMPLES:
             tab.page.click(f'.site-examples a[data-opens="example {race.name}"]')
             told(tab, ".asked", race.turns[-1].prompt)
-            asked = f"location.search.startsWith('?example={race.name}')"
+            asked = f"new URLSearchParams(location.search).get('example') === '{race.name}'"
             until(tab, f"document.querySelector('.this-run').textContent && {asked}")
             tab.page.click("[data-do=last]")
             words = tab.page.evaluate("document.querySelector('[data-lane=speculative] .words').textContent")

@@ -2,7 +2,7 @@
 // on the tree alone, with a sentence of its own; the seventh hands over to the other views.
 
 const LEVEL = 260; // milliseconds from one level of guesses to the next
-const PAIRS = 1600; // for which each guess stands beside the target's own word
+const PAIRS = 1600; // for which each guess is compared with the target's own word
 const WORDS = 7; // of the answer before the step
 const KEYS = { ArrowRight: 1, " ": 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 };
 
@@ -22,8 +22,8 @@ export function create(root, { player, part, modules }) {
     if (action === "next") go(1);
     if (action === "back") go(-1);
     if (action === "skip") leave();
-    if (action === "run") leave("#question textarea");
-    if (action === "lessons") leave(".learn-card button.label-wrap, #lessons a");
+    if (action === "run") race();
+    if (action === "lessons") setTimeout(lessons); // a click elsewhere closes the menu
   });
   document.addEventListener("keydown", onKey, true); // wherever the focus is
 
@@ -35,7 +35,7 @@ export function create(root, { player, part, modules }) {
     find("asked").textContent = run.prompt;
   }
 
-  // The step that a run opens with is the one that is told.
+  // The beats are of the step that the run opens with.
   function step(next) {
     const first = !frame;
     frame = next;
@@ -78,10 +78,26 @@ export function create(root, { player, part, modules }) {
     if (later.length) waiting = setTimeout(() => pose(later), phase.kind === "accept" ? PAIRS : LEVEL);
   }
 
-  function leave(focus) {
+  function leave() {
     clearTimeout(waiting);
     part("views").open("explain");
-    if (focus) document.querySelector(focus)?.focus();
+  }
+
+  // Runs the question; where no model answers, plays the recorded race.
+  function race() {
+    leave();
+    const run = document.querySelector("#run:not(:disabled)");
+    if (run) return run.click();
+    player.actions.first();
+    player.play();
+  }
+
+  // Opens the menu of lessons, or goes to their list.
+  function lessons() {
+    leave();
+    const menu = document.querySelector(".learn-card button.label-wrap");
+    if (menu && !menu.classList.contains("open")) menu.click();
+    (menu ?? document.querySelector("#lessons a"))?.focus();
   }
 
   // Another view takes the whole tree; coming back begins at the first beat, at the run's own step.
@@ -109,33 +125,73 @@ export function create(root, { player, part, modules }) {
 // The beats of a step: each with a title, a sentence as pairs of style and text, the phases that are shown one after the
 // other, and what it adds to the answer. `tokens` are those that the step brings, with their sources; `all` its phases.
 function beatsOf(step, said, tokens, all) {
-  const { words, kept, depth, nodes, draft } = step;
-  const won = kept.find((id) => id && step.rank[id] > 1) ?? -1; // here the draft's second guess was right
-  const fork = step.parent[won] ?? -1;
-  const lost = won < 0 ? undefined : step.families[fork].find((id) => id !== won && nodes.includes(id));
-  const ahead = depth[fork] || step.levels;
-  const guess = (level, forks = []) => ({ kind: "guess", level, forks });
-  const notes = (kind) => all.find((phase) => phase.kind === kind)?.notes ?? [];
-  const line = tokens.slice(0, ahead).map(([text]) => text).join("").trim();
+  const { words, kept, depth, nodes, sampled } = step;
+  const phase = (kind) => ({ kind, level: Infinity, forks: [], notes: all.find((one) => one.kind === kind)?.notes ?? [] });
   const brought = tokens.map(([text, source]) => [source.startsWith("target") ? "own" : "word", text]);
-  const wavers = lost === undefined ? [["", "Where it is not sure, it follows several words. Here it was sure all along, so the tree is one line."]]
-    : [["strong", words[lost]], ["", ` (${share(draft[lost])}) or `], ["strong", words[won]], ["", ` (${share(draft[won])})? It is not sure, so it follows both: the guesses are a tree.`]];
-  const chosen = lost === undefined ? [] : [["", " After "], ["strong", words[fork]], ["", " that is "], ["own", words[won]], ["", ", not "], ["lost", words[lost]], ["", "."]];
-  const [accept, keep] = ["accept", "keep"].map((kind) => ({ kind, level: Infinity, forks: [], notes: notes("accept") }));
+  const first = { title: "One pass, one word", answer: [["", `… ${said.split(/\s+/).slice(-WORDS).join(" ")}`]], phases: [{ kind: "root", level: 0, forks: [] }],
+    say: [["", "A large model reads the picture, the question and its answer so far. That is one pass, and it brings one word: "], ["own", words[0]], ["", "."]] };
+  const last = { title: "Now you", brought, phases: [{ ...phase("accept"), kind: "keep" }], say: [["", "Watch both models race, take the lessons, or measure it."]] };
+  if (nodes.length < 2) return [first, last]; // nothing was guessed
+  const fork = forkOf(step);
+  const ahead = depth[fork] || step.levels;
+  const line = tokens.slice(0, Math.min(ahead, kept.length - 1)).map(([text]) => text).join("").trim() || words[nodes[1]];
+  const guesses = nodes.length - 1;
   return [
-    { title: "One pass, one word", answer: [["", `… ${said.split(/\s+/).slice(-WORDS).join(" ")}`]], phases: [{ kind: "root", level: 0, forks: [] }],
-      say: [["", "A large model reads the picture, the question and its answer so far. That is one pass, and it brings one word: "], ["own", words[0]], ["", "."]] },
-    { title: "A small model runs ahead", phases: Array.from({ length: ahead }, (_, level) => guess(level + 1)),
+    first,
+    { title: "A small model runs ahead", phases: Array.from({ length: ahead }, (_, level) => ({ kind: "guess", level: level + 1, forks: [] })),
       say: [["", "It is quick, and was taught to talk like the large one. It guesses the next words: "], ["strong", line], ["", " …"]] },
-    { title: "It wavers, and branches", phases: [guess(Infinity, fork < 0 ? [] : [fork])], say: wavers },
-    { title: "One pass of the large model checks them all", phases: [{ kind: "check", level: Infinity, forks: [] }],
-      say: [["", `It reads all ${nodes.length - 1} guesses side by side, in one pass. On a GPU that takes hardly longer than one word.`]] },
-    { title: "Its own word appears over every guess", phases: [{ kind: "check", level: Infinity, forks: [], notes: notes("check") }],
-      say: [["", "The same pass tells which word it would have written itself after each guess."], ...chosen] },
-    { title: "The equal ones stay, one more comes free", brought, phases: [accept, keep],
-      say: [["", `One pass brought ${tokens.length} words or pieces of words in place of one. Each is the large model's own choice, so the answer stays the same, word for word.`]] },
-    { title: "Now you", brought, phases: [keep], say: [["", "Watch both models race, take the lessons, or measure it."]] },
+    { title: fork < 0 ? "It is sure, and goes straight on" : "It wavers, and branches", phases: [{ kind: "guess", level: Infinity, forks: fork < 0 ? [] : [fork] }],
+      say: wavers(step, fork) },
+    { title: "One pass of the large model checks them all", phases: [{ ...phase("check"), notes: [] }],
+      say: [["", `It reads ${guesses === 1 ? "the guess" : `all ${guesses} guesses side by side`}, in one pass. On a GPU that takes hardly longer than one word.`]] },
+    { title: sampled ? "Its own odds appear at every guess" : "Its own word appears at every guess", phases: [phase("check")], say: sampled
+      ? [["", "The same pass tells how likely the large model finds each guess. A coin with these odds decides whether it stays."]]
+      : [["", "The same pass tells which word it would have written there itself."], ...chosen(step, fork)] },
+    { title: titleOf(step), brought,
+      phases: [phase("accept"), last.phases[0]], say: harvest(step, tokens.length) },
+    last,
   ];
+}
+
+// The node after which the draft tried several words: where its second guess was right, else on the accepted path, else any.
+function forkOf({ parent, kept, rank, families, nodes }) {
+  const won = kept.find((id) => id && rank[id] > 1) ?? -1;
+  const branches = (id) => families[id].filter((child) => nodes.includes(child)).length > 1;
+  return won > 0 && branches(parent[won]) ? parent[won] : [...kept, ...nodes].find(branches) ?? -1;
+}
+
+// Two guesses after a node: the draft's favourite, and the accepted one or else its next.
+function rivals({ families, nodes, kept }, fork) {
+  const [favourite, ...others] = families[fork].filter((id) => nodes.includes(id));
+  return [favourite, others.find((id) => kept.includes(id)) ?? others[0]];
+}
+
+function wavers(step, fork) {
+  if (fork < 0) return [["", "Where it is not sure it follows several words. Here it tries one after each, so the tree is one line."]];
+  const [one, other] = rivals(step, fork);
+  const odds = (id) => (step.draft[id] === null ? "" : ` (${share(step.draft[id])})`);
+  return [["strong", step.words[one]], ["", `${odds(one)} or `], ["strong", step.words[other]], ["", `${odds(other)}? It is not sure, so it follows both: the guesses are a tree.`]];
+}
+
+function chosen(step, fork) {
+  const own = step.says[fork];
+  if (fork < 0 || own == null) return [];
+  const [one, other] = rivals(step, fork);
+  const lost = [one, other].find((id) => step.words[id] !== own.trim());
+  return [["", " After "], ["strong", step.words[fork]], ["", " that is "], ["own", own.trim()], ["", ", not "], ["lost", step.words[lost]], ["", "."]];
+}
+
+function titleOf({ kept, next }) {
+  if (kept.length < 2) return "No guess was right, and one word comes all the same";
+  return next < 0 ? "The equal ones stay" : "The equal ones stay, one more comes free";
+}
+
+function harvest({ kept, words, next, sampled }, count) {
+  const [right, after] = [kept.length - 1, next < 0 ? [] : [["", " The pass wrote the next word as well: "], ["own", words[next]], ["", "."]]];
+  const start = right ? `${right} ${right === 1 ? "guess was" : "guesses were"} the large model's own ${right === 1 ? "word" : "words"}.` : "A wrong guess goes, and all that came after it.";
+  const sum = ` That is ${count} ${count === 1 ? "word" : "words or pieces of words"} from one pass. `;
+  const same = sampled ? "The coin keeps every answer as likely as without the small model." : "Each is its own choice, so the answer stays the same, word for word.";
+  return [["", sampled ? `${right} of the guesses stayed.` : start], ...after, ["", `${sum}${same}`]];
 }
 
 const share = (probability) => `${Math.round(100 * probability)} %`;
