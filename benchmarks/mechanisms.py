@@ -24,7 +24,7 @@ from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, over, rates, write_rates
 from specllava.core.config import DecodingConfig
 from specllava.core.question import Question
-from specllava.lab import BLANK
+from specllava.lab.grounding import blank_picture
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.toyworld.scene_questions import scene_questions
@@ -93,7 +93,7 @@ class Mechanism:
 def _grounding(pair: Pair, config: DecodingConfig) -> list[Variant]:
     return [
         Variant("toy pair", "its own", pair, config),
-        Variant("toy pair", "a grey one", pair, config, picture=lambda own, other: Image.new("RGB", own.size, BLANK)),
+        Variant("toy pair", "a grey one", pair, config, picture=lambda own, other: blank_picture(own)),
         Variant("toy pair", "another", pair, config, picture=lambda own, other: other),
     ]
 

@@ -32,6 +32,7 @@ from specllava.models.checkpoints.tokens import Detokenizer
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PassInput
 from specllava.runtime.timing import now, now_read
+from specllava.runtime.vision import slots_of
 from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.sampling import DrawRecorder, SeededRandom
 from specllava.verification.verifier import build_verifier, margins, target_view
@@ -149,6 +150,7 @@ class Request:
             target_seconds=read - started,
             draft_seconds=opened - opening + own_vision,
             reused_tokens=output.reused,
+            image_tokens=int(slots_of(self._target.config, prompt.input_ids).sum()),
             finished=self.finished,
         )
 

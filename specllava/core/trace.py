@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, TypeAdapter, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from specllava.core.config import DecodingConfig, few_errors, one_line, short
+from specllava.core.grounding import Grounding
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.playable import Playable
 from specllava.core.trace_fields import (
@@ -145,6 +146,10 @@ OwnName = Annotated[str | None, Field(max_length=MAX_NAME, exclude_if=lambda nam
 DraftReads = Annotated[Literal["states"] | None, Field(exclude_if=lambda reads: reads is None)]
 # What the target's checkpoint asks of answers; a file of any other checkpoint has no such field.
 Followed = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda followed: followed is None)]
+# What each token owes to the picture, where it was measured; a file of any other run has no such field.
+Grounded = Annotated[Grounding | None, Field(exclude_if=lambda grounding: grounding is None)]
+# Columns of the prompt that hold pictures; a file from before they were counted has no such field.
+ImageTokens = Annotated[Count, Field(exclude_if=lambda count: count == 0)]
 # Why an event was the last of its answer; in a file it is a field of the trace as a whole.
 Finished = Annotated[FinishReason | None, Field(exclude=True)]
 
@@ -168,6 +173,7 @@ class Prefill(Record):
 
     Args:
         reused_tokens: those at its start that the target's cache held from an earlier turn, so that no pass was needed.
+        image_tokens: those of them that hold pictures.
     """
 
     prompt_tokens: Count
@@ -177,6 +183,7 @@ class Prefill(Record):
     target_seconds: Seconds = 0.0
     draft_seconds: Seconds = 0.0
     reused_tokens: Count = 0
+    image_tokens: ImageTokens = 0
     finished: Finished = field(default=None, compare=False)
 
     @property
@@ -276,6 +283,7 @@ class DecodeTrace(Record, Playable):
         forced_prefix: tokens at the start of the answer that were read with the prompt; ``token_ids`` are those after
             them.
         rule, drafter: names of objects that replaced those of ``config``.
+        grounding: of the answer in its picture, where that was measured.
     """
 
     lane: str
@@ -293,6 +301,7 @@ class DecodeTrace(Record, Playable):
     forced_prefix: Annotated[Many[int], Field(alias="given")] = ()
     rule: OwnName = None
     drafter: OwnName = None
+    grounding: Grounded = None
     schema_version: Literal[1] = field(kw_only=True)  # no default: required in a file
 
     @property
@@ -372,7 +381,14 @@ def _check_possible(trace: DecodeTrace, prefix: str) -> None:
 
     Only for files: the decode loop does none of it, and a live run's trace is made anew with every step.
     """
-    missing = {*tokens_used(trace.prefill, trace.forced_prefix, trace.steps)} - {*trace.texts}
+    used = {*tokens_used(trace.prefill, trace.forced_prefix, trace.steps)}
+    if trace.grounding is not None:
+        used.update(trace.grounding.blank_choices)
+        if len(trace.grounding.probs) != len(trace.token_ids):
+            raise ValueError(
+                f"{prefix}grounding: {len(trace.grounding.probs)} probabilities for {len(trace.token_ids)} tokens"
+            )
+    missing = used - {*trace.texts}
     if missing:
         raise ValueError(f"{prefix}texts: the trace has no text for token ids {short(sorted(missing)[:5])}")
     if trace.finish_reason == "eos" and trace.token_ids[-1] not in trace.eos_token_ids:

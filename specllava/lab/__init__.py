@@ -6,13 +6,14 @@ new finding, the last one comes again. Findings are records of ``findings``, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from PIL import Image
 
 from specllava.core.config import COMPARED_RULES, DecodingConfig
 from specllava.core.question import Question
+from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation
 from specllava.findings.comparison import PairedComparison, side_names
 from specllava.findings.forced_token import ForcedToken
@@ -20,13 +21,14 @@ from specllava.findings.sweep import Sweep
 from specllava.lab.ablation import Variant, ablate, with_tree_comparisons
 from specllava.lab.comparison import compare_questions, measuring, sides
 from specllava.lab.forced_token import force_token, token_options
+from specllava.lab.grounding import blank_picture, ground, replace_each
+from specllava.lab.run import run_lane
 from specllava.lab.sweep import compare_drafters, sweep, sweep_values
-from specllava.models.media.media import Media, Pictures, Video, open_media
+from specllava.lane import lane_of
+from specllava.models.media.media import Pictures, open_media
 from specllava.pair import Pair
 from specllava.runtime.prompt import with_draft_prompt
 from specllava.runtime.prompt_builder import Messages
-
-BLANK = (128, 128, 128)  # grey: about zero after the vision tower's normalisation
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +84,26 @@ class Lab:
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
         media = open_media(image)
         views = {
-            "a blank picture": _replace_each(media, lambda picture: Image.new("RGB", picture.size, BLANK)),
-            "another picture": _replace_each(media, lambda _: other),
+            "a blank picture": replace_each(media, blank_picture),
+            "another picture": replace_each(media, lambda _: other),
         }
         variants = [Variant("the picture", self.pair, prompt)]
         for name, view in views.items():
             seen = with_draft_prompt(prompt, self.pair.prompt(view, messages))
             variants.append(Variant(name, self.pair, seen))
         return ablate(variants, chosen)
+
+    def grounding(
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None
+    ) -> Generator[DecodeTrace | None]:
+        """Answer, then measure which tokens need the picture, see :func:`specllava.lab.grounding.ground`.
+
+        Yields ``None`` until there is an answer.
+        """
+        chosen, media = _answerable(config), open_media(image)
+        prompt = self.pair.prompt(media, messages, chosen.max_new_tokens)
+        trace = yield from run_lane(self.pair, lane_of(chosen, prompt), None)
+        yield from ground(self.pair, media, messages, trace)
 
     def distillation(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None
@@ -149,17 +163,15 @@ def _ablate_closely(variants: Sequence[Variant], config: DecodingConfig) -> Gene
     yield from with_tree_comparisons(finding, variants, config)
 
 
-def _replace_each(media: Sequence[Media], by: Callable[[Image.Image], Image.Image]) -> tuple[Media, ...]:
-    """Replace each picture and frame."""
-    return tuple(
-        replace(one, frames=tuple(map(by, one.frames))) if isinstance(one, Video) else by(one) for one in media
-    )
-
-
 def _comparable(config: DecodingConfig | None) -> DecodingConfig:
-    chosen = config or DecodingConfig()
+    chosen = _answerable(config)
     if chosen.drafter != "model":
         raise ValueError(f"the drafter is {chosen.drafter}, and experiments look at the draft model: set it to model")
+    return chosen
+
+
+def _answerable(config: DecodingConfig | None) -> DecodingConfig:
+    chosen = config or DecodingConfig()
     if not chosen.keeps_tokens:
         raise ValueError("guesses are drawn by chance, so runs would say different things: set children to best")
     return chosen

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specllava.chat import Chat
+from PIL import Image
+
+from specllava.chat import Chat, Turn
 from specllava.core.config import DecodingConfig
 from specllava.core.race_file import dialogue_json, race_json
+from specllava.lab.grounding import ground
 from specllava.pair import Pair
+from specllava.runtime.prompt_builder import Message
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Split, sample_scene
 
@@ -52,7 +57,18 @@ def record_example(pair: Pair, directory: Path, config: DecodingConfig, example:
     for prompt in example.prompts:
         for _ in chat.race(prompt, None if chat.turns else picture, config):
             pass
-    races = [race_json(turn.alone, turn.trace, f"{example.name}.png" if turn.images else None) for turn in chat.turns]
+    races = [_race_file(pair, picture, chat.turns[: number + 1], example.name) for number in range(len(chat.turns))]
     path = directory / f"{example.name}.json"
     path.write_text(races[0] if len(races) == 1 else dialogue_json(races), encoding="utf-8")
     return path
+
+
+def _race_file(pair: Pair, picture: Image.Image, turns: Sequence[Turn], name: str) -> str:
+    """Write the race of the last turn, with what its words owe to the picture."""
+    messages = [message for turn in turns for message in _messages(turn)][:-1]
+    *_, trace = ground(pair, (picture,), messages, turns[-1].trace)
+    return race_json(turns[-1].alone, trace, f"{name}.png" if turns[-1].images else None)
+
+
+def _messages(turn: Turn) -> list[Message]:
+    return [{"role": "user", "content": turn.text}, {"role": "assistant", "content": turn.answer}]

@@ -17,9 +17,11 @@ from typing import Any
 from PIL import Image
 
 from specllava.core.config import DecodingConfig
+from specllava.core.grounding import GROUNDED
 from specllava.core.metrics import summarise
 from specllava.core.race_file import race_json
 from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.lab.grounding import ground
 from specllava.lane import SPECULATIVE, TARGET_ONLY, lane_of
 from specllava.models.loading.presets import preset_named
 from specllava.pair import Pair
@@ -124,6 +126,13 @@ def _race(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig,
     return pair.compare(picture, prompt, replace(config, **changes))
 
 
+def _grounded(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
+    """Race, and measure what each word of the answer owes to the picture."""
+    race = pair.compare(picture, prompt, config)
+    *_, measured = ground(pair, (picture,), prompt, race[SPECULATIVE])
+    return race | {SPECULATIVE: measured}
+
+
 def _blind(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
     """Race with a grey picture for the draft and the real one for the target."""
     blank = pair.prompt(Image.new("RGB", picture.size, GREY), prompt)
@@ -189,6 +198,22 @@ def _find_saved(traces: Race) -> LessonStep | None:
                 "tokens": str(alone.tokens), "passes": str(alone.target_passes), "fast": str(len(trace.steps)),
                 "tau": f"{summarise([trace]).tau:.1f}", "bonus": trace.texts[step.verification.bonus_token].strip(),
             }, parent)  # fmt: skip
+    return None
+
+
+def _find_grounded(traces: Race) -> LessonStep | None:
+    """Find what ``_find_saved`` finds, in an answer of which a content word hangs on one part of the picture."""
+    found, trace = _find_saved(traces), traces[SPECULATIVE]
+    grounding = trace.grounding
+    if found is None or grounding is None or not grounding.grid:
+        return None
+    for at, tiles in zip(grounding.grounded, grounding.occluded, strict=True):
+        word, seen = trace.texts[trace.token_ids[at]].strip(), grounding.probs[at]
+        if word in (*COLOURS, *KINDS) and min(tiles) < seen / GROUNDED:
+            return replace(found, words=found.words | {
+                "grounded": str(len(grounding.grounded)), "word": word, "seen": f"{seen:.2f}",
+                "blank": f"{grounding.blank_probs[at]:.2f}", "part": f"{min(tiles):.2f}",
+            })  # fmt: skip
     return None
 
 
@@ -319,7 +344,7 @@ def _prob(step: StepTrace, node: int) -> str:
 
 # Races by name, which is the name of their files too.
 RACES = {
-    "saved": LessonRace(_race, _find_saved),
+    "saved": LessonRace(_grounded, _find_grounded),
     "chain": LessonRace(partial(_race, rule="chain", depth=CHAIN, nodes=CHAIN, min_log_prob=-50.0), _find_broken),
     "coin": LessonRace(partial(_race, **DRAWN), _find_refused),
     "wrong": LessonRace(_race, partial(_find_wrong, KINDS)),

@@ -21,6 +21,7 @@ from visual.page.lab_views import (
     distillation_view,
     drafters_view,
     forced_token_view,
+    grounding_view,
     image_ablation_view,
     rules_view,
     sweep_view,
@@ -135,6 +136,12 @@ EXPERIMENTS = (
         "Blindfold the draft",
         lambda lab, image, question, other, config: lab.image_ablation(image, question, other.open(), config),
         image_ablation_view, control=_other_picture, read=_read_picture,
+    ),
+    Experiment(
+        "grounding", "Which words need the picture?",
+        "The large model reads its own answer again, with a grey picture and with one part of yours grey at a time.",
+        "Mark the words", lambda lab, image, question, _, config: lab.grounding(image, question, config),
+        grounding_view,
     ),
     Experiment(
         "distillation", "Does distillation help?",

@@ -17,9 +17,12 @@ from visual.figures.step_layout import StepLayout
 from visual.figures.sweep_charts import drafters_chart, rules_chart, sweep_chart
 from visual.figures.tree_figure import tree_figure
 from visual.player.explanations import step_sentence
+from visual.player.grounding import grounding_of
 from visual.player.headline import number
 
 ENTROPY_CEILING, KL_CEILING = 2.0, 1.0  # nats at the bright end of the scale
+GROUNDING = "Which words need the picture?"
+NAMED = 4  # words that an answer names
 CONTEXT_TOKENS = 6  # tokens before a position that are named
 ROOM = 0.8  # rows above and below a tree, for labels
 View = dict[str, object]
@@ -46,6 +49,31 @@ def image_ablation_view(found: Ablation) -> tuple[str, View]:
     if found.results:
         view["gloss"] = _gloss(found, "entropies", ENTROPY_CEILING, "how unsure the draft was (entropy)")
     return _progress(len(found.results), len(found.names), "pictures"), view
+
+
+def grounding_view(trace: DecodeTrace) -> tuple[str, View]:
+    """Return the progress in words and the view: a table of the words, and what the player marks them by."""
+    grounding = trace.grounding
+    if grounding is None:
+        return "The answer is there; now with a grey picture", Chart(GROUNDING, "", (), (), ()).as_json()
+    words = [token_label(trace, token) for token in trace.token_ids]
+    answer = "No word of this answer needs the picture: a grey one leaves each at least half as likely."
+    if grounding.grounded:
+        named = ", ".join(f"“{words[at]}”" for at in grounding.grounded[:NAMED])
+        answer = (
+            f"{len(grounding.grounded)} of {counted(len(words), 'token')} need the picture, {named} among them: with a"
+            " grey one they are at most half as likely. They are marked in the answers above."
+        )
+    measured = zip(words, grounding.probs, grounding.blank_probs, grounding.blank_choices, strict=True)
+    needs = ["yes" if at in grounding.grounded else "" for at in range(len(words))]
+    rows = tuple(
+        (word, _prob_text(seen), _prob_text(blank), token_label(trace, choice), need)
+        for (word, seen, blank, choice), need in zip(measured, needs, strict=True)
+    )
+    columns = ("Token", "With the picture", "With a grey one", "Then likeliest", "Needs the picture")
+    view = Chart(GROUNDING, answer, (), columns, rows).as_json()
+    waiting = grounding.grounded and not grounding.grid
+    return "Now one part of the picture after the other" if waiting else "", view | {"grounding": grounding_of(trace)}
 
 
 def distillation_view(found: Ablation) -> tuple[str, View]:

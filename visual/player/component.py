@@ -13,6 +13,7 @@ MODULES: Final = (
     "race.js",
     "lanes.js",
     "ribbon.js",
+    "grounding.js",
     "dialogue.js",
     "lessons.js",
     "present.js",

@@ -31,6 +31,7 @@ from visual.figures.tree_figure import rows_with_pruned, tree_drawing
 from visual.player.draws import draws_of, sampling_of
 from visual.player.encoding import frame_json, packed
 from visual.player.explanations import step_sentence
+from visual.player.grounding import grounding_of
 from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one, run_numbers
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
@@ -116,6 +117,7 @@ class FrameList:
             self._add(
                 "prefill", lane=lane, seconds=trace.prefill.total, tokens=token, ids=[trace.prefill.first_token],
                 prompt_tokens=trace.prefill.prompt_tokens, reused_tokens=trace.prefill.reused_tokens,
+                image_tokens=trace.prefill.image_tokens,
             )  # fmt: skip
         self._cached = lead.prefill.prompt_tokens
 
@@ -151,7 +153,7 @@ class FrameList:
         self._add(
             "end", ending=ending, totals=totals, show=instructive_step(lead) if self._show is None else self._show,
             image=lead.image, charts=[chart.as_json() for chart in charts(alone, together)],
-            numbers=run_numbers(alone, lead), **self._position.closing(alone, together),
+            numbers=run_numbers(alone, lead), grounding=grounding_of(lead), **self._position.closing(alone, together),
         )  # fmt: skip
 
 

@@ -44,14 +44,15 @@ const WORDS = list(row(text, text));
 const LED = { ids: list(count), totals: byName(text), doubt: maybe(list(maybe(number))), marks: maybe(list(row(text, count))), cached: count, picture: text };
 const RANGE = row(number, number);
 const SHAPES = list({ name: text, path: text });
+const GROUNDING = { ids: list(count), words: list({ at: count, seen: number, blank: number, instead: maybe(text), lost: list(number) }) };
 const CHART = { question: text, answer: text, columns: list(text), rows: list(list(text)), figures: list(both(drawable, { data: list(object), layout: object })) };
 
 const FRAMES = {
   run: { id: text, source: text, setting: text, settings: text, prompt: text, led: lane, absent: byName(text), speed: number, threshold: maybe(number), ceiling: number,
     sampled: maybe(text), picture: maybe(PICTURE), lesson: maybe(LESSON), dialogue: maybe(text), turn: maybe(count), turns: maybe(list(TURN)), against: maybe(text), a_name: maybe(text), b_name: maybe(text) },
-  prefill: { lane, seconds: duration, tokens: WORDS, ids: list(count), prompt_tokens: maybe(count), reused_tokens: maybe(count) },
+  prefill: { lane, seconds: duration, tokens: WORDS, ids: list(count), prompt_tokens: maybe(count), reused_tokens: maybe(count), image_tokens: maybe(count) },
   step: { lane, seconds: row(duration, duration, duration), tokens: WORDS },
-  end: { totals: byName(text), show: count, charts: list(CHART), numbers: maybe(byName(maybe(number))), turns: maybe(list(TURN)), file: maybe(text), held: maybe(byName(Array.isArray)) },
+  end: { totals: byName(text), show: count, charts: list(CHART), numbers: maybe(byName(maybe(number))), turns: maybe(list(TURN)), file: maybe(text), held: maybe(byName(Array.isArray)), grounding: maybe(GROUNDING) },
 };
 
 // What a step of the lane that is looked at has packed in its `picture`.

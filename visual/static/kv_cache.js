@@ -3,7 +3,7 @@
 
 const LABELLED = 48; // columns up to here have their token in them
 
-// `lay` sets the columns: `blocks` as { kind, count, text } (kinds: reused, read, said), `words` a text per new column.
+// `lay` sets the columns: `blocks` as { kind, count, text } (kinds: picture, reused, read, said), `words` a text per new column.
 // `mark` says what becomes of each new column: "absent", "waiting" for its pass, "read", "kept" or "dropped".
 export function createCache(slot, title) {
   const [name, strip, note] = [styled("h3", title, "cache-name"), styled("ol", "", "cache-strip"), styled("p", "", "cache-note")];

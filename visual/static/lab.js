@@ -24,6 +24,7 @@ export function mount({ element, props, watch, modules, choose }) {
     section(".gloss", view.gloss, showGloss);
     section(".closeups", view.closeups, showCloseups);
     section(".forced-token", view.forced_token, (answers) => showForcedToken(find, answers, choose));
+    if (view.grounding) document.dispatchEvent(new CustomEvent("grounded", { detail: view.grounding }));
     fillTable();
     charts.drawPlots(await plotly(), find(".plots"), view.figures);
   }

@@ -4,7 +4,7 @@
 const SHOWN = 4000; // milliseconds for which a part stays marked
 const TRIES = 100;
 const PLACES = {
-  lanes: ".lanes", timeline: ".timeline", tree: ".scroller", mask: ".mask", cache: ".kv-cache", coin: ".coin-panel", pays: ".pays",
+  lanes: ".lanes", timeline: ".timeline", tree: ".scroller", mask: ".mask", cache: ".kv-cache", coin: ".coin-panel", pays: ".pays", grounding: ".lanes",
 };
 const BEFORE = { ...PLACES, coin: ".scroller", pays: ".verdict" }; // where the answer's place would give it away
 const ASKED_AT = { check: "check", keep: "check" }; // the phase in which a question is asked about another one's result
@@ -106,6 +106,7 @@ export function create(root, { player, step: view, part, live, teach }) {
     button("answer").hidden = true;
     button("place").hidden = false;
     uncover();
+    if (lesson.place === "grounding") part("grounding").mark();
     if (lesson.phase && player.index() === at) inside(lesson.phase);
     part("address").write();
   }

@@ -154,9 +154,11 @@ export function create(root, { player, step: view, modules }) {
     phases = phasesOf(step);
     list.replaceChildren(...phases.map(item));
     mask.lay(step, frame.cached);
-    const { prompt_tokens: prompt, reused_tokens: reused } = player.race.led()[0].frame;
+    const { prompt_tokens: prompt, reused_tokens: reused, image_tokens: image = 0 } = player.race.led()[0].frame;
+    const old = reused < image ? reused : reused - image; // of the text; a picture is reused as a whole
     const said = player.race.led().slice(0, player.index() + 1).flatMap((past) => past.frame.tokens.map(([text]) => text)).slice(0, -1).join("");
-    const blocks = [{ kind: "reused", count: reused, text: "reused" }, { kind: "read", count: prompt - reused, text: run.picture ? "picture and question" : "prompt" },
+    const blocks = [{ kind: "picture", count: image, text: "picture" }, { kind: "reused", count: old, text: "reused" },
+      { kind: "read", count: prompt - image - old, text: image ? "question" : run.picture ? "picture and question" : "prompt" },
       { kind: "said", count: frame.cached - prompt, text: said.length > TAIL ? `…${said.slice(-TAIL)}` : said }];
     cache.lay(blocks, step.nodes.map((node) => step.words[node]));
   }

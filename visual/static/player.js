@@ -5,7 +5,7 @@
 // to hear of: `begin(run)`, `said()` as words come or go, `end(frame)`, `step(frame, index, count, playing)` as another step
 // is shown (index from 1), `phase(kind, frame)` as another phase of it is (null: the step as a whole), `view(name)` as
 // another view is chosen. While a part's `holds(now)`, the clock waits.
-const PARTS = ["views", "ribbon", "dialogue", "versus", "about", "pays", "phases", "coin", "opening", "lessons", "present", "address"];
+const PARTS = ["views", "ribbon", "grounding", "dialogue", "versus", "about", "pays", "phases", "coin", "opening", "lessons", "present", "address"];
 
 // `plotly` is the address of the drawing library; `page` gives a blank page to save a run in; `teach` opens a lesson by its
 // number, where no menu of the page does.
