@@ -55,7 +55,7 @@ def grounding_view(trace: DecodeTrace) -> tuple[str, View]:
     """Return the progress in words and the view: a table of the words, and what the player marks them by."""
     grounding = trace.grounding
     if grounding is None:
-        return "The answer is there; now with a grey picture", Chart(GROUNDING, "", (), (), ()).as_json()
+        return "The answer is there; now with a grey picture", Chart(GROUNDING, "The large model reads its answer again.", (), (), ()).as_json()
     words = [token_label(trace, token) for token in trace.token_ids]
     answer = "No word of this answer needs the picture: a grey one leaves each at least half as likely."
     if grounding.grounded:
