@@ -80,9 +80,11 @@ def with_tree_comparison(found: Ablation, place: int = 1) -> Ablation:
     return replace(found, comparisons=(TreeComparison(place, traces),))
 
 
-def synthetic_grounding(config: DecodingConfig, texts: dict[int, str] | None = None) -> Generator[DecodeTrace]:
+def synthetic_grounding(
+    config: DecodingConfig, texts: dict[int, str] | None = None, seed: int = 0
+) -> Generator[DecodeTrace]:
     """The answer, then which of its tokens need the picture, then where."""
-    trace, rng = retexted(synthetic_race(0, config)["speculative"], texts or {}), random.Random(7)
+    trace, rng = retexted(synthetic_race(seed, config)["speculative"], texts or {}), random.Random(7)
     yield trace
     probs, blank = ([round(rng.random(), 4) for _ in trace.token_ids] for _ in range(2))
     whole = Grounding(tuple(probs), tuple(blank), tuple(rng.choices(sorted(trace.texts), k=len(probs))))
@@ -167,7 +169,7 @@ class FakeLab:
 
     def grounding(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[DecodeTrace]:
         self._ask(messages)
-        return synthetic_grounding(config, self.texts)
+        return synthetic_grounding(config, self.texts, sum(map(ord, messages)))  # of the stand-in's race
 
     def distillation(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Ablation]:
         self._ask(messages)

@@ -37,10 +37,10 @@ export function create(root, { player }) {
   // What the lab measured, if it is of the answer on show.
   function take(measured) {
     rest();
+    if (!player.end) return;
     const ids = player.race.led().flatMap(({ frame }) => frame.ids);
-    if (!player.end || player.run.turn || !ids.every((id, at) => measured.ids[at] === id)) {
-      if (!button.hidden) key.textContent = "What was measured is another answer: picture, question or settings were changed. Run again first.";
-      return;
+    if (player.run.turn || !ids.every((id, at) => measured.ids[at] === id)) {
+      return explain("What was measured is another answer: picture, question or settings were changed. Run again first.");
     }
     found = { ...measured, words: measured.words.filter(({ at }) => at < ids.length) };
     set(true);
@@ -48,15 +48,18 @@ export function create(root, { player }) {
 
   // Lets the lab measure it; until then its notice is shown here.
   function measure() {
+    const notice = () => document.querySelector(`${CARD} .notice`)?.textContent;
+    const before = notice(); // of the time before
+    const tell = () => explain((notice() !== before && notice()) || "The large model reads its answer again, with a grey picture …");
     document.querySelector(`${CARD} .lab-run`).click();
-    lanes.classList.add("grounding-waits");
     waiting = new MutationObserver(tell);
     waiting.observe(document.querySelector(CARD), { childList: true, subtree: true, characterData: true });
     tell();
   }
 
-  function tell() {
-    key.textContent = document.querySelector(`${CARD} .notice`)?.textContent || "The large model reads its answer again, with a grey picture …";
+  function explain(words) {
+    lanes.classList.add("grounding-waits");
+    key.textContent = words;
   }
 
   function rest() {
