@@ -118,7 +118,8 @@ def test_a_tile_has_the_mean_of_all_squares_over_it(seed: int):
     rows = tuple(tuple(rng.random() for _ in range(places**2)) for _ in found.grounded)
     view = grounding_of(replace(trace, grounding=replace(found, grid=grid, window=window, occluded=rows)))
     pairs = list(zip(found.probs, found.blank_probs, strict=True))
-    assert [word["at"] for word in view["words"]] == [at for at, (one, grey) in enumerate(pairs) if one >= 2 * grey > 0]
+    grounded = [at for at, (one, grey) in enumerate(pairs) if one >= found.factor * grey > 0]
+    assert [word["at"] for word in view["words"]] == grounded
     for word, row in zip(view["words"], rows, strict=True):
         over: list[list[float]] = [[] for _ in range(grid**2)]
         for place, prob in enumerate(row):
@@ -157,7 +158,7 @@ def test_a_grounding_that_no_run_makes_is_refused(change: dict[str, Any], words:
 
 def test_one_of_another_answer_is_refused_in_a_file():
     *_, trace = synthetic_grounding(SHORT)
-    short = Grounding((0.5,), (0.1,), trace.grounding.blank_choices[:1])
+    short = Grounding((0.5,), (0.1,), trace.grounding.blank_choices[:1], 10.0)
     with pytest.raises(ValueError, match=f"grounding: 1 probabilities for {len(trace.token_ids)} tokens"):
         DecodeTrace.from_json(replace(trace, grounding=short).to_json())
     strange = replace(trace.grounding, blank_choices=(999_999, *trace.grounding.blank_choices[1:]))

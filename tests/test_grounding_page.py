@@ -48,7 +48,7 @@ def marks_the_recorded_words(tab: Visit) -> None:
         for word in view["words"]:
             tab.page.evaluate(POINT, [lane, word["at"]])
             text = RACE.lead.texts[RACE.lead.token_ids[word["at"]]].strip()
-            assert key(tab).startswith(f"“{text}”: {100 * found.probs[word['at']]:.0f} % likely with the picture")
+            assert key(tab).startswith(f"“{text}”: {100 * found.probs[word['at']]:.0f} % likely for the large model")
             most = max(word["lost"])
             lit = tab.page.evaluate(LIT)
             assert lit == ([pytest.approx(lost / most, abs=0.006) for lost in word["lost"]] if most >= 10 else [])
@@ -111,7 +111,7 @@ def test_what_was_measured_of_another_answer_marks_nothing_and_says_so(visit: Vi
     tab = visit("?view=explain")
     tab.run("What is this?")
     tab.wait(FINISHED)
-    other = {"ids": [1, 2, 3], "words": [{"at": 0, "seen": 1, "blank": 0, "instead": None, "lost": []}]}
+    other = {"ids": [1, 2, 3], "factor": 10, "words": [{"at": 0, "seen": 1, "blank": 0, "instead": None, "lost": []}]}
     tab.page.evaluate("(detail) => document.dispatchEvent(new CustomEvent('grounded', { detail }))", other)
     assert "another answer" in key(tab) and tab.page.evaluate(MARKED) == [[], []]
 

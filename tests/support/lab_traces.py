@@ -87,7 +87,7 @@ def synthetic_grounding(
     trace, rng = retexted(synthetic_race(seed, config)["speculative"], texts or {}), random.Random(7)
     yield trace
     probs, blank = ([round(rng.random(), 4) for _ in trace.token_ids] for _ in range(2))
-    whole = Grounding(tuple(probs), tuple(blank), tuple(rng.choices(sorted(trace.texts), k=len(probs))))
+    whole = Grounding(tuple(probs), tuple(blank), tuple(rng.choices(sorted(trace.texts), k=len(probs))), 2.0)
     yield replace(trace, grounding=whole)
     rows = tuple(tuple(round(rng.random(), 4) for _ in range(9)) for _ in whole.grounded)
     yield replace(trace, grounding=replace(whole, grid=4, window=2, occluded=rows))
