@@ -147,7 +147,7 @@ def _pass_ratio(reference: RunTotals, candidate: RunTotals) -> str:
     mean = (candidate.drafted + candidate.target_passes) / candidate.target_passes
     drafting = 100 * candidate.draft_seconds / candidate.decode_seconds
     return (
-        f"A pass over {mean:.0f} tokens took {ratio:.1f} times as long as one over a single token, and drafting"
+        f"A pass checks {mean:.0f} tokens and took {ratio:.1f} times as long as one for a single token; drafting took"
         f" {drafting:.0f} % of the time."
     )
 

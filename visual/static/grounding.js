@@ -73,6 +73,7 @@ export function create(root, { player }) {
     button.setAttribute("aria-pressed", String(on));
     lanes.classList.toggle("grounding", on);
     for (const word of lanes.querySelectorAll(".grounded")) word.classList.remove("grounded");
+    if (lanes.classList.contains("open") !== on) root.querySelector(".whole").click();
     if (on) player.actions.last(); // every word is written
     if (on) for (const words of wordsOfLanes()) for (const { at } of found.words) words[at]?.classList.add("grounded");
     show(null);

@@ -144,7 +144,7 @@ function beatsOf(step, said, tokens, all) {
     { title: fork < 0 ? "The small model is sure, and goes straight on" : "The small model wavers, and branches", phases: [{ kind: "guess", level: Infinity, forks: fork < 0 ? [] : [fork] }],
       say: wavers(step, fork) },
     { title: "One pass of the large model checks them all", phases: [{ ...phase("check"), notes: [] }],
-      say: [["", `It reads ${guesses === 1 ? "the guess" : `all ${guesses} guesses side by side`}, in one pass, each as if it alone came next. Most of a pass on a GPU is fetching the model's numbers from memory, once for all of them.`]] },
+      say: [["", `It reads ${guesses === 1 ? "the guess" : `all ${guesses} guesses side by side`}, in one pass, each after the words on its own path. On a GPU most of a pass goes into fetching the model from memory, and that happens once for all of them.`]] },
     { title: sampled ? "The large model's own odds appear at the guesses" : "The large model's own words appear at the guesses", phases: [phase("check")], say: sampled
       ? [["", "The same pass tells how likely the large model finds each guess. A coin with these odds decides whether it stays."]]
       : [["", "The same pass tells which word it would have written there itself."], ...chosen(step, fork)] },
@@ -190,11 +190,11 @@ function titleOf({ kept, next }) {
 function harvest({ kept, words, next, sampled, rank, families, parent, nodes }, count) {
   const won = kept.findIndex((id) => id && rank[id] > 1);
   const favourite = won > 0 && !sampled ? families[parent[kept[won]]].find((id) => nodes.includes(id)) : undefined;
-  const line = favourite === undefined ? [] : [["", "A line would have followed "], ["lost", words[favourite]], ["", ` and brought ${won}. `]];
+  const line = favourite === undefined ? [] : [["", "A single line of guesses would have followed "], ["lost", words[favourite]], ["", ` and brought ${won}. `]];
   const [right, after] = [kept.length - 1, next < 0 ? [] : [["", " The pass wrote the next word as well: "], ["own", words[next]], ["", "."]]];
   const start = right ? `${right} ${right === 1 ? "guess was" : "guesses were"} the large model's own ${right === 1 ? "word" : "words"}.` : "A wrong guess goes, and all that came after it.";
   const sum = ` That is ${count} ${count === 1 ? "word" : "words or pieces"} from one pass. `;
-  const same = sampled ? "The coin keeps every answer as likely as without the small model." : "Each is its own choice, so the answer stays the same, word for word.";
+  const same = sampled ? "The coin keeps every answer as likely as without the small model." : "Every word that stays is the large model's own choice, so the answer is the same, word for word.";
   return [["", sampled ? `${right} of the guesses stayed.` : start], ...after, ["", sum], ...line, ["", same]];
 }
 
