@@ -42,7 +42,7 @@ def marks_the_recorded_words(tab: Visit) -> None:
     places = [word["at"] for word in view["words"]]
     tab.page.click(TOGGLE)
     assert tab.page.evaluate(MARKED) == [places, places]
-    assert key(tab).startswith(f"{len(places)} of {len(RACE.lead.token_ids)} tokens needed the picture.")
+    assert key(tab).startswith(f"{len(places)} of {len(RACE.lead.token_ids)} tokens needed the picture: ")
     found = RACE.lead.grounding
     for lane in ("target-only", "speculative"):
         for word in view["words"]:

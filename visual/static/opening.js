@@ -188,14 +188,16 @@ function titleOf({ kept, next }) {
 }
 
 function harvest({ kept, words, next, sampled, rank, families, parent, nodes }, count) {
+  const right = kept.length - 1;
+  const guesses = `${right} ${right === 1 ? "guess" : "guesses"}`;
+  const start = sampled ? `${guesses} stayed` : right ? `${guesses} ${right === 1 ? "was" : "were"} the large model's own` : "The wrong guess goes, and all that came after it";
+  const more = next < 0 ? [["", "."]] : [["", ", and the pass wrote one word more: "], ["own", words[next]], ["", "."]];
+  const sum = ` That is ${count} ${count === 1 ? "word" : "words or pieces"} from one pass`;
   const won = kept.findIndex((id) => id && rank[id] > 1);
   const favourite = won > 0 && !sampled ? families[parent[kept[won]]].find((id) => nodes.includes(id)) : undefined;
-  const line = favourite === undefined ? [] : [["", "A single line of guesses would have followed "], ["lost", words[favourite]], ["", ` and brought ${won}. `]];
-  const [right, after] = [kept.length - 1, next < 0 ? [] : [["", " The pass wrote the next word as well: "], ["own", words[next]], ["", "."]]];
-  const start = right ? `${right} ${right === 1 ? "guess was" : "guesses were"} the large model's own ${right === 1 ? "word" : "words"}.` : "A wrong guess goes, and all that came after it.";
-  const sum = ` That is ${count} ${count === 1 ? "word" : "words or pieces"} from one pass. `;
-  const same = sampled ? "The coin keeps every answer as likely as without the small model." : "Every word that stays is the large model's own choice, so the answer is the same, word for word.";
-  return [["", sampled ? `${right} of the guesses stayed.` : start], ...after, ["", sum], ...line, ["", same]];
+  const line = favourite === undefined ? [["", "."]] : [["", "; a single line would have followed "], ["lost", words[favourite]], ["", ` and brought ${won}.`]];
+  const same = sampled ? " The coin keeps every answer as likely as without the small model." : " All are the large model's own choice: the answer is the same, word for word.";
+  return [["", start], ...more, ["", sum], ...line, ["", same]];
 }
 
 const share = (probability) => `${Math.round(100 * probability)} %`;
