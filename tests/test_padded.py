@@ -434,3 +434,13 @@ def test_a_cpu_computes_as_ever_unless_it_is_asked():
         build_engine_pool(CPU, "graphs", exact=False)
     with pytest.raises(ValueError, match="exact passes are padded ones"):
         build_engine_pool(CPU, "eager", exact=True)
+
+
+@pytest.mark.parametrize(("device", "kept"), [("cpu", True), ("cuda", False), ("cuda:1", False)])
+def test_on_a_gpu_cudnn_plans_no_attention(device: str, kept: bool):
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        build_engine_pool(torch.device(device), "eager", exact=False)
+        assert torch.backends.cuda.cudnn_sdp_enabled() == kept
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(True)

@@ -134,7 +134,7 @@ class EnginePool:
 
 
 def build_engine_pool(device: torch.device, passes: PassesName, exact: bool) -> EnginePool:
-    """Return the engine pool of a pair on a device.
+    """Return the engine pool of a pair on a device. On a GPU, cuDNN's attention is off from here on.
 
     Args:
         passes: ``eager``: shapes as they come; ``padded``: fixed shapes; ``graphs``: these captured and replayed;
@@ -143,6 +143,9 @@ def build_engine_pool(device: torch.device, passes: PassesName, exact: bool) -> 
     Raises:
         ValueError: graphs without a GPU, or exact passes that are not padded.
     """
+    if device.type == "cuda":
+        # It plans each new key length anew on the host, for tens of milliseconds: longer than most passes take.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     if passes == "auto":
         passes = "padded" if exact else "eager"
     if passes == "graphs" and device.type != "cuda":
