@@ -57,7 +57,7 @@ class EnginePool:
         self._free: dict[int, list[PaddedEngine | PaddedFeatureEngine]] = {}  # by the id of their model
         self._warned: set[str] = set()
         self._captured_well: MutableMapping[PreTrainedModel, bool] = WeakKeyDictionary()
-        self._rows_depend: MutableMapping[PreTrainedModel, bool] = WeakKeyDictionary()
+        self._inexact: MutableMapping[PreTrainedModel, str | None] = WeakKeyDictionary()  # why not, in words
 
     def beside(self, target: PreTrainedModel) -> EnginePool:
         """Return a pool for another draft of the target: free engines of the target are shared, those of drafts not.
@@ -66,7 +66,7 @@ class EnginePool:
         """
         pool = EnginePool(self.runner, self.exact, self.graphs)
         pool._free[id(target)] = self._free.setdefault(id(target), [])
-        pool._captured_well, pool._rows_depend = self._captured_well, self._rows_depend
+        pool._captured_well, pool._inexact = self._captured_well, self._inexact
         return pool
 
     def check(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> None:
@@ -75,10 +75,10 @@ class EnginePool:
         Raises:
             ValueError: exact passes over a target that they cannot decode, in one line.
         """
+        self._check_rows(target)
         for model in (target, draft):
             if model is not None:
                 self._runner(model)
-        self._check_rows(target)
 
     @property
     def capture_seconds(self) -> float:
@@ -101,7 +101,7 @@ class EnginePool:
             rows: as :meth:`KVCaches.engine`.
 
         Raises:
-            ValueError: exact passes over a model that cannot be padded.
+            ValueError: exact passes over a target that they cannot decode.
         """
         if rows:
             self._check_rows(model)
@@ -143,16 +143,10 @@ class EnginePool:
         return fitting
 
     def _runner(self, model: PreTrainedModel) -> Callable[[], PassRunner] | None:
-        """Return the maker of runners, or ``None`` for a model whose passes have the shapes that they come in.
-
-        Raises:
-            ValueError: exact passes over a model that cannot be padded.
-        """
+        """Return the maker of runners, or ``None`` for a model whose passes have the shapes that they come in."""
         if self.runner is None:
             return None
         if (why := unpaddable(model)) is not None:
-            if self.exact:
-                raise ValueError(f"{type(model).__name__} cannot be decoded with exact passes: {why}")
             self._warn(f"{type(model).__name__} runs without CUDA graphs: {why}")
             return None
         if self.graphs is None or self._captures_well(model, self.runner):
@@ -173,13 +167,13 @@ class EnginePool:
     def _check_rows(self, target: PreTrainedModel) -> None:
         if not self.exact:
             return
-        if target not in self._rows_depend:
-            runner = self._runner(target)
-            assert runner is not None
-            self._rows_depend[target] = rows_depend(target, runner)
-        if self._rows_depend[target]:
-            name = type(target).__name__
-            raise ValueError(f"{name} cannot be decoded with exact passes: a row's bits depend on other rows here")
+        if target not in self._inexact:
+            why = unpaddable(target)
+            if why is None and (runner := self._runner(target)) is not None and rows_depend(target, runner):
+                why = "a row's bits depend on other rows here"
+            self._inexact[target] = why
+        if (why := self._inexact[target]) is not None:
+            raise ValueError(f"{type(target).__name__} cannot be decoded with exact passes: {why}")
 
     def _warn(self, line: str) -> None:
         if line not in self._warned:
