@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +18,12 @@ from support import models
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.exact import main
 from benchmarks.identity import DRAFTERS, Runner, cases
 from specllava.chat import Chat
 from specllava.cli.options import PairOptions, load_pair
 from specllava.core.branch import first_branch
-from specllava.core.config import RULES, DecodingConfig
+from specllava.core.config import COMPARED_RULES, RULES, DecodingConfig
 from specllava.core.tree import DraftTree, Pruned
 from specllava.lane import lane_of
 from specllava.pair import Pair
@@ -208,6 +211,19 @@ def test_drawn_guesses_are_judged_on_the_first_branch_too(verifier: str):
     steps = pair.run(lane_of(config, models.prompt(0))).steps
     assert all(step.tree.parents == tuple(range(-1, len(step.tree) - 1)) for step in steps)
     assert sum(len(step.verification.accepted) for step in steps) >= sum(step.tree.drafted for step in steps) > 4
+
+
+def test_the_benchmark_counts_by_rule_what_exact_saves_and_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    main(runs=14, prompts=1, json=tmp_path / "exact.json")
+    report = json.loads((tmp_path / "exact.json").read_text())
+    assert {name: row["answers"] for name, row in report["toy"].items()} == dict.fromkeys(COMPARED_RULES, 1)
+    assert {name: row["answers"] for name, row in report["random"].items()} == {
+        "entropy": 12, "prompt-lookup": 1, "chain": 1,
+    }  # fmt: skip
+    rows = [*report["toy"].values(), *report["random"].values()]
+    assert all(row["differ_exact"] == 0 for row in rows)
+    assert all(0 < row["passes"] <= row["tokens"] and 0 < row["passes_exact"] <= row["tokens"] for row in rows)
+    assert capsys.readouterr().out.count("| entropy |") == 2
 
 
 # ------------------------------------------------------------------------------------------------ the self-check

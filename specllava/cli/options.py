@@ -74,8 +74,8 @@ class PairOptions:
     CUDA graphs and replayed, which spares a GPU the launches. auto takes graphs on a GPU if they compute the same."""
 
     exact: bool = False
-    """The same tokens as the target alone, bit for bit in any precision: every pass has 32 rows, and of a tree only the
-    first branch is verified, which costs tokens per pass. Refused where the device's kernels do not allow it."""
+    """Give the tokens of the target alone in any precision. Every pass has 32 rows, and of a tree only the first branch
+    is verified, which costs tokens per pass. Refused where the device's kernels do not allow it."""
 
     context: int | None = None
     """Tokens that prompt and answer may have together, which the memory check counts caches for; without it as many as

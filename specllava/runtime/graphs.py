@@ -39,7 +39,7 @@ class GraphMemory:
             try:
                 graph = self._record(compute)
             except RuntimeError as error:
-                failure = str(error).splitlines()[0]
+                failure = str(error).partition("\n")[0]
                 log.warning("a pass was not captured as a CUDA graph: %s", failure)
                 torch.cuda.set_stream(before)  # a capture that cannot be ended leaves its own
                 self._drop()
