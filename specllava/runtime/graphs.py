@@ -13,6 +13,7 @@ import torch
 
 log = logging.getLogger(__name__)
 TRIES: Final = 2  # of a capture, each in memory of its own
+LONGEST: Final = 160  # characters of a reason, which traces hold
 
 
 class GraphMemory:
@@ -39,7 +40,7 @@ class GraphMemory:
             try:
                 graph = self._record(compute)
             except RuntimeError as error:
-                failure = str(error).partition("\n")[0]
+                failure = str(error).partition("\n")[0][:LONGEST]
                 log.warning("a pass was not captured as a CUDA graph: %s", failure)
                 torch.cuda.set_stream(before)  # a capture that cannot be ended leaves its own
                 self._drop()
