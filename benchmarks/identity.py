@@ -166,14 +166,18 @@ class Runner:
 
     def _asked(self, case: Case) -> tuple[Pair, Prompt]:
         """Return the pair with the settings of a case, and the prompt."""
-        pair = self.pair(case.target, case.format)
-        side = pair.target.config.vision_config.image_size
-        shown = None if case.picture is None else draw_scene(sample_scene(case.picture, "train"), side)
-        prompt = pair.prompt(shown, case.question)
+        pair, prompt = self.pair(case.target, case.format), self.prompt(case)
         target = copy.copy(pair.target)  # it shares the weights
         target.generation_config = copy.deepcopy(pair.target.generation_config)
         target.generation_config.update(**json_format.loads(case.settings))
         return replace(pair, target=target), prompt
+
+    def prompt(self, case: Case) -> Prompt:
+        """Return the prompt of a case."""
+        pair = self.pair(case.target, case.format)
+        side = pair.target.config.vision_config.image_size
+        shown = None if case.picture is None else draw_scene(sample_scene(case.picture, "train"), side)
+        return pair.prompt(shown, case.question)
 
     def _make_target(self, seed: int) -> Pair:
         plain = size_of("toy")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
+from specllava.core.branch import first_branch
 from specllava.core.growth.rule import GrowthRule
 from specllava.core.trace import (
     MAX_NAME,
@@ -26,11 +27,12 @@ from specllava.core.trace import (
     tokens_used,
 )
 from specllava.core.tree import DraftTree, Pruned
-from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, check_proposal, check_pruned
+from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, NoDraft, check_proposal, check_pruned
 from specllava.lane import Lane, LaneFacts
 from specllava.models.checkpoints.tokens import Detokenizer
 from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.passes import PassInput
+from specllava.runtime.padded_passes import EXACT_ROWS
+from specllava.runtime.passes import LogitsReduction, PassInput
 from specllava.runtime.timing import now, now_read
 from specllava.runtime.vision import slots_of
 from specllava.verification.answer_settings import AnswerSettings
@@ -94,6 +96,7 @@ class Request:
         self._verifier = build_verifier(lane.config, self._random, settings.warpers)
         self._session: DraftSession | None = None
         self._tree: DraftTree | None = None
+        self._nodes: Sequence[int] = ()  # of the drafter's tree, by node of the verified one
         self._pruned: tuple[Pruned, ...] = ()
         self._draft_seconds = 0.0
 
@@ -124,21 +127,23 @@ class Request:
             raise ValueError("this request has read its prompt: make a new one for another answer")
         prompt, config, state_layers = self.lane.prompt, self.lane.config, self._drafter.state_layers
         device = prompt.input_ids.device
-        started = now(device)
+        started = self._now(device)
         columns = config.target_columns(self._length)
-        self._engine = self.caches.engine(self._target, columns, state_layers, config.nodes + 1)
+        rows = 1 if isinstance(self._drafter, NoDraft) else config.nodes + 1
+        self._engine = self.caches.engine(self._target, columns, state_layers, rows)
         output = self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
+        self._engine.prepare(rows, config.max_new_tokens + config.nodes, self._reduction)
         logits, processing = output.logits, self._settings.processing
         if processing:
             logits = processing(logits[None], [()])[0]
         first = self._verifier.first_token(logits)
-        read = now(device)
+        read = self._now(device)
         processing.check(output.logits, "target")
         models, answer = (self._target, self._draft), (self._random, self._settings)
         context = DraftContext(prompt, config, self._rule, *answer, *models, self.caches, self._length, output)
-        opening = now(device)
+        opening = self._now(device)
         self._session = self._drafter.open(context)
-        opened = now(device)
+        opened = self._now(device)
         own_vision = prompt.draft_prompt.vision_seconds if prompt.draft_prompt and self._drafter.needs_draft else 0.0
         margin = float(margins(logits[None])[0])
         self._emit([first])
@@ -158,6 +163,8 @@ class Request:
     def propose(self) -> DraftTree:
         """Let the drafter grow a tree below the root; no deeper than tokens may still be emitted.
 
+        Where passes are exact, its first branch alone is verified, and returned.
+
         Raises:
             ValueError: not the moment for it; a rule, or a drafter of the caller's own, that breaks its limits; the
                 draft's logits are no numbers.
@@ -165,7 +172,7 @@ class Request:
         session = self._running()
         if self._tree is not None:
             raise ValueError("the last proposed tree is not verified: verify comes first")
-        started = now_read()
+        started = self._now()
         depth = min(self.lane.config.depth, self.room - 1)
         own = self.lane.drafter is not None  # the caller's; the package's keep the limits, as tests hold
         try:
@@ -174,11 +181,15 @@ class Request:
             if not own:
                 raise
             raise ValueError(f"the drafter {self._drafter.name} proposes no tree: {error}") from error
-        self._draft_seconds = now_read() - started
+        self._draft_seconds = self._now() - started
         if own:
             name, vocabulary = self._drafter.name, self._target.config.get_text_config().vocab_size
             tree = check_proposal(name, tree, self.root, depth, self.lane.config.nodes, vocabulary)
             pruned = check_pruned(name, pruned, len(tree), vocabulary)
+        self._nodes = range(len(tree))
+        if self.caches.exact:
+            branch = first_branch(tree, pruned, EXACT_ROWS - 1)
+            self._nodes, tree, pruned = branch.nodes, branch.tree, branch.pruned
         self._tree, self._pruned = tree, pruned
         return tree
 
@@ -196,20 +207,23 @@ class Request:
         if tree is None:
             raise ValueError("no tree is proposed: propose comes first")
         recorder = DrawRecorder(self._random) if self._record else None
-        started = now_read()
+        started = self._now()
         base = self._engine.cache.length
         processing = self._settings.processing
-        output = self._engine.forward(PassInput.of_tree(tree, base), None if processing else self._verifier.reduction)
+        output = self._engine.forward(PassInput.of_tree(tree, base), self._reduction)
         logits, numbers = output.logits, output.numbers
         if processing:
             logits = processing.of_tree(tree, logits)
-        verification, probs = self._verifier.verify(tree, logits, session.draft_probs, recorder, numbers)
-        verified = now_read()
+        draft_probs = session.draft_probs
+        if draft_probs is not None and len(tree) < len(draft_probs):
+            draft_probs = draft_probs[list(self._nodes)]
+        verification, probs = self._verifier.verify(tree, logits, draft_probs, recorder, numbers)
+        verified = self._now()
         path = verification.path
         emitted = self._emit([*(tree.tokens[node] for node in verification.accepted), verification.bonus_token])
         self._engine.keep(base, path)
-        session.keep(path, self._engine.kept_states(base))
-        kept = now_read()
+        session.keep([self._nodes[node] for node in path], self._engine.kept_states(base))
+        kept = self._now()
         processing.check(output.logits, "target", numbers)  # here too: an overflow or a damaged row may come late
         seconds = StepSeconds(draft=self._draft_seconds, verify=verified - started, keep=kept - verified)
         session.observe(seconds.draft, seconds.verify + seconds.keep)
@@ -224,6 +238,19 @@ class Request:
             draws=recorder.draws() if recorder else (),
             finished=self.finished,
         )
+
+    @property
+    def _reduction(self) -> LogitsReduction | None:
+        """What verification has to know of a pass's logits, unless it needs them all."""
+        return None if self._settings.processing else self._verifier.reduction
+
+    def _now(self, device: torch.device | None = None) -> float:
+        """Return seconds of a clock that stands while passes are captured.
+
+        Args:
+            device: whose work is waited for; without it the host has just read what was computed last.
+        """
+        return (now_read() if device is None else now(device)) - self.caches.capture_seconds
 
     def _running(self) -> DraftSession:
         """Return the session of an unfinished answer.

@@ -35,6 +35,7 @@ from specllava.models.loading.loading import load_draft, load_target
 from specllava.models.loading.presets import draft_hint, preset_named, presets
 from specllava.models.media.media import Pictures, open_media
 from specllava.runtime.kv_caches import EnginePool, KVCaches, build_engine_pool
+from specllava.runtime.padded_passes import COLUMNS
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.prompt_builder import Messages, PromptBuilder, check_room
 from specllava.runtime.timing import CostMeasurement, costs_key, costs_of_before, kept_costs
@@ -54,7 +55,8 @@ class Pair:
         context_limit: tokens of prompt and answer, if fewer than the target can hold.
         costs: of passes on this machine; ``None``: measured when they are first needed.
         passes: how they run, see :func:`~specllava.runtime.kv_caches.build_engine_pool`.
-        exact: target-only decodes by the very kernels that verify trees; others round differently in half precision.
+        exact: target-only decodes by the very kernels that verify trees, and only what stands in a tree as in the text
+            is accepted: equal bits in any precision.
     """
 
     name: str
@@ -139,7 +141,8 @@ class Pair:
         loaded = load_draft(draft, self.target, self.processor, reading, tell)
         drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
         pair = replace(self, **drafting, costs=None)
-        vars(pair)["engines"] = self.engines.beside(self.target)
+        vars(pair)["engines"] = engines = self.engines.beside(self.target)
+        engines.check(pair.target, pair.draft)
         return pair
 
     @cached_property
@@ -153,7 +156,9 @@ class Pair:
         Raises:
             ValueError: passes that this device cannot run.
         """
-        return build_engine_pool(self.device, self.passes, self.exact)
+        engines = build_engine_pool(self.device, self.passes, self.exact)
+        engines.check(self.target, self.draft)
+        return engines
 
     @cached_property
     def family(self) -> Family:
@@ -220,11 +225,25 @@ class Pair:
     def _cost_models(self) -> tuple[CostModel, CostModel]:
         return CostModel(self.expected_costs), CostModel(self.expected_costs)
 
-    @cached_property
+    @property
     def info(self) -> RunInfo:
-        """Models, device, precision and versions."""
+        """Models, device, precision and versions, and how passes have run so far."""
+        return replace(self._info, passes=self.passes_told)
+
+    @cached_property
+    def _info(self) -> RunInfo:
         names = self.target_name, self.draft_name
         return run_info(self.name, self.target, *names, self.quantization, self.draft_vision)
+
+    @property
+    def passes_told(self) -> str | None:
+        """How passes have run so far, in words, by model where these differ; ``None``: all in shapes as they came."""
+        models = {"target": self.target} | ({} if self.draft is None else {"draft": self.draft})
+        ways = {name: self.engines.way(model) for name, model in models.items()}
+        told = ways["target"]
+        if len(set(ways.values())) > 1:
+            told = "; ".join(f"{name}: {way}" for name, way in ways.items())
+        return None if told == "eager" else f"{told}; exact" if self.engines.exact else told
 
     @cached_property
     def detokenizer(self) -> Detokenizer:
@@ -249,8 +268,19 @@ class Pair:
         if (passes, exact) == (self.passes, self.exact):
             return self
         pair = replace(self, passes=passes, exact=exact, costs=None)
-        pair.engines.check(pair.target)
+        _ = pair.engines
         return pair
+
+    def warm_up(self) -> None:
+        """Capture the passes that a dialogue's race begins with, so that nobody waits for them; where any are."""
+        if self.engines.graphs is None:
+            return
+        prompt = self.prompt(None, "Describe it.")
+        tokens = min(COLUMNS, self.context - prompt.length)
+        config = DecodingConfig(drafter="none" if self.draft is None else "model", max_new_tokens=tokens)
+        lanes = [(lane, KVCaches(self.engines)) for lane in race_lanes(lane_of(config, prompt))]
+        for lane, caches in lanes:
+            self.request(lane, caches, record=False).prefill()
 
     def undistilled(self) -> Pair:
         """Return the same target with its draft as it was before distillation.

@@ -418,10 +418,12 @@ def test_what_cannot_be_padded_runs_as_it_comes_and_one_line_says_so(caplog: pyt
         for model, why in reasons.items():
             assert unpaddable(model) == why
             assert [type(engines.engine(model, 64)) for _ in range(2)] == [Engine, Engine]
-            with pytest.raises(ValueError, match=f"cannot be decoded with exact passes: {why}"):
-                EnginePool(EagerRunner, exact=True).engine(model, 64)
     told = [record.getMessage().partition(": ")[2] for record in caplog.records]
     assert told == list(reasons.values())
+    for model, why in reasons.items():
+        with pytest.raises(ValueError, match=f"cannot be decoded with exact passes: {why}"):
+            EnginePool(EagerRunner, exact=True).engine(model, 64, rows=1)
+        assert type(EnginePool(EagerRunner, exact=True).engine(model, 64)) is Engine  # which guesses, and no more
     draft = features().pair(0, "eagle").draft
     assert isinstance(draft, FeatureDraft) and unpaddable(draft) is None
 
@@ -434,3 +436,13 @@ def test_a_cpu_computes_as_ever_unless_it_is_asked():
         build_engine_pool(CPU, "graphs", exact=False)
     with pytest.raises(ValueError, match="exact passes are padded ones"):
         build_engine_pool(CPU, "eager", exact=True)
+
+
+@pytest.mark.parametrize(("device", "kept"), [("cpu", True), ("cuda", False), ("cuda:1", False)])
+def test_on_a_gpu_cudnn_plans_no_attention(device: str, kept: bool):
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        build_engine_pool(torch.device(device), "eager", exact=False)
+        assert torch.backends.cuda.cudnn_sdp_enabled() == kept
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from support.recorder import HostReadError, Recorder
 from torch import Tensor
 
-from specllava.runtime.padded_passes import EagerRunner, GraphRunner, PassRunner
+from specllava.runtime.padded_passes import EagerRunner, PassRunner
 
 
 class Sum:
@@ -64,54 +63,3 @@ def test_the_recorder_refuses_what_no_graph_can_do(asking: str, inference: bool)
     with torch.inference_mode(inference), pytest.raises(HostReadError, match="a pass asks the host by"):
         Recorder().run("pass", REFUSED[asking])
     Recorder().run("pass", lambda: BUFFER.index_select(0, PLACES).add_(1))
-
-
-# ------------------------------------------------------------------------------------------ CUDA graphs, played
-
-
-class Graphs:
-    """Stands in for torch.cuda: what is captured computes nothing until it is replayed."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.captured: list[Callable[[], None]] = []
-        self.replays = 0
-        self.streams: list[str] = []
-        self.fails: Exception | None = None
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: self)
-        monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream, **arguments: graph)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda: "the stream of before")
-        monkeypatch.setattr(torch.cuda, "set_stream", self.streams.append)
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        if self.fails is not None:
-            raise self.fails
-
-    def replay(self) -> None:
-        self.replays += 1
-
-
-def test_a_pass_is_called_then_captured_then_replayed(monkeypatch: pytest.MonkeyPatch):
-    graphs, runner, called = Graphs(monkeypatch), GraphRunner(None, None), []
-    for _ in range(4):
-        runner.run("a", lambda: called.append("a"))
-    assert (called, graphs.replays, runner.captured) == (["a", "a"], 3, 1)  # the second call only records
-    runner.run("b", lambda: called.append("b"))
-    assert (called[2:], graphs.replays, runner.captured) == (["b"], 3, 1)
-
-
-def test_where_a_capture_fails_passes_are_called_and_one_line_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    graphs, runner, called = Graphs(monkeypatch), GraphRunner(None, None), []
-    graphs.fails = RuntimeError("operation not permitted when stream is capturing\nmore of it")
-    with caplog.at_level(logging.WARNING):
-        for _ in range(5):
-            for name in "ab":
-                runner.run(name, lambda name=name: called.append(name))
-    assert called.count("b") == 5 and called.count("a") == 6  # once while it was to be captured
-    assert (graphs.replays, runner.captured, graphs.streams) == (0, 0, ["the stream of before"])
-    assert [record.getMessage() for record in caplog.records] == [
-        "passes run without CUDA graphs, which is slower: operation not permitted when stream is capturing"
-    ]

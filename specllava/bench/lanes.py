@@ -104,10 +104,10 @@ def run_timed(pair: Pair, lane: Lane) -> TimedRun:
     """Decode a lane and time the whole run.
 
     A prompt is encoded once for all lanes. The towers' passes are added to the time of each lane that reads their
-    features, as in its prefill.
+    features, as in its prefill. No time counts in which passes are captured.
     """
     read = lane.prompt.draft_prompt or lane.prompt
-    started = now(pair.device)
+    started = now(pair.device) - pair.engines.capture_seconds
     request = pair.request(lane, record=False)
     steps, widths = list[StepTrace](), list[tuple[int, ...]]()
     with closing(stream(request)) as events:
@@ -116,7 +116,7 @@ def run_timed(pair: Pair, lane: Lane) -> TimedRun:
             assert isinstance(step, StepTrace)
             steps.append(step)
             widths.append(request.draft_pass_tokens)
-    seconds = now(pair.device) - started + lane.prompt.vision_seconds
+    seconds = now(pair.device) - pair.engines.capture_seconds - started + lane.prompt.vision_seconds
     assert isinstance(prefill, Prefill)
     if lane.config.drafter == "model" and lane.prompt.draft_prompt is not None:
         seconds += lane.prompt.draft_prompt.vision_seconds

@@ -167,7 +167,8 @@ class Bench:
 
         results, categories = results_of(measured), category_results(measured)
         count, setting = len(measured.prompts), measured.setting
-        title = f"{count} prompts, {measured.rounds} rounds, {setting.device}, {setting.dtype}"
+        ran = [setting.device, setting.dtype, *([] if setting.passes is None else [setting.passes])]
+        title = ", ".join((f"{count} prompts", f"{measured.rounds} rounds", *ran))
         for table in tables_of(title, results, categories):
             console.print(table)
         for line in notes_of(measured, fastest_alone(measured.runs)):

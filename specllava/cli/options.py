@@ -71,11 +71,11 @@ class PairOptions:
 
     passes: PassesName = "auto"
     """How passes run: eager: in the shapes that they come in; padded: in a few fixed shapes; graphs: these captured as
-    CUDA graphs and replayed, which spares a GPU the launches. auto takes eager passes, padded ones for --exact."""
+    CUDA graphs and replayed, which spares a GPU the launches. auto takes graphs on a GPU if they compute the same."""
 
     exact: bool = False
-    """Decode the target alone in passes of the shape that verifies trees, so that both run the same kernels: in half
-    precision others round differently. A pass over one token then costs what a pass over a tree does."""
+    """Give the tokens of the target alone in any precision. Every pass has 32 rows, and of a tree only the first branch
+    is verified, which costs tokens per pass. Refused where the device's kernels do not allow it."""
 
     context: int | None = None
     """Tokens that prompt and answer may have together, which the memory check counts caches for; without it as many as
@@ -213,7 +213,9 @@ def load_pair(chosen: PairOptions) -> Pair:
     pair = Pair.load(target, draft, None if preset is None else chosen.preset, **options)
     if asked := settings_in_force(pair.target.generation_config, sampling=True):
         print_notice(f"generation_config.json asks for {asked}")
-    return pair.running(chosen.passes, chosen.exact)
+    running = pair.running(chosen.passes, chosen.exact)
+    running.warm_up()
+    return running
 
 
 def with_fallback_drafter(pair: Pair, decoding: DecodingConfig, fallback: DrafterName) -> DecodingConfig:

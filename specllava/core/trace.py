@@ -146,6 +146,8 @@ OwnName = Annotated[str | None, Field(max_length=MAX_NAME, exclude_if=lambda nam
 DraftReads = Annotated[Literal["states"] | None, Field(exclude_if=lambda reads: reads is None)]
 # What the target's checkpoint asks of answers; a file of any other checkpoint has no such field.
 Followed = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda followed: followed is None)]
+# How passes ran, where not in the shapes that they came in; a file of any other run has no such field.
+PassesTold = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda told: told is None)]
 # What each token owes to the picture, where it was measured; a file of any other run has no such field.
 Grounded = Annotated[Grounding | None, Field(exclude_if=lambda grounding: grounding is None)]
 # Columns of the prompt that hold pictures; a file from before they were counted has no such field.
@@ -257,6 +259,7 @@ class RunInfo(Record):
     Args:
         draft_reads: ``states`` of a draft that guesses from the target's hidden states.
         generation_config: settings of that file of the target's which the answer follows, with their values.
+        passes: how they ran, if not in the shapes that they came in.
     """
 
     pair: str
@@ -268,6 +271,7 @@ class RunInfo(Record):
     versions: Versions = field(default_factory=dict)
     draft_reads: DraftReads = None
     generation_config: Followed = None
+    passes: PassesTold = None
 
 
 @dataclass(frozen=True, slots=True)

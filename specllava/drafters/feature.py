@@ -44,6 +44,7 @@ class FeatureSession(GrowingSession):
         super().__init__(self._engine, context.config, context.random, rule, context.settings)
         entries, contents = prompt_entries(draft, context.target, context.prompt, states)
         self._engine.prefill(entries, contents)
+        self._prepare(self._engine)
         self._position_offset = self._engine.position_offset
         self._read = 0  # columns once the root is read
         self._unread: list[int] = []  # emitted tokens that the cache lacks, the root left out

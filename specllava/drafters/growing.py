@@ -61,8 +61,7 @@ class GrowingSession(DraftSession):
         """Keep what belongs to the accepted nodes of the last tree."""
 
     def propose(self, root: int, depth: int) -> DraftTree:
-        needs_logits = self._processing or isinstance(self._top_tokens, Drawing)
-        self._reduction = None if needs_logits else TopTokensReduction(self._rule.max_children)
+        self._reduction = self._next_reduction()
         self._columns, self._branches, self._paths, self.pass_tokens = {}, {}, {}, ()
         limits = GrowthLimits(depth, self._config.nodes, self._config.max_expanded_nodes)
         grown = grow(root, self._expand, self._rule, limits)
@@ -80,6 +79,16 @@ class GrowingSession(DraftSession):
     def observe(self, draft_seconds: float, target_seconds: float) -> None:
         if self._rule_used:
             self._rule.observe(draft_seconds, target_seconds)
+
+    def _prepare(self, engine: AnyEngine) -> None:
+        """Prepare passes over a root with what is unread before it, and over levels, up to the answer's end."""
+        config = self._config
+        rows = max(config.nodes, config.width, config.depth + 1)
+        engine.prepare(rows, config.draft_columns(config.max_new_tokens), self._next_reduction())
+
+    def _next_reduction(self) -> TopTokensReduction | None:
+        needs_logits = self._processing or isinstance(self._top_tokens, Drawing)
+        return None if needs_logits else TopTokensReduction(self._rule.max_children)
 
     def _expand(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[TopTokens]:
         """Return the draft's guesses after each node; the root comes first and by itself."""

@@ -53,6 +53,7 @@ class ModelSession(GrowingSession):
         self._engine = engine
         read = prompt.draft_prompt or prompt
         self._engine.prefill(read.input_ids, read.features, read.image_keys)
+        self._prepare(engine)
         self._unread: list[int] = []  # emitted tokens that the cache lacks, the root left out
 
     def _read_root(self, root: int) -> PassOutput:

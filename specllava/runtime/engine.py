@@ -152,6 +152,10 @@ class Engine:
         self._record(tokens, positions)
         return PassOutput(self._score(last[0, -batch.last :]), self._states(hidden, start))
 
+    def prepare(self, rows: int, columns: int, reduction: LogitsReduction | None) -> None:
+        """Get ready for passes over up to ``rows`` tokens in the next ``columns``, where passes have fixed shapes."""
+        return
+
     def keep(self, base: int, offsets: Sequence[int]) -> None:
         """Keep the first ``base`` columns and those at ``base + offset``; see :meth:`BranchCache.keep`."""
         self.cache.keep(base, offsets)

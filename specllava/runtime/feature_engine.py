@@ -86,6 +86,10 @@ class FeatureEngine:
         own = self._run(inputs, self._rotations(positions), batch, batch.tokens, self._in_text(positions))
         return PassOutput(self.model.logits(own), own)
 
+    def prepare(self, rows: int, columns: int, reduction: LogitsReduction | None) -> None:
+        """Get ready for passes; see :meth:`Engine.prepare`."""
+        return
+
     def copy_from(self, other: FeatureEngine) -> None:
         """Take over the columns of an engine of smaller capacity."""
         self.cache.copy_from(other.cache)

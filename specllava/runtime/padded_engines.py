@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
 from specllava.runtime.cache import Content, StateRows
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
-from specllava.runtime.padded_passes import WIDEST, PaddedPasses, PassRunner
+from specllava.runtime.padded_passes import WIDEST, PaddedPasses, PassRunner, Shape
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.runtime.slab import SlabCache
 
@@ -39,21 +40,26 @@ class PaddedEngine(Engine):
             return super().forward(batch, reduction)
         start, count = self.cache.length, len(batch.tokens)
         shape = self.passes.stage(batch)
-
-        def compute() -> Tensor:
-            last, hidden = self._through_layers(shape.ids, self.passes.mask(shape), shape.positions)
-            if self.state_layers:
-                self._held.storage.index_copy_(0, shape.write_slots.slots, self._join_states(hidden))
-            return self._score(last[0])
-
-        kind = self.state_layers, self._rope_delta
-        logits, numbers = self.passes.run(kind, shape, batch, compute, reduction)
+        logits, numbers = self.passes.run(self._kind, shape, batch, partial(self._compute, shape), reduction)
         self._record(batch.tokens, ())
         self._held.advance(start, count)
         return PassOutput(logits, self.kept_states(start), numbers)
 
+    def prepare(self, rows: int, columns: int, reduction: LogitsReduction | None) -> None:
+        self.passes.prepare(self._kind, rows, columns, self._compute, reduction)
+
     def keep(self, base: int, offsets: Sequence[int]) -> None:
         self._held.move(base, len(offsets), self.cache.compact(base, offsets))
+
+    @property
+    def _kind(self) -> Hashable:
+        return self.state_layers, self._rope_delta
+
+    def _compute(self, shape: Shape) -> Tensor:
+        last, hidden = self._through_layers(shape.ids, self.passes.mask(shape), shape.positions)
+        if self.state_layers:
+            self._held.storage.index_copy_(0, shape.write_slots.slots, self._join_states(hidden))
+        return self._score(last[0])
 
     def _new_cache(self, config: PretrainedConfig, capacity: int) -> SlabCache:
         return SlabCache(config, capacity, WIDEST, self.device, self.dtype)
@@ -127,6 +133,11 @@ class PaddedFeatureEngine(FeatureEngine):
             return super().forward(batch, states)
         return self._pass(batch, self._guessed, states, reduction)
 
+    def prepare(self, rows: int, columns: int, reduction: LogitsReduction | None) -> None:
+        for held in (self._target_states, self._guessed):
+            compute = partial(self._compute, held)
+            self.passes.prepare(held is self._guessed, rows, columns, compute, reduction)
+
     def _pass(
         self, batch: PassInput, held: Tensor, states: Tensor | None, reduction: LogitsReduction | None
     ) -> PassOutput:
@@ -134,17 +145,16 @@ class PaddedFeatureEngine(FeatureEngine):
         count, guessed = len(batch.tokens), held is self._guessed
         shape = self.passes.stage(batch, self.position_offset)
         held[:count] = 0.0 if states is None else states
-
-        def compute() -> Tensor:
-            embeds = self.model.embed(shape.ids[0])
-            inputs = self.model.inputs(embeds, held[: shape.rows], guessed=guessed, image=self._picture)
-            states = self.model(inputs[None], self._rotations(shape.positions), self.passes.mask(shape), self.cache)
-            self._own[: shape.rows].copy_(states[0])
-            return self.model.logits(states[0])
-
-        logits, numbers = self.passes.run(guessed, shape, batch, compute, reduction)
+        logits, numbers = self.passes.run(guessed, shape, batch, partial(self._compute, held, shape), reduction)
         self.cache.contents += batch.tokens
         return PassOutput(logits, self._own[:count].clone(), numbers)  # the next level's pass writes there
+
+    def _compute(self, held: Tensor, shape: Shape) -> Tensor:
+        embeds, guessed = self.model.embed(shape.ids[0]), held is self._guessed
+        inputs = self.model.inputs(embeds, held[: shape.rows], guessed=guessed, image=self._picture)
+        states = self.model(inputs[None], self._rotations(shape.positions), self.passes.mask(shape), self.cache)
+        self._own[: shape.rows].copy_(states[0])
+        return self.model.logits(states[0])
 
     def _new_cache(self, capacity: int) -> SlabCache:
         return SlabCache(self.model.config, capacity, WIDEST, self.device, self.dtype)

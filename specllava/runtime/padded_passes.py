@@ -6,10 +6,10 @@ passes of one shape are the same operations on the same memory, which a runner m
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,9 @@ from torch import Tensor
 from specllava.runtime.passes import LogitsReduction, PassInput
 from specllava.runtime.slab import Download, SlabCache, Upload, WriteSlots
 
-log = logging.getLogger(__name__)
 ROWS = (1, 2, 4, 8, 16, 32, 64)  # of a pass; wider ones are rare and not padded
 WIDEST = ROWS[-1]
+EXACT_ROWS = 32  # of every pass of a target whose passes are exact
 COLUMNS = 512  # a pass reads a multiple of it, its window
 
 
@@ -42,53 +42,6 @@ class EagerRunner:
 
     def run(self, key: Hashable, compute: Callable[[], None]) -> None:
         compute()
-
-
-class GraphRunner:
-    """Runner that captures a pass as a CUDA graph when it comes for the second time, and replays it from then on.
-
-    The first time warms up: libraries choose kernels and allocate what they need. Where a capture fails, a
-    warning is logged and passes are called from then on.
-
-    Args:
-        pool: memory that the graphs of several runners share, of ``torch.cuda.graph_pool_handle()``. No two passes
-            run at once and their inputs are in buffers of the engines, so nothing in it outlives a pass.
-        stream: of their device, which all of them capture on.
-    """
-
-    def __init__(self, pool: Any, stream: torch.cuda.Stream) -> None:
-        self._pool, self._stream = pool, stream
-        self._seen: set[Hashable] = set()
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
-        self._failed = False
-
-    @property
-    def captured(self) -> int:
-        """Passes that are replayed."""
-        return len(self._graphs)
-
-    def run(self, key: Hashable, compute: Callable[[], None]) -> None:
-        if key in self._graphs or self._capture(key, compute):
-            self._graphs[key].replay()
-        else:
-            compute()
-
-    def _capture(self, key: Hashable, compute: Callable[[], None]) -> bool:
-        """Capture a pass that was called before, which computes nothing yet; return whether it was captured."""
-        if self._failed or key not in self._seen:
-            self._seen.add(key)
-            return False
-        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        try:
-            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
-                compute()
-        except RuntimeError as error:
-            torch.cuda.set_stream(before)  # a capture that cannot be ended leaves its own
-            self._failed = True
-            log.warning("passes run without CUDA graphs, which is slower: %s", str(error).splitlines()[0])
-            return False
-        self._graphs[key] = graph
-        return True
 
 
 def bucket_of(rows: int) -> int:
@@ -145,8 +98,10 @@ class PaddedPasses:
         self, cache: SlabCache, vocabulary: int, dtype: torch.dtype, added: torch.dtype, runner: PassRunner
     ) -> None:
         device = cache.slab.device
-        self.least_rows, self.least_columns = 1, 1  # larger where passes of one shape are asked for
+        self.least_rows = 1  # more where all passes have as many
         self._cache, self._runner = cache, runner
+        self._ran: set[Hashable] = set()  # keys of passes
+        self.widest = 0  # rows of a pass that ran
         self._upload = Upload(WIDEST * (3 * 8 + cache.capacity), device)
         self._shapes: dict[tuple[int, int], Shape] = {}
         self._logits = torch.zeros((WIDEST, vocabulary), dtype=dtype, device=device)
@@ -166,7 +121,7 @@ class PaddedPasses:
         count, start = len(batch.tokens), self._cache.length
         self._cache.check_room(count)
         end = start + count
-        window = window_of(max(end, self.least_columns))
+        window = window_of(end)
         shape = self._shape(bucket_of(max(count, self.least_rows)), window)
         self._upload.wait()
         shape.numbers[:, :count] = (
@@ -174,13 +129,23 @@ class PaddedPasses:
             range(start, end),
             range(start + position_offset, end + position_offset) if batch.positions is None else batch.positions,
         )
-        shape.numbers[:, count:] = 0
-        shape.numbers[1, count:] = range(self._cache.capacity, self._cache.capacity + shape.rows - count)
-        shape.visible[:] = False
+        shape.visible[:count] = False
         shape.visible[:count, :end] = np.tri(count, end, start) if batch.visible is None else batch.visible
-        shape.visible[count:, 0] = True
+        self._pad(shape, count)
         self._upload.send(shape.nbytes)
         return shape
+
+    def _stage_padding(self, shape: Shape) -> None:
+        self._upload.wait()
+        self._pad(shape, 0)
+        self._upload.send(shape.nbytes)
+
+    def _pad(self, shape: Shape, count: int) -> None:
+        """Make padding of the rows after the first ``count``."""
+        shape.numbers[:, count:] = 0
+        shape.numbers[1, count:] = range(self._cache.capacity, self._cache.capacity + shape.rows - count)
+        shape.visible[count:] = False
+        shape.visible[count:, 0] = True
 
     def stage_nothing(self) -> None:
         """Stage token 0 at column 0 for every shape, so that any pass may be run once more by itself, to time it."""
@@ -205,6 +170,43 @@ class PaddedPasses:
             compute: returns logits ``[rows, vocab]`` of all rows of the shape.
         """
         rows = slice(len(batch.tokens) - (batch.last or len(batch.tokens)), len(batch.tokens))
+        self._call(kind, shape, compute, reduction)
+        self._cache.advance(len(batch.tokens))
+        return self._logits[rows], None if reduction is None else self._download(reduction).fetch(rows)
+
+    def prepare(
+        self,
+        kind: Hashable,
+        rows: int,
+        columns: int,
+        compute: Callable[[Shape], Tensor],
+        reduction: LogitsReduction | None,
+    ) -> None:
+        """Run what a runner may capture, over padding alone: each pass that the next columns may need.
+
+        Args:
+            rows: tokens of a pass at most; a wider one than the widest bucket is not prepared.
+            columns: that are still to be written.
+        """
+        if isinstance(self._runner, EagerRunner):
+            return
+        first = window_of(self._cache.length + 1)
+        last = window_of(min(self._cache.length + columns, self._cache.capacity))
+        widest = bucket_of(min(max(rows, self.least_rows), WIDEST))
+        for window in range(first, last + 1, COLUMNS):
+            for bucket in ROWS[ROWS.index(bucket_of(self.least_rows)) : ROWS.index(widest) + 1]:
+                shape = self._shape(bucket, window)
+                if self._key(kind, shape, reduction) not in self._ran:
+                    self._stage_padding(shape)
+                    self._call(kind, shape, partial(compute, shape), reduction)
+
+    def _key(self, kind: Hashable, shape: Shape, reduction: LogitsReduction | None) -> Hashable:
+        return kind, shape.rows, shape.write_slots.window, reduction
+
+    def _call(
+        self, kind: Hashable, shape: Shape, compute: Callable[[], Tensor], reduction: LogitsReduction | None
+    ) -> None:
+        """Run a staged pass, and its reduction with it."""
         download = None if reduction is None else self._download(reduction)
 
         def whole() -> None:
@@ -214,9 +216,10 @@ class PaddedPasses:
             if reduction is not None and download is not None:
                 download.device[: shape.rows].copy_(reduction(logits))
 
-        self._runner.run((kind, shape.rows, shape.write_slots.window, reduction), whole)
-        self._cache.advance(len(batch.tokens))
-        return self._logits[rows], None if download is None else download.fetch(rows)
+        key = self._key(kind, shape, reduction)
+        self._runner.run(key, whole)
+        self._ran.add(key)
+        self.widest = max(self.widest, shape.rows)
 
     def _download(self, reduction: LogitsReduction) -> Download:
         if reduction not in self._downloads:

@@ -1,0 +1,141 @@
+"""What exact passes cost, and what they save: answers that a draft changes in bfloat16, with and without them.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.exact --runs 3000 --prompts 20 --json benchmarks/results/exact.json
+
+Random pairs of ``benchmarks.identity``, and the toy pair on held-out prompts. Each answer is compared with the target
+alone that runs the same way. The price is in tokens per pass: of a tree only the first branch is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+from tqdm.auto import tqdm
+
+from benchmarks.identity import SAVED_EVERY, Case, Runner, cases
+from benchmarks.shared.command import run_command, show_table
+from specllava.bench.dialogue import prompts_of
+from specllava.bench.lanes import bench_lanes
+from specllava.bench.toy_dialogues import toy_dialogues
+from specllava.cli.options import write_json
+from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.trace import DecodeTrace
+from specllava.lane import lane_of
+from specllava.models.loading.load_options import DTypeName
+from specllava.pair import Pair
+
+LONGEST: Final = 24  # tokens of an answer of the toy pair
+Kind = Literal["random", "toy"]
+
+
+@dataclass(slots=True)
+class Row:
+    """Answers of a rule: those that differ from the target alone, tokens, and the target's passes for them."""
+
+    answers: int = 0
+    differ: int = 0
+    differ_exact: int = 0
+    tokens: int = 0
+    passes: int = 0
+    passes_exact: int = 0
+
+    def add(self, alone: Mapping[bool, DecodeTrace], drafted: Mapping[bool, DecodeTrace]) -> None:
+        """Count an answer, decoded without and with exact passes."""
+        self.answers += 1
+        self.tokens += len(drafted[True].token_ids) - 1  # the first is the prompt's
+        self.differ += alone[False].token_ids != drafted[False].token_ids
+        self.differ_exact += alone[True].token_ids != drafted[True].token_ids
+        self.passes += len(drafted[False].steps)
+        self.passes_exact += len(drafted[True].steps)
+
+
+class Decoder:
+    """Decoder of pairs without and with exact passes; a target's own answers are decoded once."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._runner = Runner(dtype)
+        self._pair, self._alone = cache(self._make_pair), cache(self._decode)
+
+    def both(self, case: Case) -> tuple[dict[bool, DecodeTrace], dict[bool, DecodeTrace]]:
+        """Return the answers to a case of the target alone and with its draft, by whether passes were exact."""
+        alone = {exact: self._alone(case.alone, exact) for exact in (False, True)}
+        return alone, {exact: self._decode(case, exact) for exact in (False, True)}
+
+    def _decode(self, case: Case, exact: bool) -> DecodeTrace:
+        pair = self._pair(case.target, case.format, exact)
+        return pair.run(lane_of(case.config, self._runner.prompt(case)), record=False)
+
+    def _make_pair(self, target: int, name: str, exact: bool) -> Pair:
+        return replace(self._runner.pair(target, name), exact=exact)
+
+
+def random_rows(runs: int, dtype: torch.dtype, seed: int) -> Iterator[dict[str, Row]]:
+    """Run random cases; yield what was counted by rule, now and then."""
+    decoder, rows = Decoder(dtype), dict[str, Row]()
+    for number, case in enumerate(tqdm(cases(runs, seed), "random pairs", runs, disable=None), 1):
+        name = case.config.rule if case.config.drafter == "model" else case.config.drafter
+        rows.setdefault(name, Row()).add(*decoder.both(case))
+        if number % SAVED_EVERY == 0:
+            yield rows
+    yield rows
+
+
+def toy_rows(prompts: int, dtype: DTypeName) -> dict[str, Row]:
+    """Answer held-out prompts with the toy pair by every rule."""
+    pair = Pair.from_preset("toy", device="cpu", dtype=dtype)
+    pairs = {exact: replace(pair, exact=exact) for exact in (False, True)}
+    config = DecodingConfig(max_new_tokens=LONGEST)
+    lanes = {name: one for name, one in bench_lanes(config).items() if name in COMPARED_RULES}
+    asked = [prompt for one in toy_dialogues("held-out", prompts, 1) for prompt in prompts_of(pair, one, config)]
+    rows = {name: Row() for name in lanes}
+    for prompt in tqdm(asked, "toy pair", disable=None):
+        alone = {way: one.run(lane_of(replace(config, drafter="none"), prompt)) for way, one in pairs.items()}
+        for name, lane in lanes.items():
+            rows[name].add(alone, {way: one.run(lane_of(lane, prompt), record=False) for way, one in pairs.items()})
+    return rows
+
+
+def shown(rows: Mapping[str, Row]) -> list[tuple[str, ...]]:
+    """Return lines of a table: differing answers and tokens per pass, without and with exact passes."""
+    return [
+        (
+            name, f"{row.answers:,}", f"{row.differ:,}", f"{row.differ_exact:,}",
+            f"{row.tokens / row.passes:.2f}", f"{row.tokens / row.passes_exact:.2f}",
+        )
+        for name, row in sorted(rows.items())
+    ]  # fmt: skip
+
+
+def main(
+    runs: int = 3000,
+    prompts: int = 20,
+    seed: int = 0,
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16",
+    json: Path | None = None,
+) -> None:
+    """Count differing answers and passes, without and with exact passes.
+
+    Args:
+        runs: of random pairs.
+        prompts: of the toy pair, each by every rule.
+        seed: of random pairs and cases.
+        dtype: precision.
+        json: write the rows to this file.
+    """
+    found: dict[Kind, dict[str, Row]] = {"toy": toy_rows(prompts, dtype)}
+    setting = {"dtype": dtype, "runs": runs, "prompts": prompts, "seed": seed, "torch": torch.__version__}
+    for found["random"] in random_rows(runs, getattr(torch, dtype), seed):
+        report: dict[str, Any] = {kind: {name: asdict(row) for name, row in own.items()} for kind, own in found.items()}
+        write_json(json, report | {"setting": setting})
+    heads = ("guesses", "answers", "differ", "differ, exact", "tokens per pass", "exact")
+    for kind, rows in found.items():
+        show_table(heads, shown(rows), f"{kind} pairs, {dtype}: answers that differ from the target alone's")
+
+
+if __name__ == "__main__":
+    run_command(main)
