@@ -37,7 +37,7 @@ lint: .venv/.dev
 bench: .venv/.demo
 	$(BIN)/python -m specllava bench --prompts 40 --rounds 2
 
-# What the GPU path is worth on this machine's GPU: nothing is downloaded, less than nine minutes. Without one it says so.
+# What the GPU path is worth on this machine's GPU: no model is downloaded, less than nine minutes. Without one it is emulated.
 gpu: .venv/.demo
 	$(BIN)/python -m benchmarks.gpu
 
