@@ -18,6 +18,7 @@ from benchmarks.emulated.device import EmulatedDevice
 from benchmarks.emulated.installed import emulated_device
 from benchmarks.gpu_llava import ALONE, LANES, PICTURE, QUESTION
 from benchmarks.shared.random_pair import build, feature_draft
+from specllava.core.config import DecodingConfig
 from specllava.decoding import stream
 from specllava.lane import Lane
 from specllava.models.drafts.draft_reading import DraftFormat
@@ -83,6 +84,19 @@ def test_captured_passes_answer_as_generate_does_on_a_cpu(kind: DraftFormat | No
         assert pair.device == torch.device("cuda:0") and answer(pair) == expected
         graphs = checked_graphs(pair, device)
         assert [answer(graphs, lane) for lane in LANES] == [expected] * len(LANES)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["toy", "toy-eagle"])
+def test_a_pair_that_is_moved_there_answers_as_where_it_was_loaded(name: str, temperature: float):
+    pair, config = Pair.from_preset(name, device="cpu", dtype="float32"), DecodingConfig(
+        rule="topk", temperature=temperature, max_new_tokens=16
+    )
+    expected = pair.generate(PICTURE, QUESTION, config)
+    with emulated_device() as device:
+        found = checked_graphs(pair.to("cuda"), device).generate(PICTURE, QUESTION, config)
+    assert found.token_ids == expected.token_ids
+    assert [step.tree.tokens for step in found.steps] == [step.tree.tokens for step in expected.steps]
 
 
 def test_torch_is_as_before_afterwards():

@@ -116,12 +116,12 @@ class EmulatedDevice:
         if name == "copy_" and on_device(args[0]) != on_device(args[1]):
             return self._cross(*args, **kwargs)
         pinned = kwargs.pop("pin_memory", None)
-        wanted = [leaf for leaf in leaves if isinstance(leaf, torch.device)]
-        there = any(device.type == "cuda" for device in wanted)
-        if not wanted or name in ("to", "_to_copy"):  # torch fills in the device that it believes in
+        asked = [leaf for leaf in leaves if isinstance(leaf, torch.device)]
+        there = any(device.type == "cuda" for device in asked)
+        if not asked or name in ("to", "_to_copy"):  # torch fills in the device that it believes in
             there = there or any(map(on_device, given))
-        args, kwargs = tree_map(lambda leaf: CPU if leaf in wanted and leaf.type == "cuda" else leaf, (args, kwargs)) \
-            if wanted else (args, kwargs)
+        if asked:
+            args, kwargs = tree_map(_on_cpu, (args, kwargs))
         written = _written(func, args, kwargs)
         if self._tape is not None and there:
             for tensor in written:
@@ -187,6 +187,10 @@ class Operations(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return self._device.run(func, args, dict(kwargs or {}))
+
+
+def _on_cpu(leaf: Any) -> Any:
+    return CPU if isinstance(leaf, torch.device) and leaf.type == "cuda" else leaf
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:

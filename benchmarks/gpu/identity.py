@@ -24,6 +24,7 @@ from specllava.lane import Lane
 from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
+from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PassInput
 from specllava.runtime.prompt import Prompt
 
@@ -93,22 +94,21 @@ def _trees(pair: Pair, lane: str, way: PassesName) -> list[DraftTree]:
     return [step.tree for _, step in zip(range(TREES), steps, strict=False)]
 
 
-def _read(pair: Pair, prompt: Prompt, tokens: int, rows: int) -> tuple[Engine, Tensor]:
+def _read(pair: Pair, caches: KVCaches, prompt: Prompt, tokens: int, rows: int) -> tuple[Engine, Tensor]:
     """Return an engine that has read a prompt, and the logits after it."""
-    engine = pair.engines.engine(pair.target, prompt.length + tokens + rows)
-    pair.engines.prepare(engine, prompt.length + tokens + rows, rows)
+    engine = caches.engine(pair.target, prompt.length + tokens + rows, rows=rows)
     return engine, engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits
 
 
 def _alone(pair: Pair, prompt: Prompt, tokens: int, rows: int) -> tuple[list[int], Tensor]:
     """Return the answer of the target alone, and the logits after each of its tokens but the last."""
-    engine, logits = _read(pair, prompt, tokens, rows)
+    caches = KVCaches(pair.engines)
+    engine, logits = _read(pair, caches, prompt, tokens, rows)
     answer, after = [int(logits.argmax())], []
     while len(answer) < tokens:
         logits = engine.forward(PassInput(answer[-1:])).logits[-1]
         after.append(logits.clone())
         answer.append(int(logits.argmax()))
-    pair.engines.give_back([engine])
     return answer, torch.stack(after)
 
 
@@ -116,7 +116,8 @@ def _tree_rows(
     pair: Pair, prompt: Prompt, answer: Sequence[int], alone: Tensor, trees: Sequence[DraftTree], random: Random
 ) -> Iterator[Row]:
     """Yield the tokens of an answer as tree passes see them."""
-    engine, _ = _read(pair, prompt, len(answer), max(map(len, trees)))
+    caches = KVCaches(pair.engines)
+    engine, _ = _read(pair, caches, prompt, len(answer), max(map(len, trees)))
     root, moved = 0, False  # the root's number in the answer; whether a column before it has moved
     for number, tree in enumerate(cycle(trees)):
         levels = max(tree.depths())
@@ -132,7 +133,6 @@ def _tree_rows(
             yield _row(logits[node], alone[root + level], place)
         engine.keep(base, path)
         root, moved = root + len(path), moved or place == "out of place"
-    pair.engines.give_back([engine])
 
 
 def _row(logits: Tensor, alone: Tensor, place: Place) -> Row:

@@ -66,10 +66,9 @@ class Bench:
         """The target's own, which is grafted to trees."""
         return answer_of(self.pair, GRAPHS)
 
-    def with_draft(self, name: str) -> Pair:
-        """Return the pair with its own draft, or with a new one of a format."""
-        kinds: dict[str, DraftFormat] = {"eagle": "eagle", "msd": "msd", "vispec": "vispec", "eagle3": "eagle3"}
-        return self.pair if name == OWN else feature_draft(self.pair, kinds[name])
+    def with_draft(self, kind: DraftFormat | None) -> Pair:
+        """Return the pair with a new draft of a format, or with its own."""
+        return self.pair if kind is None else feature_draft(self.pair, kind)
 
 
 Part = Callable[[Bench], dict[str, Any]]
@@ -90,9 +89,9 @@ def attention(bench: Bench) -> dict[str, Any]:
     return {"kernels": [asdict(one) for one in time_attention(bench.pair)], "cudnn": cudnn_sdp_enabled()}
 
 
-def drafting(bench: Bench, name: str) -> dict[str, Any]:
+def drafting(bench: Bench, kind: DraftFormat | None) -> dict[str, Any]:
     """Measure passes of a draft, and steps of its lanes."""
-    pair, amount = bench.with_draft(name), bench.amount
+    pair, amount = bench.with_draft(kind), bench.amount
     found: dict[str, Any] = {"passes": {}, "steps": {}}
     for way in WAYS:
         found["passes"][way] = pass_medians(pair.running(way), {"draft": DRAFT_ROWS}, amount.repeats)["draft"]
@@ -100,9 +99,9 @@ def drafting(bench: Bench, name: str) -> dict[str, Any]:
     return found
 
 
-def known(bench: Bench, name: str) -> dict[str, Any]:
+def known(bench: Bench, kind: DraftFormat | None) -> dict[str, Any]:
     """Measure steps that are accepted by design."""
-    pair, amount = bench.with_draft(name), bench.amount
+    pair, amount = bench.with_draft(kind), bench.amount
     return {
         lane: [asdict(known_steps(pair, lane, GRAPHS, amount.steps, bench.answer, tau)) for tau in TAUS]
         for lane in (CHAIN, TREE)
@@ -111,18 +110,16 @@ def known(bench: Bench, name: str) -> dict[str, Any]:
 
 def identity(bench: Bench) -> dict[str, Any]:
     """Compare tokens of tree passes with those of the target alone."""
-    amount = bench.amount
-    found = {}
-    for lane in (CHAIN, TREE):
-        for exact in (False, True):
-            places = compare_tokens(bench.pair, lane, GRAPHS, exact, amount.prompts, amount.tokens)
-            name = f"{lane}, {'exact' if exact else 'not exact'}"
-            found[name] = {place: asdict(one) for place, one in places.items() if one.tokens}
+    amount, found = bench.amount, {}
+    for lane, exact in ((CHAIN, False), (CHAIN, True), (TREE, False)):
+        places = compare_tokens(bench.pair, lane, GRAPHS, exact, amount.prompts, amount.tokens)
+        name = f"{lane}, {'exact' if exact else 'not exact'}"
+        found[name] = {place: asdict(one) for place, one in places.items() if one.tokens}
     return found
 
 
-def bits(bench: Bench, name: str) -> dict[str, Any]:
-    return asdict(check_bits(bench.with_draft(name), GRAPHS))
+def bits(bench: Bench, kind: DraftFormat | None) -> dict[str, Any]:
+    return asdict(check_bits(bench.with_draft(kind), GRAPHS))
 
 
 def memory(bench: Bench) -> dict[str, Any]:
@@ -141,20 +138,21 @@ def page(bench: Bench) -> dict[str, Any]:
     return asdict(page_race(bench.pair, GRAPHS))
 
 
+FORMATS: Final[tuple[DraftFormat, ...]] = ("eagle3", "msd", "vispec")  # whose passes are much like EAGLE's
+BITS: Final = "captured {} passes are the called ones, bit by bit"
 PARTS: Final[Mapping[str, Part]] = MappingProxyType({
     "target": target,
     "attention": attention,
-    "eagle": partial(drafting, name="eagle"),
-    OWN: partial(drafting, name=OWN),
-    "eagle, known answer": partial(known, name="eagle"),
-    f"{OWN}, known answer": partial(known, name=OWN),
+    "eagle": partial(drafting, kind="eagle"),
+    OWN: partial(drafting, kind=None),
+    "eagle, known answer": partial(known, kind="eagle"),
+    f"{OWN}, known answer": partial(known, kind=None),
     "identity": identity,
-    "captured eagle passes are the called ones, bit by bit": partial(bits, name="eagle"),
-    f"captured {OWN} passes are the called ones, bit by bit": partial(bits, name=OWN),
+    BITS.format("eagle"): partial(bits, kind="eagle"),
+    BITS.format(OWN): partial(bits, kind=None),
     "passes leave memory as it was": memory,
     "no step waits but for its downloads": waits,
-    **{name: partial(drafting, name=name) for name in ("eagle3", "msd", "vispec")},
-    **{f"captured {name} passes are the called ones, bit by bit": partial(bits, name=name)
-       for name in ("eagle3", "msd", "vispec")},
+    **{kind: partial(drafting, kind=kind) for kind in FORMATS},
+    **{BITS.format(kind): partial(bits, kind=kind) for kind in FORMATS},
     "a race on the page ends": page,
 })  # fmt: skip

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
@@ -19,49 +18,52 @@ from specllava.runtime.padded_passes import PassRunner
 from specllava.runtime.timing import now
 
 FIRST = 2  # steps of an eager lane that warm it up
+LATEST = 3  # time that a pass comes by which it is captured, if ever
 ROUNDS, AGAIN = 5, 10  # a pass alone: rounds, and runs in each without a wait between them
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(slots=True)
+class Runs:
+    """Runs of one pass.
+
+    Args:
+        compute: calls it.
+        times: that it ran.
+        replayed: whether it was not called the last time.
+    """
+
+    compute: Callable[[], None]
+    times: int = 0
+    replayed: bool = False
+
+
 class Watched:
     """Runner that notes which passes run, and can run each again.
 
     Args:
-        noted: of all runners, in order; shared.
-        fresh: whether a pass ran that had not come twice, or was captured; shared.
+        noted: passes of all runners in their order, which it adds to.
+        fresh: those among them that were called and may be captured yet, which it adds to.
     """
 
-    runner: PassRunner
-    noted: list[tuple[Watched, Hashable]]
-    fresh: list[Hashable]
-    _times: Counter[Hashable] = field(default_factory=Counter)
-    _computes: dict[Hashable, Callable[[], None]] = field(default_factory=dict)
-
-    @property
-    def captured(self) -> int:
-        """Passes that are replayed."""
-        return int(getattr(self.runner, "captured", 0))
-
-    @property
-    def called(self) -> int:
-        """Passes that have come again and are called nevertheless."""
-        return max(0, sum(times > 1 for times in self._times.values()) - self.captured)
+    def __init__(self, runner: PassRunner, noted: list[tuple[Watched, Hashable]], fresh: list[Hashable]) -> None:
+        self._runner, self._noted, self._fresh = runner, noted, fresh
+        self.runs: dict[Hashable, Runs] = {}
 
     def run(self, key: Hashable, compute: Callable[[], None]) -> None:
-        self.noted.append((self, key))
-        self._computes[key] = compute
-        self._times[key] += 1
-        before = self.captured
-        self.runner.run(key, compute)
-        if self._times[key] < 3 or self.captured > before:
-            self.fresh.append(key)
+        own, called = self.runs.setdefault(key, Runs(compute)), list[None]()
+
+        def telling() -> None:
+            called.append(None)
+            compute()
+
+        self._runner.run(key, telling)
+        own.times, own.replayed = own.times + 1, not called
+        self._noted.append((self, key))
+        if called and own.times < LATEST:
+            self._fresh.append(key)
 
     def again(self, key: Hashable) -> None:
-        self.runner.run(key, self._computes[key])
-
-    def forget(self) -> None:
-        """Forget all passes, which hold their engine."""
-        self._computes.clear()
+        self._runner.run(key, self.runs[key].compute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +110,14 @@ class Watch:
 
     @property
     def captured(self) -> int:
-        return sum(runner.captured for runner in self._runners)
+        """Passes that are replayed."""
+        return sum(own.replayed for runner in self._runners for own in runner.runs.values())
 
     @property
     def called(self) -> int:
-        return sum(runner.called for runner in self._runners)
+        """Passes that are called, however often they come."""
+        runs = (own for runner in self._runners for own in runner.runs.values())
+        return sum(own.times >= LATEST and not own.replayed for own in runs)
 
     def passes_alone(self, caches: KVCaches) -> Alone | None:
         """Time the passes of noted steps by themselves, once their answer is over; ``None`` where none are padded."""
@@ -132,7 +137,7 @@ class Watch:
     def close(self) -> None:
         """Let go of all engines."""
         for runner in self._runners:
-            runner.forget()
+            runner.runs.clear()
         self._steps.clear()
 
     def _time(self, watched: Watched, key: Hashable) -> float:
