@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,6 @@ import torch
 
 from benchmarks.emulated.installed import emulated_device
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import steps
 from benchmarks.gpu.checks import Check, check_bits, check_memory, check_waits
 from benchmarks.gpu.identity import compare_tokens
 from benchmarks.gpu.parts import EMULATED, OWN, PARTS, Bench
@@ -26,8 +25,9 @@ from benchmarks.gpu.steps import answer_of, known_steps, steps_of
 from benchmarks.gpu_llava import ALONE
 from benchmarks.shared.random_pair import build, feature_draft
 from specllava.pair import Pair
-from specllava.runtime.padded_passes import ROWS, GraphRunner, PaddedPasses
+from specllava.runtime.padded_passes import ROWS, PaddedPasses
 from specllava.runtime.slab import SlabCache
+from specllava.runtime.timing import now_read
 
 ROOT = Path(__file__).parents[1]
 CHECKS = [name for name in PARTS if "captured" in name or "memory" in name or "waits" in name or "page" in name]
@@ -176,15 +176,14 @@ def test_a_lanes_speed_up_is_over_target_only_of_the_same_passes():
 
 def test_no_timed_step_holds_a_capture(pair: Pair, monkeypatch: pytest.MonkeyPatch):
     """A clock in which captures take an hour and everything else its own time."""
-    late = [0.0]
-    capture, clock = GraphRunner._capture, steps.stream.__globals__["now_read"]
+    late, graph = [0.0], torch.cuda.graph
 
-    def captured(runner: GraphRunner, key: object, compute: Callable[[], None]) -> bool:
+    def captured(*args: Any, **options: Any) -> Any:
         late[0] += 3600.0
-        return capture(runner, key, compute)
+        return graph(*args, **options)
 
-    monkeypatch.setattr(GraphRunner, "_capture", captured)
-    monkeypatch.setattr("specllava.decoding.now_read", lambda: clock() + late[0])
+    monkeypatch.setattr(torch.cuda, "graph", captured)
+    monkeypatch.setattr("specllava.decoding.now_read", lambda: now_read() + late[0])
     found = steps_of(pair, "top 10, EAGLE-2", "graphs", 4)
     assert found.count == 4 and found.seconds < 60 and late[0] > 0
 
@@ -223,11 +222,12 @@ def test_where_captures_fail_the_report_says_that_passes_are_called(
 
 def test_a_pass_that_computes_something_else_is_found(pair: Pair, monkeypatch: pytest.MonkeyPatch):
     """The check of bits is no check if it cannot fail."""
-    assert check_bits(pair, "graphs").passed
+    running = pair.running("graphs")
+    assert check_bits(running, "graphs").passed
     head, calls = pair.target.lm_head, []
     plain = head.forward
     monkeypatch.setattr(head, "forward", lambda states: plain(states) + 1e-3 * (calls.append(1) or len(calls) == 9))
-    assert not check_bits(pair, "graphs").passed
+    assert not check_bits(running, "graphs").passed
 
 
 def test_memory_that_stays_is_found(pair: Pair, monkeypatch: pytest.MonkeyPatch):

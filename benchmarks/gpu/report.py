@@ -114,7 +114,8 @@ def _title(report: Report) -> str:
 def _goal_rows(report: Report) -> Iterator[list[str]]:
     for goal in goals(report):
         bound = f"{'≥' if goal.least else '≤'} {goal.bound:g}"
-        yield [goal.name, f"{goal.found:.2f}", bound, "yes" if goal.reached else "no"]
+        reached = "yes" if goal.reached else "no"
+        yield [goal.name, f"{goal.found:.2f}", bound, "no GPU" if report["emulated"] else reached]
 
 
 def _check_rows(report: Report) -> Iterator[list[str]]:
