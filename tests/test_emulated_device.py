@@ -104,8 +104,12 @@ def test_torch_is_as_before_afterwards():
     before = [getattr(Tensor, name) for name in names], dict(vars(torch.cuda)), torch.tensor
     with emulated_device():
         assert torch.zeros(1, device="cuda").is_cuda and torch.cuda.is_available()
+        with CUDA:
+            assert torch.tensor([1]).is_cuda
     assert before == ([getattr(Tensor, name) for name in names], dict(vars(torch.cuda)), torch.tensor)
     assert not torch.cuda.is_available() and torch.zeros(1).device.type == "cpu"
+    with torch.device("meta"):  # as models are made in before their weights are read
+        assert torch.tensor([1]).is_meta
 
 
 def test_memory_is_counted_as_long_as_a_view_of_it_lives(device: EmulatedDevice):

@@ -30,6 +30,7 @@ def emulated_device() -> Iterator[EmulatedDevice]:
     transformers must be imported already: it asks at its import whether there is a GPU.
     """
     device = EmulatedDevice()
+    torch.utils._device._device_constructors()  # kept by torch once asked: of its own functions, not of those below
     begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def begin_dispatching(thread: threading.Thread) -> None:  # a dispatch mode is of one thread
@@ -167,8 +168,8 @@ def _made_by(device: EmulatedDevice, make: Callable[..., Tensor]) -> Callable[..
     """Return what stands for a function that makes a tensor of Python's numbers, which are on the host first."""
 
     def made(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
-        context = torch.utils._device.CURRENT_DEVICE  # type: ignore[attr-defined]
-        place = device or context or (data.device if isinstance(data, Tensor) else "cpu")
+        context = torch.empty(0).device
+        place = device or (data.device if isinstance(data, Tensor) and context == CPU else context)
         host = make(data, *args, **kwargs) if isinstance(data, Tensor) else make(data, *args, device="cpu", **kwargs)
         return host.to(torch.device(place))
 
