@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Some images forbid it to keep what it compiled: then each process that a test starts would compile 5,000 files anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test torchvision lint bench gpu space-check space-start audit clean
+.PHONY: demo test torchvision oldest lint bench gpu space-check space-start audit clean
 
 demo: .venv/.demo
 	$(BIN)/python app.py
@@ -21,6 +21,13 @@ torchvision: .venv/.dev
 	PYTHONPATH=.venv/torchvision:tests $(BIN)/python -m pytest -p support.torchvision_operators \
 		tests/test_checkpoints.py tests/test_families.py tests/test_gemma3.py tests/test_video_families.py
 
+# The oldest transformers that LLaVA decodes with, in a directory of its own.
+oldest: .venv/.dev
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/oldest \
+		transformers==5.17.0 huggingface-hub==1.33.0
+	PYTHONPATH=.venv/oldest $(BIN)/python -m pytest tests/test_decoding.py tests/test_drafts.py tests/test_emulated_device.py \
+		tests/test_feature_formats.py tests/test_fused.py tests/test_loading.py tests/test_padded.py tests/test_verify.py
+
 lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
@@ -30,7 +37,7 @@ lint: .venv/.dev
 bench: .venv/.demo
 	$(BIN)/python -m specllava bench --prompts 40 --rounds 2
 
-# What the GPU path is worth on this machine's GPU: nothing is downloaded, less than nine minutes. Without one it says so.
+# What the GPU path is worth on this machine's GPU: no model is downloaded, less than nine minutes. Without one it is emulated.
 gpu: .venv/.demo
 	$(BIN)/python -m benchmarks.gpu
 

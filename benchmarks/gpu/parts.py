@@ -1,0 +1,158 @@
+"""The parts of the benchmark, in the order of their worth: each measures one thing, and fails by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from torch.backends.cuda import cudnn_sdp_enabled
+
+from benchmarks.gpu.attention import time_attention
+from benchmarks.gpu.checks import check_bits, check_memory, check_waits
+from benchmarks.gpu.identity import compare_tokens
+from benchmarks.gpu.steps import answer_of, known_steps, steps_of
+from benchmarks.gpu.watch import read_bandwidth
+from benchmarks.gpu_llava import ALONE, DRAFT_ROWS
+from benchmarks.shared.random_pair import feature_draft
+from specllava.bench.raw_passes import pass_medians
+from specllava.models.drafts.draft_reading import DraftFormat
+from specllava.models.loading.load_options import PassesName
+from specllava.pair import Pair
+from specllava.runtime.padded_passes import ROWS
+
+OWN: Final = "160M"  # the draft of the pair, by its size at 7b
+WAYS: Final[tuple[PassesName, ...]] = ("eager", "graphs")
+GRAPHS: Final[PassesName] = "graphs"
+CHAIN, TREE = "chain", "top 10, EAGLE-2"
+TAUS: Final = (2.0, 3.0, 4.0)  # that acceptance is drawn for
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much is measured.
+
+    Args:
+        repeats: passes of each kind.
+        steps: steady steps of each lane.
+        prompts, tokens: that are compared, and the tokens of each.
+        passes: after which memory is compared.
+        nbytes: that are read to measure bandwidth.
+    """
+
+    repeats: int = 10
+    steps: int = 24
+    prompts: int = 4
+    tokens: int = 96
+    passes: int = 1000
+    nbytes: tuple[int, ...] = (5 * 10**8, 2 * 10**9)
+
+
+EMULATED: Final = Amount(1, 4, 1, 32, 100, (10**6, 2 * 10**6))  # times mean nothing there
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A pair on a device, and how much of it is measured."""
+
+    pair: Pair
+    amount: Amount
+
+    @cached_property
+    def answer(self) -> list[int]:
+        """The target's own, which is grafted to trees."""
+        return answer_of(self.pair, GRAPHS)
+
+    def with_draft(self, kind: DraftFormat | None) -> Pair:
+        """Return the pair with a new draft of a format, or with its own."""
+        return self.pair if kind is None else feature_draft(self.pair, kind)
+
+
+Part = Callable[[Bench], dict[str, Any]]
+
+
+def target(bench: Bench) -> dict[str, Any]:
+    """Measure passes and steps of the target alone, against what reading its weights takes."""
+    pair, amount = bench.pair, bench.amount
+    return {
+        "bytes": sum(weight.nbytes for weight in pair.target.model.language_model.parameters()),
+        "bandwidth": {nbytes: read_bandwidth(pair.device, nbytes) for nbytes in amount.nbytes},
+        "passes": {way: pass_medians(pair.running(way), {"target": ROWS}, amount.repeats)["target"] for way in WAYS},
+        "steps": {way: asdict(steps_of(pair, ALONE, way, amount.steps)) for way in WAYS},
+    }
+
+
+def attention(bench: Bench) -> dict[str, Any]:
+    return {"kernels": [asdict(one) for one in time_attention(bench.pair)], "cudnn": cudnn_sdp_enabled()}
+
+
+def drafting(bench: Bench, kind: DraftFormat | None) -> dict[str, Any]:
+    """Measure passes of a draft, and steps of its lanes."""
+    pair, amount = bench.with_draft(kind), bench.amount
+    found: dict[str, Any] = {"passes": {}, "steps": {}}
+    for way in WAYS:
+        found["passes"][way] = pass_medians(pair.running(way), {"draft": DRAFT_ROWS}, amount.repeats)["draft"]
+        found["steps"][way] = {lane: asdict(steps_of(pair, lane, way, amount.steps)) for lane in (CHAIN, TREE)}
+    return found
+
+
+def known(bench: Bench, kind: DraftFormat | None) -> dict[str, Any]:
+    """Measure steps that are accepted by design."""
+    pair, amount = bench.with_draft(kind), bench.amount
+    return {
+        lane: [asdict(known_steps(pair, lane, GRAPHS, amount.steps, bench.answer, tau)) for tau in TAUS]
+        for lane in (CHAIN, TREE)
+    }
+
+
+def identity(bench: Bench) -> dict[str, Any]:
+    """Compare tokens of tree passes with those of the target alone."""
+    amount, found = bench.amount, {}
+    for lane, exact in ((CHAIN, False), (CHAIN, True), (TREE, False)):
+        places = compare_tokens(bench.pair, lane, GRAPHS, exact, amount.prompts, amount.tokens)
+        name = f"{lane}, {'exact' if exact else 'not exact'}"
+        found[name] = {place: asdict(one) for place, one in places.items() if one.tokens}
+    return found
+
+
+def bits(bench: Bench, kind: DraftFormat | None) -> dict[str, Any]:
+    return asdict(check_bits(bench.with_draft(kind), GRAPHS))
+
+
+def memory(bench: Bench) -> dict[str, Any]:
+    return asdict(check_memory(bench.pair, GRAPHS, bench.amount.passes))
+
+
+def waits(bench: Bench) -> dict[str, Any]:
+    return asdict(check_waits(bench.pair, GRAPHS))
+
+
+def page(bench: Bench) -> dict[str, Any]:
+    """Let the page race, the only part that needs it."""
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    from benchmarks.gpu.page_race import page_race
+
+    return asdict(page_race(bench.pair, GRAPHS))
+
+
+FORMATS: Final[tuple[DraftFormat, ...]] = ("eagle3", "msd", "vispec")  # whose passes are much like EAGLE's
+BITS: Final = "captured {} passes are the called ones, bit by bit"
+PARTS: Final[Mapping[str, Part]] = MappingProxyType({
+    "target": target,
+    "attention": attention,
+    "eagle": partial(drafting, kind="eagle"),
+    OWN: partial(drafting, kind=None),
+    "eagle, known answer": partial(known, kind="eagle"),
+    f"{OWN}, known answer": partial(known, kind=None),
+    "identity": identity,
+    BITS.format("eagle"): partial(bits, kind="eagle"),
+    BITS.format(OWN): partial(bits, kind=None),
+    "passes leave memory as it was": memory,
+    "no step waits but for its downloads": waits,
+    **{kind: partial(drafting, kind=kind) for kind in FORMATS},
+    **{BITS.format(kind): partial(bits, kind=kind) for kind in FORMATS},
+    "a race on the page ends": page,
+})  # fmt: skip

@@ -1,0 +1,185 @@
+"""What was measured as goals and Markdown; parts that failed or were skipped leave gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks.gpu.parts import GRAPHS, TREE
+from benchmarks.shared.command import markdown
+
+TAUS: Final = (2.0, 3.0, 4.0, 5.0)
+WANTED_TAU: Final = 3.6  # of an EAGLE draft, at which speed-up is judged
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A figure, and the bound that is wanted.
+
+    Args:
+        least: the bound is the least that is wanted, not the most.
+    """
+
+    name: str
+    found: float
+    bound: float
+    least: bool = False
+
+    @property
+    def reached(self) -> bool:
+        return self.found >= self.bound if self.least else self.found <= self.bound
+
+
+def found(report: Report, name: str) -> Any:
+    """Return what a part found; empty if it failed or did not run."""
+    return report["parts"].get(name, {}).get("found") or {}
+
+
+def drafted(report: Report) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """Yield draft, way and name of every lane that drafts, and its steps."""
+    for name in report["parts"]:
+        part = found(report, name)
+        if name != "target" and "steps" in part:
+            for way, lanes in part["steps"].items():
+                yield from ((name, way, lane, step) for lane, step in lanes.items())
+
+
+def ratio(report: Report, way: str, step: dict[str, Any]) -> float | None:
+    """Return the time of a step over that of target-only in the same way: the τ at which drafting is even."""
+    alone = found(report, "target").get("steps", {}).get(way)
+    return None if alone is None else float(step["seconds"] / alone["seconds"])
+
+
+def goals(report: Report) -> list[Goal]:
+    """Return the goals whose figures were measured, for passes that are replayed."""
+    target, lanes = found(report, "target"), [each for each in drafted(report) if each[1] == GRAPHS]
+    reached = []
+    if target:
+        passes, floor = target["passes"][GRAPHS], target["bytes"] / max(target["bandwidth"].values())
+        step = target["steps"][GRAPHS]["seconds"]
+        reached += [
+            Goal("target-only step ÷ (weights ÷ measured bandwidth)", step / floor, 1.25),
+            Goal("t(32) ÷ t(1)", passes[32] / passes[1], 1.15),
+        ]
+        eagle = {lane: step for name, _, lane, step in lanes if name == "eagle"}
+        if eagle:
+            level, fastest = eagle[TREE]["level"], min(step["seconds"] for step in eagle.values())
+            reached += [
+                Goal("a level of an EAGLE draft, its pass alone, ÷ t(1)", level / passes[1], 0.06),
+                Goal(f"speed-up of EAGLE at τ = {WANTED_TAU}", WANTED_TAU * step / fastest, 2.5, least=True),
+            ]
+    if lanes:
+        worst = max(step["overhead"] for *_, step in lanes)
+        reached.append(Goal("overhead of steps over their passes, the worst lane", worst, 0.1))
+    return reached
+
+
+def written(report: Report) -> str:
+    """Return the report as Markdown."""
+    step_heads = (
+        "draft", "passes", "lane", "step, ms", "÷ target-only: even at τ", "overhead", "nodes", "levels", "captured",
+        *(f"τ = {tau:g}" for tau in TAUS),
+    )  # fmt: skip
+    tables = (
+        (("goal", "here", "wanted", "reached"), _goal_rows(report)),
+        (("check", "passed", "what was seen"), _check_rows(report)),
+        (step_heads, _step_rows(report)),
+        (("draft", "lane", "τ by design", "τ", "step, ms", "speed-up", "target's own tokens"), _known_rows(report)),
+        (("trees against target-only", "columns", "equal logits", "equal tokens", "margin"), _identity_rows(report)),
+        (("attention of a layer", "kernel", "a new length, ms", "the same again, ms"), _attention_rows(report)),
+        (("passes of", "passes", "ms by tokens"), _pass_rows(report)),
+        (("part", "seconds", "error"), _part_rows(report)),
+    )  # fmt: skip
+    parts = [markdown(heads, rows) for heads, each in tables if (rows := list(each))]
+    return "\n\n".join((_title(report), *parts, *report["warnings"])) + "\n"
+
+
+def _title(report: Report) -> str:
+    setting = report["setting"]
+    emulated = "**Emulated device: no GPU, and times mean nothing.** " if report["emulated"] else ""
+    read = ", ".join(
+        f"{rate / 1e9:.0f} GB/s of {nbytes / 1e9:g} GB"
+        for nbytes, rate in found(report, "target").get("bandwidth", {}).items()
+    )
+    versions = ", ".join(f"{name} {version}" for name, version in setting["versions"].items())
+    return (
+        f"{emulated}`python -m benchmarks.gpu --size {report['size']}`: {setting['dtype']} on"
+        f" {report['hardware']['gpu']}, {versions}, {report['date']}, {report['took']:.0f} s. Read bandwidth:"
+        f" {read or 'not measured'}."
+    )
+
+
+def _goal_rows(report: Report) -> Iterator[list[str]]:
+    for goal in goals(report):
+        bound = f"{'≥' if goal.least else '≤'} {goal.bound:g}"
+        reached = "yes" if goal.reached else "no"
+        yield [goal.name, f"{goal.found:.2f}", bound, "no GPU" if report["emulated"] else reached]
+
+
+def _check_rows(report: Report) -> Iterator[list[str]]:
+    steps = [step for _, way, _, step in drafted(report) if way == GRAPHS]
+    if steps:
+        captured, called = (sum(step[name] for step in steps) for name in ("captured", "called"))
+        told = f"{captured} passes replayed, {called} called though they come again"
+        yield ["passes are captured", "yes" if captured and not called else "no", told]
+    for name in report["parts"]:
+        if "passed" in (check := found(report, name)):
+            yield [name, "yes" if check["passed"] else "no", check["told"]]
+
+
+def _step_rows(report: Report) -> Iterator[list[str]]:
+    for way, step in found(report, "target").get("steps", {}).items():
+        yield ["none", way, "target-only", *_step_cells(step, 1.0), *([""] * len(TAUS))]
+    for name, way, lane, step in drafted(report):
+        even = ratio(report, way, step)
+        yield [name, way, lane, *_step_cells(step, even), *(_times(tau, even) for tau in TAUS)]
+
+
+def _step_cells(step: dict[str, Any], even: float | None) -> list[str]:
+    over = "" if step["overhead"] is None else f"{100 * step['overhead']:.0f} %"
+    shown = "" if even is None else f"{even:.2f}"
+    return [f"{1e3 * step['seconds']:.2f}", shown, over, *(f"{step[n]:.0f}" for n in ("nodes", "levels", "captured"))]
+
+
+def _times(tau: float, even: float | None) -> str:
+    return "" if even is None else f"{tau / even:.2f}×"
+
+
+def _known_rows(report: Report) -> Iterator[list[str]]:
+    for name in report["parts"]:
+        if name.endswith("known answer"):
+            for lane, runs in found(report, name).items():
+                for run in runs:
+                    step = run["step"]
+                    speedup = _times(step["tau"], ratio(report, GRAPHS, step))
+                    told = [f"{run['wanted']:g}", f"{step['tau']:.2f}", f"{1e3 * step['seconds']:.2f}", speedup]
+                    yield [name.split(",")[0], lane, *told, f"{run['same']} of {run['tokens']}"]
+
+
+def _identity_rows(report: Report) -> Iterator[list[str]]:
+    for name, places in found(report, "identity").items():
+        for place, one in places.items():
+            equal = (f"{one[key]} of {one['tokens']}" for key in ("equal_bits", "equal_tokens"))
+            yield [name, place, *equal, f"{one['margin']:.3f}"]
+
+
+def _attention_rows(report: Report) -> Iterator[list[str]]:
+    part = found(report, "attention")
+    for one in part.get("kernels", ()):
+        used = ", as passes run" if one["cudnn"] == part["cudnn"] else ""
+        asked = "a mask" if one["masked"] else "no mask", "cuDNN on" if one["cudnn"] else "cuDNN off"
+        times = (f"{1e3 * one[key]:.3f}" for key in ("new", "again"))
+        yield [", ".join((f"{one['rows']} rows", *asked)) + used, one["kernel"], *times]
+
+
+def _pass_rows(report: Report) -> Iterator[list[str]]:
+    for name in report["parts"]:
+        for way, taken in (found(report, name).get("passes") or {}).items():
+            yield [name, way, ", ".join(f"{count}: {1e3 * seconds:.3f}" for count, seconds in taken.items())]
+
+
+def _part_rows(report: Report) -> Iterator[list[str]]:
+    for name, part in report["parts"].items():
+        yield [name, f"{part['seconds']:.1f}", part["error"] or ""]
