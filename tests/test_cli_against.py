@@ -157,7 +157,7 @@ def test_values_of_sides_may_begin_as_options_do() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "compare needs --image or --video, and --prompt, or --data, or --scenes"),
+        ([], "compare needs --prompt, with --image or --video if about those, or --data, or --scenes"),
         (["--a", "--rule chain"], "given are none of them"),
         (["--scenes", "3", "--prompt", "hi"], "given are --image and --prompt and --scenes"),
         (["--scenes", "0"], "--scenes is 0: 1 to 1,000 are possible"),
@@ -168,7 +168,7 @@ def test_values_of_sides_may_begin_as_options_do() -> None:
         (["--scenes", "2", "--b", "--depth 0"], "--b: depth"),
         (["--scenes", "2", "--b", "--rule 'chain"], "No closing quotation"),
         (["--scenes", "2", "--b", "--csv x"], "--b: Unrecognized options"),
-        (["--prompt", "hi", "--a", ""], "--image and --prompt belong together"),
+        (["--image", "DATA", "--a", ""], "--image needs --prompt, the question about it"),
         (["--image", "/none.png", "--prompt", "hi", "--a", ""], "no image file at /none.png"),
         (["--data", "/none.jsonl"], "no data file at /none.jsonl"),
         (["--data", "DATA", "--images", "/none"], "no images directory at /none"),

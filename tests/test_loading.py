@@ -23,6 +23,7 @@ from specllava.cli.options import with_fallback_drafter
 from specllava.core.config import DecodingConfig
 from specllava.distill.make_draft import init_draft
 from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.checkpoints.language_model import LANGUAGE_MODELS
 from specllava.models.drafts.draft_classes import save
 from specllava.models.families.family import FAMILIES
 from specllava.models.loading import memory_estimate as weighing
@@ -182,10 +183,14 @@ def pad_header(path: Path, padding: int) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header + data)
 
 
-def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path):
-    line = complaint(lambda: Pair.load(root / "llama", name="x", device="cpu"))
+def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path, tmp_path: Path):
+    odd = without(root, tmp_path, lambda directory: (directory / "config.json").write_text('{"model_type": "gpt2"}'))
+    line = complaint(lambda: Pair.load(odd, name="x", device="cpu"))
     *names, last = (family.name for family in FAMILIES)
-    assert line == f"models of type llama are not known as targets: {', '.join(names)} and {last} are"
+    assert line == (
+        f"models of type gpt2 are not known as targets: {', '.join(names)} and {last} are, and without pictures"
+        f" {', '.join(LANGUAGE_MODELS)}"
+    )
 
 
 def test_a_broken_configuration_is_refused_by_its_place(root: Path, tmp_path: Path):

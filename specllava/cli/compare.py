@@ -32,7 +32,7 @@ class Compare(AnswerOptions):
         if self.against.chosen:
             run_comparison(console, self, self.against, self._only_image(), self.prompt)
         elif self.prompt is None:
-            raise ValueError("compare needs --image or --video, and --prompt, or --data, or --scenes")
+            raise ValueError("compare needs --prompt, with --image or --video if about those, or --data, or --scenes")
         else:
             self._compare(console, self.prompt)
 
