@@ -159,6 +159,11 @@ class Pair:
         return family_of(self.target.config)
 
     @property
+    def sees(self) -> bool:
+        """Whether the target reads pictures."""
+        return self.family.sees
+
+    @property
     def way_to_draft(self) -> str:
         """How this target gets a draft, for a message."""
         return draft_hint(self.target.config.name_or_path, self.family.name, self.family.way_to_draft)

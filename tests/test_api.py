@@ -149,6 +149,11 @@ def test_compare_tells_both_answers_and_a_race_file_that_opens(site: Site, clien
     assert found["speed_up"] > 1
 
 
+def test_a_question_about_no_picture_is_answered(site: Site, client: Client) -> None:
+    found = client.predict(None, "What is a triangle?", api_name="/compare")
+    assert found["equal"] and not found["trace"]["speculative"]["image"]
+
+
 def test_several_pictures_are_asked_about_in_their_order(site: Site, client: Client, tmp_path: Path) -> None:
     files = [tmp_path / "one.png", tmp_path / "two.png"]
     for file, size in zip(files, ((40, 30), (20, 50)), strict=True):
@@ -203,7 +208,7 @@ def test_a_call_chooses_draft_and_precision_where_the_page_does(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"image": None}, "no picture came"),
+        ({"image": None, "more_images": [{"path": "/etc/passwd"}]}, "no picture came"),
         ({"image": {"path": "/etc/passwd"}}, "no picture came"),
         ({"more_images": 7}, "more_images = 7: a list of pictures is expected"),
         ({"more_images": [{"path": "/etc/passwd"}]}, "no picture came"),
