@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support import models
 from support.browser import FINISHED, Visit, new_page
+from support.text_models import write_text_model
 from support.visual_traces import FakeBackend, FakeEvent, synthetic_recorded
+from test_dialogue_page import ask, rows
 
 from specllava.core.config import DecodingConfig
 from specllava.models.media.media import Pictures
+from specllava.pair import Pair
 from visual.page.app_state import AppState
+from visual.page.dialogue import Dialogues
 from visual.page.pictures import NoPicture, address_of
 from visual.page.uploads import NONE, UploadStore
 
@@ -66,6 +72,24 @@ def test_a_language_model_is_offered_no_pictures_and_gets_none(page: tuple[Visit
     tab.run("What is a triangle?")
     tab.wait(FINISHED)
     assert backend.shown == [()]
+    tab.page.close()
+
+
+def test_a_language_model_answers_and_goes_on_in_a_dialogue(
+    serve: Callable[[AppState], str], browser: Any, tmp_path: Path
+) -> None:
+    from app import _chat
+
+    target = write_text_model(tmp_path / "target", "llama")
+    draft = write_text_model(tmp_path / "draft", "llama", 1, near=target)
+    pair = replace(Pair.load(target, draft, device="cpu", dtype="float64"), costs=models.COSTS)
+    dialogues = Dialogues(lambda turns: _chat(pair, turns))
+    tab = opened(browser, serve(AppState(lambda: pair, synthetic_recorded(tmp_path), dialogues=dialogues)))
+    tab.run("What is a triangle?")
+    tab.wait(FINISHED)
+    assert "identical" in tab.text(".same")
+    ask(tab, "Where is it?")
+    assert len(rows(tab)) == 2 and "identical" in tab.text(".same")
     tab.page.close()
 
 
