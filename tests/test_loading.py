@@ -26,6 +26,7 @@ from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.checkpoints.language_model import LANGUAGE_MODELS
 from specllava.models.drafts.draft_classes import save
 from specllava.models.families.family import FAMILIES
+from specllava.models.families.interface import Family
 from specllava.models.loading import memory_estimate as weighing
 from specllava.models.loading.memory_estimate import estimate, size_of
 from specllava.models.loading.presets import draft_hint, presets
@@ -78,7 +79,7 @@ def test_a_preset_of_the_hub_runs_without_a_draft_and_says_so(hub: Path, root: P
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "loading llava-1.5-7b: torch and transformers first, then the weights"
     assert told[1].startswith("llava-1.5-7b needs 0.00 GB of memory: target ") and "GB free" in told[1]
-    hint = draft_hint("llava-hf/llava-1.5-7b-hf", "llava")
+    hint = draft_hint("llava-hf/llava-1.5-7b-hf", "llava", Family.way_to_draft)
     assert hint.startswith("take --preset llava-1.5-7b-msd or ")
     assert told[2:] == [f"speculation is off because llava-1.5-7b has no draft: {hint}"]
     assert main(["compare", "--preset", "llava-1.5-7b", *asked(root)]) == 0
